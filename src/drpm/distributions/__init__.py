@@ -1,0 +1,1 @@
+"""Laws over sizes, orders and partitions."""

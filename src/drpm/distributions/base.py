@@ -1,0 +1,145 @@
+"""What every law of this package shares, and what a third size or order law has to provide."""
+
+from abc import ABC, abstractmethod
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from drpm.distributions.validation import readable, require_event
+
+Size = torch.Size | list[int] | tuple[int, ...]
+LawType = TypeVar("LawType", bound="Law")
+
+
+class Law(Distribution, ABC):
+    """A distribution that refuses bad arguments in one sentence and draws from a generator.
+
+    ``torch.distributions`` validates in the constructor of the base class, with a message of
+    several lines; laws here check their own arguments first, and only keep the switch.
+    """
+
+    def __init__(
+        self, batch_shape: torch.Size, event_shape: torch.Size, validate_args: bool | None
+    ) -> None:
+        super().__init__(batch_shape, event_shape, validate_args=False)
+        self._validate_args = self._validating(validate_args)
+
+    @staticmethod
+    def _validating(validate_args: bool | None) -> bool:
+        return Distribution._validate_args if validate_args is None else validate_args
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """The floating-point type of the parameters."""
+
+    @abstractmethod
+    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        """Draw events of shape ``shape + batch_shape + event_shape``."""
+
+    def sample(
+        self, sample_shape: Size = torch.Size(), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draw without gradient; ``generator`` makes the draw repeatable on its own."""
+        with torch.no_grad():
+            return self._draw(torch.Size(sample_shape), generator)
+
+    def _expanded(self: LawType, batch_shape: Size, instance: Any, **fields: Any) -> LawType:
+        """The shared half of ``expand``: a copy without running the constructor."""
+        new: LawType = self._get_checked_instance(type(self), instance)  # type: ignore[no-untyped-call]
+        for name, value in fields.items():
+            setattr(new, name, value)
+        Distribution.__init__(
+            new, torch.Size(batch_shape), self.event_shape, validate_args=False
+        )
+        new._validate_args = self._validate_args
+        return new
+
+    def _inside(self, value: Tensor, expected: str) -> Tensor | None:
+        """Check an event. None if all of it lies in the support, else the mask of what does."""
+        require_event("value", value, self.event_shape, self.batch_shape)
+        inside: Tensor = self.support.check(value)  # type: ignore[union-attr]
+        if self._validate_args and readable(inside):
+            if not bool(inside.all()):
+                bad = value[~inside][0] if inside.dim() else value
+                raise ValueError(f"value must be {expected}, but got {_short(bad)}.")
+            return None
+        return inside
+
+
+def _short(event: Tensor) -> str:
+    text = str(event.detach().cpu().tolist())
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+class SizeLaw(Law):
+    """A law over the sizes of K subsets of ``total_count`` elements."""
+
+    total_count: int
+
+    @abstractmethod
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-mass of sizes of shape (..., K)."""
+
+    @abstractmethod
+    def boundary_survival(self) -> Tensor:
+        """(..., K - 1, n): the probability that rank r belongs to one of the first k subsets."""
+
+    @abstractmethod
+    def best_sizes(self, block_log_probs: Tensor) -> Tensor:
+        """The sizes that maximise their own log-mass plus that of the blocks they cut.
+
+        ``block_log_probs`` (..., n + 1, n + 1) holds, at (u, v), the log-probability of ranks
+        u..v - 1 as one block.
+        """
+
+
+class OrderLaw(Law):
+    """A law over the orders of n elements."""
+
+    @abstractmethod
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log-mass of orders of shape (..., n)."""
+
+    @property
+    @abstractmethod
+    def mode(self) -> Tensor:
+        """The most likely order."""
+
+    @abstractmethod
+    def block_log_probs(self, members: Tensor) -> Tensor:
+        """(..., K): log-probability of each block of (..., K, n) given the blocks before it."""
+
+    @abstractmethod
+    def rank_expectations(self, values: Tensor) -> Tensor:
+        """(..., K, n): expectations of K functions (..., K, n) of every element's rank."""
+
+    @abstractmethod
+    def sorted_block_log_probs(self) -> Tensor:
+        """(..., n + 1, n + 1): log-probability of ranks u..v - 1 of the most likely order."""
+
+    @abstractmethod
+    def most_likely_within(self, members: Tensor) -> Tensor:
+        """The most likely order that fills the blocks of (..., K, n) one after the other."""
+
+
+def enumerated_boundary_survival(law: SizeLaw) -> Tensor:
+    """:meth:`SizeLaw.boundary_survival` for any law that can list its support."""
+    sizes = law.enumerate_support()  # type: ignore[no-untyped-call]
+    probs = law.log_prob(sizes).exp()
+    ranks = torch.arange(law.total_count, device=sizes.device)
+    inside = ranks < sizes.cumsum(-1)[..., :-1, None]
+    return (inside * probs[..., None, None]).sum(0)
+
+
+def enumerated_best_sizes(law: SizeLaw, block_log_probs: Tensor) -> Tensor:
+    """:meth:`SizeLaw.best_sizes` for any law that can list its support."""
+    sizes = law.enumerate_support()  # type: ignore[no-untyped-call]
+    stops = sizes.cumsum(-1).long()
+    starts = stops - sizes.long()
+    blocks = block_log_probs.flatten(-2).expand(*sizes.shape[:-1], -1)
+    cut = blocks.gather(-1, starts * block_log_probs.shape[-1] + stops)
+    best = (law.log_prob(sizes) + cut.sum(-1)).argmax(0)
+    return sizes.gather(0, best[None, ..., None].expand(1, *sizes.shape[1:])).squeeze(0)

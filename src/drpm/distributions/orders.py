@@ -1,0 +1,145 @@
+"""The law of the order: Plackett-Luce."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from drpm.distributions import race
+from drpm.distributions.base import OrderLaw, Size
+from drpm.distributions.constraints import finite_vector, permutation
+from drpm.distributions.validation import require_event, require_finite, require_vector
+from drpm.relaxation.gumbel import gumbel_like
+
+
+class PlackettLuce(OrderLaw):
+    r"""Orders of n elements, drawn one after the other in proportion to their scores.
+
+    .. math:: p(\pi) = \prod_{r=1}^n \frac{s_{\pi_r}}{\sum_{q \ge r} s_{\pi_q}}
+
+    Gumbel noise on the log-scores, sorted in descending order, follows this law.
+
+    References:
+        Luce, "Individual choice behavior", 1959. Plackett, "The analysis of permutations", 1975.
+        Yellott, "The relationship between Luce's choice axiom, Thurstone's theory of comparative
+        judgment, and the double exponential distribution", 1977.
+
+    Args:
+        log_scores: :math:`\log s`, shape (..., n).
+
+    Example:
+        >>> law = PlackettLuce(torch.tensor([0.0, 2.0, 1.0]))
+        >>> law.mode
+        tensor([1, 2, 0])
+        >>> law.log_prob(law.mode).exp()
+        tensor(0.4864)
+        >>> law.sample(generator=torch.Generator().manual_seed(0))
+        tensor([1, 2, 0])
+    """
+
+    arg_constraints = {"log_scores": finite_vector}  # noqa: RUF012
+    support = permutation
+
+    def __init__(self, log_scores: Tensor, *, validate_args: bool | None = None) -> None:
+        require_vector("log_scores", log_scores, "element")
+        if self._validating(validate_args):
+            require_finite("log_scores", log_scores)
+        self.log_scores = log_scores
+        super().__init__(log_scores.shape[:-1], log_scores.shape[-1:], validate_args)
+
+    def expand(self, batch_shape: Size, _instance: Any = None) -> "PlackettLuce":
+        scores = self.log_scores.expand(*batch_shape, self.event_shape[0])
+        return self._expanded(batch_shape, _instance, log_scores=scores)
+
+    def __repr__(self) -> str:
+        return (
+            f"PlackettLuce(elements={self.event_shape[0]}, batch_shape={tuple(self.batch_shape)})"
+        )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.log_scores.dtype
+
+    @property
+    def mode(self) -> Tensor:
+        """The most likely order: the elements by descending score."""
+        return torch.argsort(self.log_scores, dim=-1, descending=True, stable=True)
+
+    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        scores = self.log_scores.double().expand(shape + self.log_scores.shape)
+        return (scores + gumbel_like(scores, generator)).argsort(-1, descending=True)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        inside = self._inside(value, "an order of all elements")
+        log_prob = _order_log_prob(self.log_scores.double(), value)
+        if inside is not None:
+            log_prob = torch.where(inside, log_prob, -torch.inf)
+        return log_prob.to(self.log_scores.dtype)
+
+    def block_log_probs(self, members: Tensor) -> Tensor:
+        return race.block_log_probs(self.log_scores.double(), members)
+
+    def rank_expectations(self, values: Tensor) -> Tensor:
+        return race.rank_expectations(self.log_scores.double(), values)
+
+    def sorted_block_log_probs(self) -> Tensor:
+        scores = self.log_scores.double().sort(-1, descending=True).values
+        return race.sorted_block_log_probs(scores)
+
+    def most_likely_within(self, members: Tensor) -> Tensor:
+        """Blocks in order, and the elements of each by descending score."""
+        block, by_score = torch.broadcast_tensors(members.argmax(-2), self.mode)
+        by_block = torch.argsort(block.gather(-1, by_score), dim=-1, stable=True)
+        return by_score.gather(-1, by_block)
+
+
+def _order_log_prob(log_scores: Tensor, order: Tensor) -> Tensor:
+    shape = torch.broadcast_shapes(log_scores.shape, order.shape)
+    index = order.long().clamp(0, shape[-1] - 1).expand(shape)
+    drawn = log_scores.expand(shape).gather(-1, index)
+    return (drawn - drawn.flip(-1).logcumsumexp(-1).flip(-1)).sum(-1)
+
+
+def subset_permutation_log_prob(
+    log_scores: Tensor, subset_order: Tensor, taken: Tensor | None = None
+) -> Tensor:
+    r"""The log-probability of drawing the elements of one subset in one order.
+
+    .. math:: \log p(\bar\pi \mid n_k, y_{<k}; s)
+              = \sum_{i=1}^{n_k} \log \frac{(\bar\pi s)_i}{Z_k - \sum_{j<i} (\bar\pi s)_j}
+
+    with Z_k the score sum of all elements that earlier subsets have left.
+
+    Args:
+        log_scores: (..., n).
+        subset_order: (..., n_k), the elements of the subset in the order they are drawn.
+        taken: (..., n), true for the elements of earlier subsets; none if omitted.
+
+    Example:
+        >>> scores = torch.tensor([1.0, 2.0, 1.0]).log()
+        >>> subset_permutation_log_prob(scores, torch.tensor([1, 0])).exp()
+        tensor(0.2500)
+    """
+    require_vector("log_scores", log_scores, "element")
+    n = log_scores.shape[-1]
+    if subset_order.is_floating_point() or subset_order.dim() == 0 or subset_order.shape[-1] > n:
+        raise ValueError(
+            f"subset_order must hold at most {n} element indices in its last dimension, but got "
+            f"a tensor of shape {tuple(subset_order.shape)} and type {subset_order.dtype}."
+        )
+    taken = torch.zeros_like(log_scores, dtype=torch.bool) if taken is None else taken
+    require_event("taken", taken, log_scores.shape[-1:], log_scores.shape[:-1])
+    batch = torch.broadcast_shapes(
+        log_scores.shape[:-1], subset_order.shape[:-1], taken.shape[:-1]
+    )
+    scores = log_scores.double().expand(*batch, n)
+    index = subset_order.long().expand(*batch, subset_order.shape[-1])
+    drawn = scores.gather(-1, index)
+    used = taken.bool().expand(*batch, n).scatter(-1, index, True)
+    # To the subset's own elements still to come, add everything that is left for later subsets;
+    # where nothing is, a stand-in keeps the gradient of the unused branch finite.
+    remaining = drawn.flip(-1).logcumsumexp(-1).flip(-1)
+    nothing_left = used.all(-1, keepdim=True)
+    rest = torch.where(used & ~nothing_left, -torch.inf, scores).logsumexp(-1, keepdim=True)
+    remaining = torch.where(nothing_left, remaining, torch.logaddexp(remaining, rest))
+    return (drawn - remaining).sum(-1).to(log_scores.dtype)

@@ -1,0 +1,278 @@
+"""The law of the partition: sizes first, then an order that fills them."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from drpm.distributions.base import Law, OrderLaw, Size, SizeLaw
+from drpm.distributions.constraints import Assignment, finite_vector
+from drpm.distributions.estimators import leave_one_out_surrogate
+from drpm.distributions.orders import PlackettLuce
+from drpm.distributions.sizes import FisherHypergeometric
+from drpm.distributions.validation import (
+    require_broadcast,
+    require_event,
+    require_samples,
+    require_vector,
+)
+
+MODE_LIMIT = 512
+
+
+class Bounds(NamedTuple):
+    """A lower and an upper bound of a log-probability."""
+
+    lower: Tensor
+    upper: Tensor
+
+
+class Parts(NamedTuple):
+    """A partition, its sizes and the order that filled them."""
+
+    Y: Tensor  # (..., K, n)
+    sizes: Tensor  # (..., K)
+    order: Tensor  # (..., n) int64
+
+
+def fill(sizes: Tensor, order: Tensor) -> Tensor:
+    """The subset of every element when subsets are filled in order, int64 (..., n).
+
+    Args:
+        sizes: (..., K), whole numbers.
+        order: (..., n), the element at every rank.
+    """
+    stops = sizes.double().cumsum(-1)[..., :-1]
+    ranks = torch.arange(order.shape[-1], dtype=stops.dtype, device=order.device)
+    batch = torch.broadcast_shapes(stops.shape[:-1], order.shape[:-1])
+    subset_at_rank = torch.searchsorted(
+        stops.contiguous(), ranks.expand(*stops.shape[:-1], -1).contiguous(), right=True
+    ).expand(*batch, -1)
+    order = order.expand(*batch, -1)
+    return torch.zeros_like(order).scatter(-1, order, subset_at_rank)
+
+
+def assignment_matrix(subsets: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
+    """One-hot columns: (..., n) subset indices to (..., K, n)."""
+    index = torch.arange(groups, device=subsets.device)
+    return (subsets[..., None, :] == index[:, None]).to(dtype)
+
+
+class RandomPartition(Law):
+    r"""Partitions of n elements into at most K subsets.
+
+    Draw the sizes, draw an order, and fill the subsets one after the other:
+
+    .. math:: p(Y) = p(n_1, \dots, n_K) \sum_{\pi \in \Pi_Y} p(\pi)
+
+    The sum over all orders that lead to Y is evaluated exactly, by one one-dimensional integral
+    a subset; see :mod:`drpm.distributions.race`.
+
+    References:
+        Sutter, Ryser, Liebeskind and Vogt, "Differentiable random partition models", 2023.
+
+    Args:
+        log_scores: :math:`\log s`, one per element, shape (..., n).
+        log_weights: :math:`\log\omega`, one per subset, shape (..., K).
+        capacities: The largest possible sizes, shape (..., K); n each if omitted.
+
+    Example:
+        >>> law = RandomPartition(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 0.5]))
+        >>> law.mode
+        tensor([[0., 0., 1.],
+                [1., 1., 0.]])
+        >>> law.log_prob(law.mode).exp()
+        tensor(0.2603)
+        >>> law.marginals()
+        tensor([[0.1860, 0.3758, 0.6011],
+                [0.8140, 0.6242, 0.3989]])
+    """
+
+    arg_constraints = {"log_scores": finite_vector, "log_weights": finite_vector}  # noqa: RUF012
+
+    def __init__(
+        self,
+        log_scores: Tensor,
+        log_weights: Tensor,
+        capacities: Tensor | None = None,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        require_vector("log_scores", log_scores, "element")
+        require_vector("log_weights", log_weights, "group")
+        self._set_laws(
+            FisherHypergeometric(
+                log_scores.shape[-1], log_weights, capacities, validate_args=validate_args
+            ),
+            PlackettLuce(log_scores, validate_args=validate_args),
+            validate_args,
+        )
+
+    @classmethod
+    def from_laws(
+        cls, sizes: SizeLaw, order: OrderLaw, *, validate_args: bool | None = None
+    ) -> "RandomPartition":
+        """The two-stage partition of any size law and any order law."""
+        law = cls.__new__(cls)
+        if order.event_shape[0] != sizes.total_count:
+            raise ValueError(
+                f"sizes must be a law over {order.event_shape[0]} elements, as order is, "
+                f"but got total_count = {sizes.total_count}."
+            )
+        law._set_laws(sizes, order, validate_args)
+        return law
+
+    def _set_laws(self, sizes: SizeLaw, order: OrderLaw, validate_args: bool | None) -> None:
+        batch = require_broadcast(
+            "log_scores and log_weights", order.batch_shape, sizes.batch_shape
+        )
+        self.sizes: SizeLaw = sizes.expand(batch)
+        self.order: OrderLaw = order.expand(batch)
+        event = sizes.event_shape + order.event_shape
+        super().__init__(batch, event, validate_args)
+
+    @property
+    def support(self) -> Assignment:  # type: ignore[override]
+        return Assignment(self.sizes.support)  # type: ignore[arg-type]
+
+    @property
+    def log_scores(self) -> Tensor:
+        scores: Tensor = self.order.log_scores  # type: ignore[attr-defined]
+        return scores
+
+    @property
+    def log_weights(self) -> Tensor:
+        weights: Tensor = self.sizes.log_weights  # type: ignore[attr-defined]
+        return weights
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.promote_types(self.order.dtype, self.sizes.dtype)
+
+    def expand(self, batch_shape: Size, _instance: Any = None) -> "RandomPartition":
+        return self._expanded(
+            batch_shape,
+            _instance,
+            sizes=self.sizes.expand(torch.Size(batch_shape)),
+            order=self.order.expand(torch.Size(batch_shape)),
+        )
+
+    def __repr__(self) -> str:
+        groups, elements = self.event_shape
+        return (
+            f"RandomPartition(elements={elements}, groups={groups}, "
+            f"batch_shape={tuple(self.batch_shape)})"
+        )
+
+    def draw_parts(
+        self, shape: torch.Size, *, generator: torch.Generator | None = None
+    ) -> Parts:
+        """A draw together with the sizes and the order that made it."""
+        sizes = self.sizes.sample(shape, generator=generator)
+        order = self.order.sample(shape, generator=generator)
+        subsets = fill(sizes, order)
+        return Parts(assignment_matrix(subsets, self.event_shape[0], self.dtype), sizes, order)
+
+    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        return self.draw_parts(shape, generator=generator).Y
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The exact log-mass, differentiable in scores and weights; O(n) time and memory."""
+        inside = self._inside(value, "an assignment matrix with one-hot columns")
+        log_prob = self.size_log_prob(value) + self.fill_log_prob(value)
+        if inside is not None:
+            log_prob = torch.where(inside, log_prob, -torch.inf)
+        return log_prob.to(self.dtype)
+
+    def size_log_prob(self, value: Tensor) -> Tensor:
+        """log p(sizes of Y), float64."""
+        return self.sizes.log_prob(value.double().sum(-1)).double()
+
+    def fill_log_prob(self, value: Tensor) -> Tensor:
+        """log p(Y | sizes): the sum over all orders that fill the subsets this way."""
+        return self.order.block_log_probs(value).sum(-1)
+
+    def log_prob_bounds(self, value: Tensor, order: Tensor | None = None) -> Bounds:
+        r"""The bounds of the paper on ``log_prob``.
+
+        .. math:: p(n)\, p(\pi) \le p(Y) \le |\Pi_Y|\, p(n) \max_{\tilde\pi} p(\tilde\pi)
+
+        Args:
+            value: An assignment matrix (..., K, n).
+            order: The order that led to it, (..., n); the most likely compatible one if omitted.
+        """
+        inside = self._inside(value, "an assignment matrix with one-hot columns")
+        if order is None:
+            order = self.order.most_likely_within(value)
+        else:
+            require_event("order", order, self.order.event_shape, self.batch_shape)
+            self._require_compatible(value, order)
+        sizes = value.double().sum(-1)
+        log_sizes = self.sizes.log_prob(sizes).double()
+        lower = log_sizes + self.order.log_prob(order).double()
+        best = self.order.log_prob(self.order.mode).double()
+        upper = log_sizes + torch.lgamma(sizes + 1).sum(-1) + best
+        if inside is not None:
+            lower = torch.where(inside, lower, -torch.inf)
+            upper = torch.where(inside, upper, -torch.inf)
+        return Bounds(lower.to(self.dtype), upper.to(self.dtype))
+
+    def _require_compatible(self, value: Tensor, order: Tensor) -> None:
+        if not self._validate_args or torch.compiler.is_compiling():
+            return
+        batch = torch.broadcast_shapes(value.shape[:-2], order.shape[:-1])
+        subsets = value.argmax(-2).expand(*batch, -1).gather(-1, order.expand(*batch, -1))
+        if bool((subsets.diff(dim=-1) < 0).any()):
+            raise ValueError(
+                "order must fill the subsets of value one after the other, but got an order that "
+                "takes an element of a later subset first."
+            )
+
+    def marginals(self) -> Tensor:
+        r"""The exact probability of every element to be in every subset, (..., K, n).
+
+        It costs :math:`O(n^2)` time for every point of a quadrature over the arrival time:
+        seconds at n = 500.
+        """
+        survival = self.sizes.boundary_survival()
+        values = window_differences(survival)
+        return self.order.rank_expectations(values).to(self.dtype)
+
+    @property
+    def mean(self) -> Tensor:
+        return self.marginals()
+
+    @property
+    def mode(self) -> Tensor:
+        """The most likely partition, for up to 512 elements.
+
+        Given the sizes, the best fill is the sorted one; a dynamic programme chooses the sizes.
+        """
+        n = self.event_shape[1]
+        if n > MODE_LIMIT:
+            raise ValueError(
+                f"mode must be asked of at most {MODE_LIMIT} elements (its cost grows as n^2.5), "
+                f"but got {n}; the noise-free mode of RelaxedRandomPartition has no such limit."
+            )
+        with torch.no_grad():
+            sizes = self.sizes.best_sizes(self.order.sorted_block_log_probs())
+            return assignment_matrix(fill(sizes, self.order.mode), self.event_shape[0], self.dtype)
+
+    def entropy(
+        self, num_samples: int = 1000, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The entropy: that of the sizes exactly, that of the fill from ``num_samples`` draws.
+
+        The gradient is unbiased too: it includes the score-function part.
+        """
+        draws = self.sample((require_samples(num_samples),), generator=generator)
+        log_fill = self.fill_log_prob(draws)
+        log_prob = self.size_log_prob(draws) + log_fill
+        fills = leave_one_out_surrogate(-log_fill, log_prob)
+        return (self.sizes.entropy().double() + fills).to(self.dtype)  # type: ignore[no-untyped-call]
+
+
+def window_differences(survival: Tensor) -> Tensor:
+    """From P(rank in the first k subsets), (..., K - 1, n), to P(rank in subset k), (..., K, n)."""
+    nowhere = torch.zeros_like(survival[..., :1, :].sum(-2, keepdim=True))
+    return torch.cat([nowhere, survival, nowhere + 1], -2).diff(dim=-2)

@@ -1,0 +1,127 @@
+"""Orders with gradients."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+
+from drpm.distributions.base import Size
+from drpm.distributions.constraints import finite_vector, positive, unit_matrix
+from drpm.distributions.orders import PlackettLuce
+from drpm.distributions.relaxed import RelaxedLaw, temperature_tensor
+from drpm.distributions.validation import require_choice
+from drpm.relaxation.gumbel import gumbel_like
+from drpm.relaxation.sorting import SORTS, permutation_matrix
+from drpm.relaxation.straight_through import straight_through
+
+
+class RelaxedPlackettLuce(RelaxedLaw):
+    """Permutation matrices with reparameterised gradients: Gumbel noise and a relaxed sort.
+
+    Row r of a draw is the element at rank r. A draw is a full n x n matrix; for partitions use
+    :class:`RelaxedRandomPartition`, which never builds one.
+
+    References:
+        Grover et al., "Stochastic optimization of sorting networks via continuous relaxations",
+        2019 (NeuralSort). Prillo and Eisenschlos, "SoftSort", 2020. Mena et al., "Learning latent
+        permutations with Gumbel-Sinkhorn networks", 2018.
+
+    Args:
+        temperature: Positive; the lower, the closer soft matrices are to permutations.
+        log_scores: The log-scores, shape (..., n).
+        hard: Permutation matrices with straight-through gradients, or soft ones.
+        sort: ``"neuralsort"``, ``"softsort"`` or ``"sinkhorn"``.
+
+    Example:
+        >>> law = RelaxedPlackettLuce(0.1, torch.tensor([0.0, 2.0, 1.0]))
+        >>> law.mode
+        tensor([[0., 1., 0.],
+                [0., 0., 1.],
+                [1., 0., 0.]])
+    """
+
+    def __init__(
+        self,
+        temperature: float | Tensor,
+        log_scores: Tensor,
+        hard: bool = True,
+        sort: str = "neuralsort",
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        require_choice("hard", hard, (True, False))
+        require_choice("sort", sort, tuple(SORTS))
+        self.discrete = PlackettLuce(log_scores, validate_args=validate_args)
+        self.temperature = temperature_tensor(temperature, log_scores, self.discrete.batch_shape)
+        self.hard, self.sort = hard, sort
+        event = self.discrete.event_shape * 2
+        super().__init__(self.discrete.batch_shape, torch.Size(event), validate_args)
+
+    @property
+    def arg_constraints(self) -> dict[str, constraints.Constraint]:  # type: ignore[override]
+        return {"temperature": positive, "log_scores": finite_vector}
+
+    @property
+    def support(self) -> constraints.Constraint:  # type: ignore[override]
+        return unit_matrix
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.discrete.dtype
+
+    @property
+    def log_scores(self) -> Tensor:
+        return self.discrete.log_scores
+
+    def expand(self, batch_shape: Size, _instance: Any = None) -> "RelaxedPlackettLuce":
+        return self._expanded(
+            batch_shape,
+            _instance,
+            discrete=self.discrete.expand(batch_shape),
+            temperature=self.temperature,
+            hard=self.hard,
+            sort=self.sort,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"RelaxedPlackettLuce(elements={self.event_shape[0]}, "
+            f"batch_shape={tuple(self.batch_shape)}, hard={self.hard}, sort={self.sort!r})"
+        )
+
+    def noisy_scores(
+        self, shape: torch.Size, *, noise: bool, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Log-scores to sort, float64: ties are as rare as they should be."""
+        scores = self.log_scores.double().expand(shape + self.log_scores.shape)
+        return scores + gumbel_like(scores, generator) if noise else scores
+
+    def tempered(self, scores: Tensor) -> Tensor:
+        """Scores over temperature, in the parameters' type: what a relaxed sort takes."""
+        return (scores / self._batch_temperature(1).double()).to(self.dtype)
+
+    def _matrix(self, scores: Tensor) -> Tensor:
+        tempered = self.tempered(scores)
+        wide = tempered.to(torch.promote_types(self.dtype, torch.float32))
+        soft = SORTS[self.sort](wide).to(self.dtype)
+        if not self.hard:
+            return soft
+        return straight_through(permutation_matrix(descending(scores), self.dtype), soft)
+
+    def rsample(
+        self, sample_shape: Size = torch.Size(), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Permutation matrices with gradients in log-scores and temperature."""
+        shape = torch.Size(sample_shape)
+        return self._matrix(self.noisy_scores(shape, noise=True, generator=generator))
+
+    @property
+    def mode(self) -> Tensor:
+        """The sorted order, without noise and with gradients."""
+        return self._matrix(self.noisy_scores(torch.Size(), noise=False))
+
+
+def descending(scores: Tensor) -> Tensor:
+    """The element at every rank."""
+    return torch.argsort(scores.detach(), dim=-1, descending=True, stable=True)

@@ -1,0 +1,210 @@
+"""Partitions with gradients."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+
+from drpm.distributions.base import Size
+from drpm.distributions.constraints import finite_vector, positive, unit_matrix
+from drpm.distributions.partitions import (
+    Parts,
+    RandomPartition,
+    assignment_matrix,
+    fill,
+    window_differences,
+)
+from drpm.distributions.relaxed import RelaxedLaw, temperature_tensor
+from drpm.distributions.relaxed_orders import RelaxedPlackettLuce, descending
+from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric, SizeDraw
+from drpm.distributions.validation import require_choice, require_vector
+from drpm.relaxation.filling import fill_softly
+from drpm.relaxation.straight_through import straight_through
+
+
+class RelaxedRandomPartition(RelaxedLaw):
+    r"""Partitions with reparameterised gradients in scores and weights.
+
+    Relaxed sizes say which ranks a subset takes (:math:`\alpha`), a relaxed sort which element
+    stands at a rank (P), and :math:`Y = \alpha P`. Hard draws follow the law of
+    :class:`RandomPartition` exactly, at any temperature. Memory is linear in n: P is evaluated in
+    blocks around its diagonal and again in the backward pass.
+
+    References:
+        Sutter, Ryser, Liebeskind and Vogt, "Differentiable random partition models", 2023.
+
+    Args:
+        temperature: Positive; the lower, the closer soft partitions are to hard ones.
+        log_scores: :math:`\log s`, shape (..., n).
+        log_weights: :math:`\log\omega`, shape (..., K).
+        capacities: The largest possible sizes, shape (..., K); n each if omitted.
+        hard: ``True``: one-hot columns with straight-through gradients; ``False``: soft;
+            ``"sizes"``: whole sizes with straight-through gradients, soft order.
+        sort: ``"neuralsort"``, ``"softsort"`` or ``"sinkhorn"`` (the last in n x n memory).
+        window: How soft sizes become soft ranks: ``"one-hot"`` from the distribution of every
+            boundary, or ``"sigmoid"``, the paper's window
+            :math:`\sigma((\nu - i + \tfrac12) / \tau)` around its mean.
+
+    Example:
+        >>> scores = torch.tensor([0.0, 3.0, 1.0], requires_grad=True)
+        >>> law = RelaxedRandomPartition(0.5, scores, torch.tensor([0.0, 1.0]))
+        >>> Y = law.rsample(generator=torch.Generator().manual_seed(0))
+        >>> Y
+        tensor([[0., 1., 0.],
+                [1., 0., 1.]], grad_fn=<AddBackward0>)
+        >>> (Y * torch.randn(2, 3)).sum().backward()
+        >>> bool(scores.grad.abs().sum() > 0)
+        True
+    """
+
+    def __init__(
+        self,
+        temperature: float | Tensor,
+        log_scores: Tensor,
+        log_weights: Tensor,
+        capacities: Tensor | None = None,
+        hard: bool | str = True,
+        sort: str = "neuralsort",
+        window: str = "one-hot",
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        require_choice("hard", hard, (True, False, "sizes"))
+        require_choice("window", window, ("one-hot", "sigmoid"))
+        require_vector("log_scores", log_scores, "element")
+        self.discrete = RandomPartition(
+            log_scores, log_weights, capacities, validate_args=validate_args
+        )
+        batch = self.discrete.batch_shape
+        self.temperature = temperature_tensor(temperature, log_scores, batch)
+        # The two stages keep their own batches: sizes shared by many orders are drawn once.
+        self._sizes = RelaxedFisherHypergeometric(
+            1.0, log_scores.shape[-1], log_weights, capacities, validate_args=False
+        ).expand(batch)
+        self._order = RelaxedPlackettLuce(1.0, log_scores, sort=sort, validate_args=False).expand(
+            batch
+        )
+        self._set_temperatures()
+        self.hard, self.sort, self.window = hard, sort, window
+        super().__init__(batch, self.discrete.event_shape, validate_args)
+
+    def _set_temperatures(self) -> None:
+        self._sizes.temperature = self._order.temperature = self.temperature
+
+    @property
+    def arg_constraints(self) -> dict[str, constraints.Constraint]:  # type: ignore[override]
+        return {
+            "temperature": positive,
+            "log_scores": finite_vector,
+            "log_weights": finite_vector,
+        }
+
+    @property
+    def support(self) -> constraints.Constraint:  # type: ignore[override]
+        return self.discrete.support if self.hard is True else unit_matrix
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.discrete.dtype
+
+    @property
+    def log_scores(self) -> Tensor:
+        return self.discrete.log_scores
+
+    @property
+    def log_weights(self) -> Tensor:
+        return self.discrete.log_weights
+
+    @property
+    def capacities(self) -> Tensor:
+        return self._sizes.capacities
+
+    def expand(self, batch_shape: Size, _instance: Any = None) -> "RelaxedRandomPartition":
+        new = self._expanded(
+            batch_shape,
+            _instance,
+            discrete=self.discrete.expand(batch_shape),
+            _sizes=self._sizes.expand(batch_shape),
+            _order=self._order.expand(batch_shape),
+            temperature=self.temperature,
+            hard=self.hard,
+            sort=self.sort,
+            window=self.window,
+        )
+        return new
+
+    def __repr__(self) -> str:
+        groups, elements = self.event_shape
+        return (
+            f"RelaxedRandomPartition(elements={elements}, groups={groups}, "
+            f"batch_shape={tuple(self.batch_shape)}, hard={self.hard!r}, sort={self.sort!r}, "
+            f"window={self.window!r})"
+        )
+
+    def rsample_parts(
+        self,
+        sample_shape: Size = torch.Size(),
+        *,
+        noise: str = "both",
+        generator: torch.Generator | None = None,
+    ) -> Parts:
+        """Draw a partition together with the sizes and the order that made it.
+
+        Args:
+            sample_shape: The shape of independent draws.
+            noise: ``"both"``: sizes and order are random; ``"order"``: the sizes are the size
+                law's mode, found once for all draws; ``"none"``: the mode with the sorted order.
+        """
+        require_choice("noise", noise, ("both", "order", "none"))
+        shape = torch.Size(sample_shape)
+        if noise == "both":
+            sizes = self._sizes.draw(shape, noise=True, generator=generator)
+        else:
+            sizes = self._sizes.draw(torch.Size(), noise=False)
+        scores = self._order.noisy_scores(shape, noise=noise != "none", generator=generator)
+        order = descending(scores)
+        soft_windows = self._windows(sizes)
+        tempered = self._order.tempered(scores).to(self.dtype)
+        groups = self.event_shape[0]
+        if self.hard is True:
+            soft = fill_softly(soft_windows, tempered, self.sort)
+            hard = assignment_matrix(fill(sizes.hard, order), groups, self.dtype)
+            partition = straight_through(hard, soft)
+        elif self.hard == "sizes":
+            ranks = torch.arange(self.event_shape[1], device=order.device)
+            hard_windows = assignment_matrix(fill(sizes.hard, ranks), groups, self.dtype)
+            windows = straight_through(hard_windows, soft_windows)
+            partition = fill_softly(windows, tempered, self.sort)
+        else:
+            partition = fill_softly(soft_windows, tempered, self.sort)
+        value = straight_through(sizes.hard, sizes.soft) if self.hard else sizes.soft
+        value = value.to(self.dtype).expand(shape + self.batch_shape + self.event_shape[:1])
+        return Parts(partition, value, order)
+
+    def _windows(self, sizes: SizeDraw) -> Tensor:
+        """alpha (..., K, n): how far every rank belongs to every subset; columns sum to one."""
+        survival = sizes.survival
+        if self.window == "sigmoid":
+            ranks = torch.arange(
+                1, self.event_shape[1] + 1, dtype=survival.dtype, device=survival.device
+            )
+            stops = survival.sum(-1, keepdim=True)
+            temperature = self._batch_temperature(2).double()
+            survival = torch.sigmoid((stops - ranks + 0.5) / temperature)
+        return window_differences(survival).to(self.dtype)
+
+    def rsample(
+        self, sample_shape: Size = torch.Size(), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Partitions with gradients in log-scores, log-weights and temperature."""
+        return self.rsample_parts(sample_shape, generator=generator).Y
+
+    @property
+    def mode(self) -> Tensor:
+        """The size law's mode filled in sorted order: noise-free, with gradients.
+
+        This is the paper's deterministic partition; the most likely partition of the discrete law
+        may have other sizes, and is ``discrete.mode``.
+        """
+        return self.rsample_parts(noise="none").Y

@@ -1,0 +1,171 @@
+"""Sizes with gradients."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+
+from drpm.distributions.base import Size
+from drpm.distributions.constraints import RelaxedSizes, finite_vector, positive
+from drpm.distributions.relaxed import RelaxedLaw, temperature_tensor
+from drpm.distributions.sizes import FisherHypergeometric
+from drpm.distributions.validation import require_choice
+from drpm.relaxation.gumbel import gumbel_like
+from drpm.relaxation.straight_through import straight_through
+
+
+class SizeDraw(NamedTuple):
+    """Sizes as whole numbers, and the soft positions of the boundaries between them."""
+
+    hard: Tensor  # (..., K) float64
+    survival: Tensor  # (..., K - 1, n) float64: how far rank r lies in the first k subsets
+
+    @property
+    def soft(self) -> Tensor:
+        """(..., K): sizes that are not negative and sum to n."""
+        n = self.survival.shape[-1]
+        stops = self.survival.sum(-1)
+        first = torch.zeros_like(self.hard[..., :1])
+        return torch.cat([first, stops, first + n], -1).diff(dim=-1)
+
+
+class RelaxedFisherHypergeometric(RelaxedLaw):
+    r"""Sizes with reparameterised gradients: Gumbel-softmax on every exact conditional.
+
+    Group after group, Gumbel noise is added to :math:`\log p(n_k \mid n_{<k})` and the result
+    divided by the temperature. The largest entry is an exact draw; the softmax is its relaxation,
+    and the soft boundary after group k is the sum of the soft sizes up to k, as a convolution of
+    their distributions.
+
+    References:
+        Sutter et al., "Learning group importance using the differentiable hypergeometric
+        distribution", 2023.
+
+    Args:
+        temperature: Positive; the lower, the closer soft sizes are to whole numbers.
+        total_count: The number n of elements to place.
+        log_weights: :math:`\log\omega`, shape (..., K).
+        capacities: The number of places in every group, shape (..., K); n each if omitted.
+        hard: Whole numbers with straight-through gradients, or soft sizes.
+
+    Example:
+        >>> law = RelaxedFisherHypergeometric(0.5, 6, torch.zeros(3))
+        >>> law.rsample(generator=torch.Generator().manual_seed(0))
+        tensor([1., 3., 2.])
+        >>> law.mode
+        tensor([2., 2., 2.])
+    """
+
+    def __init__(
+        self,
+        temperature: float | Tensor,
+        total_count: int,
+        log_weights: Tensor,
+        capacities: Tensor | None = None,
+        hard: bool = True,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        require_choice("hard", hard, (True, False))
+        self.discrete = FisherHypergeometric(
+            total_count, log_weights, capacities, validate_args=validate_args
+        )
+        batch = self.discrete.batch_shape
+        self.temperature = temperature_tensor(temperature, log_weights, batch)
+        self.hard = hard
+        super().__init__(batch, self.discrete.event_shape, validate_args)
+
+    @property
+    def arg_constraints(self) -> dict[str, constraints.Constraint]:  # type: ignore[override]
+        return {"temperature": positive, "log_weights": finite_vector}
+
+    @property
+    def support(self) -> constraints.Constraint:  # type: ignore[override]
+        return self.discrete.support if self.hard else RelaxedSizes(self.discrete.total_count)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.discrete.dtype
+
+    @property
+    def total_count(self) -> int:
+        return self.discrete.total_count
+
+    @property
+    def log_weights(self) -> Tensor:
+        return self.discrete.log_weights
+
+    @property
+    def capacities(self) -> Tensor:
+        return self.discrete.capacities
+
+    def expand(self, batch_shape: Size, _instance: Any = None) -> "RelaxedFisherHypergeometric":
+        return self._expanded(
+            batch_shape,
+            _instance,
+            discrete=self.discrete.expand(batch_shape),
+            temperature=self.temperature,
+            hard=self.hard,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"RelaxedFisherHypergeometric(total_count={self.total_count}, "
+            f"groups={self.event_shape[0]}, batch_shape={tuple(self.batch_shape)}, "
+            f"hard={self.hard})"
+        )
+
+    def draw(
+        self, shape: torch.Size, *, noise: bool, generator: torch.Generator | None = None
+    ) -> SizeDraw:
+        """Both faces of one draw; without noise, the mode."""
+        n, groups = self.total_count, self.event_shape[0]
+        full = shape + self.batch_shape
+        before = torch.full(full, float(n), dtype=torch.float64, device=self.log_weights.device)
+        if groups == 1:
+            return SizeDraw(before[..., None], before.new_zeros(*full, 0, n))
+        tables = self.discrete.suffix_tables(maximise=not noise)
+        mode = None if noise else self.discrete.mode.double().expand(*full, groups)
+        temperature = self._batch_temperature(1).double()
+        hard, survival = [], []
+        position: Tensor | None = None  # the law of the soft boundary, over 0..n
+        for boundary in range(groups - 1):
+            logits = tables.conditional(boundary, before)
+            remaining = tables.remaining(boundary)
+            if mode is None:
+                logits = logits + gumbel_like(logits, generator)
+                after = tables.first[..., boundary] + logits.argmax(-1)
+            else:
+                after = before - mode[..., boundary]
+            soft = torch.softmax(logits / temperature, -1)
+            taken = (before[..., None] - remaining).clamp(0, n).long()
+            size = soft.new_zeros(*full, n + 1).scatter_add(-1, taken, soft)
+            position = size if position is None else _convolve(position, size)
+            survival.append((1 - position.cumsum(-1)[..., :n]).clamp(0, 1))
+            hard.append(before - after)
+            before = after
+        return SizeDraw(torch.stack([*hard, before], -1), torch.stack(survival, -2))
+
+    def _value(self, draw: SizeDraw) -> Tensor:
+        sizes = straight_through(draw.hard, draw.soft) if self.hard else draw.soft
+        return sizes.to(self.dtype)
+
+    def rsample(
+        self, sample_shape: Size = torch.Size(), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Sizes with gradients in log-weights and temperature."""
+        return self._value(self.draw(torch.Size(sample_shape), noise=True, generator=generator))
+
+    @property
+    def mode(self) -> Tensor:
+        """The mode of the discrete law, reached without noise and with gradients."""
+        return self._value(self.draw(torch.Size(), noise=False))
+
+
+def _convolve(left: Tensor, right: Tensor) -> Tensor:
+    """The law of a sum of two independent numbers in 0..n, cut at n."""
+    length = left.shape[-1]
+    period = 1 << (2 * length - 1).bit_length()
+    spectrum = torch.fft.rfft(left, period) * torch.fft.rfft(right, period)
+    return torch.fft.irfft(spectrum, period)[..., :length]

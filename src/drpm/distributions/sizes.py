@@ -1,0 +1,399 @@
+"""The law of the subset sizes: Fisher's multivariate noncentral hypergeometric distribution."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import constraints
+
+from drpm.distributions import urn
+from drpm.distributions.base import Size, SizeLaw
+from drpm.distributions.constraints import WholeSizes, finite_vector
+from drpm.distributions.validation import (
+    describe,
+    readable,
+    require_broadcast,
+    require_choice,
+    require_count,
+    require_finite,
+    require_vector,
+)
+
+_SUPPORT_LIMIT = 10_000_000
+_DRAW_BUDGET = 1 << 24
+
+
+def resolve_capacities(
+    total: int, log_weights: Tensor, capacities: Any, *, check: bool
+) -> tuple[torch.Size, Tensor]:
+    """The batch shape and the (batch, K) float64 capacities of a size law, checked."""
+    groups = log_weights.shape[-1]
+    if capacities is None:
+        full = torch.full_like(log_weights, total, dtype=torch.float64)
+        return log_weights.shape[:-1], full
+    if not isinstance(capacities, Tensor) or capacities.dtype == torch.bool:
+        raise ValueError(
+            f"capacities must be a tensor of whole numbers, but got {describe(capacities)}."
+        )
+    if capacities.dim() == 0 or capacities.shape[-1] != groups:
+        raise ValueError(
+            f"capacities must have one entry per group ({groups}) in its last dimension, "
+            f"but got {describe(capacities)}."
+        )
+    batch = require_broadcast(
+        "log_weights and capacities", log_weights.shape[:-1], capacities.shape[:-1]
+    )
+    full = capacities.to(device=log_weights.device, dtype=torch.float64)
+    if check and readable(full):
+        bad = full[~(torch.isfinite(full) & (full >= 0) & (full == full.round()))]
+        if bad.numel():
+            raise ValueError(
+                f"capacities must be whole numbers of at least 0, but got {bad[0].item()}."
+            )
+        if bool((full.sum(-1) < total).any()):
+            raise ValueError(
+                f"capacities must sum to at least total_count = {total}, "
+                f"but got a sum of {int(full.sum(-1).min())}."
+            )
+    return batch, full.expand(*batch, groups)
+
+
+class FisherHypergeometric(SizeLaw):
+    r"""Sizes of K groups when n elements are drawn from an urn without replacement.
+
+    .. math:: p(n_1, \dots, n_K) = \frac{1}{P_0} \prod_k \binom{m_k}{n_k} \omega_k^{n_k},
+              \qquad \sum_k n_k = n
+
+    Normaliser, moments, entropy and divergence are exact and cost O(K) or
+    :math:`O(K \sqrt n)` numbers; see :mod:`drpm.distributions.urn`.
+
+    References:
+        Fisher, "The logic of inductive inference", 1935.
+        Sutter et al., "Learning group importance using the differentiable hypergeometric
+        distribution", 2023 (``method="merged"``).
+
+    Args:
+        total_count: The number n of elements to place.
+        log_weights: :math:`\log\omega`, shape (..., K).
+        capacities: The number m_k of places in every group, shape (..., K); n each if omitted.
+        method: ``"exact"``, or ``"merged"`` for the shortcut of the paper: groups are taken in
+            the given order, each against all later ones merged into a single group with their
+            mean weight. It is biased and depends on the order of the groups.
+
+    Example:
+        >>> law = FisherHypergeometric(4, torch.tensor([0.0, 1.0]))
+        >>> law.mean
+        tensor([1.3186, 2.6814])
+        >>> law.log_prob(torch.tensor([1.0, 3.0])).exp()
+        tensor(0.4181)
+        >>> law.sample(generator=torch.Generator().manual_seed(0))
+        tensor([1., 3.])
+    """
+
+    has_enumerate_support = True
+
+    def __init__(
+        self,
+        total_count: int,
+        log_weights: Tensor,
+        capacities: Tensor | None = None,
+        method: str = "exact",
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.total_count = require_count("total_count", total_count)
+        require_vector("log_weights", log_weights, "group")
+        require_choice("method", method, ("exact", "merged"))
+        check = self._validating(validate_args)
+        if check:
+            require_finite("log_weights", log_weights)
+        self.method = method
+        batch, self._capacities = resolve_capacities(
+            total_count, log_weights, capacities, check=check
+        )
+        self._unbounded = capacities is None
+        self.log_weights = log_weights.expand(*batch, log_weights.shape[-1])
+        super().__init__(batch, log_weights.shape[-1:], validate_args)
+
+    @property
+    def arg_constraints(self) -> dict[str, constraints.Constraint]:  # type: ignore[override]
+        return {"log_weights": finite_vector, "capacities": constraints.nonnegative_integer}
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.log_weights.dtype
+
+    @property
+    def support(self) -> WholeSizes:  # type: ignore[override]
+        return WholeSizes(self.total_count, self._capacities)
+
+    @property
+    def capacities(self) -> Tensor:
+        """The number of places in every group, in the parameters' type."""
+        return self._capacities.to(self.log_weights.dtype)
+
+    def expand(self, batch_shape: Size, _instance: Any = None) -> "FisherHypergeometric":
+        shape = torch.Size([*batch_shape, self.event_shape[0]])
+        return self._expanded(
+            batch_shape,
+            _instance,
+            total_count=self.total_count,
+            method=self.method,
+            log_weights=self.log_weights.expand(shape),
+            _capacities=self._capacities.expand(shape),
+            _unbounded=self._unbounded,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"FisherHypergeometric(total_count={self.total_count}, groups={self.event_shape[0]}, "
+            f"batch_shape={tuple(self.batch_shape)}, method={self.method!r})"
+        )
+
+    # The exact law as an urn: float64 whatever the parameters' type, because the logarithm of a
+    # factorial of some thousands has no digits left after the point in float32.
+
+    def _urn(self) -> tuple[Tensor, Tensor, Tensor]:
+        weights = self.log_weights.double()
+        return weights.new_tensor(float(self.total_count)), weights, self._capacities
+
+    def _refuse_merged(self, what: str) -> None:
+        if self.method == "merged":
+            raise NotImplementedError(
+                f"{what} is not defined for method='merged', whose law exists only as the product "
+                "of its own conditionals; use method='exact'."
+            )
+
+    def suffix_tables(self, *, maximise: bool = False) -> urn.SuffixTables:
+        """The tables behind the conditionals (K >= 2)."""
+        total, weights, capacities = self._urn()
+        return urn.suffix_tables(self.total_count, weights, capacities, maximise=maximise)
+
+    @property
+    def log_normalizer(self) -> Tensor:
+        """The exact log P_0; its gradient in the log-weights is the mean."""
+        self._refuse_merged("log_normalizer")
+        return urn.log_normalizer(*self._urn()).to(self.log_weights.dtype)
+
+    @property
+    def mean(self) -> Tensor:
+        self._refuse_merged("mean")
+        return urn.moments(*self._urn()).mean.to(self.log_weights.dtype)
+
+    @property
+    def variance(self) -> Tensor:
+        self._refuse_merged("variance")
+        return urn.moments(*self._urn()).variance.to(self.log_weights.dtype)
+
+    @property
+    def mode(self) -> Tensor:
+        """The most likely sizes."""
+        self._refuse_merged("mode")
+        return urn.mode(*self._urn()).to(self.log_weights.dtype)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        inside = self._inside(
+            value, f"whole sizes that sum to {self.total_count} and fit the capacities"
+        )
+        sizes = value.double()
+        if self.method == "merged":
+            log_prob = self._merged_conditionals(sizes).sum(-1)
+        else:
+            total, weights, capacities = self._urn()
+            terms = urn.log_binomial(capacities, sizes) + sizes * weights
+            log_prob = terms.sum(-1) - urn.log_normalizer(total, weights, capacities)
+        if inside is not None:
+            log_prob = torch.where(inside, log_prob, -torch.inf)
+        return log_prob.to(self.log_weights.dtype)
+
+    def conditional_log_probs(self, value: Tensor) -> Tensor:
+        r"""(..., K): :math:`\log p(n_k \mid n_1, \dots, n_{k-1})`; they sum to ``log_prob``."""
+        inside = self._inside(
+            value, f"whole sizes that sum to {self.total_count} and fit the capacities"
+        )
+        sizes = value.double()
+        if self.method == "merged":
+            log_probs = self._merged_conditionals(sizes)
+        else:
+            log_probs = self._exact_conditionals(sizes)
+        if inside is not None:
+            log_probs = torch.where(inside[..., None], log_probs, -torch.inf)
+        return log_probs.to(self.log_weights.dtype)
+
+    def _exact_conditionals(self, sizes: Tensor) -> Tensor:
+        total, weights, capacities = self._urn()
+        groups = weights.shape[-1]
+        remaining = total - sizes.cumsum(-1) + sizes
+        # The suffix from group k on is an urn of its own, in which earlier groups have no place.
+        index = torch.arange(groups, device=weights.device)
+        later = capacities[..., None, :] * (index[None, :] >= index[:, None])
+        suffix = urn.log_normalizer(remaining, weights[..., None, :], later)
+        after = torch.cat([suffix[..., 1:], torch.zeros_like(suffix[..., :1])], -1)
+        return urn.log_binomial(capacities, sizes) + sizes * weights + after - suffix
+
+    def _merged_urn(self) -> tuple[Tensor, Tensor]:
+        """(..., K - 1, 2): log-weights and capacities of a group and of all later ones merged."""
+        _, weights, capacities = self._urn()
+        later = capacities.flip(-1).cumsum(-1).flip(-1)[..., 1:]
+        weighted = (weights + capacities.log()).flip(-1).logcumsumexp(-1).flip(-1)[..., 1:]
+        # Merged groups without a single place have no mean weight, and need none.
+        merged = torch.where(later > 0, weighted - later.log(), 0.0)
+        return (
+            torch.stack([weights[..., :-1], merged], -1),
+            torch.stack([capacities[..., :-1], later], -1),
+        )
+
+    def _merged_conditionals(self, sizes: Tensor) -> Tensor:
+        weights, capacities = self._merged_urn()
+        remaining = (self.total_count - sizes.cumsum(-1) + sizes)[..., :-1]
+        pair = torch.stack([sizes[..., :-1], remaining - sizes[..., :-1]], -1)
+        terms = urn.log_binomial(capacities, pair) + pair * weights
+        conditionals = terms.sum(-1) - urn.log_normalizer(remaining, weights, capacities)
+        return torch.cat([conditionals, torch.zeros_like(sizes[..., :1])], -1)
+
+    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        groups = self.event_shape[0]
+        width = self.total_count + 1
+        if self.method == "exact":
+            width = urn.window_width(self.total_count)
+        tables = self.suffix_tables() if self.method == "exact" and groups > 1 else None
+        count = shape.numel()
+        chunk = max(1, _DRAW_BUDGET // (width * max(1, self.batch_shape.numel())))
+        parts = [
+            self._draw_flat(min(chunk, count - start), tables, generator)
+            for start in range(0, max(count, 1), chunk)
+        ]
+        sizes = torch.cat(parts).to(self.log_weights.dtype)
+        return sizes.reshape(shape + self.batch_shape + self.event_shape)
+
+    def _draw_flat(
+        self, count: int, tables: urn.SuffixTables | None, generator: torch.Generator | None
+    ) -> Tensor:
+        """Group after group from the conditionals, each by inverting its distribution function."""
+        before = torch.full(
+            (count, *self.batch_shape),
+            float(self.total_count),
+            dtype=torch.float64,
+            device=self.log_weights.device,
+        )
+        sizes = []
+        for boundary in range(self.event_shape[0] - 1):
+            if tables is not None:
+                first, logits = tables.first[..., boundary], tables.conditional(boundary, before)
+            else:
+                first, logits = torch.zeros_like(before), self._merged_logits(boundary, before)
+            after = first + _invert_cdf(logits, generator)
+            sizes.append(before - after)
+            before = after
+        return torch.stack([*sizes, before], -1)
+
+    def _merged_logits(self, boundary: int, before: Tensor) -> Tensor:
+        weights, capacities = (x[..., boundary, :] for x in self._merged_urn())
+        after = torch.arange(self.total_count + 1, dtype=before.dtype, device=before.device)
+        pair = torch.stack(torch.broadcast_tensors(before[..., None] - after, after), -1)
+        possible = ((pair >= 0) & (pair <= capacities[..., None, :])).all(-1)
+        terms = urn.log_binomial(capacities[..., None, :], pair) + pair * weights[..., None, :]
+        return torch.where(possible, terms.sum(-1), urn.IMPOSSIBLE)
+
+    def entropy(self) -> Tensor:
+        """The exact entropy in nats."""
+        self._refuse_merged("entropy")
+        total, weights, capacities = self._urn()
+        mean = urn.moments(total, weights, capacities).mean
+        binomials = self.expected_log_binomials(self._capacities)
+        entropy = urn.log_normalizer(total, weights, capacities) - (mean * weights).sum(-1)
+        return (entropy - binomials.sum(-1)).to(self.log_weights.dtype)
+
+    def expected_log_binomials(self, capacities: Tensor) -> Tensor:
+        r"""(..., K): :math:`E \log\binom{m_k}{n_k}` under this law, for any capacities m, float64.
+
+        Infinite sizes do not occur: sizes beyond ``capacities`` count as 0, and it is the caller
+        who knows whether they are possible.
+        """
+        if self.event_shape[0] == 1:
+            total = torch.full_like(self._capacities, float(self.total_count))
+            return urn.log_binomial(capacities, total)
+        marginals = urn.size_marginals(self.suffix_tables())
+        return torch.stack(
+            [
+                (law.probs * urn.log_binomial(capacities[..., k, None], law.sizes)).sum(-1)
+                for k, law in enumerate(marginals)
+            ],
+            -1,
+        )
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All possible sizes, in lexicographic order, shape (S, *batch_shape, K)."""
+        flat = self._capacities.reshape(-1, self.event_shape[0])
+        capacities = flat[:1].squeeze(0) if len(flat) else flat.new_zeros(self.event_shape)
+        if bool((flat != capacities).any()):
+            raise NotImplementedError(
+                "enumerate_support needs the same capacities throughout the batch."
+            )
+        later = capacities.flip(-1).cumsum(-1).flip(-1) - capacities
+        rows = capacities.new_zeros(1, 0)
+        for capacity, room in zip(capacities, later, strict=True):
+            remaining = self.total_count - rows.sum(-1)
+            smallest = (remaining - room).clamp_min(0)
+            count = (torch.minimum(capacity, remaining) - smallest + 1).clamp_min(0).long()
+            if int(count.sum()) > _SUPPORT_LIMIT:
+                raise ValueError(
+                    f"the support must have at most {_SUPPORT_LIMIT:,} members to be enumerated, "
+                    f"but total_count = {self.total_count} and {self.event_shape[0]} groups "
+                    "give more."
+                )
+            start = (count.cumsum(0) - count).repeat_interleave(count)
+            offset = torch.arange(len(start), device=start.device) - start
+            size = smallest.repeat_interleave(count) + offset
+            rows = torch.cat([rows.repeat_interleave(count, 0), size[:, None]], -1)
+        values = rows.to(self.log_weights.dtype)
+        values = values.reshape(-1, *(1 for _ in self.batch_shape), *self.event_shape)
+        return values.expand(-1, *self.batch_shape, -1) if expand else values
+
+    def boundary_survival(self) -> Tensor:
+        n = self.total_count
+        ranks = torch.arange(n, dtype=torch.float64, device=self.log_weights.device)
+        if self.event_shape[0] == 1:
+            return ranks.new_zeros(*self.batch_shape, 0, n)
+        self._refuse_merged("boundary_survival")
+        tables = self.suffix_tables()
+        law = urn.boundary_law(tables)
+        # Rank r lies before boundary k if fewer than n - r elements remain behind it.
+        behind = law.cumsum(-1)
+        position = (n - 1 - ranks - tables.first[..., None]).long()
+        inside = behind.gather(-1, position.clamp(0, tables.width - 1))
+        return torch.where(position < 0, 0.0, torch.where(position >= tables.width, 1.0, inside))
+
+    def best_sizes(self, block_log_probs: Tensor) -> Tensor:
+        """A dynamic programme over the boundaries: O(K n^2)."""
+        self._refuse_merged("best_sizes")
+        _, weights, capacities = self._urn()
+        n = self.total_count
+        index = torch.arange(n + 1, dtype=torch.float64, device=weights.device)
+        size = index[None, :] - index[:, None]
+        best = torch.where(index == 0, 0.0, -torch.inf).expand(*self.batch_shape, n + 1)
+        choices = []
+        for weight, capacity in zip(weights.unbind(-1), capacities.unbind(-1), strict=True):
+            weight, capacity = weight[..., None, None], capacity[..., None, None]
+            gain = urn.log_binomial(capacity, size) + size * weight + block_log_probs
+            gain = torch.where((size >= 0) & (size <= capacity), gain, -torch.inf)
+            best, choice = (best[..., :, None] + gain).max(-2)
+            choices.append(choice)
+        stop = torch.full((*self.batch_shape, 1), n, device=weights.device)
+        sizes = []
+        for choice in reversed(choices):
+            start = choice.gather(-1, stop)
+            sizes.append(stop - start)
+            stop = start
+        return torch.cat(sizes[::-1], -1).to(self.log_weights.dtype)
+
+
+def _invert_cdf(logits: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Draw an index from unnormalised log-probabilities; one uniform number a draw."""
+    cdf = torch.softmax(logits, -1).cumsum(-1)
+    uniform = torch.rand(
+        logits.shape[:-1], dtype=logits.dtype, device=logits.device, generator=generator
+    )
+    # Just below one, so that rounding never lands on an impossible last entry.
+    level = uniform * (1 - 1e-15) * cdf[..., -1]
+    return (cdf <= level[..., None]).sum(-1).clamp_max(logits.shape[-1] - 1)

@@ -1,0 +1,354 @@
+r"""Exact sums over the sizes of an urn, without ever enumerating them.
+
+Fisher's noncentral hypergeometric law is what remains of independent binomials
+:math:`B_k \sim \mathrm{Bin}(m_k, \sigma(\log\omega_k + t))` once their sum is known to be n,
+whatever the tilt t. Choose t so that n is the mean of the sum and every quantity of the law is a
+ratio of numbers of ordinary size:
+
+* the normaliser and the moments come from the characteristic function of the sum. A periodic
+  trapezoid rule inverts it; its error is the mass of the sum one period away, so some thirty nodes
+  reach float64 precision for any n;
+* the conditionals come from tables of the suffix sums :math:`B_k + \dots + B_K`, built by positive
+  convolutions over the window of totals that carries mass.
+
+Everything here works in float64 on tensors with the groups in the last dimension, takes any
+leading dimensions, is differentiable in the log-weights and branches on no value, so that it
+compiles, maps and captures.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# The sum's mass beyond 9 deviations + 20 is below 1e-17 of its mass at the mean (Bennett's
+# inequality for sums of indicators); 32 nodes reach the point where the characteristic function
+# has fallen by e^-40, or the end of the period, whichever comes first.
+_NODES = 32
+_DEVIATIONS = 9.0
+_MARGIN = 20.0
+
+# Half-width of a window of totals, in units of the largest possible deviation sqrt(n)/2, plus a
+# margin for small n where tails are heavier than Gaussian. The mass outside is below 1e-19.
+_WINDOW_DEVIATIONS = 9.5
+_WINDOW_MARGIN = 24
+
+IMPOSSIBLE = -1e30  # a log-probability of zero that survives subtraction and division
+_TINY = 1e-300
+
+
+def _refine(lower: Tensor, upper: Tensor, below: "_Predicate", rounds: int) -> tuple[Tensor, Tensor]:
+    """Shrink [lower, upper] around the point where a monotone predicate turns false."""
+    cells = 16  # sixteen points at once: few large operations instead of many small ones
+    fractions = torch.linspace(0, 1, cells + 1, dtype=lower.dtype, device=lower.device)
+    for _ in range(rounds):
+        step = (upper - lower) / cells
+        grid = lower[..., None] + (upper - lower)[..., None] * fractions
+        cell = (below(grid).sum(-1) - 1).clamp(0, cells - 1)
+        lower = lower + cell * step
+        upper = lower + step
+    return lower, upper
+
+
+class _Predicate:
+    """Whether a count that grows with the tilt is still at most ``total``, on a grid of tilts."""
+
+    def __init__(self, total: Tensor, log_weights: Tensor, capacities: Tensor, whole: bool) -> None:
+        self.total, self.log_weights = total[..., None], log_weights[..., None, :]
+        self.capacities, self.whole = capacities[..., None, :], whole
+
+    def __call__(self, grid: Tensor) -> Tensor:
+        chance = torch.sigmoid(self.log_weights + grid[..., None])
+        if self.whole:  # the modes of the binomials, whole numbers
+            count = torch.minimum(((self.capacities + 1) * chance).floor(), self.capacities)
+        else:  # their means
+            count = self.capacities * chance
+        return count.sum(-1) <= self.total
+
+
+def _bracket(total: Tensor, log_weights: Tensor, capacities: Tensor) -> tuple[Tensor, Tensor]:
+    """Tilts at which the urn is as good as empty and as good as full."""
+    margin = torch.log1p(capacities.sum(-1)) + 45
+    lower = -log_weights.amax(-1) - margin
+    upper = -log_weights.amin(-1) + margin
+    shape = torch.broadcast_shapes(total.shape, lower.shape)
+    return lower.expand(shape), upper.expand(shape)
+
+
+@torch.no_grad()
+def tilt(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Tensor:
+    r"""The t at which :math:`\sum_k m_k \sigma(\log\omega_k + t)` equals ``total``, nearly.
+
+    Any t gives exact results; one within a deviation of the mean gives well-conditioned ones.
+    """
+    lower, upper = _bracket(total, log_weights, capacities)
+    below = _Predicate(total, log_weights, capacities, whole=False)
+    lower, upper = _refine(lower, upper, below, rounds=6)
+    return (lower + upper) / 2
+
+
+class _Inversion(NamedTuple):
+    """The characteristic function of the sum, ready to be integrated."""
+
+    chance: Tensor  # (..., K) success probabilities of the tilted binomials
+    miss: Tensor  # (..., K) one minus those, without cancellation
+    cosine: Tensor  # (..., Q) of the nodes
+    sine: Tensor  # (..., Q)
+    modulus: Tensor  # (..., K, Q) |phi_k|^2
+    real: Tensor  # (..., Q) quadrature weight times the function's real part
+    imag: Tensor  # (..., Q)
+    log_scale: Tensor  # (...) what the tilt and the binomials' normalisers contribute to log P_0
+
+    def mass(self) -> Tensor:
+        """The probability that the sum equals the total."""
+        return self.real.sum(-1)
+
+    def average(self, real: Tensor, imag: Tensor) -> Tensor:
+        """Conditional expectation of a (..., K, Q) complex quantity."""
+        weighted = self.real[..., None, :] * real - self.imag[..., None, :] * imag
+        return weighted.sum(-1) / self.mass()[..., None]
+
+
+def _invert(total: Tensor, log_weights: Tensor, capacities: Tensor) -> _Inversion:
+    shift = tilt(total, log_weights.detach(), capacities)
+    logit = log_weights + shift[..., None]
+    # Work with whichever of success and failure is the rarer, so that nothing rounds to one.
+    mostly_in = logit.detach() > 0
+    rare = torch.sigmoid(torch.where(mostly_in, -logit, logit))
+    chance = torch.where(mostly_in, 1 - rare, rare)
+    miss = torch.where(mostly_in, rare, 1 - rare)
+    spread = rare * (1 - rare)
+
+    with torch.no_grad():
+        deviation = (capacities * spread).sum(-1).sqrt()
+        half_period = torch.ceil((_DEVIATIONS * deviation + _MARGIN) / 2)
+        index = torch.arange(_NODES, dtype=logit.dtype, device=logit.device)
+        inside = index <= half_period[..., None]
+        period = 2 * half_period[..., None] + 1  # odd: no node at pi, where a fair coin vanishes
+        angle = torch.where(inside, 2 * math.pi * index / period, 0.0)
+        weight = torch.where(index == 0, 1.0, 2.0) / period * inside
+        cosine, sine = torch.cos(angle), torch.sin(angle)
+        lens = torch.sin(angle / 2).square() * 4
+
+    modulus = 1 - spread[..., None] * lens[..., None, :]
+    log_modulus = 0.5 * torch.log1p(-spread[..., None] * lens[..., None, :])
+    rare_, cos_, sin_ = rare[..., None], cosine[..., None, :], sine[..., None, :]
+    turn = torch.atan2(rare_ * sin_, 1 - rare_ + rare_ * cos_)
+    turn = torch.where(mostly_in[..., None], -turn, turn)
+    surplus = (capacities * mostly_in).sum(-1) - total  # whole, so the large phases cancel exactly
+    phase = (capacities[..., None] * turn).sum(-2) + surplus[..., None] * angle
+    magnitude = weight * torch.exp((capacities[..., None] * log_modulus).sum(-2))
+    log_scale = (
+        (capacities * torch.where(mostly_in, log_weights, 0.0)).sum(-1)
+        + surplus * shift
+        - (capacities * torch.log1p(-rare)).sum(-1)
+    )
+    return _Inversion(
+        chance,
+        miss,
+        cosine,
+        sine,
+        modulus,
+        magnitude * torch.cos(phase),
+        magnitude * torch.sin(phase),
+        log_scale,
+    )
+
+
+def log_normalizer(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Tensor:
+    r""":math:`\log [x^n] \prod_k (1 + \omega_k x)^{m_k}`, in O(K) whatever n."""
+    inversion = _invert(total, log_weights, capacities)
+    return inversion.log_scale + inversion.mass().log()
+
+
+class Moments(NamedTuple):
+    mean: Tensor
+    variance: Tensor
+
+
+def moments(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Moments:
+    """Exact mean and variance of every group's size."""
+    inversion = _invert(total, log_weights, capacities)
+    chance, miss = inversion.chance[..., None], inversion.miss[..., None]
+    cosine, sine = inversion.cosine[..., None, :], inversion.sine[..., None, :]
+    # z = p e^{i theta} / phi is the complex success probability; d = z - p is small where p is
+    # near 0 or 1, which keeps the variance free of cancellation.
+    scale = chance * miss / inversion.modulus
+    d_real = -scale * (1 - cosine) * (miss - chance)
+    d_imag = scale * sine
+    mean_d = inversion.average(d_real, d_imag)
+    mean_d2 = inversion.average(d_real.square() - d_imag.square(), 2 * d_real * d_imag)
+    # z (1 - z) = p q (p + q c + i q s) (q + p c - i p s) / |phi|^4
+    a_real, a_imag = chance + miss * cosine, miss * sine
+    b_real, b_imag = miss + chance * cosine, -chance * sine
+    product_scale = scale / inversion.modulus
+    mean_z1z = inversion.average(
+        product_scale * (a_real * b_real - a_imag * b_imag),
+        product_scale * (a_real * b_imag + a_imag * b_real),
+    )
+    mean = capacities * (inversion.chance + mean_d)
+    variance = capacities.square() * (mean_d2 - mean_d.square()) + capacities * mean_z1z
+    return Moments(mean, variance)
+
+
+@torch.no_grad()
+def mode(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Tensor:
+    """The most likely sizes.
+
+    The log-mass is a sum of concave functions of one size each, so the best sizes take the n
+    largest of all increments; a common threshold on the increments is a tilt of the binomials.
+    """
+    below = _Predicate(total, log_weights, capacities, whole=True)
+    lower, _ = _refine(*_bracket(total, log_weights, capacities), below, rounds=15)
+    chance = torch.sigmoid(log_weights + lower[..., None])
+    sizes = torch.minimum(((capacities + 1) * chance).floor(), capacities)
+    missing = total - sizes.sum(-1)
+    # What is missing goes, one each, to the groups whose next increment is the largest.
+    increment = torch.log((capacities - sizes) / (sizes + 1)) + log_weights
+    rank = torch.argsort(increment, dim=-1, descending=True, stable=True).argsort(-1)
+    return sizes + (rank < missing[..., None])
+
+
+def log_binomial(capacities: Tensor, sizes: Tensor) -> Tensor:
+    """log C(m, n); meaningless outside 0 <= n <= m, where the caller masks it."""
+    inside = (sizes >= 0) & (sizes <= capacities)
+    n = torch.where(inside, sizes, torch.zeros_like(sizes))
+    return torch.lgamma(capacities + 1) - torch.lgamma(n + 1) - torch.lgamma(capacities - n + 1)
+
+
+def window_width(total: int) -> int:
+    """How many totals a table holds: all of them for small n, about 10 sqrt(n) for large."""
+    half = math.ceil(_WINDOW_DEVIATIONS * math.sqrt(total) / 2) + _WINDOW_MARGIN
+    return min(total + 1, 2 * half + 1)
+
+
+class SuffixTables(NamedTuple):
+    r"""Windowed tables of the suffix sums of an urn with K groups.
+
+    Axis -2 runs over the K - 1 boundaries between groups k and k + 1 (k = 1..K-1); axis -1 over
+    the window of totals that groups k + 1..K may hold, ``first[k] + 0, 1, ..., W - 1``.
+    """
+
+    first: Tensor  # (..., K - 1) the first total of each window
+    sizes: Tensor  # (..., K - 1, 2 W - 1) the sizes of group k that lead from window to window
+    log_steps: Tensor  # (..., K - 1, 2 W - 1) the log-mass of those sizes
+    log_suffix: Tensor  # (..., K - 1, W) log-mass of groups k + 1..K together
+    total: int
+
+    @property
+    def width(self) -> int:
+        return self.log_suffix.shape[-1]
+
+    def remaining(self, boundary: int) -> Tensor:
+        """The totals of a boundary's window, (..., W)."""
+        offsets = torch.arange(self.width, dtype=self.first.dtype, device=self.first.device)
+        return self.first[..., boundary, None] + offsets
+
+    def conditional(self, boundary: int, before: Tensor) -> Tensor:
+        """Unnormalised log-mass of what remains after a group, given what remained before it."""
+        start = self._window_start(boundary)
+        shape = torch.broadcast_shapes(before.shape, start.shape)
+        position = (before - start).expand(shape).clamp(0, self.width - 1)
+        offsets = torch.arange(self.width, device=self.first.device)
+        index = position[..., None].long() - offsets + (self.width - 1)
+        steps = self.log_steps[..., boundary, :]
+        steps = steps.expand(*shape, steps.shape[-1])
+        return steps.gather(-1, index) + self.log_suffix[..., boundary, :]
+
+    def _window_start(self, boundary: int) -> Tensor:
+        if boundary > 0:
+            return self.first[..., boundary - 1]
+        # Everything is still to be given out before the first group: a window that ends at n.
+        return torch.full_like(self.first[..., 0], self.total - self.width + 1)
+
+
+def _toeplitz(steps: Tensor, width: int) -> Tensor:
+    """Rows r, columns c: ``steps[r - c + width - 1]``, as a view with the rows reversed."""
+    return steps.flip(-1).unfold(-1, width, 1)
+
+
+def _apply_toeplitz(steps: Tensor, vector: Tensor) -> Tensor:
+    """A positive convolution: relative precision is kept far into the tails, unlike by FFT."""
+    rows = _toeplitz(steps, vector.shape[-1]) @ vector[..., None]
+    return rows.squeeze(-1).flip(-1)
+
+
+def _log_mass(sizes: Tensor, logit: Tensor, capacities: Tensor) -> Tensor:
+    """Log-mass of the tilted binomials, IMPOSSIBLE outside their support."""
+    possible = (sizes >= 0) & (sizes <= capacities)
+    mass = log_binomial(capacities, sizes) + sizes * logit - capacities * F.softplus(logit)
+    return torch.where(possible, mass, IMPOSSIBLE)
+
+
+def suffix_tables(
+    total: int, log_weights: Tensor, capacities: Tensor, *, maximise: bool = False
+) -> SuffixTables:
+    """Build the tables of K >= 2 groups from the last one backwards.
+
+    With ``maximise`` sums become maxima, which lead the noise-free draw to the law's mode instead
+    of to the mode of one conditional after the other.
+    """
+    width = window_width(total)
+    n = torch.tensor(float(total), dtype=log_weights.dtype, device=log_weights.device)
+    logit = log_weights + tilt(n, log_weights.detach(), capacities)[..., None]
+    with torch.no_grad():
+        means = capacities * torch.sigmoid(logit)
+        centre = means.flip(-1).cumsum(-1).flip(-1)[..., 1:]
+        first = (centre.round() - (width - 1) // 2).clamp(0, total + 1 - width)
+        before = torch.cat([torch.full_like(first[..., :1], total - width + 1), first], -1)[..., :-1]
+        drops = torch.arange(1 - width, width, dtype=logit.dtype, device=logit.device)
+        sizes = (before - first)[..., None] + drops
+        last_sizes = first[..., -1:] + torch.arange(width, dtype=logit.dtype, device=logit.device)
+    log_steps = _log_mass(sizes, logit[..., :-1, None], capacities[..., :-1, None])
+    suffix = [_log_mass(last_sizes, logit[..., -1:], capacities[..., -1:])]
+    for boundary in range(log_weights.shape[-1] - 2, 0, -1):
+        steps = log_steps[..., boundary, :]
+        if maximise:
+            rows = _toeplitz(steps, width) + suffix[-1][..., None, :]
+            suffix.append(rows.amax(-1).flip(-1).clamp_min(IMPOSSIBLE))
+        else:
+            suffix.append(_safe_log(_apply_toeplitz(steps.exp(), suffix[-1].exp())))
+    return SuffixTables(first, sizes, log_steps, torch.stack(suffix[::-1], -2), total)
+
+
+def _safe_log(mass: Tensor) -> Tensor:
+    return torch.where(mass > _TINY, mass.clamp_min(_TINY).log(), IMPOSSIBLE)
+
+
+def _prefix_masses(tables: SuffixTables) -> list[Tensor]:
+    """Mass of groups 1..k together holding what a boundary's window leaves them, for every k."""
+    start = torch.tensor(float(tables.total), dtype=tables.first.dtype, device=tables.first.device)
+    steps = tables.log_steps.exp()
+    prefix = [(tables.conditional(0, start) - tables.log_suffix[..., 0, :]).exp()]
+    for boundary in range(1, tables.first.shape[-1]):
+        prefix.append(_apply_toeplitz(steps[..., boundary, :].flip(-1), prefix[-1]))
+    return prefix
+
+
+def boundary_law(tables: SuffixTables) -> Tensor:
+    """(..., K - 1, W): the probability of every total in every boundary's window."""
+    joint = torch.stack(_prefix_masses(tables), -2) * tables.log_suffix.exp()
+    return joint / joint.sum(-1, keepdim=True)
+
+
+class SizeMarginal(NamedTuple):
+    sizes: Tensor
+    probs: Tensor
+
+
+def size_marginals(tables: SuffixTables) -> list[SizeMarginal]:
+    """The law of every group's size, one entry a group, each over its own window."""
+    prefix, suffix = _prefix_masses(tables), tables.log_suffix.exp()
+    ends = boundary_law(tables)
+    boundaries = tables.first.shape[-1]
+    marginals = [SizeMarginal(tables.total - tables.remaining(0), ends[..., 0, :])]
+    for boundary in range(1, boundaries):
+        padded = F.pad(suffix[..., boundary, :], (tables.width - 1, tables.width - 1))
+        pairs = padded.unfold(-1, tables.width, 1) @ prefix[boundary - 1][..., None]
+        joint = tables.log_steps[..., boundary, :].exp() * pairs.squeeze(-1).flip(-1)
+        probs = joint / joint.sum(-1, keepdim=True)
+        marginals.append(SizeMarginal(tables.sizes[..., boundary, :], probs))
+    marginals.append(SizeMarginal(tables.remaining(boundaries - 1), ends[..., -1, :]))
+    return marginals

@@ -1,0 +1,94 @@
+"""Refusals in one sentence: the argument, what was expected and what came."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def readable(tensor: Tensor) -> bool:
+    """Whether values may be looked at: not while compiling, nor inside ``torch.func`` transforms."""
+    if torch.compiler.is_compiling():
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def describe(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)} and type {value.dtype}"
+    return f"{value!r}" if isinstance(value, int | float | str) else f"a {type(value).__name__}"
+
+
+def require_floating(name: str, value: Any) -> Tensor:
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        raise ValueError(f"{name} must be a floating-point tensor, but got {describe(value)}.")
+    return value
+
+
+def require_vector(name: str, value: Any, entry: str) -> Tensor:
+    """A floating tensor with at least one entry in its last dimension."""
+    tensor = require_floating(name, value)
+    if tensor.dim() == 0 or tensor.shape[-1] == 0:
+        raise ValueError(
+            f"{name} must have at least one {entry} in its last dimension, "
+            f"but got {describe(value)}."
+        )
+    return tensor
+
+
+def require_finite(name: str, value: Tensor) -> None:
+    if readable(value) and not bool(torch.isfinite(value).all()):
+        bad = value.detach()[~torch.isfinite(value)].flatten()[0].item()
+        raise ValueError(f"{name} must be finite everywhere, but got {bad}.")
+
+
+def require_count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, but got {describe(value)}.")
+    return value
+
+
+def require_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+    # `1 == True`, so the type has to match as well.
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{name} must be one of {listed}, but got {value!r}.")
+
+
+def require_broadcast(what: str, *shapes: torch.Size) -> torch.Size:
+    try:
+        return torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        listed = " and ".join(str(tuple(shape)) for shape in shapes)
+        raise ValueError(
+            f"{what} must have leading shapes that broadcast, but got {listed}."
+        ) from None
+
+
+def require_event(name: str, value: Any, event_shape: torch.Size, batch_shape: torch.Size) -> Tensor:
+    """A tensor whose last dimensions are the event and whose leading ones broadcast."""
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name} must be a tensor, but got {describe(value)}.")
+    dims = len(event_shape)
+    if value.dim() < dims or value.shape[value.dim() - dims :] != event_shape:
+        raise ValueError(
+            f"{name} must end in the event shape {tuple(event_shape)}, but got {describe(value)}."
+        )
+    require_broadcast(f"{name} and the law", value.shape[: value.dim() - dims], batch_shape)
+    return value
+
+
+def require_samples(num_samples: Any) -> int:
+    return require_count("num_samples", num_samples)
+
+
+def require_temperature(value: Any) -> Tensor | float:
+    if isinstance(value, Tensor):
+        require_floating("temperature", value)
+        if readable(value) and not bool(((value > 0) & torch.isfinite(value)).all()):
+            bad = value.detach()[~((value > 0) & torch.isfinite(value))].flatten()[0].item()
+            raise ValueError(f"temperature must be positive and finite, but got {bad}.")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise ValueError(f"temperature must be positive and finite, but got {describe(value)}.")
+    return float(value)

@@ -1,0 +1,1 @@
+"""Tensor operators behind the relaxed laws; no distribution is known here."""

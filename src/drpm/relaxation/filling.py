@@ -1,0 +1,237 @@
+r"""Y = alpha P: filling subsets from a relaxed order, without keeping the order's matrix.
+
+alpha (..., K, n) says which subset takes which rank, P (..., n, n) which element stands at which
+rank. With the elements sorted, each row of P is concentrated around its own rank:
+
+* NeuralSort: the log-weight of the element p ranks away falls by :math:`\Delta_q (2|q - r| + 1)`
+  at each step, with :math:`\Delta` the gaps of the sorted scores;
+* SoftSort: by the distance of the sorted scores.
+
+So Y is computed in blocks of rows, each over the columns that carry weight, and the blocks are
+computed again in the backward pass: memory is linear in n.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from drpm.relaxation.sorting import SORTS, distance_sums
+
+# Up to this many matrix entries (batch x n x n) the whole of P is the quickest; it is also the path
+# with static shapes, which compiles and captures.
+_DENSE_LIMIT_CPU = 1 << 19
+_DENSE_LIMIT_CUDA = 1 << 23
+_ROWS = 128
+_BLOCK_BUDGET_CPU = 1 << 20
+_BLOCK_BUDGET_CUDA = 1 << 26
+
+
+def fill_softly(alpha: Tensor, scores: Tensor, sort: str, *, path: str = "auto") -> Tensor:
+    """Y = alpha P for a relaxed sort of ``scores``.
+
+    Args:
+        alpha: (..., K, n), the weight of every rank in every subset.
+        scores: (..., n), noisy log-scores divided by the temperature.
+        sort: ``"neuralsort"``, ``"softsort"`` or ``"sinkhorn"``.
+        path: ``"dense"``, ``"streamed"`` or ``"auto"``: dense while the matrix is small.
+            Sinkhorn's scaling couples all rows and is always dense.
+    """
+    n = scores.shape[-1]
+    if path == "auto":
+        entries = torch.broadcast_shapes(alpha.shape[:-2], scores.shape[:-1]).numel() * n * n
+        limit = _DENSE_LIMIT_CUDA if scores.is_cuda else _DENSE_LIMIT_CPU
+        path = "dense" if entries <= limit or sort == "sinkhorn" else "streamed"
+    # Half precision would lose the order itself; mixed precision must not slip into the products.
+    dtype = torch.promote_types(scores.dtype, torch.float32)
+    with torch.autocast(scores.device.type, enabled=False):
+        filler = fill_dense if path == "dense" else fill_streamed
+        return filler(alpha.to(dtype), scores.to(dtype), sort).to(scores.dtype)
+
+
+def fill_dense(alpha: Tensor, scores: Tensor, sort: str) -> Tensor:
+    """The readable reference: build P, multiply."""
+    return alpha @ SORTS[sort](scores)
+
+
+def fill_streamed(alpha: Tensor, scores: Tensor, sort: str) -> Tensor:
+    """The same in linear memory, for NeuralSort and SoftSort."""
+    batch = torch.broadcast_shapes(alpha.shape[:-2], scores.shape[:-1])
+    alpha = alpha.expand(*batch, *alpha.shape[-2:])
+    scores = scores.expand(*batch, scores.shape[-1])
+    ranked, order = scores.double().sort(dim=-1, descending=True, stable=True)
+    distance = distance_sums(ranked) if sort == "neuralsort" else torch.zeros_like(ranked)
+    ranked_y = _Streamed.apply(alpha, ranked, distance, sort)
+    back = torch.argsort(order, -1)[..., None, :].expand_as(ranked_y)
+    filled: Tensor = ranked_y.gather(-1, back)
+    return filled
+
+
+class _Block(NamedTuple):
+    """Some row blocks of P at once: which rows, which columns, and their log-weights' parts."""
+
+    batch: Tensor  # (m,) the batch entry of every block
+    rows: Tensor  # (m, R) ranks; beyond the last rank in a final short block
+    columns: Tensor  # (m, W)
+    real: Tensor  # (m, R) whether a row exists
+
+
+def _last_within(ranked: Tensor, distance: Tensor, rows: Tensor, sort: str, side: int) -> Tensor:
+    """The furthest rank on one side of each row whose weight is not negligible, by bisection."""
+    n = ranked.shape[-1]
+    # The entries left out of a row sum to less than a rounding error.
+    fall = torch.log(torch.tensor(float(n))).item() + 42
+
+    def negligible(columns: Tensor) -> Tensor:
+        here, there = ranked.gather(-1, rows), ranked.gather(-1, columns)
+        if sort == "softsort":
+            return (here - there).abs() > fall
+        slope = n + 1 - 2 * (rows + 1)
+        drop = slope * (there - here) - (distance.gather(-1, columns) - distance.gather(-1, rows))
+        return drop < -fall
+
+    near, far = rows.clone(), torch.full_like(rows, n - 1 if side > 0 else 0)
+    for _ in range(max(1, (n - 1).bit_length()) + 1):
+        middle = torch.div(near + far + (1 if side > 0 else 0), 2, rounding_mode="floor")
+        out = negligible(middle)
+        near = torch.where(out, near, middle)
+        far = torch.where(out, middle - side, far)
+    return near
+
+
+def _blocks(ranked: Tensor, distance: Tensor, sort: str) -> Iterator[_Block]:
+    """Blocks of rows with the columns they need, grouped to the size of the machine."""
+    entries, n = ranked.shape
+    starts = torch.arange(0, n, _ROWS, device=ranked.device)
+    top = starts.expand(entries, -1)
+    bottom = (top + _ROWS - 1).clamp_max(n - 1)
+    # The reach of rows grows monotonically with the rank, so a block's ends bound all of it.
+    low = _last_within(ranked, distance, top, sort, side=-1).flatten()
+    high = _last_within(ranked, distance, bottom, sort, side=1).flatten()
+    widths = (high - low + 1).tolist()
+    budget = _BLOCK_BUDGET_CUDA if ranked.is_cuda else _BLOCK_BUDGET_CPU
+    batch = torch.arange(entries, device=ranked.device).repeat_interleave(len(starts))
+    offsets = torch.arange(_ROWS, device=ranked.device)
+    first = 0
+    while first < len(widths):
+        stop, width = first + 1, widths[first]
+        while stop < len(widths):
+            wider = max(width, widths[stop])
+            if (stop + 1 - first) * wider * _ROWS > budget:
+                break
+            stop, width = stop + 1, wider
+        left = low[first:stop].clamp_max(n - width)
+        rows = top.flatten()[first:stop, None] + offsets
+        columns = left[:, None] + torch.arange(width, device=ranked.device)
+        yield _Block(batch[first:stop], rows.clamp_max(n - 1), columns, rows < n)
+        first = stop
+
+
+class _Weights(NamedTuple):
+    probs: Tensor  # (m, R, W)
+    offset: Tensor  # (m, R) rows relative to the block's centre (NeuralSort)
+    sign: Tensor | None  # (m, R, W) of the row's score minus the column's (SoftSort)
+
+
+def _weights(block: _Block, ranked: Tensor, distance: Tensor, sort: str, dtype: torch.dtype) -> _Weights:
+    """The rows' softmax. Large terms cancel in float64 before the rest goes on in ``dtype``."""
+    n = ranked.shape[-1]
+    row_scores = ranked[block.batch[:, None], block.rows]
+    column_scores = ranked[block.batch[:, None], block.columns]
+    if sort == "softsort":
+        centre = row_scores[:, :1]
+        gap = (row_scores - centre).to(dtype)[..., None] - (column_scores - centre).to(dtype)[
+            :, None
+        ]
+        return _Weights(torch.softmax(-gap.abs(), -1), row_scores, gap.sign())
+    # log-weight(r, p) = base_p - 2 (r - c) (s_p - s_c) with c the block's central row.
+    middle = block.rows[:, _ROWS // 2 : _ROWS // 2 + 1]
+    entry = block.batch[:, None]
+    shifted = column_scores - ranked[entry, middle]
+    slope = (n + 1 - 2 * (middle + 1)).to(ranked.dtype)
+    base = slope * shifted - (distance[entry, block.columns] - distance[entry, middle])
+    offset = (block.rows - middle).to(ranked.dtype)
+    logits = base[:, None] - 2 * offset[..., None] * shifted[:, None]
+    peak = logits.amax(-1, keepdim=True)
+    return _Weights(torch.softmax((logits - peak).to(dtype), -1), offset.to(dtype), None)
+
+
+class _Streamed(torch.autograd.Function):
+    """Y in rank order from alpha, the sorted scores and their distance sums."""
+
+    @staticmethod
+    def forward(alpha: Tensor, ranked: Tensor, distance: Tensor, sort: str) -> Tensor:
+        groups, n = alpha.shape[-2:]
+        a = alpha.reshape(-1, groups, n)
+        s, d = ranked.reshape(-1, n), distance.reshape(-1, n)
+        out = torch.zeros_like(a).movedim(1, 2).contiguous()  # (B, n, K): rows are added whole
+        flat = out.view(-1, groups)
+        for block in _blocks(s, d, sort):
+            probs = _weights(block, s, d, sort, a.dtype).probs
+            picked = _pick(a, block)
+            _add(flat, block, n, probs.mT @ picked.to(probs.dtype))
+        return out.movedim(2, 1).reshape(alpha.shape)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        alpha, ranked, distance, ctx.sort = inputs
+        ctx.save_for_backward(alpha, ranked, distance)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        alpha, ranked, distance = ctx.saved_tensors
+        groups, n = alpha.shape[-2:]
+        a, g = alpha.reshape(-1, groups, n), grad.reshape(-1, groups, n)
+        s, d = ranked.reshape(-1, n), distance.reshape(-1, n)
+        grad_alpha = torch.zeros_like(a).movedim(1, 2).contiguous()
+        grad_scores, grad_distance = torch.zeros_like(s), torch.zeros_like(d)
+        for block in _blocks(s, d, ctx.sort):
+            weights = _weights(block, s, d, ctx.sort, a.dtype)
+            probs, picked = weights.probs, _pick(a, block)
+            entry = block.batch[:, None]
+            column_grad = g.movedim(1, 2)[entry, block.columns]  # (m, W, K)
+            row_grad = (probs @ column_grad) * block.real[..., None]
+            flat_rows = (entry * n + block.rows).flatten()
+            grad_alpha.view(-1, groups).index_add_(0, flat_rows, row_grad.flatten(0, 1))
+            outer = picked @ column_grad.mT  # (m, R, W): gradient of every weight
+            inner = probs * (outer - (probs * outer).sum(-1, keepdim=True))
+            flat_columns = (entry * n + block.columns).flatten()
+            if ctx.sort == "softsort":
+                pull = inner * weights.sign
+                rows = -pull.sum(-1).to(s.dtype) * block.real
+                grad_scores.view(-1).index_add_(0, flat_rows, rows.flatten())
+                columns = pull.sum(-2).to(s.dtype)
+                grad_scores.view(-1).index_add_(0, flat_columns, columns.flatten())
+                continue
+            middle = block.rows[:, _ROWS // 2 : _ROWS // 2 + 1]
+            base = inner.sum(-2).to(s.dtype)
+            tilted = (weights.offset[..., None] * inner).sum(-2).to(s.dtype)
+            slope = (n + 1 - 2 * (middle + 1)).to(s.dtype)
+            grad_scores.view(-1).index_add_(0, flat_columns, (slope * base - 2 * tilted).flatten())
+            grad_distance.view(-1).index_add_(0, flat_columns, -base.flatten())
+        return (
+            grad_alpha.movedim(2, 1).reshape(alpha.shape),
+            grad_scores.reshape(ranked.shape),
+            grad_distance.reshape(distance.shape),
+            None,
+        )
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
+        moved = [
+            x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+            for x, dim in zip(inputs[:3], in_dims[:3], strict=True)
+        ]
+        return _Streamed.apply(*moved, inputs[3]), 0
+
+
+def _pick(alpha: Tensor, block: _Block) -> Tensor:
+    """alpha at a block's rows, (m, R, K); zero where a short block has none."""
+    picked = alpha.movedim(1, 2)[block.batch[:, None], block.rows]
+    return picked * block.real[..., None]
+
+
+def _add(flat: Tensor, block: _Block, n: int, values: Tensor) -> None:
+    index = (block.batch[:, None] * n + block.columns).flatten()
+    flat.index_add_(0, index, values.flatten(0, 1).to(flat.dtype))

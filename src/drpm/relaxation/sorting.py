@@ -1,0 +1,72 @@
+r"""Relaxed permutation matrices of a sort in descending order.
+
+Row r of a matrix is the (soft) choice of the element at rank r. All operators take scores already
+divided by the temperature, and n x n memory; :mod:`drpm.relaxation.filling` avoids that.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+SINKHORN_ROUNDS = 20
+
+
+def distance_sums(ranked: Tensor) -> Tensor:
+    """Sum of distances to all others, for scores in descending order, from one cumulative sum."""
+    n = ranked.shape[-1]
+    above = torch.arange(n, dtype=ranked.dtype, device=ranked.device)
+    running = ranked.cumsum(-1)
+    return 2 * running + (n - 2 - 2 * above) * ranked - running[..., -1:]
+
+
+def neural_sort_logits(scores: Tensor) -> Tensor:
+    r""":math:`(n + 1 - 2r) s_j - \sum_i |s_j - s_i|`, up to a constant per row.
+
+    The terms grow with n and nearly cancel, so they are formed in float64.
+    """
+    n = scores.shape[-1]
+    ranked, order = scores.double().sort(dim=-1, descending=True, stable=True)
+    distance = distance_sums(ranked)
+    slope = n - 1 - 2 * torch.arange(n, dtype=ranked.dtype, device=ranked.device)
+    peak = (slope * ranked - distance).detach()  # a row's largest entry is that of its own rank
+    back = torch.argsort(order, -1)
+    column = distance.gather(-1, back)
+    logits = torch.addcmul(-column[..., None, :], slope[:, None], scores.double()[..., None, :])
+    return (logits - peak[..., None]).to(scores.dtype)
+
+
+def neural_sort(scores: Tensor) -> Tensor:
+    """NeuralSort (Grover et al., 2019): every row a softmax, unimodal."""
+    return torch.softmax(neural_sort_logits(scores), -1)
+
+
+def soft_sort(scores: Tensor) -> Tensor:
+    """SoftSort (Prillo and Eisenschlos, 2020): a softmax of distances to the sorted scores."""
+    ranked = scores.sort(dim=-1, descending=True, stable=True).values
+    return torch.softmax(-(ranked[..., :, None] - scores[..., None, :]).abs(), -1)
+
+
+def sinkhorn_sort(scores: Tensor) -> Tensor:
+    """Doubly stochastic, by Sinkhorn's alternating normalisation.
+
+    The logits are NeuralSort's: their column term is the optimal potential of the hard sort, so
+    few rounds suffice at low temperatures. Columns come last, and sum to one exactly.
+    """
+    logits = neural_sort_logits(scores)
+    for _ in range(SINKHORN_ROUNDS):
+        logits = torch.log_softmax(logits, -1)
+        logits = torch.log_softmax(logits, -2)
+    return logits.exp()
+
+
+SORTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "neuralsort": neural_sort,
+    "softsort": soft_sort,
+    "sinkhorn": sinkhorn_sort,
+}
+
+
+def permutation_matrix(order: Tensor, dtype: torch.dtype) -> Tensor:
+    """The matrix whose row r is one at the element of rank r."""
+    return torch.nn.functional.one_hot(order, order.shape[-1]).to(dtype)

@@ -1,0 +1,1 @@
+"""Small studies of the laws themselves, each runnable from the command line."""
