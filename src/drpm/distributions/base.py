@@ -10,6 +10,7 @@ from torch.distributions import Distribution
 from drpm.distributions.validation import readable, require_event
 
 Size = torch.Size | list[int] | tuple[int, ...]
+
 LawType = TypeVar("LawType", bound="Law")
 
 
@@ -40,7 +41,7 @@ class Law(Distribution, ABC):
         """Draw events of shape ``shape + batch_shape + event_shape``."""
 
     def sample(
-        self, sample_shape: Size = torch.Size(), *, generator: torch.Generator | None = None
+        self, sample_shape: Size = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Draw without gradient; ``generator`` makes the draw repeatable on its own."""
         with torch.no_grad():
@@ -51,9 +52,7 @@ class Law(Distribution, ABC):
         new: LawType = self._get_checked_instance(type(self), instance)  # type: ignore[no-untyped-call]
         for name, value in fields.items():
             setattr(new, name, value)
-        Distribution.__init__(
-            new, torch.Size(batch_shape), self.event_shape, validate_args=False
-        )
+        Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
 
@@ -127,7 +126,7 @@ class OrderLaw(Law):
 
 def enumerated_boundary_survival(law: SizeLaw) -> Tensor:
     """:meth:`SizeLaw.boundary_survival` for any law that can list its support."""
-    sizes = law.enumerate_support()  # type: ignore[no-untyped-call]
+    sizes = law.enumerate_support()
     probs = law.log_prob(sizes).exp()
     ranks = torch.arange(law.total_count, device=sizes.device)
     inside = ranks < sizes.cumsum(-1)[..., :-1, None]
@@ -136,7 +135,7 @@ def enumerated_boundary_survival(law: SizeLaw) -> Tensor:
 
 def enumerated_best_sizes(law: SizeLaw, block_log_probs: Tensor) -> Tensor:
     """:meth:`SizeLaw.best_sizes` for any law that can list its support."""
-    sizes = law.enumerate_support()  # type: ignore[no-untyped-call]
+    sizes = law.enumerate_support()
     stops = sizes.cumsum(-1).long()
     starts = stops - sizes.long()
     blocks = block_log_probs.flatten(-2).expand(*sizes.shape[:-1], -1)

@@ -11,7 +11,6 @@ from drpm.distributions.sizes import FisherHypergeometric
 from drpm.distributions.validation import readable, require_choice, require_samples
 
 
-@register_kl(FisherHypergeometric, FisherHypergeometric)
 def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
     """The exact divergence of two size laws.
 
@@ -20,8 +19,7 @@ def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
     """
     if p.event_shape != q.event_shape:
         raise ValueError(
-            f"q must be a law over {p.event_shape[0]} groups, as p is, "
-            f"but got {q.event_shape[0]}."
+            f"q must be a law over {p.event_shape[0]} groups, as p is, but got {q.event_shape[0]}."
         )
     for name, law in (("p", p), ("q", q)):
         if law.method == "merged":
@@ -98,18 +96,19 @@ def partition_kl(
     sizes = kl_divergence(p.sizes, q.sizes).double()
     with torch.no_grad():
         draw = p.draw_parts(shape, generator=generator)
-    log_fill = p.fill_log_prob(draw.Y)
+    log_sizes = p.size_log_prob(draw.Y)
     if estimate == "exact":
+        log_fill = p.fill_log_prob(draw.Y)
         costs = log_fill - q.fill_log_prob(draw.Y)
     else:
+        # The bound depends on the very order that was drawn, so the score function must as well.
+        log_fill = p.order.log_prob(draw.order).double()
         counts = torch.lgamma(draw.Y.double().sum(-1) + 1).sum(-1)
         best = p.order.log_prob(p.order.mode).double()
         costs = counts + best - q.order.log_prob(draw.order).double()
-    log_prob = p.size_log_prob(draw.Y) + log_fill
-    orders = leave_one_out_surrogate(costs, log_prob)
+    orders = leave_one_out_surrogate(costs, log_sizes + log_fill)
     return (sizes + orders).to(torch.promote_types(p.dtype, q.dtype))
 
 
-@register_kl(RandomPartition, RandomPartition)
-def _partitions_kl(p: RandomPartition, q: RandomPartition) -> Tensor:
-    return partition_kl(p, q)
+register_kl(FisherHypergeometric, FisherHypergeometric)(sizes_kl)
+register_kl(RandomPartition, RandomPartition)(lambda p, q: partition_kl(p, q))

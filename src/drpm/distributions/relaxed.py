@@ -30,7 +30,7 @@ class RelaxedLaw(Law):
 
     @abstractmethod
     def rsample(
-        self, sample_shape: Size = torch.Size(), *, generator: torch.Generator | None = None
+        self, sample_shape: Size = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Draw with gradients in all parameters."""
 

@@ -59,11 +59,11 @@ class RelaxedPlackettLuce(RelaxedLaw):
         super().__init__(self.discrete.batch_shape, torch.Size(event), validate_args)
 
     @property
-    def arg_constraints(self) -> dict[str, constraints.Constraint]:  # type: ignore[override]
+    def arg_constraints(self) -> dict[str, constraints.Constraint]:
         return {"temperature": positive, "log_scores": finite_vector}
 
     @property
-    def support(self) -> constraints.Constraint:  # type: ignore[override]
+    def support(self) -> constraints.Constraint:
         return unit_matrix
 
     @property
@@ -110,7 +110,7 @@ class RelaxedPlackettLuce(RelaxedLaw):
         return straight_through(permutation_matrix(descending(scores), self.dtype), soft)
 
     def rsample(
-        self, sample_shape: Size = torch.Size(), *, generator: torch.Generator | None = None
+        self, sample_shape: Size = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Permutation matrices with gradients in log-scores and temperature."""
         shape = torch.Size(sample_shape)

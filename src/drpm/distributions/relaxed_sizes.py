@@ -52,7 +52,7 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
     Example:
         >>> law = RelaxedFisherHypergeometric(0.5, 6, torch.zeros(3))
         >>> law.rsample(generator=torch.Generator().manual_seed(0))
-        tensor([1., 3., 2.])
+        tensor([3., 2., 1.])
         >>> law.mode
         tensor([2., 2., 2.])
     """
@@ -77,11 +77,11 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         super().__init__(batch, self.discrete.event_shape, validate_args)
 
     @property
-    def arg_constraints(self) -> dict[str, constraints.Constraint]:  # type: ignore[override]
+    def arg_constraints(self) -> dict[str, constraints.Constraint]:
         return {"temperature": positive, "log_weights": finite_vector}
 
     @property
-    def support(self) -> constraints.Constraint:  # type: ignore[override]
+    def support(self) -> constraints.Constraint:
         return self.discrete.support if self.hard else RelaxedSizes(self.discrete.total_count)
 
     @property
@@ -126,33 +126,36 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         if groups == 1:
             return SizeDraw(before[..., None], before.new_zeros(*full, 0, n))
         tables = self.discrete.suffix_tables(maximise=not noise)
-        mode = None if noise else self.discrete.mode.double().expand(*full, groups)
-        temperature = self._batch_temperature(1).double()
-        hard, survival = [], []
-        position: Tensor | None = None  # the law of the soft boundary, over 0..n
-        for boundary in range(groups - 1):
-            logits = tables.conditional(boundary, before)
-            remaining = tables.remaining(boundary)
-            if mode is None:
-                logits = logits + gumbel_like(logits, generator)
-                after = tables.first[..., boundary] + logits.argmax(-1)
-            else:
-                after = before - mode[..., boundary]
-            soft = torch.softmax(logits / temperature, -1)
-            taken = (before[..., None] - remaining).clamp(0, n).long()
-            size = soft.new_zeros(*full, n + 1).scatter_add(-1, taken, soft)
-            position = size if position is None else _convolve(position, size)
-            survival.append((1 - position.cumsum(-1)[..., :n]).clamp(0, 1))
-            hard.append(before - after)
-            before = after
-        return SizeDraw(torch.stack([*hard, before], -1), torch.stack(survival, -2))
+        logits: list[Tensor] = []
+        if noise:
+            noises = gumbel_like(before.new_empty(*full, groups - 1, tables.width), generator)
+
+            def choose(boundary: int, log_mass: Tensor) -> Tensor:
+                logits.append(log_mass + noises[..., boundary, :])
+                return logits[-1].argmax(-1)
+        else:
+            mode = self.discrete.mode.double().expand(*full, groups)
+            stops = (n - mode.cumsum(-1)[..., :-1] - tables.first).unbind(-1)
+
+            def choose(boundary: int, log_mass: Tensor) -> Tensor:
+                logits.append(log_mass)
+                return stops[boundary]
+
+        before, behind = tables.walk(choose)
+        temperature = self._batch_temperature(2).double()
+        soft = torch.softmax(torch.stack(logits, -2) / temperature, -1)
+        taken = (before[..., None] - tables.remaining()).clamp(0, n).long()
+        sizes = soft.new_zeros(*full, groups - 1, n + 1).scatter_add(-1, taken, soft)
+        position = _running_sums(sizes, tables.width)
+        survival = (1 - position.cumsum(-1)[..., :n]).clamp(0, 1)
+        return SizeDraw(torch.cat([before - behind, behind[..., -1:]], -1), survival)
 
     def _value(self, draw: SizeDraw) -> Tensor:
         sizes = straight_through(draw.hard, draw.soft) if self.hard else draw.soft
         return sizes.to(self.dtype)
 
     def rsample(
-        self, sample_shape: Size = torch.Size(), *, generator: torch.Generator | None = None
+        self, sample_shape: Size = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Sizes with gradients in log-weights and temperature."""
         return self._value(self.draw(torch.Size(sample_shape), noise=True, generator=generator))
@@ -163,9 +166,27 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         return self._value(self.draw(torch.Size(), noise=False))
 
 
-def _convolve(left: Tensor, right: Tensor) -> Tensor:
-    """The law of a sum of two independent numbers in 0..n, cut at n."""
-    length = left.shape[-1]
-    period = 1 << (2 * length - 1).bit_length()
-    spectrum = torch.fft.rfft(left, period) * torch.fft.rfft(right, period)
-    return torch.fft.irfft(spectrum, period)[..., :length]
+_SUMS_AT_ONCE = 16
+
+
+def _running_sums(sizes: Tensor, width: int) -> Tensor:
+    """From the laws (..., j, n + 1) of independent sizes to the laws of their running sums.
+
+    Mass beyond n is cut off. Up to 16 sums share one pass through Fourier space, with a period
+    that holds all that so many windows of sizes can add up to.
+    """
+    n = sizes.shape[-1] - 1
+    position: Tensor | None = None
+    laws = []
+    for chunk in sizes.split(_SUMS_AT_ONCE, -2):
+        count = chunk.shape[-2]
+        period = 1 << min(2 * n + count * width, (count + 1) * n).bit_length()
+        spectra = torch.fft.rfft(chunk, period).unbind(-2)
+        products = [
+            spectra[0] if position is None else spectra[0] * torch.fft.rfft(position, period)
+        ]
+        for spectrum in spectra[1:]:
+            products.append(products[-1] * spectrum)
+        laws.append(torch.fft.irfft(torch.stack(products, -2), period)[..., : n + 1])
+        position = laws[-1][..., -1, :]
+    return torch.cat(laws, -2)

@@ -83,10 +83,10 @@ class FisherHypergeometric(SizeLaw):
     Example:
         >>> law = FisherHypergeometric(4, torch.tensor([0.0, 1.0]))
         >>> law.mean
-        tensor([1.3186, 2.6814])
+        tensor([1.4391, 2.5609])
         >>> law.log_prob(torch.tensor([1.0, 3.0])).exp()
-        tensor(0.4181)
-        >>> law.sample(generator=torch.Generator().manual_seed(0))
+        tensor(0.4681)
+        >>> law.sample(generator=torch.Generator().manual_seed(1))
         tensor([1., 3.])
     """
 
@@ -116,7 +116,7 @@ class FisherHypergeometric(SizeLaw):
         super().__init__(batch, log_weights.shape[-1:], validate_args)
 
     @property
-    def arg_constraints(self) -> dict[str, constraints.Constraint]:  # type: ignore[override]
+    def arg_constraints(self) -> dict[str, constraints.Constraint]:
         return {"log_weights": finite_vector, "capacities": constraints.nonnegative_integer}
 
     @property
@@ -124,7 +124,7 @@ class FisherHypergeometric(SizeLaw):
         return self.log_weights.dtype
 
     @property
-    def support(self) -> WholeSizes:  # type: ignore[override]
+    def support(self) -> WholeSizes:
         return WholeSizes(self.total_count, self._capacities)
 
     @property
@@ -166,7 +166,7 @@ class FisherHypergeometric(SizeLaw):
 
     def suffix_tables(self, *, maximise: bool = False) -> urn.SuffixTables:
         """The tables behind the conditionals (K >= 2)."""
-        total, weights, capacities = self._urn()
+        _, weights, capacities = self._urn()
         return urn.suffix_tables(self.total_count, weights, capacities, maximise=maximise)
 
     @property
@@ -270,22 +270,19 @@ class FisherHypergeometric(SizeLaw):
         self, count: int, tables: urn.SuffixTables | None, generator: torch.Generator | None
     ) -> Tensor:
         """Group after group from the conditionals, each by inverting its distribution function."""
-        before = torch.full(
-            (count, *self.batch_shape),
-            float(self.total_count),
-            dtype=torch.float64,
-            device=self.log_weights.device,
+        shape = (count, *self.batch_shape)
+        full = torch.full(
+            shape, float(self.total_count), dtype=torch.float64, device=self.log_weights.device
         )
+        if tables is not None:
+            before, behind = tables.walk(lambda _, logits: _invert_cdf(logits, shape, generator))
+            return torch.cat([before - behind, behind[..., -1:]], -1)
         sizes = []
         for boundary in range(self.event_shape[0] - 1):
-            if tables is not None:
-                first, logits = tables.first[..., boundary], tables.conditional(boundary, before)
-            else:
-                first, logits = torch.zeros_like(before), self._merged_logits(boundary, before)
-            after = first + _invert_cdf(logits, generator)
-            sizes.append(before - after)
-            before = after
-        return torch.stack([*sizes, before], -1)
+            behind = _invert_cdf(self._merged_logits(boundary, full), shape, generator)
+            sizes.append(full - behind)
+            full = behind.double()
+        return torch.stack([*sizes, full], -1)
 
     def _merged_logits(self, boundary: int, before: Tensor) -> Tensor:
         weights, capacities = (x[..., boundary, :] for x in self._merged_urn())
@@ -357,9 +354,8 @@ class FisherHypergeometric(SizeLaw):
             return ranks.new_zeros(*self.batch_shape, 0, n)
         self._refuse_merged("boundary_survival")
         tables = self.suffix_tables()
-        law = urn.boundary_law(tables)
         # Rank r lies before boundary k if fewer than n - r elements remain behind it.
-        behind = law.cumsum(-1)
+        behind = urn.boundary_law(tables).cumsum(-1)
         position = (n - 1 - ranks - tables.first[..., None]).long()
         inside = behind.gather(-1, position.clamp(0, tables.width - 1))
         return torch.where(position < 0, 0.0, torch.where(position >= tables.width, 1.0, inside))
@@ -388,12 +384,12 @@ class FisherHypergeometric(SizeLaw):
         return torch.cat(sizes[::-1], -1).to(self.log_weights.dtype)
 
 
-def _invert_cdf(logits: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Draw an index from unnormalised log-probabilities; one uniform number a draw."""
+def _invert_cdf(
+    logits: Tensor, shape: tuple[int, ...], generator: torch.Generator | None
+) -> Tensor:
+    """Draw indices of a shape from unnormalised log-probabilities; one uniform number a draw."""
     cdf = torch.softmax(logits, -1).cumsum(-1)
-    uniform = torch.rand(
-        logits.shape[:-1], dtype=logits.dtype, device=logits.device, generator=generator
-    )
+    uniform = torch.rand(shape, dtype=cdf.dtype, device=cdf.device, generator=generator)
     # Just below one, so that rounding never lands on an impossible last entry.
     level = uniform * (1 - 1e-15) * cdf[..., -1]
     return (cdf <= level[..., None]).sum(-1).clamp_max(logits.shape[-1] - 1)

@@ -17,6 +17,7 @@ compiles, maps and captures.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -39,16 +40,18 @@ IMPOSSIBLE = -1e30  # a log-probability of zero that survives subtraction and di
 _TINY = 1e-300
 
 
-def _refine(lower: Tensor, upper: Tensor, below: "_Predicate", rounds: int) -> tuple[Tensor, Tensor]:
+def _refine(
+    lower: Tensor, upper: Tensor, below: "_Predicate", rounds: int
+) -> tuple[Tensor, Tensor]:
     """Shrink [lower, upper] around the point where a monotone predicate turns false."""
-    cells = 16  # sixteen points at once: few large operations instead of many small ones
+    cells = 32  # many points at once: few large operations instead of many small ones
     fractions = torch.linspace(0, 1, cells + 1, dtype=lower.dtype, device=lower.device)
     for _ in range(rounds):
-        step = (upper - lower) / cells
         grid = lower[..., None] + (upper - lower)[..., None] * fractions
-        cell = (below(grid).sum(-1) - 1).clamp(0, cells - 1)
-        lower = lower + cell * step
-        upper = lower + step
+        cell = (below(grid).sum(-1, keepdim=True) - 1).clamp(0, cells - 1)
+        # The very points that were tested, so that the predicate holds at `lower` to the last bit.
+        ends = grid.gather(-1, torch.cat([cell, cell + 1], -1))
+        lower, upper = ends.unbind(-1)
     return lower, upper
 
 
@@ -85,7 +88,7 @@ def tilt(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Tensor:
     """
     lower, upper = _bracket(total, log_weights, capacities)
     below = _Predicate(total, log_weights, capacities, whole=False)
-    lower, upper = _refine(lower, upper, below, rounds=6)
+    lower, upper = _refine(lower, upper, below, rounds=4)
     return (lower + upper) / 2
 
 
@@ -201,14 +204,19 @@ def mode(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Tensor:
     largest of all increments; a common threshold on the increments is a tilt of the binomials.
     """
     below = _Predicate(total, log_weights, capacities, whole=True)
-    lower, _ = _refine(*_bracket(total, log_weights, capacities), below, rounds=15)
+    lower, _ = _refine(*_bracket(total, log_weights, capacities), below, rounds=12)
     chance = torch.sigmoid(log_weights + lower[..., None])
     sizes = torch.minimum(((capacities + 1) * chance).floor(), capacities)
-    missing = total - sizes.sum(-1)
-    # What is missing goes, one each, to the groups whose next increment is the largest.
-    increment = torch.log((capacities - sizes) / (sizes + 1)) + log_weights
-    rank = torch.argsort(increment, dim=-1, descending=True, stable=True).argsort(-1)
-    return sizes + (rank < missing[..., None])
+    # What is missing goes, one each, to the groups whose next increment is the largest; what is
+    # too much (a group on the threshold, by rounding) leaves those whose last was the smallest.
+    missing = (total - sizes.sum(-1))[..., None]
+    gained = torch.log((capacities - sizes) / (sizes + 1)) + log_weights
+    lost = torch.log((capacities - sizes + 1) / sizes) + log_weights
+    return sizes + (_rank(-gained) < missing).double() - (_rank(lost) < -missing).double()
+
+
+def _rank(values: Tensor) -> Tensor:
+    return torch.argsort(values, dim=-1, stable=True).argsort(-1)
 
 
 def log_binomial(capacities: Tensor, sizes: Tensor) -> Tensor:
@@ -225,13 +233,14 @@ def window_width(total: int) -> int:
 
 
 class SuffixTables(NamedTuple):
-    r"""Windowed tables of the suffix sums of an urn with K groups.
+    r"""Windowed tables of the suffix sums of an urn with K >= 2 groups.
 
     Axis -2 runs over the K - 1 boundaries between groups k and k + 1 (k = 1..K-1); axis -1 over
     the window of totals that groups k + 1..K may hold, ``first[k] + 0, 1, ..., W - 1``.
     """
 
-    first: Tensor  # (..., K - 1) the first total of each window
+    before: Tensor  # (..., K - 1) the first total of the window before each group
+    first: Tensor  # (..., K - 1) the first total of the window behind it
     sizes: Tensor  # (..., K - 1, 2 W - 1) the sizes of group k that lead from window to window
     log_steps: Tensor  # (..., K - 1, 2 W - 1) the log-mass of those sizes
     log_suffix: Tensor  # (..., K - 1, W) log-mass of groups k + 1..K together
@@ -241,38 +250,49 @@ class SuffixTables(NamedTuple):
     def width(self) -> int:
         return self.log_suffix.shape[-1]
 
-    def remaining(self, boundary: int) -> Tensor:
-        """The totals of a boundary's window, (..., W)."""
-        offsets = torch.arange(self.width, dtype=self.first.dtype, device=self.first.device)
-        return self.first[..., boundary, None] + offsets
+    def remaining(self) -> Tensor:
+        """The totals of every boundary's window, (..., K - 1, W)."""
+        return self.first[..., None] + _count(self.width, self.first)
 
-    def conditional(self, boundary: int, before: Tensor) -> Tensor:
-        """Unnormalised log-mass of what remains after a group, given what remained before it."""
-        start = self._window_start(boundary)
-        shape = torch.broadcast_shapes(before.shape, start.shape)
-        position = (before - start).expand(shape).clamp(0, self.width - 1)
-        offsets = torch.arange(self.width, device=self.first.device)
-        index = position[..., None].long() - offsets + (self.width - 1)
-        steps = self.log_steps[..., boundary, :]
-        steps = steps.expand(*shape, steps.shape[-1])
-        return steps.gather(-1, index) + self.log_suffix[..., boundary, :]
+    def walk(self, choose: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Give the total out group after group.
 
-    def _window_start(self, boundary: int) -> Tensor:
-        if boundary > 0:
-            return self.first[..., boundary - 1]
-        # Everything is still to be given out before the first group: a window that ends at n.
-        return torch.full_like(self.first[..., 0], self.total - self.width + 1)
+        ``choose`` maps a boundary and the unnormalised log-mass of its window, given what
+        remained before, to positions in the window. Returns what remained before every boundary
+        (..., K - 1) and behind it, in float64.
+        """
+        back = self.width - 1 - torch.arange(self.width, device=self.first.device)
+        tables = (self.before, self.first, *(t.movedim(-2, -1) for t in self[3:5]))
+        before, first = (t.unbind(-1) for t in tables[:2])
+        steps, suffix = (t.unbind(-1) for t in tables[2:])
+        stops = []
+        remaining = torch.full_like(before[0], float(self.total))
+        for k in range(len(first)):
+            position = (remaining - before[k]).clamp(0, self.width - 1).long()
+            index = position[..., None] + back
+            moves = steps[k].expand(*index.shape[:-1], -1).gather(-1, index)
+            remaining = first[k] + choose(k, moves + suffix[k])
+            stops.append(remaining)
+        behind = torch.stack(stops, -1)
+        start = torch.full_like(behind[..., :1], float(self.total))
+        return torch.cat([start, behind[..., :-1]], -1), behind
 
 
-def _toeplitz(steps: Tensor, width: int) -> Tensor:
-    """Rows r, columns c: ``steps[r - c + width - 1]``, as a view with the rows reversed."""
-    return steps.flip(-1).unfold(-1, width, 1)
+def _count(length: int, like: Tensor) -> Tensor:
+    return torch.arange(length, dtype=like.dtype, device=like.device)
 
 
-def _apply_toeplitz(steps: Tensor, vector: Tensor) -> Tensor:
-    """A positive convolution: relative precision is kept far into the tails, unlike by FFT."""
-    rows = _toeplitz(steps, vector.shape[-1]) @ vector[..., None]
-    return rows.squeeze(-1).flip(-1)
+def _toeplitz(steps: Tensor) -> Tensor:
+    """Rows r, columns c: ``steps[r + c]``, as a view."""
+    return steps.unfold(-1, (steps.shape[-1] + 1) // 2, 1)
+
+
+def _correlate(steps: Tensor, vector: Tensor) -> Tensor:
+    """The sum over c of ``steps[r + c] vector[c]``.
+
+    All terms are positive, so relative precision is kept far into the tails, unlike by FFT.
+    """
+    return (_toeplitz(steps) @ vector[..., None]).squeeze(-1)
 
 
 def _log_mass(sizes: Tensor, logit: Tensor, capacities: Tensor) -> Tensor:
@@ -297,39 +317,52 @@ def suffix_tables(
         means = capacities * torch.sigmoid(logit)
         centre = means.flip(-1).cumsum(-1).flip(-1)[..., 1:]
         first = (centre.round() - (width - 1) // 2).clamp(0, total + 1 - width)
-        before = torch.cat([torch.full_like(first[..., :1], total - width + 1), first], -1)[..., :-1]
-        drops = torch.arange(1 - width, width, dtype=logit.dtype, device=logit.device)
-        sizes = (before - first)[..., None] + drops
-        last_sizes = first[..., -1:] + torch.arange(width, dtype=logit.dtype, device=logit.device)
+        start = torch.full_like(first[..., :1], total + 1 - width)
+        before = torch.cat([start, first[..., :-1]], -1)
+        sizes = (before - first)[..., None] + (_count(2 * width - 1, logit) - (width - 1))
+        last_sizes = first[..., -1:] + _count(width, logit)
     log_steps = _log_mass(sizes, logit[..., :-1, None], capacities[..., :-1, None])
-    suffix = [_log_mass(last_sizes, logit[..., -1:], capacities[..., -1:])]
-    for boundary in range(log_weights.shape[-1] - 2, 0, -1):
-        steps = log_steps[..., boundary, :]
-        if maximise:
-            rows = _toeplitz(steps, width) + suffix[-1][..., None, :]
+    last = _log_mass(last_sizes, logit[..., -1:], capacities[..., -1:])
+    if maximise:
+        suffix = [last]
+        for steps in log_steps.unbind(-2)[:0:-1]:
+            rows = _toeplitz(steps.flip(-1)) + suffix[-1][..., None, :]
             suffix.append(rows.amax(-1).flip(-1).clamp_min(IMPOSSIBLE))
-        else:
-            suffix.append(_safe_log(_apply_toeplitz(steps.exp(), suffix[-1].exp())))
-    return SuffixTables(first, sizes, log_steps, torch.stack(suffix[::-1], -2), total)
+        log_suffix = torch.stack(suffix[::-1], -2)
+    else:
+        masses = _chain(log_steps.exp()[..., 1:, :].flip(-2), last.exp())
+        log_suffix = _safe_log(masses.flip(-2))
+    return SuffixTables(before, first, sizes, log_steps, log_suffix, total)
+
+
+def _chain(steps: Tensor, start: Tensor) -> Tensor:
+    """(..., j + 1, W): a mass and what repeated convolution with j step tables makes of it.
+
+    T'[r] = sum over c of steps[r - c + W - 1] T[c]. A correlation needs one side reversed; the
+    tables alternate between the two directions, which saves reversing each of them in turn.
+    """
+    forward, backward = steps.unbind(-2), steps.flip(-1).unbind(-2)
+    tables = [start]
+    for j in range(len(forward)):
+        tables.append(_correlate(forward[j] if j % 2 else backward[j], tables[-1]))
+    return torch.stack([t.flip(-1) if j % 2 else t for j, t in enumerate(tables)], -2)
 
 
 def _safe_log(mass: Tensor) -> Tensor:
     return torch.where(mass > _TINY, mass.clamp_min(_TINY).log(), IMPOSSIBLE)
 
 
-def _prefix_masses(tables: SuffixTables) -> list[Tensor]:
-    """Mass of groups 1..k together holding what a boundary's window leaves them, for every k."""
-    start = torch.tensor(float(tables.total), dtype=tables.first.dtype, device=tables.first.device)
+def _prefix_masses(tables: SuffixTables) -> Tensor:
+    """(..., K - 1, W): mass of groups 1..k together taking what a boundary's window leaves."""
     steps = tables.log_steps.exp()
-    prefix = [(tables.conditional(0, start) - tables.log_suffix[..., 0, :]).exp()]
-    for boundary in range(1, tables.first.shape[-1]):
-        prefix.append(_apply_toeplitz(steps[..., boundary, :].flip(-1), prefix[-1]))
-    return prefix
+    # From the full total, the last position of the first window, all of group 1's sizes lead on.
+    first = steps[..., 0, tables.width - 1 :].flip(-1)
+    return _chain(steps[..., 1:, :].flip(-1), first)
 
 
 def boundary_law(tables: SuffixTables) -> Tensor:
     """(..., K - 1, W): the probability of every total in every boundary's window."""
-    joint = torch.stack(_prefix_masses(tables), -2) * tables.log_suffix.exp()
+    joint = _prefix_masses(tables) * tables.log_suffix.exp()
     return joint / joint.sum(-1, keepdim=True)
 
 
@@ -340,15 +373,15 @@ class SizeMarginal(NamedTuple):
 
 def size_marginals(tables: SuffixTables) -> list[SizeMarginal]:
     """The law of every group's size, one entry a group, each over its own window."""
-    prefix, suffix = _prefix_masses(tables), tables.log_suffix.exp()
-    ends = boundary_law(tables)
-    boundaries = tables.first.shape[-1]
-    marginals = [SizeMarginal(tables.total - tables.remaining(0), ends[..., 0, :])]
-    for boundary in range(1, boundaries):
-        padded = F.pad(suffix[..., boundary, :], (tables.width - 1, tables.width - 1))
-        pairs = padded.unfold(-1, tables.width, 1) @ prefix[boundary - 1][..., None]
-        joint = tables.log_steps[..., boundary, :].exp() * pairs.squeeze(-1).flip(-1)
+    prefix, suffix = _prefix_masses(tables).unbind(-2), tables.log_suffix.exp().unbind(-2)
+    ends, remaining = boundary_law(tables), tables.remaining()
+    marginals = [SizeMarginal(tables.total - remaining[..., 0, :], ends[..., 0, :])]
+    for k in range(1, len(suffix)):
+        # All pairs of totals before and behind the group, added up by their difference.
+        padded = F.pad(suffix[k], (tables.width - 1, tables.width - 1))
+        pairs = padded.unfold(-1, tables.width, 1) @ prefix[k - 1][..., None]
+        joint = tables.log_steps[..., k, :].exp() * pairs.squeeze(-1).flip(-1)
         probs = joint / joint.sum(-1, keepdim=True)
-        marginals.append(SizeMarginal(tables.sizes[..., boundary, :], probs))
-    marginals.append(SizeMarginal(tables.remaining(boundaries - 1), ends[..., -1, :]))
+        marginals.append(SizeMarginal(tables.sizes[..., k, :], probs))
+    marginals.append(SizeMarginal(remaining[..., -1, :], ends[..., -1, :]))
     return marginals

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether values may be looked at: not while compiling, nor inside ``torch.func`` transforms."""
+    """Whether values may be looked at: not while compiling, nor inside ``torch.func``."""
     if torch.compiler.is_compiling():
         return False
     return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
@@ -57,7 +57,7 @@ def require_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
 
 def require_broadcast(what: str, *shapes: torch.Size) -> torch.Size:
     try:
-        return torch.broadcast_shapes(*shapes)
+        return torch.Size(torch.broadcast_shapes(*shapes))
     except RuntimeError:
         listed = " and ".join(str(tuple(shape)) for shape in shapes)
         raise ValueError(
@@ -65,7 +65,9 @@ def require_broadcast(what: str, *shapes: torch.Size) -> torch.Size:
         ) from None
 
 
-def require_event(name: str, value: Any, event_shape: torch.Size, batch_shape: torch.Size) -> Tensor:
+def require_event(
+    name: str, value: Any, event_shape: torch.Size, batch_shape: torch.Size
+) -> Tensor:
     """A tensor whose last dimensions are the event and whose leading ones broadcast."""
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} must be a tensor, but got {describe(value)}.")
@@ -89,6 +91,10 @@ def require_temperature(value: Any) -> Tensor | float:
             bad = value.detach()[~((value > 0) & torch.isfinite(value))].flatten()[0].item()
             raise ValueError(f"temperature must be positive and finite, but got {bad}.")
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value < float("inf")
+    ):
         raise ValueError(f"temperature must be positive and finite, but got {describe(value)}.")
     return float(value)

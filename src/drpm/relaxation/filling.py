@@ -62,10 +62,9 @@ def fill_streamed(alpha: Tensor, scores: Tensor, sort: str) -> Tensor:
     scores = scores.expand(*batch, scores.shape[-1])
     ranked, order = scores.double().sort(dim=-1, descending=True, stable=True)
     distance = distance_sums(ranked) if sort == "neuralsort" else torch.zeros_like(ranked)
-    ranked_y = _Streamed.apply(alpha, ranked, distance, sort)
-    back = torch.argsort(order, -1)[..., None, :].expand_as(ranked_y)
-    filled: Tensor = ranked_y.gather(-1, back)
-    return filled
+    in_rank_order: Tensor = _Streamed.apply(alpha, ranked, distance, sort)  # type: ignore[no-untyped-call]
+    back = torch.argsort(order, -1)[..., None, :].expand_as(in_rank_order)
+    return in_rank_order.gather(-1, back)
 
 
 class _Block(NamedTuple):
@@ -131,10 +130,12 @@ def _blocks(ranked: Tensor, distance: Tensor, sort: str) -> Iterator[_Block]:
 class _Weights(NamedTuple):
     probs: Tensor  # (m, R, W)
     offset: Tensor  # (m, R) rows relative to the block's centre (NeuralSort)
-    sign: Tensor | None  # (m, R, W) of the row's score minus the column's (SoftSort)
+    sign: Tensor  # (m, R, W) of the row's score minus the column's (SoftSort; else empty)
 
 
-def _weights(block: _Block, ranked: Tensor, distance: Tensor, sort: str, dtype: torch.dtype) -> _Weights:
+def _weights(
+    block: _Block, ranked: Tensor, distance: Tensor, sort: str, dtype: torch.dtype
+) -> _Weights:
     """The rows' softmax. Large terms cancel in float64 before the rest goes on in ``dtype``."""
     n = ranked.shape[-1]
     row_scores = ranked[block.batch[:, None], block.rows]
@@ -154,7 +155,9 @@ def _weights(block: _Block, ranked: Tensor, distance: Tensor, sort: str, dtype: 
     offset = (block.rows - middle).to(ranked.dtype)
     logits = base[:, None] - 2 * offset[..., None] * shifted[:, None]
     peak = logits.amax(-1, keepdim=True)
-    return _Weights(torch.softmax((logits - peak).to(dtype), -1), offset.to(dtype), None)
+    return _Weights(
+        torch.softmax((logits - peak).to(dtype), -1), offset.to(dtype), base.new_empty(0)
+    )
 
 
 class _Streamed(torch.autograd.Function):
@@ -223,7 +226,7 @@ class _Streamed(torch.autograd.Function):
             x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
             for x, dim in zip(inputs[:3], in_dims[:3], strict=True)
         ]
-        return _Streamed.apply(*moved, inputs[3]), 0
+        return _Streamed.apply(*moved, inputs[3]), 0  # type: ignore[no-untyped-call]
 
 
 def _pick(alpha: Tensor, block: _Block) -> Tensor:

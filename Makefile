@@ -1,0 +1,57 @@
+# The commands of this project. `make help` lists them; PYTHON=python3.12 picks an interpreter.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python -m
+READY := $(VENV)/.installed
+PIP := $(RUN) pip --disable-pip-version-check install -c constraints.txt
+
+.PHONY: help demo test lint format types bench clean distclean
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: $(READY) ## compare the bounds on a partition's probability with its exact value
+	$(VENV)/bin/drpm bounds
+
+test: lint types ## run every check: lint, format, types, doctests, tests
+	$(RUN) pytest
+
+lint: $(READY) ## check style and formatting
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+
+format: $(READY) ## mend style and formatting in place
+	$(RUN) ruff check --fix .
+	$(RUN) ruff format .
+
+types: $(READY) ## check the types in src
+	$(RUN) mypy
+
+bench: $(READY) ## measure time and memory on the device at hand
+	$(RUN) benchmarks
+
+clean: ## remove caches, builds and the results of the demo
+	rm -rf build dist out src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## remove the virtual environment too
+	rm -rf $(VENV)
+
+# The virtual environment, made once and brought up to date when a dependency changes.
+# setuptools comes first, at its pinned version, so that the package itself is built here and
+# not in a second, hidden environment.
+$(READY): pyproject.toml constraints.txt
+	@$(RUN) pip --version >/dev/null 2>&1 || { \
+	  command -v $(PYTHON) >/dev/null || \
+	    { echo "drpm needs Python 3.11 or newer, and there is no $(PYTHON) here." >&2; exit 1; }; \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "drpm needs Python 3.11 or newer, and $(PYTHON) is" \
+	      "$$($(PYTHON) -V 2>&1): name another, as in 'make test PYTHON=python3.12'." >&2; exit 1; }; \
+	  $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	    { echo "$(PYTHON) cannot make virtual environments:" \
+	      "install its venv module (on Debian, 'apt install python3-venv')." >&2; exit 1; }; \
+	  $(PYTHON) -m venv --clear $(VENV); }
+	$(PIP) setuptools
+	$(PIP) --no-build-isolation -e '.[dev]'
+	@touch $@

@@ -1,0 +1,164 @@
+"""The benchmark program: ``python -m benchmarks``."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.cases import OPERATIONS, Case
+from benchmarks.measure import Measurement, measure
+from benchmarks.plan import GROUPS_SIZE, PlannedCase, plan
+from benchmarks.results import Results, describe_environment
+from benchmarks.table import cost_tables, growth_table, notes
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, or read what was measured; then write the plot and print the tables."""
+    options = _parse(arguments)
+    console = Console()
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.redraw is not None:
+        results = Results.read(options.redraw)
+    else:
+        planned = plan(
+            options.device,
+            operations=options.operations,
+            sizes=options.sizes,
+            groups=options.groups,
+            quick=options.quick,
+            graph=options.graph,
+        )
+        environment = describe_environment(options.device)
+        results = Results(options.device, environment, _measure_all(planned, console))
+        # Written before anything is drawn: what took minutes to measure must not be lost.
+        results.write(options.out / "results.json")
+    for table in (*cost_tables(results), growth_table(results)):
+        console.print(table)
+    for sentence in notes(results):
+        console.print(sentence, highlight=False)
+
+    from benchmarks.plot import save_plot
+
+    save_plot(results, options.out / "cost.png")
+    for name in ("results.json", "cost.png"):
+        if (options.out / name).exists():
+            console.print(str(options.out / name), highlight=False, soft_wrap=True)
+
+
+def _measure_all(planned: Sequence[PlannedCase], console: Console) -> list[Measurement]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    measurements = []
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(planned))
+        for case, needed_bytes in planned:
+            progress.update(task, description=_describe(case))
+            measurements.append(
+                measure(case)
+                if needed_bytes is None
+                else Measurement(case, needed_bytes=needed_bytes)
+            )
+            progress.advance(task)
+    return measurements
+
+
+def _describe(case: Case) -> str:
+    return (
+        f"{case.implementation}: {OPERATIONS[case.operation]}, "
+        f"n = {case.num_elements:,}, K = {case.num_groups}"
+    )
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Measure time and peak memory of the laws, next to a dense textbook version.",
+    )
+    parser.add_argument(
+        "--device",
+        type=_device,
+        default=_device("cuda" if torch.cuda.is_available() else "cpu"),
+        help="where to measure (default: cuda where there is one, else cpu)",
+    )
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that all runs")
+    parser.add_argument("--sizes", type=_whole_numbers, help="numbers of elements: 64,256,1024")
+    parser.add_argument(
+        "--groups",
+        type=_whole_numbers,
+        help="numbers of groups: the first at every size, the others at one size only, the "
+        f"largest up to {GROUPS_SIZE} (default: 10,2,100)",
+    )
+    parser.add_argument(
+        "--operations",
+        type=_operations,
+        default=list(OPERATIONS),
+        help=f"which of {','.join(OPERATIONS)} (default: all)",
+    )
+    parser.add_argument(
+        "--graph",
+        action="store_true",
+        help="on CUDA, also measure relaxed samples replayed from a CUDA graph",
+    )
+    parser.add_argument(
+        "--out", type=_folder, default=Path("out/bench"), help="folder for results.json, cost.png"
+    )
+    parser.add_argument(
+        "--redraw",
+        type=_file,
+        metavar="RESULTS",
+        help="measure nothing: table and plot of an earlier results.json",
+    )
+    return parser.parse_args(arguments)
+
+
+def _device(text: str) -> str:
+    try:
+        torch.zeros((), device=text)
+    except (RuntimeError, AssertionError) as error:
+        raise argparse.ArgumentTypeError(f"torch has no device {text!r} here") from error
+    return text
+
+
+def _whole_numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise argparse.ArgumentTypeError(
+            f"expected positive whole numbers separated by commas, got {text!r}"
+        )
+    return numbers
+
+
+def _operations(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in OPERATIONS:
+            raise argparse.ArgumentTypeError(
+                f"{name!r} is not an operation; there are {', '.join(OPERATIONS)}"
+            )
+    return names
+
+
+def _folder(text: str) -> Path:
+    if Path(text).exists() and not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} exists and is not a folder")
+    return Path(text)
+
+
+def _file(text: str) -> Path:
+    if not Path(text).is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text!r}")
+    return Path(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,337 @@
+"""Two registries that drive the generic tests: laws with good parameters, and bad parameters.
+
+A new law joins the whole suite with one :class:`Case` per variant, and one :class:`BadCase` for
+each way its arguments can be wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+import drpm
+
+N, K = 5, 3  # elements and subsets of most cases
+
+
+@dataclass(frozen=True)
+class Case:
+    """A law with the event shapes of its tensor parameters and its remaining arguments."""
+
+    name: str
+    law: Callable[..., Distribution]
+    shapes: Mapping[str, tuple[int, ...]]
+    event_shape: tuple[int, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def relaxed(self) -> bool:
+        return "temperature" in self.options
+
+    def tensors(
+        self,
+        batch: tuple[int, ...] = (),
+        dtype: torch.dtype = torch.float64,
+        device: str = "cpu",
+        seed: int = 0,
+        scale: float = 1.0,
+    ) -> dict[str, Tensor]:
+        """Random parameters: the same numbers for each dtype and device."""
+        generator = torch.Generator().manual_seed(seed)
+        return {
+            name: (
+                scale * torch.randn(*batch, *shape, generator=generator, dtype=torch.float64)
+            ).to(device=device, dtype=dtype)
+            for name, shape in self.shapes.items()
+        }
+
+    def make(
+        self, tensors: Mapping[str, Tensor], validate_args: bool | None = None
+    ) -> Distribution:
+        return self.law(**tensors, **self.options, validate_args=validate_args)
+
+    def build(
+        self,
+        batch: tuple[int, ...] = (),
+        dtype: torch.dtype = torch.float64,
+        device: str = "cpu",
+        *,
+        validate_args: bool | None = None,
+        seed: int = 0,
+    ) -> Distribution:
+        return self.make(self.tensors(batch, dtype, device, seed), validate_args)
+
+
+SIZES = {"log_weights": (K,)}
+ORDER = {"log_scores": (N,)}
+PARTITION = {"log_scores": (N,), "log_weights": (K,)}
+CAPACITIES = {"capacities": torch.tensor([2, 5, 1])}
+GAP = {"capacities": torch.tensor([3, 0, 4])}
+
+
+def _fisher(name: str, shapes: Mapping = SIZES, event: tuple = (K,), **options: Any) -> Case:
+    options = {"total_count": N, **options}
+    law = (
+        drpm.RelaxedFisherHypergeometric if "temperature" in options else drpm.FisherHypergeometric
+    )
+    return Case(name, law, shapes, event, options)
+
+
+def _order(name: str, n: int = N, **options: Any) -> Case:
+    relaxed = "temperature" in options
+    law = drpm.RelaxedPlackettLuce if relaxed else drpm.PlackettLuce
+    return Case(name, law, {"log_scores": (n,)}, (n, n) if relaxed else (n,), options)
+
+
+def _partition(name: str, n: int = N, groups: int = K, **options: Any) -> Case:
+    law = drpm.RelaxedRandomPartition if "temperature" in options else drpm.RandomPartition
+    shapes = {"log_scores": (n,), "log_weights": (groups,)}
+    return Case(name, law, shapes, (groups, n), options)
+
+
+DISCRETE = [
+    _fisher("sizes"),
+    _fisher("sizes-capacities", **CAPACITIES),
+    _fisher("sizes-gap", **GAP),
+    _fisher("sizes-full", capacities=torch.tensor([2.0, 2.0, 1.0])),
+    _fisher("sizes-one-group", {"log_weights": (1,)}, (1,)),
+    _fisher("sizes-merged", method="merged"),
+    _fisher("sizes-merged-capacities", method="merged", **CAPACITIES),
+    _order("order"),
+    _order("order-one-element", n=1),
+    _partition("partition"),
+    _partition("partition-capacities", **CAPACITIES),
+    _partition("partition-gap", **GAP),
+    _partition("partition-one-element", n=1),
+    _partition("partition-one-group", groups=1),
+    _partition("partition-few-elements", n=2, groups=4),
+]
+RELAXED = [
+    _fisher("relaxed-sizes-hard", temperature=0.7),
+    _fisher("relaxed-sizes-soft", temperature=0.7, hard=False, **CAPACITIES),
+    _order("relaxed-order-hard", temperature=0.7),
+    _order("relaxed-order-soft", temperature=0.7, hard=False),
+    _order("relaxed-order-softsort", temperature=0.7, hard=False, sort="softsort"),
+    _order("relaxed-order-sinkhorn", temperature=0.7, hard=False, sort="sinkhorn"),
+    _partition("relaxed-partition-hard", temperature=0.7),
+    _partition("relaxed-partition-soft", temperature=0.7, hard=False),
+    _partition("relaxed-partition-sizes", temperature=0.7, hard="sizes", **CAPACITIES),
+    _partition("relaxed-partition-gap", temperature=0.7, **GAP),
+    _partition("relaxed-partition-softsort", temperature=0.7, sort="softsort"),
+    _partition("relaxed-partition-sinkhorn", temperature=0.7, hard=False, sort="sinkhorn"),
+    _partition("relaxed-partition-window", temperature=0.7, hard=False, window="sigmoid"),
+    _partition("relaxed-partition-window-hard", temperature=0.7, window="sigmoid"),
+    _partition("relaxed-partition-one-element", n=1, temperature=0.7, hard=False),
+]
+CASES = DISCRETE + RELAXED
+
+
+@dataclass(frozen=True)
+class BadCase:
+    """A call that must raise ValueError with a sentence that matches ``message``."""
+
+    name: str
+    call: Callable[[], Any]
+    message: str
+
+
+def _bad(name: str, message: str, law: Callable[..., Any], *args: Any, **kwargs: Any) -> BadCase:
+    return BadCase(name, lambda: law(*args, **kwargs, validate_args=True), message)
+
+
+def _bad_value(name: str, message: str, law: Distribution, value: Any) -> BadCase:
+    return BadCase(name, lambda: law.log_prob(value), message)
+
+
+def _with(values: Tensor, wrong: float) -> Tensor:
+    values = values.clone()
+    values[..., 1] = wrong
+    return values
+
+
+S, W = torch.linspace(-1, 1, N), torch.linspace(0, 1, K)
+_FISHER, _LUCE, _RPM = drpm.FisherHypergeometric, drpm.PlackettLuce, drpm.RandomPartition
+_RELAXED_FISHER, _RELAXED_LUCE = drpm.RelaxedFisherHypergeometric, drpm.RelaxedPlackettLuce
+_RELAXED_RPM = drpm.RelaxedRandomPartition
+_SIZES, _ORDERS, _PARTITIONS = _FISHER(N, W), _LUCE(S), _RPM(S, W)
+_ONE_HOT = torch.eye(K)[:, torch.tensor([0, 1, 2, 1, 0])]
+
+BAD = [
+    *[
+        bad
+        for label, wrong in (("nan", math.nan), ("inf", math.inf), ("minus-inf", -math.inf))
+        for bad in (
+            _bad(f"sizes-weights-{label}", "log_weights", _FISHER, N, _with(W, wrong)),
+            _bad(
+                f"merged-weights-{label}",
+                "log_weights",
+                _FISHER,
+                N,
+                _with(W, wrong),
+                None,
+                "merged",
+            ),
+            _bad(f"order-scores-{label}", "log_scores", _LUCE, _with(S, wrong)),
+            _bad(f"partition-scores-{label}", "log_scores", _RPM, _with(S, wrong), W),
+            _bad(f"partition-weights-{label}", "log_weights", _RPM, S, _with(W, wrong)),
+            _bad(f"relaxed-sizes-{label}", "log_weights", _RELAXED_FISHER, 1.0, N, _with(W, wrong)),
+            _bad(f"relaxed-order-{label}", "log_scores", _RELAXED_LUCE, 1.0, _with(S, wrong)),
+            _bad(f"relaxed-scores-{label}", "log_scores", _RELAXED_RPM, 1.0, _with(S, wrong), W),
+            _bad(f"relaxed-weights-{label}", "log_weights", _RELAXED_RPM, 1.0, S, _with(W, wrong)),
+        )
+    ],
+    # no elements, no subsets, no dimension at all
+    _bad("sizes-total-zero", "total_count", _FISHER, 0, W),
+    _bad("sizes-total-negative", "total_count.*-2", _FISHER, -2, W),
+    _bad("sizes-total-fraction", "total_count.*2.5", _FISHER, 2.5, W),
+    _bad("relaxed-sizes-total-zero", "total_count", _RELAXED_FISHER, 1.0, 0, W),
+    _bad("sizes-no-groups", "log_weights", _FISHER, N, torch.zeros(0)),
+    _bad("sizes-scalar", "log_weights", _FISHER, N, torch.zeros(())),
+    _bad("order-no-elements", "log_scores", _LUCE, torch.zeros(0)),
+    _bad("order-scalar", "log_scores", _LUCE, torch.zeros(())),
+    _bad("partition-no-elements", "log_scores", _RPM, torch.zeros(0), W),
+    _bad("partition-no-groups", "log_weights", _RPM, S, torch.zeros(2, 0)),
+    _bad("partition-scalar", "log_scores", _RPM, torch.zeros(()), W),
+    _bad("relaxed-no-elements", "log_scores", _RELAXED_RPM, 1.0, torch.zeros(0), W),
+    _bad("relaxed-no-groups", "log_weights", _RELAXED_RPM, 1.0, S, torch.zeros(0)),
+    _bad("relaxed-order-no-elements", "log_scores", _RELAXED_LUCE, 1.0, torch.zeros(3, 0)),
+    # integer parameters
+    _bad("sizes-integer", "log_weights", _FISHER, N, torch.ones(K, dtype=torch.int64)),
+    _bad("order-integer", "log_scores", _LUCE, torch.arange(N)),
+    _bad("partition-integer-scores", "log_scores", _RPM, torch.arange(N), W),
+    _bad("partition-integer-weights", "log_weights", _RPM, S, torch.ones(K, dtype=torch.int32)),
+    _bad("relaxed-sizes-integer", "log_weights", _RELAXED_FISHER, 1.0, N, torch.arange(K)),
+    _bad("relaxed-order-integer", "log_scores", _RELAXED_LUCE, 1.0, torch.arange(N)),
+    _bad("relaxed-integer-scores", "log_scores", _RELAXED_RPM, 1.0, torch.arange(N), W),
+    _bad("relaxed-integer-weights", "log_weights", _RELAXED_RPM, 1.0, S, torch.arange(K)),
+    # capacities
+    *[
+        bad
+        for label, capacities in (
+            ("small", torch.tensor([1, 2, 1])),
+            ("fraction", torch.tensor([2.5, 4.0, 4.0])),
+            ("negative", torch.tensor([-1, 5, 5])),
+            ("nan", torch.tensor([math.nan, 5.0, 5.0])),
+            ("shape", torch.tensor([5, 5])),
+        )
+        for bad in (
+            _bad(f"sizes-capacities-{label}", "capacities", _FISHER, N, W, capacities),
+            _bad(f"merged-capacities-{label}", "capacities", _FISHER, N, W, capacities, "merged"),
+            _bad(f"partition-capacities-{label}", "capacities", _RPM, S, W, capacities),
+            _bad(
+                f"relaxed-sizes-capacities-{label}",
+                "capacities",
+                _RELAXED_FISHER,
+                1.0,
+                N,
+                W,
+                capacities,
+            ),
+            _bad(f"relaxed-capacities-{label}", "capacities", _RELAXED_RPM, 1.0, S, W, capacities),
+        )
+    ],
+    # temperatures
+    *[
+        bad
+        for label, tau in (("zero", 0.0), ("negative", -1.0), ("nan", math.nan), ("inf", math.inf))
+        for bad in (
+            _bad(f"relaxed-sizes-temperature-{label}", "temperature", _RELAXED_FISHER, tau, N, W),
+            _bad(f"relaxed-order-temperature-{label}", "temperature", _RELAXED_LUCE, tau, S),
+            _bad(f"relaxed-temperature-{label}", "temperature", _RELAXED_RPM, tau, S, W),
+            _bad(
+                f"relaxed-temperature-tensor-{label}",
+                "temperature",
+                _RELAXED_RPM,
+                torch.tensor(tau),
+                S,
+                W,
+            ),
+        )
+    ],
+    # mismatched shapes
+    _bad("partition-batch", r"log_(scores|weights)", _RPM, torch.zeros(2, N), torch.zeros(3, K)),
+    _bad(
+        "relaxed-batch",
+        r"log_(scores|weights)",
+        _RELAXED_RPM,
+        1.0,
+        torch.zeros(2, N),
+        torch.zeros(3, K),
+    ),
+    # names
+    _bad("sizes-method", "method.*exakt", _FISHER, N, W, None, "exakt"),
+    _bad("relaxed-sizes-hard", "hard.*sometimes", _RELAXED_FISHER, 1.0, N, W, None, "sometimes"),
+    _bad("relaxed-order-hard", "hard.*sometimes", _RELAXED_LUCE, 1.0, S, hard="sometimes"),
+    _bad("relaxed-hard", "hard.*sometimes", _RELAXED_RPM, 1.0, S, W, hard="sometimes"),
+    _bad("relaxed-order-sort", "sort.*bubble", _RELAXED_LUCE, 1.0, S, sort="bubble"),
+    _bad("relaxed-sort", "sort.*bubble", _RELAXED_RPM, 1.0, S, W, sort="bubble"),
+    _bad("relaxed-window", "window.*round", _RELAXED_RPM, 1.0, S, W, window="round"),
+    BadCase(
+        "relaxed-noise",
+        lambda: _RELAXED_RPM(1.0, S, W).rsample_parts(noise="loud"),
+        "noise.*loud",
+    ),
+    BadCase(
+        "kl-estimate",
+        lambda: drpm.partition_kl(_PARTITIONS, _PARTITIONS, estimate="guess"),
+        "estimate.*guess",
+    ),
+    BadCase(
+        "kl-samples",
+        lambda: drpm.partition_kl(_PARTITIONS, _PARTITIONS, num_samples=0),
+        "num_samples.*0",
+    ),
+    BadCase("entropy-samples", lambda: _PARTITIONS.entropy(num_samples=0), "num_samples.*0"),
+    BadCase(
+        "kl-shapes",
+        lambda: drpm.partition_kl(_PARTITIONS, _RPM(torch.zeros(N + 1), W)),
+        r"q must.*\(3, 5\).*\(3, 6\)",
+    ),
+    # values outside the support
+    _bad_value("sizes-value-sum", "value", _SIZES, torch.tensor([1.0, 1.0, 1.0])),
+    _bad_value("sizes-value-negative", "value", _SIZES, torch.tensor([-1.0, 3.0, 3.0])),
+    _bad_value("sizes-value-fraction", "value", _SIZES, torch.tensor([0.5, 2.5, 2.0])),
+    _bad_value("sizes-value-nan", "value", _SIZES, torch.tensor([math.nan, 2.0, 2.0])),
+    _bad_value("sizes-value-shape", "value", _SIZES, torch.tensor([2.0, 3.0])),
+    _bad_value(
+        "sizes-value-capacity",
+        "value",
+        _FISHER(N, W, torch.tensor([2, 5, 5])),
+        torch.tensor([3.0, 1.0, 1.0]),
+    ),
+    _bad_value("order-value-twice", "value", _ORDERS, torch.tensor([0, 1, 2, 3, 3])),
+    _bad_value("order-value-range", "value", _ORDERS, torch.tensor([1, 2, 3, 4, 5])),
+    _bad_value("order-value-shape", "value", _ORDERS, torch.tensor([0, 1, 2, 3])),
+    _bad_value("partition-value-empty", "value", _PARTITIONS, torch.zeros(K, N)),
+    _bad_value("partition-value-twice", "value", _PARTITIONS, torch.ones(K, N)),
+    _bad_value("partition-value-soft", "value", _PARTITIONS, torch.full((K, N), 1 / K)),
+    _bad_value("partition-value-nan", "value", _PARTITIONS, _ONE_HOT * math.nan),
+    _bad_value("partition-value-shape", "value", _PARTITIONS, _ONE_HOT.T),
+    _bad_value(
+        "partition-value-capacity",
+        "value",
+        _RPM(S, W, torch.tensor([1, 5, 5])),
+        _ONE_HOT,
+    ),
+    BadCase(
+        "bounds-value",
+        lambda: _PARTITIONS.log_prob_bounds(torch.zeros(K, N)),
+        "Y|value",
+    ),
+    BadCase(
+        "bounds-order-incompatible",
+        lambda: _PARTITIONS.log_prob_bounds(_ONE_HOT, torch.tensor([1, 0, 2, 3, 4])),
+        "order",
+    ),
+    BadCase(
+        "bounds-order-not-permutation",
+        lambda: _PARTITIONS.log_prob_bounds(_ONE_HOT, torch.tensor([0, 0, 1, 3, 2])),
+        "order",
+    ),
+]

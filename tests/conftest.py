@@ -1,0 +1,34 @@
+"""What every test shares: threads, seeds, and the skipping of tests that need a GPU."""
+
+import os
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import settings
+
+# The workers share the cores: with torch's own threads on top they only wait for each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
+
+# No test opens a window.
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+# The same examples on every run and every machine, however slow it is.
+settings.register_profile("drpm", deadline=None, derandomize=True, database=None)
+settings.load_profile("drpm")
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    skip = pytest.mark.skip(reason="needs a GPU, and torch finds none")
+    for item in items:
+        if "cuda" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> None:
+    """Start each test from the same state, whichever ran before it in the same worker."""
+    torch.manual_seed(0)

@@ -1,0 +1,694 @@
+"""Every law through one suite: the torch.distributions contract and what users lean on."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import shutil
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+import drpm
+from tests.conformance import BAD, CASES, DISCRETE, RELAXED, BadCase, Case
+
+BATCHES = [(), (3,), (2, 3), (1,), (0,), (2, 0)]
+cuda = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+DEVICES = ["cpu", pytest.param("cuda", marks=cuda)]
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+discrete = pytest.mark.parametrize("case", DISCRETE, ids=lambda case: case.name)
+relaxed = pytest.mark.parametrize("case", RELAXED, ids=lambda case: case.name)
+
+
+def generator(seed: int = 0, device: str = "cpu") -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
+
+
+def is_merged(case: Case) -> bool:
+    return case.options.get("method") == "merged"
+
+
+def statistics(case: Case, law: Distribution) -> dict[str, Tensor]:
+    """All deterministic summaries a law offers."""
+    names = ["mode"] if case.relaxed or isinstance(law, drpm.PlackettLuce) else ["mode", "mean"]
+    if isinstance(law, drpm.FisherHypergeometric):
+        names += ["variance", "log_normalizer"]
+    if is_merged(case):
+        names = []
+    found = {name: getattr(law, name) for name in names}
+    if isinstance(law, drpm.FisherHypergeometric) and not is_merged(case):
+        found["entropy"] = law.entropy()
+    if isinstance(law, drpm.RandomPartition):
+        found["marginals"] = law.marginals()
+        found["entropy"] = law.entropy(num_samples=8, generator=generator(0, law.mean.device.type))
+    return found
+
+
+def scalar_of(case: Case, law: Distribution, value: Tensor | None = None) -> Tensor:
+    """Something differentiable: the log-probability, or a weighted relaxed sample."""
+    if not case.relaxed:
+        return law.log_prob(value)
+    sample = law.rsample(generator=generator())
+    weights = torch.arange(1.0, 1.0 + math.prod(law.event_shape), dtype=sample.dtype).cos()
+    return (sample * weights.reshape(law.event_shape)).flatten(-len(law.event_shape)).sum(-1)
+
+
+# --- shapes ----------------------------------------------------------------------------------
+
+
+@every_case
+@pytest.mark.parametrize("batch", BATCHES, ids=str)
+def test_shapes(case: Case, batch: tuple[int, ...]) -> None:
+    law = case.build(batch)
+    assert law.batch_shape == batch
+    assert law.event_shape == case.event_shape
+    for shape in [(), (4,), (2, 1), (0,)]:
+        value = law.sample(torch.Size(shape))
+        assert value.shape == (*shape, *batch, *case.event_shape)
+        if case.relaxed:
+            assert law.rsample(torch.Size(shape)).shape == value.shape
+        else:
+            assert law.log_prob(value).shape == (*shape, *batch)
+    assert law.sample((4,)).shape == (4, *batch, *case.event_shape)  # plain tuples do as well
+    per_batch = ("entropy", "log_normalizer")
+    for name, value in statistics(case, law).items():
+        expected = batch if name in per_batch else (*batch, *case.event_shape)
+        assert value.shape == expected, name
+
+
+@discrete
+def test_values_broadcast_against_the_batch(case: Case) -> None:
+    law = case.build((3,))
+    values = case.build().sample((4,)).unsqueeze(1)
+    log_probs = law.log_prob(values)
+    assert log_probs.shape == (4, 3)
+    for b in range(3):
+        single = case.make({k: v[b] for k, v in case.tensors((3,)).items()})
+        for a in range(4):
+            torch.testing.assert_close(log_probs[a, b], single.log_prob(values[a, 0]))
+
+
+@every_case
+def test_batched_summaries_equal_looped_ones(case: Case) -> None:
+    tensors = case.tensors((2, 3), scale=3.0)
+    batched = statistics(case, case.make(tensors))
+    batched.pop("entropy", None) if "marginals" in batched else None
+    for a in range(2):
+        for b in range(3):
+            single = statistics(case, case.make({k: v[a, b] for k, v in tensors.items()}))
+            for name, value in batched.items():
+                torch.testing.assert_close(value[a, b], single[name], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if len(c.shapes) == 2], ids=lambda case: case.name
+)
+def test_parameters_broadcast(case: Case) -> None:
+    scores = case.tensors((4, 1))["log_scores"]
+    weights = case.tensors((3,), seed=1)["log_weights"]
+    law = case.make({"log_scores": scores, "log_weights": weights})
+    assert law.batch_shape == (4, 3)
+    full = case.make(
+        {
+            "log_scores": scores.expand(4, 3, -1).contiguous(),
+            "log_weights": weights.expand(4, 3, -1).contiguous(),
+        }
+    )
+    assert torch.equal(
+        law.sample((2,), generator=generator()), full.sample((2,), generator=generator())
+    )
+    if not case.relaxed:
+        value = full.sample((2,))
+        torch.testing.assert_close(law.log_prob(value), full.log_prob(value))
+    torch.testing.assert_close(law.mode, full.mode)
+
+
+def test_capacities_broadcast() -> None:
+    capacities = torch.tensor([[5, 5, 5], [2, 5, 0]])
+    weights = torch.randn(4, 1, 3, dtype=torch.float64, generator=generator())
+    law = drpm.FisherHypergeometric(5, weights, capacities)
+    assert law.batch_shape == (4, 2)
+    for a in range(4):
+        for b in range(2):
+            single = drpm.FisherHypergeometric(5, weights[a, 0], capacities[b])
+            torch.testing.assert_close(law.mean[a, b], single.mean)
+            torch.testing.assert_close(law.log_normalizer[a, b], single.log_normalizer)
+            value = single.sample((5,), generator=generator(a))
+            torch.testing.assert_close(
+                law.log_prob(value.unsqueeze(1).unsqueeze(1))[:, a, b], single.log_prob(value)
+            ) if b else None
+
+
+@every_case
+def test_expand(case: Case) -> None:
+    law = case.build((3,))
+    for batch in [(3,), (2, 3), (4, 1, 3), (0, 3)]:
+        expanded = law.expand(torch.Size(batch))
+        assert type(expanded) is type(law)
+        assert expanded.batch_shape == batch
+        assert expanded.event_shape == law.event_shape
+        assert expanded._validate_args == law._validate_args
+        value = expanded.sample((2,))
+        assert value.shape == (2, *batch, *case.event_shape)
+        if not case.relaxed:
+            torch.testing.assert_close(expanded.log_prob(value), law.log_prob(value))
+        expected = statistics(case, law)
+        found = statistics(case, expanded)
+        expected.pop("entropy", None), found.pop("entropy", None)
+        for name, stat in found.items():
+            torch.testing.assert_close(stat, expected[name].expand(stat.shape))
+        again = expanded.expand((2, *batch))
+        assert again.batch_shape == (2, *batch)
+    # draws of an expanded law are independent, not copies
+    if not case.relaxed and law.expand((64, 3)).sample().unique(dim=0).shape[0] == 1:
+        assert case.build().sample((64,)).unique(dim=0).shape[0] == 1
+    quiet = case.build((3,), validate_args=False).expand((2, 3))
+    assert quiet._validate_args is False
+
+
+# --- the torch.distributions contract -------------------------------------------------------
+
+
+@every_case
+def test_arguments_satisfy_their_constraints(case: Case) -> None:
+    law = case.build((2,))
+    assert isinstance(law, Distribution)
+    for name, constraint in law.arg_constraints.items():
+        if name in law.__dict__ or name in case.shapes:
+            assert constraint.check(torch.as_tensor(getattr(law, name))).all(), name
+    for name in case.shapes:
+        assert name in law.arg_constraints
+        assert (
+            not law.arg_constraints[name].check(torch.full_like(getattr(law, name), math.inf)).any()
+        )
+        assert (
+            not law.arg_constraints[name].check(torch.full_like(getattr(law, name), math.nan)).any()
+        )
+    assert law.has_rsample is case.relaxed
+
+
+@every_case
+def test_samples_lie_in_the_support(case: Case) -> None:
+    law = case.build((2,))
+    value = law.sample((50,), generator=generator())
+    checked = law.support.check(value)
+    assert checked.shape == (50, 2)
+    assert checked.dtype == torch.bool
+    assert checked.all()
+    assert not law.support.check(value - 1).any()
+    assert not law.support.check(torch.full_like(value.double(), math.nan)).any()
+
+
+@discrete
+def test_mode_is_in_the_support_and_likelier_than_samples(case: Case) -> None:
+    if is_merged(case):
+        pytest.skip("the shortcut refuses moments and modes")
+    law = case.build((4,))
+    assert law.support.check(law.mode).all()
+    best = law.log_prob(law.mode)
+    assert (law.log_prob(law.sample((200,), generator=generator())) <= best + 1e-9).all()
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in DISCRETE if c.name.startswith("sizes")], ids=lambda case: case.name
+)
+def test_enumerate_support(case: Case) -> None:
+    law = case.build((2, 3))
+    assert law.has_enumerate_support
+    values = law.enumerate_support()
+    assert values.shape[1:] == (2, 3, *case.event_shape)
+    assert law.support.check(values).all()
+    torch.testing.assert_close(
+        law.log_prob(values).exp().sum(0), torch.ones(2, 3, dtype=torch.float64)
+    )
+    narrow = law.enumerate_support(expand=False)
+    assert narrow.shape == (len(values), 1, 1, *case.event_shape)
+    assert torch.equal(narrow.expand_as(values), values)
+    rows = values[:, 0, 0].tolist()
+    assert rows == sorted(rows)
+    assert len({tuple(row) for row in rows}) == len(rows)
+
+
+@relaxed
+def test_relaxed_log_prob_is_refused_with_a_reason(case: Case) -> None:
+    law = case.build()
+    with pytest.raises(NotImplementedError) as error:
+        law.log_prob(law.sample())
+    assert len(str(error.value).split()) >= 8, "a sentence says why"
+
+
+@relaxed
+def test_discrete_sibling(case: Case) -> None:
+    law = case.build((2,))
+    siblings = {
+        drpm.RelaxedFisherHypergeometric: drpm.FisherHypergeometric,
+        drpm.RelaxedPlackettLuce: drpm.PlackettLuce,
+        drpm.RelaxedRandomPartition: drpm.RandomPartition,
+    }
+    assert type(law.discrete) is siblings[type(law)]
+    assert law.discrete.batch_shape == (2,)
+    for name in case.shapes:
+        assert torch.equal(getattr(law.discrete, name), getattr(law, name))
+
+
+@every_case
+def test_repr_names_the_class_and_its_shapes(case: Case) -> None:
+    """Short, however large the parameters are."""
+    law = case.build((100, 7))
+    text = repr(law)
+    assert text.startswith(type(law).__name__ + "(")
+    assert text.endswith(")")
+    assert "batch_shape=(100, 7)" in text
+    assert "\n" not in text
+    assert len(text) < 200
+
+
+# --- dtypes and devices ----------------------------------------------------------------------
+
+
+@every_case
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_dtype_and_device_are_kept(case: Case, dtype: torch.dtype, device: str) -> None:
+    law = case.build((2,), dtype, device)
+    integer = isinstance(law, drpm.PlackettLuce)
+    for value in (law.sample((3,)), law.mode if not is_merged(case) else law.sample()):
+        assert value.dtype == (torch.int64 if integer else dtype)
+        assert value.device.type == device
+    if case.relaxed:
+        assert law.rsample().dtype == dtype
+        assert law.rsample().device.type == device
+    else:
+        assert law.log_prob(law.sample()).dtype == dtype
+        assert law.log_prob(law.sample()).device.type == device
+    for name, value in statistics(case, law).items():
+        assert value.dtype == (torch.int64 if integer else dtype), name
+        assert value.device.type == device, name
+        assert torch.isfinite(value).all(), name
+
+
+@every_case
+def test_default_dtype_is_not_assumed(case: Case) -> None:
+    previous = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        law = case.build((2,), torch.float32)
+        value = law.sample()
+        assert value.dtype in (torch.float32, torch.int64)
+        for found in statistics(case, law).values():
+            assert found.dtype == value.dtype
+        if not case.relaxed:
+            assert law.log_prob(value).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(previous)
+
+
+@discrete
+def test_single_precision_parameters_lose_nothing_but_their_own_rounding(case: Case) -> None:
+    single = case.build((4,), torch.float32)
+    tensors = {k: v.float().double() for k, v in case.tensors((4,)).items()}
+    double = case.make(tensors)
+    value = double.sample((20,), generator=generator())
+    expected = double.log_prob(value)
+    found = single.log_prob(value.to(single.sample().dtype)).double()
+    assert ((found - expected).abs() <= 1e-5 * expected.abs().clamp(min=1)).all()
+
+
+@every_case
+@pytest.mark.parametrize("mode", ["bf16-inputs", "autocast", "autocast-bf16-inputs"])
+def test_half_precision_stays_finite(case: Case, mode: str) -> None:
+    dtype = torch.float32 if mode == "autocast" else torch.bfloat16
+    tensors = {k: v.requires_grad_() for k, v in case.tensors((2,), dtype, scale=5.0).items()}
+    with torch.autocast("cpu", torch.bfloat16, enabled=mode.startswith("autocast")):
+        law = case.make(tensors)
+        value = law.sample((3,))
+        assert torch.isfinite(value).all()
+        for name, found in statistics(case, law).items():
+            assert torch.isfinite(found).all(), name
+        result = law.rsample((3,)) if case.relaxed else law.log_prob(value)
+        assert torch.isfinite(result).all()
+        if not case.relaxed:
+            assert law.support.check(value).all()
+    if result.requires_grad:
+        (result.float() ** 2).sum().backward()
+        for name, tensor in tensors.items():
+            assert tensor.grad is not None, name
+            assert torch.isfinite(tensor.grad).all(), name
+            assert tensor.grad.dtype == dtype
+
+
+@discrete
+def test_autocast_does_not_cost_accuracy(case: Case) -> None:
+    law = case.build((2,), torch.float32)
+    value = law.sample((5,), generator=generator())
+    plain = law.log_prob(value)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = case.build((2,), torch.float32).log_prob(value)
+    torch.testing.assert_close(cast.float(), plain, rtol=1e-5, atol=1e-5)
+
+
+@discrete
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_agrees_with_cpu(case: Case) -> None:
+    host, device = case.build((3,)), case.build((3,), device="cuda")
+    value = host.sample((20,), generator=generator())
+    on_device = device.log_prob(value.cuda())
+    torch.testing.assert_close(on_device.cpu(), host.log_prob(value), rtol=1e-10, atol=1e-10)
+    expected, found = statistics(case, host), statistics(case, device)
+    for name in expected:
+        if not (name == "entropy" and "marginals" in expected):
+            torch.testing.assert_close(found[name].cpu(), expected[name], rtol=1e-9, atol=1e-9)
+    assert device.support.check(device.sample((50,))).all()
+    grads = []
+    for place in ("cpu", "cuda"):
+        tensors = {k: v.requires_grad_() for k, v in case.tensors((3,), device=place).items()}
+        case.make(tensors).log_prob(value.to(place)).sum().backward()
+        grads.append([t.grad.cpu() for t in tensors.values()])
+    torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-9)
+
+
+@relaxed
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_relaxed_mode_on_cuda_agrees_with_cpu(case: Case) -> None:
+    results = []
+    for place in ("cpu", "cuda"):
+        tensors = {k: v.requires_grad_() for k, v in case.tensors((3,), device=place).items()}
+        law = case.make(tensors)
+        mode = law.mode
+        (mode * torch.linspace(-1, 1, mode.numel(), device=place).view_as(mode)).sum().backward()
+        grads = [torch.zeros(()) if t.grad is None else t.grad.cpu() for t in tensors.values()]
+        results.append([mode.detach().cpu(), *grads])
+        assert law.support.check(law.sample((20,), generator=generator(0, place))).all()
+    torch.testing.assert_close(*results, rtol=1e-8, atol=1e-8)
+
+
+# --- randomness and gradients ---------------------------------------------------------------
+
+
+@every_case
+def test_seeds_reproduce_draws(case: Case) -> None:
+    law = case.build((2,))
+    first = law.sample((16,), generator=generator(3))
+    assert torch.equal(first, law.sample((16,), generator=generator(3)))
+    torch.manual_seed(5)
+    second = law.sample((16,))
+    torch.manual_seed(5)
+    assert torch.equal(second, law.sample((16,)))
+    if case.relaxed:
+        assert torch.equal(law.rsample((16,), generator=generator(3)), first)
+    continued = generator(3)
+    draws = [law.sample((16,), generator=continued) for _ in range(2)]
+    fixed = case.make(case.tensors((2,))).sample((200,), generator=generator(7))
+    if fixed.unique(dim=0).shape[0] > 1:
+        assert not torch.equal(draws[0], draws[1])
+        assert not torch.equal(law.sample((16,)), law.sample((16,)))
+
+
+@every_case
+def test_a_passed_generator_leaves_the_global_one_alone(case: Case) -> None:
+    law = case.build((2,))
+    before = torch.get_rng_state()
+    law.sample((4,), generator=generator())
+    statistics(case, law)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@every_case
+def test_construction_draws_nothing_and_changes_nothing(case: Case) -> None:
+    tensors = case.tensors((2,))
+    copies = {k: v.clone() for k, v in tensors.items()}
+    before = torch.get_rng_state()
+    law = case.make(tensors)
+    assert torch.equal(torch.get_rng_state(), before)
+    law.sample((3,))
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, copies[name])
+        assert torch.equal(getattr(law, name), copies[name])
+
+
+@every_case
+def test_sample_carries_no_gradient(case: Case) -> None:
+    tensors = {k: v.requires_grad_() for k, v in case.tensors((2,)).items()}
+    law = case.make(tensors)
+    value = law.sample((3,))
+    assert not value.requires_grad
+    assert value.grad_fn is None
+    if case.relaxed:
+        return
+    law.log_prob(value).sum().backward()
+    for name, tensor in tensors.items():
+        assert tensor.grad is not None, name
+        assert torch.isfinite(tensor.grad).all()
+
+
+@relaxed
+def test_rsample_carries_gradients_to_every_parameter(case: Case) -> None:
+    if case.event_shape[-1] == 1:
+        pytest.skip("a single element leaves nothing to learn")
+    tensors = {k: v.requires_grad_() for k, v in case.tensors((2,)).items()}
+    law = case.make(tensors)
+    value = law.rsample((30,), generator=generator())
+    assert value.requires_grad
+    weights = torch.randn(value.shape, dtype=value.dtype, generator=generator(1))
+    (value * weights).sum().backward()
+    for name, tensor in tensors.items():
+        assert torch.isfinite(tensor.grad).all()
+        assert (tensor.grad.abs().sum(-1) > 1e-6).all(), name
+    mode = law.mode
+    assert mode.requires_grad
+
+
+# --- validation -----------------------------------------------------------------------------
+
+
+@contextmanager
+def time_limit(seconds: int) -> Iterator[None]:
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"still running after {seconds} s")
+
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
+def test_bad_arguments_are_refused_in_one_sentence(bad: BadCase) -> None:
+    with pytest.raises(ValueError, match=bad.message) as error:
+        bad.call()
+    message = str(error.value)
+    assert "\n" not in message
+    assert ". " not in message.rstrip(". "), f"more than one sentence: {message}"
+
+
+@every_case
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf], ids=str)
+def test_nothing_hangs_without_validation(case: Case, wrong: float) -> None:
+    for spoiled in case.shapes:
+        tensors = case.tensors((2,))
+        tensors[spoiled][0, 0] = wrong
+        good = case.build((2,)).sample()
+        with time_limit(30), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            law = case.make(tensors, validate_args=False)
+            value = law.sample((3,))
+            assert value.shape == (3, 2, *case.event_shape)
+            if case.relaxed:
+                law.rsample((3,))
+            else:
+                assert law.log_prob(good).shape == (2,)
+                # the other, healthy member of the batch is untouched
+                expected = case.build((2,)).log_prob(good)
+                torch.testing.assert_close(law.log_prob(good)[1], expected[1])
+
+
+@discrete
+def test_outside_the_support(case: Case) -> None:
+    loud, quiet = case.build((2,)), case.build((2,), validate_args=False)
+    value = loud.sample()
+    wrong = value.clone()
+    if value.dtype == torch.int64:
+        wrong[0] = 0 if case.event_shape[-1] > 1 else 1
+    elif len(case.event_shape) == 2:
+        wrong[0, :, 0] = 0
+    else:
+        wrong[0, 0] += 1
+    with pytest.raises(ValueError, match="value must"):
+        loud.log_prob(wrong)
+    found = quiet.log_prob(wrong)
+    assert found[0] == -math.inf
+    torch.testing.assert_close(found[1], loud.log_prob(value)[1])
+
+
+@discrete
+def test_outside_the_support_has_harmless_gradients(case: Case) -> None:
+    tensors = {k: v.requires_grad_() for k, v in case.tensors((2,)).items()}
+    law = case.make(tensors, validate_args=False)
+    value = law.sample()
+    wrong = value.clone()
+    wrong[0] = 0
+    log_prob = law.log_prob(wrong)
+    log_prob[1].backward()
+    for name, tensor in tensors.items():
+        assert torch.isfinite(tensor.grad).all(), name
+
+
+@every_case
+def test_validation_can_be_switched(case: Case) -> None:
+    assert case.build(validate_args=True)._validate_args is True
+    assert case.build(validate_args=False)._validate_args is False
+    assert case.build()._validate_args is True
+    loud, quiet = case.build((2,), validate_args=True), case.build((2,), validate_args=False)
+    first = loud.sample((5,), generator=generator())
+    assert torch.equal(first, quiet.sample((5,), generator=generator()))
+    if not case.relaxed:
+        assert torch.equal(loud.log_prob(first), quiet.log_prob(first))
+
+
+# --- copies ---------------------------------------------------------------------------------
+
+
+@every_case
+@pytest.mark.parametrize("how", ["pickle", "deepcopy"])
+def test_copies(case: Case, how: str) -> None:
+    law = case.build((2,))
+    copies: dict[str, Callable] = {
+        "pickle": lambda x: pickle.loads(pickle.dumps(x)),
+        "deepcopy": copy.deepcopy,
+    }
+    used = case.build((2,))
+    used.sample(), statistics(case, used)  # caches, if any, must not break the copy
+    for original in (law, used):
+        twin = copies[how](original)
+        assert type(twin) is type(law)
+        assert repr(twin) == repr(law)
+        assert twin.batch_shape == law.batch_shape
+        value = law.sample((5,), generator=generator())
+        assert torch.equal(value, twin.sample((5,), generator=generator()))
+        if not case.relaxed:
+            assert torch.equal(twin.log_prob(value), law.log_prob(value))
+
+
+# --- function transforms --------------------------------------------------------------------
+
+
+def law_of(case: Case, names: list[str], *tensors: Tensor) -> Distribution:
+    return case.make(dict(zip(names, tensors, strict=True)))
+
+
+@discrete
+def test_vmap_of_log_prob(case: Case) -> None:
+    names, tensors = list(case.shapes), case.tensors((4,))
+    values = case.make(tensors).sample(generator=generator())
+
+    def log_prob(value: Tensor, *parameters: Tensor) -> Tensor:
+        return law_of(case, names, *parameters).log_prob(value)
+
+    found = torch.func.vmap(log_prob)(values, *tensors.values())
+    torch.testing.assert_close(found, case.make(tensors).log_prob(values))
+    grads = torch.func.vmap(torch.func.grad(log_prob, argnums=1))(values, *tensors.values())
+    leaf = {k: v.requires_grad_() for k, v in case.tensors((4,)).items()}
+    case.make(leaf).log_prob(values).sum().backward()
+    torch.testing.assert_close(grads, leaf[names[0]].grad, rtol=1e-7, atol=1e-9)
+
+
+@every_case
+def test_vmap_of_sample(case: Case) -> None:
+    names, tensors = list(case.shapes), case.tensors((4,))
+    law = case.make(tensors)
+
+    def sample(*parameters: Tensor) -> Tensor:
+        return law_of(case, names, *parameters).sample()
+
+    found = torch.func.vmap(sample, randomness="different")(*tensors.values())
+    assert found.shape == (4, *case.event_shape)
+    assert law.support.check(found).all()
+    same = {k: v[:1].expand(100, *v.shape[1:]).contiguous() for k, v in tensors.items()}
+    repeated = torch.func.vmap(sample, randomness="different")(*same.values())
+    if case.make(tensors).sample((100,))[:, 0].unique(dim=0).shape[0] > 1:
+        assert repeated.unique(dim=0).shape[0] > 1
+
+
+@relaxed
+def test_vmap_of_mode(case: Case) -> None:
+    names, tensors = list(case.shapes), case.tensors((4,))
+    found = torch.func.vmap(lambda *p: law_of(case, names, *p).mode)(*tensors.values())
+    torch.testing.assert_close(found, case.make(tensors).mode)
+
+
+COMPILED = [
+    "sizes-capacities",
+    "sizes-merged",
+    "order",
+    "partition",
+    "relaxed-sizes-hard",
+    "relaxed-order-soft",
+    "relaxed-partition-hard",
+    "relaxed-partition-sizes",
+]
+
+
+def compiled_twice(
+    case: Case, compute: Callable[..., Tensor], **options: Any
+) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """Value and gradients of a function of the parameters, run as it is and compiled."""
+    torch._dynamo.reset()
+    results = []
+    for function in (compute, torch.compile(compute, **options)):
+        leaves = [t.requires_grad_() for t in case.tensors((2,)).values()]
+        out = function(*leaves)
+        weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+        (out * weights).sum().backward()
+        results.append([out.detach(), *[leaf.grad for leaf in leaves]])
+    return results[0], results[1]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it traces
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.name in COMPILED], ids=lambda case: case.name
+)
+def test_compile_agrees_with_eager(case: Case) -> None:
+    names, tensors = list(case.shapes), case.tensors((2,))
+    value = None if case.relaxed else case.make(tensors).sample(generator=generator())
+
+    def compute(*parameters: Tensor) -> Tensor:
+        law = law_of(case, names, *parameters)
+        return law.mode if case.relaxed else law.log_prob(value)
+
+    expected, found = compiled_twice(case, compute, backend="aot_eager")
+    for one, other in zip(expected, found, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-10)
+
+    def draw(*parameters: Tensor) -> Tensor:
+        return law_of(case, names, *parameters).sample((5,))
+
+    samples = torch.compile(draw, backend="aot_eager")(*tensors.values())
+    assert samples.shape == (5, 2, *case.event_shape)
+    assert case.make(tensors).support.check(samples).all()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore")
+def test_compile_down_to_machine_code() -> None:
+    torch._dynamo.reset()
+    scores, value = torch.randn(2, 5), torch.tensor([[3, 1, 0, 2, 4], [0, 1, 2, 3, 4]])
+    compiled = torch.compile(lambda s: drpm.PlackettLuce(s).log_prob(value))
+    torch.testing.assert_close(compiled(scores), drpm.PlackettLuce(scores).log_prob(value))

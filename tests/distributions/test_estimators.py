@@ -1,0 +1,141 @@
+"""The score-function estimator against gradients of enumerated expectations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import drpm
+from tests import oracles
+
+ERRORS = 5  # standard errors a Monte Carlo mean may be off
+REPEATS, DRAWS = 80, 100
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=generator(seed))
+
+
+def partition_law(scores: Tensor, weights: Tensor) -> drpm.RandomPartition:
+    return drpm.RandomPartition(scores, weights)
+
+
+def size_law(weights: Tensor) -> drpm.FisherHypergeometric:
+    return drpm.FisherHypergeometric(5, weights, torch.tensor([5, 2, 4]))
+
+
+PROBLEMS = {
+    "sizes": (size_law, lambda w: oracles.fisher(5, w, [5, 2, 4]), [3]),
+    "order": (drpm.PlackettLuce, oracles.plackett_luce, [4]),
+    "partition": (partition_law, oracles.random_partition, [4, 3]),
+}
+
+
+def cost_of(direct: Tensor) -> Callable[[Tensor], Tensor]:
+    """A nonlinear cost with a parameter of its own and a large constant."""
+
+    def cost(value: Tensor) -> Tensor:
+        flat = value.double().flatten(-direct.dim()) if direct.dim() > 1 else value.double()
+        return 20 + (flat @ direct.flatten()) ** 2 / 4
+
+    return cost
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_gradient_equals_the_enumerated_one(name: str) -> None:
+    build, enumerate_all, shapes = PROBLEMS[name]
+    leaves = [normal(n, seed=index).requires_grad_() for index, n in enumerate(shapes)]
+    exact = enumerate_all(*leaves)
+    direct = normal(*exact.values.shape[1:], seed=5).requires_grad_()
+    cost = cost_of(direct)
+    expectation = (exact.mass * cost(exact.values)).sum()
+    expected = torch.cat([g.flatten() for g in torch.autograd.grad(expectation, [*leaves, direct])])
+    grads, values = [], []
+    for r in range(REPEATS):
+        loss = drpm.score_function_loss(build(*leaves), cost, DRAWS, generator=generator(r))
+        assert loss.shape == ()
+        values.append(loss.detach())
+        grads.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*leaves, direct])]))
+    for found, target in ((torch.stack(values), expectation), (torch.stack(grads), expected)):
+        error = found.std(0) / math.sqrt(REPEATS)
+        assert ((found.mean(0) - target).abs() <= ERRORS * error + 1e-9).all()
+    own = slice(0, sum(shapes))
+    assert expected[own].abs().max() > 10 * error[own].max()  # zero would be noticed
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_value_is_the_mean_cost_of_the_draws(name: str) -> None:
+    build, _, shapes = PROBLEMS[name]
+    leaves = [normal(n, seed=index).requires_grad_() for index, n in enumerate(shapes)]
+    seen = []
+
+    def cost(value: Tensor) -> Tensor:
+        seen.append(value)
+        return value.double().flatten(1).cos().sum(-1)
+
+    loss = drpm.score_function_loss(build(*leaves), cost, 6, generator=generator())
+    assert len(seen) == 1
+    assert seen[0].shape[0] == 6
+    assert not seen[0].requires_grad
+    torch.testing.assert_close(loss.detach(), seen[0].double().flatten(1).cos().sum(-1).mean())
+
+
+def test_a_constant_cost_has_exactly_no_gradient() -> None:
+    """The leave-one-out baseline removes it draw by draw."""
+    leaves = [normal(4, seed=0).requires_grad_(), normal(3, seed=1).requires_grad_()]
+    law = drpm.RandomPartition(*leaves)
+    loss = drpm.score_function_loss(law, lambda y: y.new_full(y.shape[:1], 1e6), 5)
+    for grad in torch.autograd.grad(loss, leaves):
+        assert grad.abs().max() < 1e-6
+    assert loss.item() == pytest.approx(1e6)
+
+
+def test_the_baseline_leaves_the_own_draw_out() -> None:
+    """With two draws the surrogate's gradient is half the cost difference times the score."""
+    weights = normal(3, seed=2).requires_grad_()
+    law = drpm.FisherHypergeometric(4, weights)
+    table = normal(3, seed=3)
+    draws = []
+
+    def cost(value: Tensor) -> Tensor:
+        draws.append(value)
+        return value @ table
+
+    loss = drpm.score_function_loss(law, cost, 2, generator=generator(4))
+    (found,) = torch.autograd.grad(loss, weights)
+    first, second = draws[0]
+    gap = (first - second) @ table
+    scores = [torch.autograd.grad(law.log_prob(x), weights, retain_graph=True)[0] for x in draws[0]]
+    torch.testing.assert_close(found, gap * (scores[0] - scores[1]) / 2)
+    assert not torch.equal(first, second)
+
+
+def test_batches() -> None:
+    scores, weights = normal(3, 4, seed=0).requires_grad_(), normal(2, seed=1).requires_grad_()
+    law = drpm.RandomPartition(scores, weights)
+    loss = drpm.score_function_loss(law, lambda y: y[..., 0, :2].sum(-1), 8, generator=generator())
+    assert loss.shape == (3,)
+    (grad,) = torch.autograd.grad(loss[1], scores)
+    assert (grad[[0, 2]] == 0).all()
+    assert (grad[1] != 0).any()
+
+
+@pytest.mark.parametrize("draws", [0, -3])
+def test_too_few_draws_are_refused(draws: int) -> None:
+    law = drpm.PlackettLuce(torch.zeros(3))
+    with pytest.raises(ValueError, match=f"num_samples.*{draws}"):
+        drpm.score_function_loss(law, lambda x: x.double().sum(-1), draws)
+
+
+def test_a_cost_of_the_wrong_shape_is_refused() -> None:
+    law = drpm.RandomPartition(torch.zeros(2, 4), torch.zeros(3))
+    with pytest.raises(ValueError, match=r"cost.*\(5, 2\)"):
+        drpm.score_function_loss(law, lambda y: y.sum(), 5)

@@ -1,0 +1,141 @@
+"""Plackett-Luce against the enumeration of all permutations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+
+import drpm
+from tests import oracles
+
+FALSE_ALARM = 1e-4  # chance that one test of samples fails although the law is right
+DRAWS = 20_000
+SCALES = [0.0, 1.0, 10.0, 50.0, 300.0]
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def random_scores(n: int, scale: float, seed: int = 0) -> Tensor:
+    return scale * torch.randn(n, dtype=torch.float64, generator=generator(seed))
+
+
+@pytest.mark.parametrize("n", range(1, 7))
+@pytest.mark.parametrize("scale", SCALES)
+def test_log_prob_equals_enumeration(n: int, scale: float) -> None:
+    scores = random_scores(n, scale, n)
+    law = drpm.PlackettLuce(scores)
+    exact = oracles.plackett_luce(scores)
+    found = law.log_prob(exact.values)
+    assert abs(found.exp().sum() - 1) < 1e-10
+    torch.testing.assert_close(found, exact.log_mass, rtol=1e-13, atol=1e-9)
+    torch.testing.assert_close(law.log_prob(law.mode), exact.log_mass.max(), rtol=0, atol=1e-9)
+    single = drpm.PlackettLuce(scores.float())
+    exact = oracles.plackett_luce(scores.float().double())
+    error = (single.log_prob(exact.values).double() - exact.log_mass).abs()
+    assert (error <= 1e-4 * exact.log_mass.abs().clamp(min=1)).all()
+
+
+def test_mode_sorts_the_scores_stably() -> None:
+    law = drpm.PlackettLuce(torch.tensor([[0.0, 2.0, -1.0, 1.0], [1.0, 1.0, 3.0, 1.0]]))
+    assert law.mode.tolist() == [[1, 3, 0, 2], [2, 0, 1, 3]]
+    assert law.mode.dtype == torch.int64
+
+
+def test_equal_scores_give_every_order_the_same_mass() -> None:
+    n = 20_000
+    order = torch.randperm(n, generator=generator())
+    for dtype, accuracy in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        law = drpm.PlackettLuce(torch.full((n,), 3.0, dtype=dtype))
+        assert law.log_prob(order).item() == pytest.approx(-math.lgamma(n + 1), rel=accuracy)
+
+
+def test_scores_spread_over_hundreds_of_units() -> None:
+    scores = random_scores(200, 300.0).requires_grad_()
+    law = drpm.PlackettLuce(scores)
+    for order in (law.mode, law.mode.flip(0), law.sample(generator=generator())):
+        log_prob = law.log_prob(order)
+        exact = oracles.plackett_luce_log_prob(scores.detach(), order)
+        torch.testing.assert_close(log_prob.detach(), exact, rtol=1e-12, atol=1e-8)
+        (grad,) = torch.autograd.grad(log_prob, scores)
+        assert torch.isfinite(grad).all()
+        assert abs(grad.sum()) < 1e-9  # a common factor of all scores changes nothing
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 4.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_samples_follow_the_law(scale: float, dtype: torch.dtype) -> None:
+    scores = random_scores(5, scale, 1).to(dtype)
+    exact = oracles.plackett_luce(scores.double())
+    samples = drpm.PlackettLuce(scores).sample((DRAWS,), generator=generator(2))
+    counts = oracles.count_values(samples, exact.values)
+    assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM
+
+
+def test_gradcheck() -> None:
+    scores = random_scores(5, 2.0).requires_grad_()
+    orders = oracles.permutations(5)[::7]
+    assert gradcheck(lambda s: drpm.PlackettLuce(s).log_prob(orders), (scores,))
+
+
+# --- the probability of a subset permutation --------------------------------------------------
+
+
+def test_subset_permutation_equals_sequential_draws() -> None:
+    scores = random_scores(6, 3.0)
+    for drawn, taken in [
+        ([2, 4], [0]),
+        ([1], [0, 2, 3]),
+        ([5, 0, 3], []),
+        ([3, 1, 2, 0, 4, 5], []),
+        ([4], [0, 1, 2, 3, 5]),
+    ]:
+        mask = torch.zeros(6, dtype=torch.bool)
+        mask[taken] = True
+        exact = oracles.subset_permutation_log_prob(scores, drawn, taken)
+        found = drpm.subset_permutation_log_prob(scores, torch.tensor(drawn), mask)
+        torch.testing.assert_close(found, exact, rtol=0, atol=1e-10)
+        if not taken:
+            alone = drpm.subset_permutation_log_prob(scores, torch.tensor(drawn))
+            torch.testing.assert_close(alone, exact, rtol=0, atol=1e-10)
+
+
+def test_subset_permutations_chain_to_the_whole_order() -> None:
+    scores = random_scores(7, 20.0)
+    order = torch.randperm(7, generator=generator())
+    total, taken, start = torch.zeros(()).double(), torch.zeros(7, dtype=torch.bool), 0
+    for size in (2, 0, 4, 1):
+        subset = order[start : start + size]
+        total = total + drpm.subset_permutation_log_prob(scores, subset, taken)
+        taken = taken.clone()
+        taken[subset] = True
+        start += size
+    torch.testing.assert_close(total, drpm.PlackettLuce(scores).log_prob(order), rtol=0, atol=1e-9)
+
+
+def test_subset_permutation_broadcasts_and_differentiates() -> None:
+    scores = random_scores(5, 2.0).requires_grad_()
+    batch = torch.stack([scores.detach(), 2 * scores.detach(), -scores.detach()])
+    drawn = torch.tensor([[1, 3], [3, 1]])
+    taken = torch.tensor([True, False, False, False, True])
+    found = drpm.subset_permutation_log_prob(batch[:, None], drawn, taken)
+    assert found.shape == (3, 2)
+    for a in range(3):
+        for b in range(2):
+            exact = oracles.subset_permutation_log_prob(batch[a], drawn[b].tolist(), [0, 4])
+            torch.testing.assert_close(found[a, b], exact)
+    assert gradcheck(lambda s: drpm.subset_permutation_log_prob(s, drawn, taken), (scores,))
+
+
+def test_sampled_ranks_at_large_n() -> None:
+    """The first of many draws is categorical with the scores' softmax."""
+    scores = random_scores(300, 1.5)
+    first = drpm.PlackettLuce(scores).sample((DRAWS,), generator=generator())[:, 0]
+    counts = np.bincount(first.numpy(), minlength=300)
+    assert oracles.chi_square_p_value(counts, scores.softmax(0).numpy()) > FALSE_ALARM

@@ -1,0 +1,605 @@
+"""The random partition against the sum over all permutations, and against closed forms."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.autograd import gradcheck
+from torch.distributions import constraints
+
+import drpm
+from drpm.distributions.base import enumerated_best_sizes, enumerated_boundary_survival
+from tests import oracles
+
+FALSE_ALARM = 1e-4  # chance that one test of samples fails although the law is right
+ERRORS = 5  # standard errors a Monte Carlo mean may be off
+DRAWS = 20_000
+SCALES = [0.0, 1.0, 10.0, 50.0]
+SMALL = list(itertools.product(range(1, 7), range(1, 5)))
+small = pytest.mark.parametrize(("n", "groups"), SMALL)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def parameters(n: int, groups: int, scale: float, seed: int = 0) -> tuple[Tensor, Tensor]:
+    noise = torch.randn(n + groups, dtype=torch.float64, generator=generator(seed))
+    return scale * noise[:n], scale * noise[n:]
+
+
+def cases(n: int, groups: int) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+    found: list[tuple[Tensor, Tensor, Tensor | None]] = []
+    for index, scale in enumerate(SCALES):
+        found.append((*parameters(n, groups, scale, 100 * n + 10 * groups + index), None))
+    scores, weights = parameters(n, groups, 2.0, n)
+    full = torch.bincount(torch.arange(n) % groups, minlength=groups)
+    gap = torch.full((groups,), n)
+    gap[groups // 2] = 0 if groups > 1 else n
+    # scores and weights of unlike scales, ties, a full urn, a group without room
+    found += [
+        (50 * scores, 0.1 * weights, None),
+        (scores.round(), 10 * weights, None),
+        (scores, weights, full),
+        (10 * scores, weights, gap),
+    ]
+    return found
+
+
+def oracle(scores: Tensor, weights: Tensor, capacities: Tensor | None) -> oracles.Enumeration:
+    return oracles.random_partition(
+        scores, weights, None if capacities is None else capacities.tolist()
+    )
+
+
+def build(
+    scores: Tensor, weights: Tensor, capacities: Tensor | None, **options: Any
+) -> drpm.RandomPartition:
+    return drpm.RandomPartition(scores, weights, capacities, **options)
+
+
+# --- brute force ----------------------------------------------------------------------------
+
+
+@small
+def test_masses_marginals_and_mode_equal_enumeration(n: int, groups: int) -> None:
+    for scores, weights, capacities in cases(n, groups):
+        law = build(scores, weights, capacities)
+        exact = oracle(scores, weights, capacities)
+        possible = exact.log_mass > -math.inf
+        log_prob = law.log_prob(exact.values[possible])
+        assert abs(log_prob.exp().sum() - 1) < 1e-10
+        torch.testing.assert_close(log_prob, exact.log_mass[possible], rtol=0, atol=1e-9)
+        marginals = law.marginals()
+        torch.testing.assert_close(marginals, exact.mean(), rtol=0, atol=1e-9)
+        assert torch.equal(law.mean, marginals)
+        mode = law.mode
+        assert law.support.check(mode)
+        torch.testing.assert_close(law.log_prob(mode), exact.log_mass.max(), rtol=0, atol=1e-9)
+        if not possible.all():
+            quiet = build(scores, weights, capacities, validate_args=False)
+            assert (quiet.log_prob(exact.values[~possible]) == -math.inf).all()
+            assert not law.support.check(exact.values[~possible]).any()
+
+
+@small
+def test_single_precision_parameters(n: int, groups: int) -> None:
+    for scores, weights, capacities in cases(n, groups):
+        scores, weights = scores.float(), weights.float()
+        law = build(scores, weights, capacities)
+        exact = oracle(scores.double(), weights.double(), capacities)
+        possible = exact.log_mass > -math.inf
+        expected = exact.log_mass[possible]
+        found = law.log_prob(exact.values[possible].float()).double()
+        assert ((found - expected).abs() <= 1e-4 * expected.abs().clamp(min=1)).all()
+        assert (law.marginals().double() - exact.mean()).abs().max() < 1e-4
+        best = float(expected.max())
+        assert law.log_prob(law.mode).item() >= best - 1e-4 * max(1, abs(best))
+
+
+@small
+def test_bounds_sandwich_the_exact_value(n: int, groups: int) -> None:
+    for scores, weights, capacities in cases(n, groups):
+        law = build(scores, weights, capacities)
+        exact = oracle(scores, weights, capacities)
+        possible = exact.log_mass > -math.inf
+        values = exact.values[possible]
+        lower, upper = law.log_prob_bounds(values)
+        assert (lower <= exact.log_mass[possible] + 1e-9).all()
+        assert (upper >= exact.log_mass[possible] - 1e-9).all()
+        # and are the paper's: one compatible order below, n_k! times the likeliest above
+        for index in range(0, len(values), max(1, len(values) // 10)):
+            labels = values[index].argmax(0)
+            sizes = law.sizes.log_prob(values[index].sum(-1))
+            expected = oracles.bounds(scores, labels, sizes)
+            torch.testing.assert_close(lower[index], expected[0], rtol=0, atol=1e-9)
+            torch.testing.assert_close(upper[index], expected[1], rtol=0, atol=1e-9)
+
+
+def test_bounds_with_a_given_order() -> None:
+    scores, weights = parameters(5, 3, 1.0)
+    law = drpm.RandomPartition(scores, weights)
+    labels = torch.tensor([0, 2, 0, 2, 1])
+    value = oracles.to_matrix(labels, 3)
+    sizes = law.sizes.log_prob(value.sum(-1))
+    for fill in ([0, 2, 4, 1, 3], [2, 0, 4, 3, 1]):
+        order = torch.tensor(fill)
+        bounds = law.log_prob_bounds(value, order)
+        expected = oracles.bounds(scores, labels, sizes, order)
+        torch.testing.assert_close(bounds.lower, expected[0])
+        torch.testing.assert_close(bounds.upper, expected[1])
+        assert bounds.lower <= law.log_prob(value) <= bounds.upper
+    best = law.log_prob_bounds(value)
+    assert best.lower >= bounds.lower
+    assert best._fields == ("lower", "upper")
+
+
+def test_bounds_of_a_batch_with_the_orders_that_led_to_it() -> None:
+    scores = torch.randn(4, 1, 5, dtype=torch.float64, generator=generator())
+    weights = torch.randn(2, 3, dtype=torch.float64, generator=generator(1))
+    relaxed = drpm.RelaxedRandomPartition(1.0, scores, weights)
+    parts = relaxed.rsample_parts((6,), generator=generator(2))
+    law = relaxed.discrete
+    given_order = law.log_prob_bounds(parts.Y.detach(), parts.order)
+    free = law.log_prob_bounds(parts.Y.detach())
+    exact = law.log_prob(parts.Y.detach())
+    assert given_order.lower.shape == (6, 4, 2)
+    assert (given_order.lower <= free.lower + 1e-9).all()
+    assert (free.lower <= exact + 1e-9).all()
+    assert (exact <= free.upper + 1e-9).all()
+    torch.testing.assert_close(given_order.upper, free.upper)
+    expected = law.sizes.log_prob(parts.sizes.detach()) + law.order.log_prob(parts.order)
+    torch.testing.assert_close(given_order.lower, expected)
+
+
+def test_mode_is_not_the_two_modes_combined() -> None:
+    """The best sizes depend on the scores; a law that fills the size law's mode is wrong."""
+    different = 0
+    for seed in range(60):
+        scores, weights = parameters(6, 3, 1.0, seed)
+        law = drpm.RandomPartition(scores, weights)
+        mode = law.mode
+        if not torch.equal(mode.sum(-1), law.sizes.mode):
+            different += 1
+            fill = torch.repeat_interleave(torch.arange(3), law.sizes.mode.long())
+            combined = torch.zeros(6, dtype=torch.int64).scatter(0, law.order.mode, fill)
+            assert law.log_prob(mode) > law.log_prob(oracles.to_matrix(combined, 3))
+    assert different > 5
+
+
+def test_mode_of_two_groups_at_larger_n() -> None:
+    n = 12
+    scores, weights = parameters(n, 2, 1.0, 3)
+    law = drpm.RandomPartition(scores, weights)
+    sizes = oracles.fisher(n, weights)
+    lead = oracles.leading_set_log_probs(scores.numpy())
+    counts = np.array([bin(mask).count("1") for mask in range(1 << n)])
+    by_size = {int(v[0]): float(p) for v, p in zip(sizes.values, sizes.log_mass, strict=True)}
+    best = max(lead[mask] + by_size[int(counts[mask])] for mask in range(1 << n))
+    assert law.log_prob(law.mode).item() == pytest.approx(best, abs=1e-9)
+
+
+def test_mode_up_to_its_documented_limit() -> None:
+    scores, weights = parameters(300, 5, 2.0, 1)
+    law = drpm.RandomPartition(scores, weights)
+    best = law.log_prob(law.mode)
+    combined = drpm.RelaxedRandomPartition(1.0, scores, weights).mode
+    assert law.support.check(law.mode)
+    assert best >= law.log_prob(combined) - 1e-9
+    assert (law.log_prob(law.sample((50,), generator=generator())) <= best).all()
+    with pytest.raises(ValueError, match=r"mode.*512.*513"):
+        _ = drpm.RandomPartition(torch.zeros(513), torch.zeros(2)).mode
+
+
+# --- larger, against set recursion and fine quadrature --------------------------------------
+
+
+@pytest.mark.parametrize("scale", [0.5, 5.0, 50.0, 200.0, 400.0])
+@pytest.mark.parametrize("order", ["random", "sorted", "reversed"])
+def test_spread_scores_equal_the_recursion_over_sets(scale: float, order: str) -> None:
+    """Subsets of up to 12 elements, log-scores spread over hundreds of units."""
+    rng = np.random.default_rng(int(scale))
+    sizes = [12, 0, 9, 11, 1, 12]
+    scores = scale * rng.standard_normal(sum(sizes))
+    if order != "random":
+        scores = np.sort(scores) if order == "reversed" else -np.sort(-scores)
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    exact = oracles.fill_log_prob_by_subsets(scores, labels)
+    law = drpm.RandomPartition(
+        torch.tensor(scores, requires_grad=True), torch.zeros(len(sizes), dtype=torch.float64)
+    )
+    value = oracles.to_matrix(torch.tensor(labels), len(sizes))
+    log_prob = law.log_prob(value)
+    fill = (log_prob - law.sizes.log_prob(value.sum(-1))).item()
+    assert abs(fill - exact) < 1e-8
+    (grad,) = torch.autograd.grad(log_prob, law.log_scores)
+    assert torch.isfinite(grad).all()
+    assert abs(grad.sum()) < 1e-8  # a common factor of all scores changes nothing
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 20.0, 80.0, 300.0])
+def test_hundreds_of_elements_equal_fine_quadrature(scale: float) -> None:
+    rng = np.random.default_rng(1)
+    n, groups = 600, 5
+    scores = scale * rng.standard_normal(n)
+    law = drpm.RandomPartition(torch.tensor(scores), torch.tensor(rng.standard_normal(groups)))
+    values = [law.sample(generator=generator()), law.sample(generator=generator())]
+    values[1] = values[1][:, torch.randperm(n, generator=generator(3))]  # an unlikely one
+    for value in values:
+        labels = value.argmax(0).numpy()
+        exact = oracles.fill_log_prob_by_fine_quadrature(scores, labels)
+        fill = (law.log_prob(value) - law.sizes.log_prob(value.sum(-1))).item()
+        assert abs(fill - exact) < 1e-8 + 1e-12 * abs(exact)
+
+
+def test_gradient_of_spread_scores_equals_enumeration() -> None:
+    for scale in (1.0, 30.0, 200.0):
+        scores, weights = parameters(6, 3, scale, 5)
+        for labels in ([0, 1, 2, 0, 1, 2], [2, 2, 1, 0, 0, 1], [0, 0, 0, 0, 2, 2]):
+            value = oracles.to_matrix(torch.tensor(labels), 3)
+            leaves = [scores.clone().requires_grad_(), weights.clone().requires_grad_()]
+            found = torch.autograd.grad(drpm.RandomPartition(*leaves).log_prob(value), leaves)
+            copies = [scores.clone().requires_grad_(), weights.clone().requires_grad_()]
+            listed = oracles.random_partition(*copies)
+            code = int("".join(map(str, labels)), 3)
+            expected = torch.autograd.grad(listed.log_mass[code], copies)
+            for a, b in zip(found, expected, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("level", [0.0, 25.0])
+def test_equal_scores_closed_form(level: float) -> None:
+    n = 5_000
+    sizes = torch.tensor([1_700, 0, 1_250, 1, 2_049])
+    labels = torch.repeat_interleave(torch.arange(5), sizes)[
+        torch.randperm(n, generator=generator())
+    ]
+    weights = torch.linspace(-1, 1, 5, dtype=torch.float64)
+    law = drpm.RandomPartition(torch.full((n,), level, dtype=torch.float64), weights)
+    value = oracles.to_matrix(labels, 5)
+    closed = (
+        law.sizes.log_prob(sizes.double()).item()
+        + sum(math.lgamma(int(k) + 1) for k in sizes)
+        - math.lgamma(n + 1)
+    )
+    assert law.log_prob(value).item() == pytest.approx(closed, rel=1e-9)
+    single = drpm.RandomPartition(torch.full((n,), level), weights.float())
+    assert single.log_prob(value.float()).item() == pytest.approx(closed, rel=1e-5)
+
+
+@pytest.mark.parametrize("scale", [0.3, 2.0, 30.0])
+def test_marginals_of_twelve_elements(scale: float) -> None:
+    """Against rank probabilities summed over all sets of predecessors."""
+    scores, weights = parameters(12, 4, scale, 9)
+    capacities = [12, 3, 0, 7]
+    law = drpm.RandomPartition(scores, weights, torch.tensor(capacities))
+    exact = oracles.subset_marginals(scores.numpy(), oracles.fisher(12, weights, capacities))
+    np.testing.assert_allclose(law.marginals().numpy(), exact, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("n", "scale"), [(150, 0.0), (150, 1.0), (60, 100.0)])
+def test_marginals_at_moderate_n(n: int, scale: float) -> None:
+    """Sums over subsets and elements, and three elements against a fine quadrature."""
+    scores, weights = parameters(n, 3, scale, 4)
+    law = drpm.RandomPartition(scores, weights)
+    marginals = law.marginals()
+    assert (marginals >= -1e-12).all()
+    torch.testing.assert_close(marginals.sum(0), torch.ones(n).double(), rtol=0, atol=1e-9)
+    torch.testing.assert_close(marginals.sum(1), law.sizes.mean, rtol=0, atol=1e-8)
+    sizes = oracles.fisher(n, weights)
+    at_rank = oracles.subset_at_rank(sizes)
+    for element in (0, n // 2, int(scores.argmax())):
+        ranks = oracles.rank_probabilities_by_quadrature(scores.numpy(), element)
+        np.testing.assert_allclose(
+            marginals[:, element].numpy(), at_rank @ ranks, rtol=0, atol=1e-9
+        )
+    order = scores.argsort(descending=True)
+    assert (marginals[0, order].diff() <= 1e-9).all()  # higher scores come earlier
+
+
+@settings(max_examples=30)
+@given(
+    scores=st.lists(st.floats(-300, 300), min_size=1, max_size=5),
+    weights=st.lists(st.floats(-300, 300), min_size=1, max_size=3),
+)
+def test_any_parameters_give_a_law(scores: list[float], weights: list[float]) -> None:
+    s, w = torch.tensor(scores, dtype=torch.float64), torch.tensor(weights, dtype=torch.float64)
+    law = drpm.RandomPartition(s, w)
+    exact = oracles.random_partition(s, w)
+    found = law.log_prob(exact.values)
+    torch.testing.assert_close(found, exact.log_mass, rtol=1e-12, atol=1e-8)
+    torch.testing.assert_close(law.marginals(), exact.mean(), rtol=0, atol=1e-8)
+    torch.testing.assert_close(law.log_prob(law.mode), found.max(), rtol=0, atol=1e-8)
+
+
+# --- boundaries -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [1, 2, 1, 2],  # first subset empty
+        [0, 2, 0, 2],  # middle
+        [0, 1, 0, 1],  # last
+        [1, 1, 1, 1],  # all but the middle
+        [2, 2, 2, 2],
+        [0, 0, 0, 0],
+    ],
+)
+@pytest.mark.parametrize("scale", [1.0, 50.0])
+def test_empty_subsets(labels: list[int], scale: float) -> None:
+    scores, weights = parameters(4, 3, scale, 2)
+    leaves = (scores.requires_grad_(), weights.requires_grad_())
+    law = drpm.RandomPartition(*leaves)
+    exact = oracles.random_partition(scores.detach(), weights.detach())
+    log_prob = law.log_prob(oracles.to_matrix(torch.tensor(labels), 3))
+    code = int("".join(map(str, labels)), 3)
+    torch.testing.assert_close(log_prob.detach(), exact.log_mass[code], rtol=0, atol=1e-9)
+    for grad in torch.autograd.grad(log_prob, leaves):
+        assert torch.isfinite(grad).all()
+
+
+def test_one_element() -> None:
+    weights = torch.randn(4, dtype=torch.float64, generator=generator())
+    law = drpm.RandomPartition(torch.zeros(1, dtype=torch.float64), weights)
+    torch.testing.assert_close(law.marginals()[:, 0], weights.softmax(0))
+    torch.testing.assert_close(
+        law.log_prob(torch.eye(4).double().unsqueeze(-1)), weights.log_softmax(0)
+    )
+    assert law.mode[:, 0].argmax() == weights.argmax()
+
+
+def test_one_group() -> None:
+    law = drpm.RandomPartition(torch.randn(6), torch.randn(1))
+    assert torch.equal(law.sample(), torch.ones(1, 6))
+    assert torch.equal(law.mode, torch.ones(1, 6))
+    torch.testing.assert_close(law.marginals(), torch.ones(1, 6))
+    assert abs(law.log_prob(torch.ones(1, 6))) < 1e-6
+    assert abs(law.entropy(num_samples=3)) < 1e-6
+
+
+def test_fewer_elements_than_groups() -> None:
+    scores, weights = parameters(2, 7, 3.0)
+    law = drpm.RandomPartition(scores, weights)
+    exact = oracles.random_partition(scores, weights)
+    torch.testing.assert_close(law.log_prob(exact.values), exact.log_mass, rtol=0, atol=1e-9)
+    torch.testing.assert_close(law.marginals(), exact.mean(), rtol=0, atol=1e-9)
+    assert law.support.check(law.sample((100,))).all()
+
+
+def test_the_two_laws_are_exposed() -> None:
+    scores, weights = parameters(5, 3, 1.0)
+    law = drpm.RandomPartition(scores, weights, torch.tensor([5, 2, 5]))
+    assert isinstance(law.sizes, drpm.FisherHypergeometric)
+    assert isinstance(law.order, drpm.PlackettLuce)
+    assert torch.equal(law.order.log_scores, scores)
+    assert law.sizes.total_count == 5
+    assert law.sizes.capacities.tolist() == [5.0, 2.0, 5.0]
+
+
+# --- samples --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "groups", "scale", "capacities"),
+    [(4, 3, 0.5, None), (5, 2, 2.0, None), (4, 3, 1.0, [2, 0, 3]), (3, 4, 1.0, None)],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_samples_follow_the_law(
+    n: int, groups: int, scale: float, capacities: list[int] | None, dtype: torch.dtype
+) -> None:
+    scores, weights = parameters(n, groups, scale, 6)
+    scores, weights = scores.to(dtype), weights.to(dtype)
+    tensor = None if capacities is None else torch.tensor(capacities)
+    exact = oracle(scores.double(), weights.double(), tensor)
+    samples = drpm.RandomPartition(scores, weights, tensor).sample((DRAWS,), generator=generator(1))
+    counts = oracles.count_values(samples, exact.values)
+    assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM
+
+
+def test_sample_frequencies_equal_marginals_at_moderate_n() -> None:
+    scores, weights = parameters(60, 4, 1.0, 6)
+    law = drpm.RandomPartition(scores, weights)
+    draws = 5_000
+    found = law.sample((draws,), generator=generator()).mean(0)
+    marginals = law.marginals()
+    error = (marginals * (1 - marginals) / draws).sqrt()
+    assert ((found - marginals).abs() <= ERRORS * error + ERRORS**2 / draws).all()
+
+
+# --- gradients ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("capacities", [None, [3, 0, 2], [2, 1, 1]], ids=str)
+def test_gradcheck(capacities: list[int] | None) -> None:
+    scores, weights = parameters(4, 3, 1.0, 8)
+    tensor = None if capacities is None else torch.tensor(capacities)
+    values = oracles.random_partition(scores, weights, capacities)
+    inside = values.values[values.log_mass > -math.inf][::5]
+    leaves = (scores.requires_grad_(), weights.requires_grad_())
+
+    def law(s: Tensor, w: Tensor) -> drpm.RandomPartition:
+        return drpm.RandomPartition(s, w, tensor)
+
+    assert gradcheck(lambda s, w: law(s, w).log_prob(inside), leaves)
+    assert gradcheck(lambda s, w: tuple(law(s, w).log_prob_bounds(inside)), leaves)
+    assert gradcheck(lambda s, w: law(s, w).marginals(), leaves)
+
+
+def test_second_derivatives() -> None:
+    """Not promised by the contract for every method, but log_prob must not be silently wrong."""
+    scores, weights = parameters(4, 3, 1.0, 8)
+    leaves = (scores.requires_grad_(), weights.requires_grad_())
+    value = oracles.to_matrix(torch.tensor([0, 2, 1, 0]), 3)
+    assert torch.autograd.gradgradcheck(
+        lambda s, w: drpm.RandomPartition(s, w).log_prob(value), leaves
+    )
+
+
+# --- entropy --------------------------------------------------------------------------------
+
+
+def unseen(exact: oracles.Enumeration, statistic: Tensor, draws: int) -> float:
+    """What values too rare to be drawn may contribute to an expectation."""
+    rare = (exact.mass * draws < 50) & (exact.mass > 0)
+    return 5 * float((exact.mass[rare] * statistic[rare].abs()).sum())
+
+
+@pytest.mark.parametrize(
+    ("n", "groups", "scale"), [(4, 2, 0.5), (5, 3, 1.0), (6, 4, 3.0), (6, 3, 50.0)]
+)
+def test_entropy_within_five_standard_errors(n: int, groups: int, scale: float) -> None:
+    scores, weights = parameters(n, groups, scale, 3)
+    exact = oracles.random_partition(scores, weights)
+    law = drpm.RandomPartition(scores, weights)
+    repeats, draws = 40, 200
+    found = torch.stack(
+        [law.entropy(num_samples=draws, generator=generator(r)) for r in range(repeats)]
+    )
+    error = found.std() / math.sqrt(repeats)
+    slack = unseen(exact, exact.log_mass, repeats * draws) + 1e-9
+    assert abs(found.mean() - exact.entropy()) <= ERRORS * error + slack
+
+
+@pytest.mark.parametrize(("n", "groups", "scale"), [(4, 2, 0.5), (5, 3, 1.0), (5, 4, 2.0)])
+def test_gradient_of_the_entropy_within_five_standard_errors(
+    n: int, groups: int, scale: float
+) -> None:
+    scores, weights = parameters(n, groups, scale, 3)
+    leaves = (scores.requires_grad_(), weights.requires_grad_())
+    expected = torch.cat(torch.autograd.grad(oracles.random_partition(*leaves).entropy(), leaves))
+    found = []
+    for r in range(60):
+        entropy = drpm.RandomPartition(*leaves).entropy(num_samples=200, generator=generator(r))
+        found.append(torch.cat(torch.autograd.grad(entropy, leaves)))
+    draws = torch.stack(found)
+    error = draws.std(0) / math.sqrt(len(draws))
+    assert ((draws.mean(0) - expected).abs() <= ERRORS * error + 1e-9).all()
+    assert expected.abs().max() > 10 * error.max()  # the test can tell zero from right
+
+
+# --- other laws through the same interface --------------------------------------------------
+
+
+class Multinomial(drpm.SizeLaw):
+    """Sizes as counts of independent draws: what a user writes to add a size law."""
+
+    has_enumerate_support = True
+    arg_constraints: ClassVar = {"logits": constraints.real_vector}
+
+    def __init__(self, total_count: int, logits: Tensor, validate_args: bool | None = None) -> None:
+        self.total_count = total_count
+        self.logits = logits.log_softmax(-1)
+        super().__init__(logits.shape[:-1], logits.shape[-1:], validate_args)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.logits.dtype
+
+    @property
+    def support(self) -> constraints.Constraint:
+        capacities = torch.full_like(self.logits, self.total_count, dtype=torch.float64)
+        return drpm.FisherHypergeometric(self.total_count, self.logits, capacities).support
+
+    def expand(self, batch_shape: torch.Size, _instance: object = None) -> Multinomial:
+        logits = self.logits.expand(*batch_shape, self.logits.shape[-1])
+        return Multinomial(self.total_count, logits, self._validate_args)
+
+    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        groups = self.logits.shape[-1]
+        flat = self.logits.exp().expand(*shape, *self.logits.shape).reshape(-1, groups)
+        draws = torch.multinomial(flat, self.total_count, replacement=True, generator=generator)
+        counts = torch.nn.functional.one_hot(draws, groups).sum(-2)
+        return counts.to(self.logits.dtype).reshape(*shape, *self.logits.shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        counts = math.lgamma(self.total_count + 1) - torch.lgamma(value + 1).sum(-1)
+        return counts + (value * self.logits).sum(-1)
+
+    def entropy(self) -> Tensor:
+        log_prob = self.log_prob(self.enumerate_support())
+        return -(log_prob.exp() * log_prob).sum(0)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        capacities = [self.total_count] * self.logits.shape[-1]
+        values = oracles.size_vectors(self.total_count, capacities).to(self.logits.dtype)
+        values = values.reshape(len(values), *[1] * len(self.batch_shape), -1)
+        return values.expand(-1, *self.batch_shape, -1) if expand else values
+
+    def boundary_survival(self) -> Tensor:
+        return enumerated_boundary_survival(self)
+
+    def best_sizes(self, block_log_probs: Tensor) -> Tensor:
+        return enumerated_best_sizes(self, block_log_probs)
+
+
+@pytest.mark.parametrize(("n", "groups", "scale"), [(4, 3, 1.0), (5, 2, 5.0), (1, 3, 1.0)])
+def test_a_multinomial_size_law_plugs_in(n: int, groups: int, scale: float) -> None:
+    scores, logits = parameters(n, groups, scale, 7)
+    leaves = (scores.requires_grad_(), logits.requires_grad_())
+    law = drpm.RandomPartition.from_laws(Multinomial(n, logits), drpm.PlackettLuce(scores))
+    exact = oracles.partition(scores, oracles.multinomial(n, logits))
+    assert law.batch_shape == ()
+    assert law.event_shape == (groups, n)
+    torch.testing.assert_close(law.log_prob(exact.values), exact.log_mass, rtol=0, atol=1e-9)
+    torch.testing.assert_close(law.marginals(), exact.mean(), rtol=0, atol=1e-9)
+    torch.testing.assert_close(law.log_prob(law.mode), exact.log_mass.max(), rtol=0, atol=1e-9)
+    found = torch.autograd.grad(law.log_prob(exact.values[-2]), leaves)
+    expected = torch.autograd.grad(exact.log_mass[-2], leaves)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-8)
+    samples = law.sample((DRAWS,), generator=generator(4))
+    counts = oracles.count_values(samples, exact.values)
+    assert oracles.chi_square_p_value(counts, exact.mass.detach().numpy()) > FALSE_ALARM
+    bounds = law.log_prob_bounds(exact.values)
+    assert (bounds.lower <= exact.log_mass + 1e-9).all()
+    assert (bounds.upper >= exact.log_mass - 1e-9).all()
+    estimates = torch.stack(
+        [law.entropy(num_samples=100, generator=generator(r)) for r in range(40)]
+    )
+    error = estimates.std() / math.sqrt(40)
+    assert abs(estimates.mean() - exact.entropy()) <= ERRORS * error + 1e-6
+
+
+def test_plugged_in_laws_broadcast_and_expand() -> None:
+    logits = torch.randn(3, 2, dtype=torch.float64, generator=generator())
+    scores = torch.randn(4, 1, 3, dtype=torch.float64, generator=generator(1))
+    law = drpm.RandomPartition.from_laws(Multinomial(3, logits), drpm.PlackettLuce(scores))
+    assert law.batch_shape == (4, 3)
+    wide = law.expand((2, 4, 3))
+    value = wide.sample((5,), generator=generator(2))
+    assert value.shape == (5, 2, 4, 3, 2, 3)
+    log_prob = wide.log_prob(value)
+    torch.testing.assert_close(log_prob, law.log_prob(value))
+    for a in range(4):
+        for b in range(3):
+            exact = oracles.partition(scores[a, 0], oracles.multinomial(3, logits[b]))
+            labels = value[0, 0, a, b].argmax(0)
+            code = int("".join(map(str, labels.tolist())), 2)
+            torch.testing.assert_close(log_prob[0, 0, a, b], exact.log_mass[code])
+            torch.testing.assert_close(law.mean[a, b], exact.mean())
+    twin = copy.deepcopy(law)
+    assert torch.equal(twin.log_prob(value), law.log_prob(value))
+
+
+def test_laws_over_different_numbers_of_elements_are_refused() -> None:
+    sizes, order = Multinomial(4, torch.zeros(3)), drpm.PlackettLuce(torch.zeros(5))
+    with pytest.raises(ValueError, match=r"sizes.*5.*4"):
+        drpm.RandomPartition.from_laws(sizes, order)
+
+
+def test_a_law_that_lacks_a_method_cannot_be_built() -> None:
+    class Incomplete(drpm.SizeLaw):
+        pass
+
+    with pytest.raises(TypeError, match="abstract"):
+        Incomplete(torch.Size(), torch.Size([3]), None)

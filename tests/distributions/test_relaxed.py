@@ -1,0 +1,482 @@
+"""The reparameterised laws: exact when hard, in their limits when soft, dense when small."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+
+import drpm
+from tests import oracles
+
+FALSE_ALARM = 1e-4  # chance that one test of samples fails although the law is right
+DRAWS = 20_000
+TEMPERATURES = [0.1, 1.0, 5.0]
+SORTS = ["neuralsort", "softsort", "sinkhorn"]
+any_temperature = pytest.mark.parametrize("temperature", TEMPERATURES)
+any_sort = pytest.mark.parametrize("sort", SORTS)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def parameters(n: int, groups: int, scale: float = 1.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    noise = torch.randn(n + groups, dtype=torch.float64, generator=generator(seed))
+    return scale * noise[:n], scale * noise[n:]
+
+
+def fill(order: Tensor, sizes: Tensor) -> Tensor:
+    """The matrix whose subsets take the ordered elements one after the other."""
+    *batch, n = order.shape
+    groups = sizes.shape[-1]
+    out = torch.zeros(*batch, groups, n, dtype=sizes.dtype)
+    ends = sizes.cumsum(-1)
+    rank = torch.arange(n, dtype=sizes.dtype)
+    subset = (rank.unsqueeze(-1) >= ends.unsqueeze(-2)).sum(-1)
+    labels = torch.zeros_like(order).scatter(-1, order, subset.expand_as(order))
+    return out.scatter(-2, labels.unsqueeze(-2), 1.0)
+
+
+# --- hard samples follow the discrete law ----------------------------------------------------
+
+
+@any_temperature
+def test_hard_partitions_follow_the_discrete_law(temperature: float) -> None:
+    scores, weights = parameters(4, 3, 1.0, 3)
+    exact = oracles.random_partition(scores, weights)
+    law = drpm.RelaxedRandomPartition(temperature, scores, weights)
+    samples = law.rsample((DRAWS,), generator=generator(1))
+    counts = oracles.count_values(samples, exact.values)
+    assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM
+
+
+@any_temperature
+def test_hard_sizes_follow_the_discrete_law(temperature: float) -> None:
+    weights = parameters(1, 4, 1.0, 3)[1]
+    capacities = [6, 2, 0, 5]
+    exact = oracles.fisher(6, weights, capacities)
+    law = drpm.RelaxedFisherHypergeometric(temperature, 6, weights, torch.tensor(capacities))
+    samples = law.rsample((DRAWS,), generator=generator(1))
+    counts = oracles.count_values(samples, exact.values)
+    assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM
+    exact = oracles.fisher(90, weights[:2])  # large enough for a window of sizes
+    law = drpm.RelaxedFisherHypergeometric(temperature, 90, weights[:2])
+    samples = law.rsample((DRAWS,), generator=generator(2))
+    counts = oracles.count_values(samples, exact.values)
+    assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM
+
+
+@any_temperature
+@any_sort
+def test_hard_orders_follow_the_discrete_law(temperature: float, sort: str) -> None:
+    scores = parameters(4, 1, 1.0, 3)[0]
+    exact = oracles.plackett_luce(scores)
+    law = drpm.RelaxedPlackettLuce(temperature, scores, sort=sort)
+    samples = law.rsample((DRAWS,), generator=generator(1))
+    assert torch.equal(samples.sum(-1), torch.ones(DRAWS, 4).double())
+    assert torch.equal(samples.sum(-2), torch.ones(DRAWS, 4).double())
+    counts = oracles.count_values(samples.argmax(-1), exact.values)
+    assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM
+
+
+@any_sort
+@pytest.mark.parametrize("window", ["one-hot", "sigmoid"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_hard_values_are_exactly_one_hot(sort: str, window: str, dtype: torch.dtype) -> None:
+    scores, weights = (t.to(dtype) for t in parameters(12, 4, 2.0))
+    for temperature in TEMPERATURES:
+        law = drpm.RelaxedRandomPartition(temperature, scores, weights, sort=sort, window=window)
+        for value in (law.rsample((50,)), law.sample((50,)), law.mode):
+            assert ((value == 0) | (value == 1)).all()
+            assert (value.sum(-2) == 1).all()
+            assert law.discrete.support.check(value).all()
+
+
+def test_hard_samples_of_ties_are_still_partitions() -> None:
+    """Equal scores without noise: the order breaks ties, the columns stay one-hot."""
+    law = drpm.RelaxedRandomPartition(0.5, torch.zeros(9), torch.zeros(3))
+    assert law.discrete.support.check(law.mode)
+    assert law.mode.sum(-1).tolist() == law.discrete.sizes.mode.tolist()
+
+
+# --- parts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", ["both", "order", "none"])
+@pytest.mark.parametrize("hard", [True, False, "sizes"])
+def test_parts_belong_together(noise: str, hard: bool | str) -> None:
+    scores, weights = parameters(8, 3)
+    law = drpm.RelaxedRandomPartition(0.3, scores, weights, hard=hard)
+    parts = law.rsample_parts((40,), noise=noise, generator=generator())
+    assert parts._fields == ("Y", "sizes", "order")
+    assert parts.Y.shape == (40, 3, 8)
+    assert parts.order.shape == (40, 8)
+    assert parts.order.dtype == torch.int64
+    assert parts.sizes.expand(40, 3).shape == (40, 3)
+    assert (parts.order.sort(-1).values == torch.arange(8)).all()
+    torch.testing.assert_close(
+        parts.sizes.sum(-1), torch.full(parts.sizes.shape[:-1], 8.0).double()
+    )
+    if hard:
+        assert (parts.sizes == parts.sizes.round()).all()
+        assert law.discrete.sizes.support.check(parts.sizes).all()
+    if hard is True:
+        assert torch.equal(parts.Y, fill(parts.order, parts.sizes.expand(40, 3)))
+    sorted_scores = scores.argsort(descending=True)
+    if noise == "none":
+        assert (parts.order == sorted_scores).all()
+    else:
+        assert parts.order.unique(dim=0).shape[0] > 1
+    if noise != "both" and hard:
+        assert (parts.sizes == law.discrete.sizes.mode).all()
+    if noise == "both" and hard:
+        assert parts.sizes.unique(dim=0).shape[0] > 1
+
+
+def test_order_noise_follows_plackett_luce() -> None:
+    scores, weights = parameters(4, 2)
+    law = drpm.RelaxedRandomPartition(2.0, scores, weights)
+    parts = law.rsample_parts((DRAWS,), noise="order", generator=generator(5))
+    exact = oracles.plackett_luce(scores)
+    counts = oracles.count_values(parts.order, exact.values)
+    assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM
+
+
+def test_parts_of_a_batch() -> None:
+    scores = torch.randn(4, 1, 6, dtype=torch.float64, generator=generator())
+    weights = torch.randn(2, 3, dtype=torch.float64, generator=generator(1))
+    law = drpm.RelaxedRandomPartition(1.0, scores, weights)
+    for noise in ("both", "order", "none"):
+        parts = law.rsample_parts((5,), noise=noise)
+        assert parts.Y.shape == (5, 4, 2, 3, 6)
+        assert parts.order.shape == (5, 4, 2, 6)
+        assert parts.sizes.expand(5, 4, 2, 3).shape == (5, 4, 2, 3)
+
+
+@pytest.mark.parametrize("hard", [True, False, "sizes"])
+def test_rsample_is_the_first_of_the_parts(hard: bool | str) -> None:
+    scores, weights = parameters(6, 3)
+    law = drpm.RelaxedRandomPartition(0.5, scores, weights, hard=hard)
+    value = law.rsample((7,), generator=generator(2))
+    assert torch.equal(value, law.rsample_parts((7,), generator=generator(2)).Y)
+    assert torch.equal(value.detach(), law.sample((7,), generator=generator(2)))
+
+
+# --- the noise-free mode ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [0.3, 3.0, 50.0])
+@any_temperature
+def test_hard_mode_combines_the_two_modes(scale: float, temperature: float) -> None:
+    """Many groups too: the mode of one conditional after the other is not the law's mode."""
+    for seed, groups in enumerate((2, 3, 5, 12)):
+        scores, weights = parameters(30, groups, scale, seed)
+        law = drpm.RelaxedRandomPartition(temperature, scores, weights)
+        sizes = drpm.FisherHypergeometric(30, weights)
+        relaxed = drpm.RelaxedFisherHypergeometric(temperature, 30, weights)
+        best = sizes.log_prob(sizes.mode)
+        for value in (law.mode.sum(-1), relaxed.mode):
+            assert sizes.log_prob(value).item() == pytest.approx(best.item(), abs=1e-9)
+        order = scores.argsort(descending=True)
+        assert torch.equal(law.mode, fill(order, law.mode.sum(-1)))
+        permutation = drpm.RelaxedPlackettLuce(temperature, scores).mode
+        assert torch.equal(permutation.argmax(-1), order)
+
+
+def test_mode_is_differentiable_and_noise_free() -> None:
+    leaves = tuple(t.requires_grad_() for t in parameters(7, 3))
+    for hard in (True, False, "sizes"):
+        law = drpm.RelaxedRandomPartition(0.8, *leaves, hard=hard)
+        before = torch.get_rng_state()
+        mode = law.mode
+        assert torch.equal(torch.get_rng_state(), before)
+        weights = torch.randn(3, 7, dtype=torch.float64, generator=generator())
+        for grad in torch.autograd.grad((mode * weights).sum(), leaves):
+            assert torch.isfinite(grad).all()
+            assert grad.abs().max() > 1e-6
+
+
+# --- soft samples ---------------------------------------------------------------------------
+
+
+@any_sort
+def test_soft_partitions_approach_the_hard_ones(sort: str) -> None:
+    scores, weights = parameters(6, 3, 1.0, 4)
+
+    def draw(temperature: float, hard: bool | str) -> Tensor:
+        law = drpm.RelaxedRandomPartition(temperature, scores, weights, hard=hard, sort=sort)
+        return law.rsample((100,), generator=generator(6))
+
+    hard = draw(1.0, True)
+    for soft_kind in (False, "sizes"):
+        gaps = [
+            (draw(temperature, soft_kind) - hard).abs().mean().item()
+            for temperature in (3.0, 0.3, 0.03, 1e-3, 1e-5)
+        ]
+        assert gaps == sorted(gaps, reverse=True)
+        assert gaps[0] > 0.1
+        assert gaps[-1] < 1e-3
+
+
+def test_soft_sizes_approach_the_hard_ones() -> None:
+    weights = parameters(1, 4)[1]
+
+    def draw(temperature: float, hard: bool) -> Tensor:
+        law = drpm.RelaxedFisherHypergeometric(temperature, 9, weights, hard=hard)
+        return law.rsample((200,), generator=generator(6))
+
+    hard = draw(1.0, True)
+    assert torch.equal(hard, draw(0.01, True))  # the temperature does not move hard draws
+    gaps = [(draw(t, False) - hard).abs().mean().item() for t in (3.0, 0.3, 0.03, 1e-3, 1e-5)]
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[0] > 0.1
+    assert gaps[-1] < 1e-3
+
+
+@any_sort
+def test_soft_orders_approach_the_hard_ones(sort: str) -> None:
+    scores = parameters(6, 1)[0]
+
+    def draw(temperature: float, hard: bool) -> Tensor:
+        law = drpm.RelaxedPlackettLuce(temperature, scores, hard=hard, sort=sort)
+        return law.rsample((100,), generator=generator(6))
+
+    hard = draw(1.0, True)
+    gaps = [(draw(t, False) - hard).abs().mean().item() for t in (3.0, 0.3, 0.03, 1e-3, 1e-5)]
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[0] > 0.05
+    assert gaps[-1] < 1e-3
+
+
+@any_sort
+@any_temperature
+def test_soft_values_are_stochastic(sort: str, temperature: float) -> None:
+    """Rows of a relaxed order sum to 1; those of Y to the sizes; everything is non-negative."""
+    scores, weights = parameters(9, 4, 2.0)
+    order = drpm.RelaxedPlackettLuce(temperature, scores, hard=False, sort=sort).rsample((20,))
+    ones = torch.ones(20, 9, dtype=torch.float64)
+    assert (order >= 0).all()
+    balanced = 1e-2 if sort == "sinkhorn" else 1e-6  # Sinkhorn's columns are exact, rows nearly
+    torch.testing.assert_close(order.sum(-1), ones, rtol=0, atol=balanced)
+    if sort == "sinkhorn":
+        torch.testing.assert_close(order.sum(-2), ones, rtol=0, atol=1e-6)
+    for hard in (False, "sizes"):
+        law = drpm.RelaxedRandomPartition(temperature, scores, weights, hard=hard, sort=sort)
+        parts = law.rsample_parts((20,))
+        assert (parts.Y >= -1e-12).all()
+        torch.testing.assert_close(parts.Y.sum(-1), parts.sizes, rtol=0, atol=10 * balanced)
+        if sort == "sinkhorn":
+            torch.testing.assert_close(parts.Y.sum(-2), ones, rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            parts.sizes.sum(-1), torch.full((20,), 9.0).double(), rtol=0, atol=1e-9
+        )
+    sizes = drpm.RelaxedFisherHypergeometric(temperature, 9, weights, hard=False).rsample((20,))
+    assert (sizes >= -1e-12).all()
+    torch.testing.assert_close(sizes.sum(-1), torch.full((20,), 9.0).double())
+
+
+@any_sort
+def test_soft_rows_peak_at_the_drawn_order(sort: str) -> None:
+    scores = parameters(7, 1, 3.0)[0]
+    hard = drpm.RelaxedPlackettLuce(0.2, scores, sort=sort).rsample((30,), generator=generator())
+    soft = drpm.RelaxedPlackettLuce(0.2, scores, hard=False, sort=sort).rsample(
+        (30,), generator=generator()
+    )
+    if sort == "sinkhorn":
+        return  # balanced rows need not peak at their own element
+    assert torch.equal(soft.argmax(-1), hard.argmax(-1))
+
+
+# --- the noise-free path against the textbook -------------------------------------------------
+
+
+def spread(kind: str, n: int, seed: int = 0) -> Tensor:
+    noise = torch.randn(n, dtype=torch.float64, generator=generator(seed))
+    return {
+        "random": noise,
+        "tied": noise.round(),
+        "equal": torch.zeros_like(noise),
+        "spread": 100 * noise,
+        "clustered": 40 * noise.sign() + 0.01 * noise,
+    }[kind]
+
+
+DENSE = {"neuralsort": oracles.neuralsort, "softsort": oracles.softsort}
+
+
+@pytest.mark.parametrize("kind", ["random", "tied", "equal", "spread", "clustered"])
+@pytest.mark.parametrize("sort", ["neuralsort", "softsort"])
+@pytest.mark.parametrize("n", [1, 2, 7, 64, 515])
+def test_partition_equals_the_dense_textbook(kind: str, sort: str, n: int) -> None:
+    """Y = alpha P with hard sizes: values and gradients, however it is evaluated."""
+    base, weights = spread(kind, n), torch.linspace(-0.5, 0.5, 5, dtype=torch.float64)
+    cotangent = torch.randn(5, n, dtype=torch.float64, generator=generator(1))
+    for temperature in (0.05, 1.0, 20.0):
+        scores = base.clone().requires_grad_()
+        law = drpm.RelaxedRandomPartition(temperature, scores, weights, hard="sizes", sort=sort)
+        found = law.mode
+        (grad,) = torch.autograd.grad((found * cotangent).sum(), scores)
+        copy = base.clone().requires_grad_()
+        dense = DENSE[sort](copy, temperature)
+        subset = torch.repeat_interleave(torch.arange(5), law.discrete.sizes.mode.long())
+        rows = oracles.to_matrix(subset, 5) @ dense
+        (expected,) = torch.autograd.grad((rows * cotangent).sum(), copy)
+        torch.testing.assert_close(found, rows, rtol=0, atol=1e-9)
+        if kind in ("random", "spread"):
+            torch.testing.assert_close(grad, expected, rtol=1e-9, atol=1e-8)
+        assert torch.isfinite(grad).all()
+        single = drpm.RelaxedRandomPartition(
+            temperature, base.float(), weights.float(), hard="sizes", sort=sort
+        ).mode
+        if temperature >= 1 and kind != "spread":
+            rounded = oracles.to_matrix(subset, 5) @ DENSE[sort](base.float().double(), temperature)
+            assert (single.double() - rounded).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["random", "tied", "equal", "spread"])
+@pytest.mark.parametrize("sort", ["neuralsort", "softsort"])
+def test_order_equals_the_dense_textbook(kind: str, sort: str) -> None:
+    base = torch.stack([spread(kind, 9, seed) for seed in range(4)])
+    cotangent = torch.randn(4, 9, 9, dtype=torch.float64, generator=generator(1))
+    for temperature in (0.1, 1.0, 10.0):
+        scores, copy = base.clone().requires_grad_(), base.clone().requires_grad_()
+        found = drpm.RelaxedPlackettLuce(temperature, scores, hard=False, sort=sort).mode
+        dense = DENSE[sort](copy, temperature)
+        torch.testing.assert_close(found, dense, rtol=0, atol=1e-10)
+        if kind in ("random", "spread"):
+            (grad,) = torch.autograd.grad((found * cotangent).sum(), scores)
+            (expected,) = torch.autograd.grad((dense * cotangent).sum(), copy)
+            torch.testing.assert_close(grad, expected, rtol=1e-9, atol=1e-9)
+
+
+# --- gradients ------------------------------------------------------------------------------
+
+
+@any_sort
+@pytest.mark.parametrize("hard", [False, "sizes"])
+@pytest.mark.parametrize("window", ["one-hot", "sigmoid"])
+def test_gradcheck_of_soft_partitions(sort: str, hard: bool | str, window: str) -> None:
+    scores, weights = parameters(5, 3, 1.0, 2)
+    leaves = (scores.requires_grad_(), weights.requires_grad_())
+
+    def draw(s: Tensor, w: Tensor) -> Tensor:
+        law = drpm.RelaxedRandomPartition(0.9, s, w, hard=hard, sort=sort, window=window)
+        return law.rsample((2,), generator=generator(3))
+
+    def mode(s: Tensor, w: Tensor) -> Tensor:
+        return drpm.RelaxedRandomPartition(0.9, s, w, hard=hard, sort=sort, window=window).mode
+
+    for function in (draw, mode):
+        if hard == "sizes":  # the sizes are straight-through: only the scores have a true slope
+            assert gradcheck(lambda s, f=function: f(s, weights.detach()), leaves[:1])
+        else:
+            assert gradcheck(function, leaves)
+
+
+@any_sort
+def test_gradcheck_of_soft_orders(sort: str) -> None:
+    scores = parameters(5, 1)[0].requires_grad_()
+
+    def law(s: Tensor) -> drpm.RelaxedPlackettLuce:
+        return drpm.RelaxedPlackettLuce(0.9, s, hard=False, sort=sort)
+
+    assert gradcheck(lambda s: law(s).rsample((2,), generator=generator()), (scores,))
+    assert gradcheck(lambda s: law(s).mode, (scores,))
+
+
+def test_gradcheck_of_soft_sizes() -> None:
+    weights = parameters(1, 4)[1].requires_grad_()
+
+    def law(w: Tensor) -> drpm.RelaxedFisherHypergeometric:
+        return drpm.RelaxedFisherHypergeometric(0.9, 7, w, torch.tensor([7, 2, 0, 6]), hard=False)
+
+    assert gradcheck(lambda w: law(w).rsample((2,), generator=generator()), (weights,))
+    assert gradcheck(lambda w: law(w).mode, (weights,))
+
+
+@pytest.mark.parametrize("noise", ["both", "none"])
+def test_hard_gradients_are_those_of_the_soft_sample(noise: str) -> None:
+    """Straight-through: the forward is the partition, the backward the relaxation's."""
+    leaves = tuple(t.requires_grad_() for t in parameters(7, 3))
+    cotangent = torch.randn(4, 3, 7, dtype=torch.float64, generator=generator(1))
+    grads = []
+    for hard in (True, False):
+        law = drpm.RelaxedRandomPartition(0.6, *leaves, hard=hard)
+        value = law.rsample_parts((4,), noise=noise, generator=generator(2)).Y
+        grads.append(torch.autograd.grad((value * cotangent).sum(), leaves))
+    torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+@any_sort
+def test_gradients_stay_finite(scale: float, sort: str) -> None:
+    """Scores and weights over hundreds of units, cold and warm, in both precisions."""
+    for dtype in (torch.float32, torch.float64):
+        for temperature in (1e-3, 1.0, 100.0):
+            for hard in (True, False, "sizes"):
+                leaves = tuple(t.to(dtype).requires_grad_() for t in parameters(20, 4, scale))
+                law = drpm.RelaxedRandomPartition(temperature, *leaves, hard=hard, sort=sort)
+                value = law.rsample((5,), generator=generator())
+                cotangent = torch.randn(value.shape, dtype=dtype, generator=generator(1))
+                assert torch.isfinite(value).all()
+                for grad in torch.autograd.grad((value * cotangent).sum(), leaves):
+                    assert torch.isfinite(grad).all()
+
+
+def test_temperature_may_be_a_tensor() -> None:
+    scores, weights = parameters(5, 3)
+    for hard in (True, False):
+        plain = drpm.RelaxedRandomPartition(0.4, scores, weights, hard=hard)
+        tensor = drpm.RelaxedRandomPartition(torch.tensor(0.4), scores, weights, hard=hard)
+        torch.testing.assert_close(
+            plain.rsample(generator=generator()),
+            tensor.rsample(generator=generator()),
+            rtol=1e-6,
+            atol=1e-6,
+        )
+
+
+def test_temperatures_of_a_batch() -> None:
+    """One temperature per law, with a gradient of its own."""
+    scores, weights = parameters(5, 3)
+    temperatures = torch.tensor([0.2, 1.0, 4.0], dtype=torch.float64)
+
+    def laws(tau: Tensor, s: Tensor, w: Tensor) -> list:
+        return [
+            drpm.RelaxedFisherHypergeometric(tau, 5, w, hard=False),
+            drpm.RelaxedPlackettLuce(tau, s, hard=False),
+            drpm.RelaxedRandomPartition(tau, s, w, hard=False),
+            drpm.RelaxedRandomPartition(tau, s, w, hard=False, window="sigmoid"),
+        ]
+
+    for index, law in enumerate(laws(temperatures, scores.expand(3, 5), weights.expand(3, 3))):
+        for b in range(3):
+            single = laws(temperatures[b], scores, weights)[index]
+            torch.testing.assert_close(law.mode[b], single.mode)
+        wide = law.expand((2, 3))
+        assert wide.rsample((4,)).shape == (4, 2, 3, *law.event_shape)
+        torch.testing.assert_close(wide.mode[1], law.mode)
+    tau = torch.tensor(0.8, dtype=torch.float64, requires_grad=True)
+    for index in range(4):
+        assert gradcheck(lambda t, i=index: laws(t, scores, weights)[i].mode, (tau,))
+        assert gradcheck(
+            lambda t, i=index: laws(t, scores, weights)[i].rsample(generator=generator(2)), (tau,)
+        )
+
+
+@pytest.mark.parametrize("options", [{}, {"hard": False}, {"hard": "sizes"}], ids=str)
+def test_large_partitions_run_in_both_directions(options: dict[str, Any]) -> None:
+    n, groups = 3_000, 10
+    scores = torch.randn(n, generator=generator()).requires_grad_()
+    weights = torch.randn(groups, generator=generator(1)).requires_grad_()
+    law = drpm.RelaxedRandomPartition(0.5, scores, weights, **options)
+    parts = law.rsample_parts(generator=generator())
+    assert parts.Y.shape == (groups, n)
+    torch.testing.assert_close(parts.Y.sum(-1), parts.sizes, rtol=1e-4, atol=1e-2)
+    cotangent = torch.randn(groups, n, generator=generator(2))
+    grads = torch.autograd.grad((parts.Y * cotangent).sum(), (scores, weights))
+    assert all(torch.isfinite(g).all() and g.abs().max() > 0 for g in grads)

@@ -1,0 +1,443 @@
+"""Brute force: every structure is listed, every mass is summed directly.
+
+Nothing here knows the library. Whatever a test differentiates is written in plain float64 torch
+(loops and ``logsumexp``); the rest is Python, numpy and mpmath. Clarity matters, speed does not.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import mpmath
+import numpy as np
+import scipy.stats
+import torch
+from torch import Tensor
+
+
+class Enumeration(NamedTuple):
+    """All values of a law, stacked along the first dimension, with their log-masses."""
+
+    values: Tensor
+    log_mass: Tensor
+
+    @property
+    def mass(self) -> Tensor:
+        return self.log_mass.exp()
+
+    def expectation(self, statistic: Tensor) -> Tensor:
+        """Mean of a statistic given for each value (first dimension)."""
+        weights = self.mass.reshape(-1, *[1] * (statistic.dim() - 1))
+        return torch.where(weights > 0, weights * statistic, 0.0).sum(0)
+
+    def mean(self) -> Tensor:
+        return self.expectation(self.values.double())
+
+    def variance(self) -> Tensor:
+        centred = self.values.double() - self.mean()
+        return self.expectation(centred**2)
+
+    def entropy(self) -> Tensor:
+        return -torch.where(self.mass > 0, self.mass * self.log_mass, 0.0).sum()
+
+    def kl(self, other: Enumeration) -> Tensor:
+        """KL(self, other) over the same list of values; infinite where the support demands it."""
+        seen = self.log_mass > -math.inf
+        if (other.log_mass[seen] == -math.inf).any():
+            return torch.tensor(math.inf, dtype=torch.float64)
+        return (self.mass[seen] * (self.log_mass[seen] - other.log_mass[seen])).sum()
+
+
+# ---------------------------------------------------------------------------------------------
+# sizes
+
+
+def size_vectors(total: int, capacities: Sequence[int]) -> Tensor:
+    """All whole vectors below the capacities that sum to the total, in lexicographic order."""
+    ranges = [range(min(total, int(m)) + 1) for m in capacities]
+    found = [v for v in itertools.product(*ranges) if sum(v) == total]
+    return torch.tensor(found, dtype=torch.int64).reshape(-1, len(capacities))
+
+
+def _log_choose(m: int, k: int) -> float:
+    return math.log(math.comb(int(m), int(k)))
+
+
+def fisher(total: int, log_weights: Tensor, capacities: Sequence[int] | None = None) -> Enumeration:
+    """Fisher's multivariate noncentral hypergeometric, normalised by the sum over the support."""
+    capacities = [total] * len(log_weights) if capacities is None else capacities
+    values = size_vectors(total, capacities)
+    counts = torch.tensor(
+        [sum(_log_choose(m, k) for m, k in zip(capacities, v, strict=True)) for v in values],
+        dtype=torch.float64,
+    )
+    unnormalised = counts + values.double() @ log_weights.double()
+    return Enumeration(values, unnormalised - torch.logsumexp(unnormalised, 0))
+
+
+def fisher_on(values: Tensor, log_weights: Tensor, capacities: Sequence[int]) -> Enumeration:
+    """The same law on listed values that make up its whole support, or part of it."""
+    law = fisher(int(values[0].sum()), log_weights, capacities)
+    table = {tuple(v): m for v, m in zip(law.values.tolist(), law.log_mass, strict=True)}
+    nothing = torch.tensor(-math.inf, dtype=torch.float64)
+    return Enumeration(values, torch.stack([table.get(tuple(v), nothing) for v in values.tolist()]))
+
+
+def fisher_log_normalizer(
+    total: int, log_weights: Tensor, capacities: Sequence[int] | None = None
+) -> Tensor:
+    capacities = [total] * len(log_weights) if capacities is None else capacities
+    terms = [
+        sum(_log_choose(m, k) + k * w for m, k, w in zip(capacities, v, log_weights, strict=True))
+        for v in size_vectors(total, capacities).tolist()
+    ]
+    return torch.logsumexp(torch.stack(terms), 0)
+
+
+def fisher_conditionals(law: Enumeration) -> Tensor:
+    """log p(n_k | n_<k) of every size vector, from the joint masses; shape (S, K)."""
+    values = law.values
+    columns, previous = [], torch.zeros(len(values), dtype=torch.float64)
+    for k in range(values.shape[1]):
+        same = (values[:, None, : k + 1] == values[None, :, : k + 1]).all(-1)
+        masked = torch.where(same, law.log_mass[None, :], -math.inf)
+        prefix = torch.logsumexp(masked, 1)
+        columns.append(prefix - previous)
+        previous = prefix
+    return torch.stack(columns, 1)
+
+
+def fisher_merged(
+    total: int, log_weights: Tensor, capacities: Sequence[int] | None = None
+) -> Enumeration:
+    """The shortcut that merges all later groups into one of mean weight; product of conditionals.
+
+    Group k is drawn from a two-group law against one group of capacity sum_{j>k} m_j and weight
+    sum_{j>k} m_j omega_j / sum_{j>k} m_j.
+    """
+    groups = len(log_weights)
+    capacities = [total] * groups if capacities is None else [int(m) for m in capacities]
+    values = size_vectors(total, capacities)
+    w = log_weights.double()
+    log_mass = []
+    for v in values.tolist():
+        remaining, terms = total, [torch.zeros((), dtype=torch.float64)]
+        for k in range(groups - 1):
+            rest = sum(capacities[k + 1 :])
+            if rest == 0:
+                break
+            parts = [
+                math.log(m) + x for m, x in zip(capacities[k + 1 :], w[k + 1 :], strict=True) if m
+            ]
+            merged = torch.logsumexp(torch.stack(parts), 0) - math.log(rest)
+            pair = fisher(remaining, torch.stack([w[k], merged]), [capacities[k], rest])
+            terms.append(pair.log_mass[pair.values[:, 0].tolist().index(v[k])])
+            remaining -= v[k]
+        log_mass.append(torch.stack(terms).sum())
+    return Enumeration(values, torch.stack(log_mass))
+
+
+def fisher_mode(total: int, log_weights: Sequence[float], capacities: Sequence[int]) -> list[int]:
+    """Place the elements one by one where they add most: best, as each group's gain is concave."""
+    sizes = [0] * len(capacities)
+    for _ in range(total):
+        gains = [
+            math.log((m - k) / (k + 1)) + w if k < m else -math.inf
+            for m, k, w in zip(capacities, sizes, log_weights, strict=True)
+        ]
+        sizes[int(np.argmax(gains))] += 1
+    return sizes
+
+
+def multinomial(total: int, logits: Tensor) -> Enumeration:
+    """Counts of independent categorical draws."""
+    groups = len(logits)
+    values = size_vectors(total, [total] * groups)
+    log_probs = logits.double() - torch.logsumexp(logits.double(), 0)
+    counts = torch.tensor(
+        [math.lgamma(total + 1) - sum(math.lgamma(k + 1) for k in v) for v in values.tolist()],
+        dtype=torch.float64,
+    )
+    return Enumeration(values, counts + values.double() @ log_probs)
+
+
+def fisher_high_precision(
+    total: int, log_weights: Sequence[float], capacities: Sequence[int], digits: int = 60
+) -> tuple[float, np.ndarray]:
+    """(log P_0, mean) from the product of the polynomials (1 + omega_k x)^{m_k} in big floats."""
+    with mpmath.workdps(digits):
+        weights = [mpmath.exp(mpmath.mpf(float(w))) for w in log_weights]
+
+        def factor(k: int) -> list:
+            m = min(int(capacities[k]), total)
+            return [math.comb(int(capacities[k]), j) * weights[k] ** j for j in range(m + 1)]
+
+        def times(a: list, b: list) -> list:
+            out = [mpmath.mpf(0)] * min(len(a) + len(b) - 1, total + 1)
+            for i, x in enumerate(a):
+                for j, y in enumerate(b[: len(out) - i]):
+                    out[i + j] += x * y
+            return out
+
+        groups = len(weights)
+        suffix = [[mpmath.mpf(1)]]
+        for k in reversed(range(groups)):
+            suffix.append(times(factor(k), suffix[-1]))
+        suffix.reverse()
+        prefix, means = [mpmath.mpf(1)], []
+        for k in range(groups):
+            rest = times(prefix, suffix[k + 1])
+            mean = mpmath.mpf(0)
+            for j, x in enumerate(factor(k)):
+                if 0 <= total - j < len(rest):
+                    mean += j * x * rest[total - j]
+            means.append(mean / suffix[0][total])
+            prefix = times(prefix, factor(k))
+        return float(mpmath.log(suffix[0][total])), np.array([float(m) for m in means])
+
+
+# ---------------------------------------------------------------------------------------------
+# orders
+
+
+@functools.lru_cache(maxsize=16)
+def permutations(n: int) -> Tensor:
+    return torch.tensor(list(itertools.permutations(range(n))), dtype=torch.int64)
+
+
+def plackett_luce_log_prob(log_scores: Tensor, order: Tensor) -> Tensor:
+    """Each element is chosen among those that remain, with chances proportional to its score."""
+    drawn = log_scores.double()[order]
+    steps = [drawn[..., r] - torch.logsumexp(drawn[..., r:], -1) for r in range(order.shape[-1])]
+    return torch.stack(steps, -1).sum(-1)
+
+
+def plackett_luce(log_scores: Tensor) -> Enumeration:
+    orders = permutations(len(log_scores))
+    return Enumeration(orders, plackett_luce_log_prob(log_scores, orders))
+
+
+def subset_permutation_log_prob(log_scores: Tensor, drawn: Sequence[int], taken: Sequence[int]):
+    """Chance to draw these elements in this order once the taken ones are gone."""
+    gone, total = set(taken), torch.zeros((), dtype=torch.float64)
+    for i in drawn:
+        left = [j for j in range(len(log_scores)) if j not in gone]
+        total = total + log_scores[i] - torch.logsumexp(log_scores[left], 0)
+        gone.add(i)
+    return total
+
+
+def leading_set_log_probs(log_scores: Sequence[float], after: float = -math.inf) -> np.ndarray:
+    """log P(the first |A| draws are the set A) for each bit mask A, by recursion over the last one.
+
+    ``after`` is the log of the summed scores of further elements, none of them drawn.
+    All terms are positive: nothing cancels.
+    """
+    s = np.asarray(log_scores, dtype=np.float64)
+    n = len(s)
+    rest = np.empty(1 << n)
+    for mask in range(1 << n):
+        left = [s[i] for i in range(n) if not mask >> i & 1]
+        rest[mask] = np.logaddexp.reduce([*left, after])
+    out = np.full(1 << n, -math.inf)
+    out[0] = 0.0
+    for mask in range(1, 1 << n):
+        bits = [i for i in range(n) if mask >> i & 1]
+        before = np.array([mask ^ (1 << i) for i in bits])
+        out[mask] = np.logaddexp.reduce(out[before] + s[bits] - rest[before])
+    return out
+
+
+def rank_probabilities(log_scores: Sequence[float]) -> np.ndarray:
+    """P(element i has rank r), shape (n, n) indexed [r, i], from the leading sets."""
+    s = np.asarray(log_scores, dtype=np.float64)
+    n = len(s)
+    lead = leading_set_log_probs(s)
+    out = np.zeros((n, n))
+    for mask in range((1 << n) - 1):
+        left = [i for i in range(n) if not mask >> i & 1]
+        out[n - len(left), left] += np.exp(lead[mask] + s[left] - np.logaddexp.reduce(s[left]))
+    return out
+
+
+# ---------------------------------------------------------------------------------------------
+# partitions
+
+
+def assignments(n: int, groups: int) -> Tensor:
+    """All K^n label vectors, in lexicographic order."""
+    return torch.tensor(list(itertools.product(range(groups), repeat=n)), dtype=torch.int64)
+
+
+def to_matrix(labels: Tensor, groups: int) -> Tensor:
+    """Labels (..., n) to Y (..., K, n) with one-hot columns, float64."""
+    return torch.nn.functional.one_hot(labels, groups).movedim(-1, -2).double()
+
+
+def partition(log_scores: Tensor, sizes: Enumeration) -> Enumeration:
+    """The two-stage law: each Y sums the masses of all orders that fill it, times p(sizes).
+
+    The values are all K^n matrices; those whose sizes are impossible have log-mass -inf.
+    """
+    n, groups = len(log_scores), sizes.values.shape[1]
+    orders = plackett_luce(log_scores)
+    place = groups ** torch.arange(n - 1, -1, -1)
+    log_mass = torch.full((groups**n,), -math.inf, dtype=torch.float64)
+    for size, log_p in zip(sizes.values, sizes.log_mass, strict=True):
+        by_rank = torch.repeat_interleave(torch.arange(groups), size)
+        labels = torch.empty_like(orders.values)
+        labels.scatter_(1, orders.values, by_rank.expand_as(labels))
+        code = (labels * place).sum(1)
+        index = torch.argsort(code, stable=True)
+        fills = math.prod(math.factorial(int(k)) for k in size)
+        codes = code[index].reshape(-1, fills)
+        assert (codes == codes[:, :1]).all()
+        masses = torch.logsumexp(orders.log_mass[index].reshape(-1, fills), 1) + log_p
+        log_mass = log_mass.index_put((codes[:, 0],), masses)
+    return Enumeration(to_matrix(assignments(n, groups), groups), log_mass)
+
+
+def random_partition(
+    log_scores: Tensor, log_weights: Tensor, capacities: Sequence[int] | None = None
+) -> Enumeration:
+    return partition(log_scores, fisher(len(log_scores), log_weights, capacities))
+
+
+def bounds(
+    log_scores: Tensor, labels: Tensor, size_log_prob: Tensor, order: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The lower bound (one compatible order) and the upper bound (n_k! times the likeliest)."""
+    n, groups = len(log_scores), int(labels.max()) + 1
+    members = [[i for i in range(n) if labels[i] == k] for k in range(groups)]
+    if order is None:
+        fill = [i for m in members for i in sorted(m, key=lambda i: -float(log_scores[i]))]
+        order = torch.tensor(fill)
+    best = torch.argsort(log_scores, descending=True)
+    count = sum(math.lgamma(len(m) + 1) for m in members)
+    lower = size_log_prob + plackett_luce_log_prob(log_scores, order)
+    return lower, size_log_prob + plackett_luce_log_prob(log_scores, best) + count
+
+
+def fill_log_prob_by_subsets(log_scores: Sequence[float], labels: Sequence[int]) -> float:
+    """log P(Y | sizes) by the recursion over sets, subset by subset (each of at most ~14)."""
+    s, y = np.asarray(log_scores, dtype=np.float64), np.asarray(labels)
+    total = 0.0
+    for k in range(int(y.max()) + 1):
+        later = np.logaddexp.reduce(s[y > k]) if (y > k).any() else -math.inf
+        total += leading_set_log_probs(s[y == k], later)[-1]
+    return float(total)
+
+
+def fill_log_prob_by_fine_quadrature(log_scores: Sequence[float], labels: Sequence[int]) -> float:
+    """log P(Y | sizes): the one-dimensional integral on a grid far finer than needed.
+
+    With u = exp(-exp(x)) the integrand rises for x < 0 and falls once exp(x) > n_k + 1, so a
+    fixed interval holds all of its mass whatever the scores.
+    """
+    s, y = np.asarray(log_scores, dtype=np.float64), np.asarray(labels)
+    step, total = 1 / 128, 0.0
+    for k in range(int(y.max()) + 1):
+        inside, later = s[y == k], s[y > k]
+        if not len(inside) or not len(later):
+            continue
+        x = np.arange(-100.0, math.log(len(inside) + 1) + 7.0, step)
+        log_rate = inside - np.logaddexp.reduce(later)
+        values = x - np.exp(x)
+        for a in log_rate:
+            log_z = a + x
+            z = np.exp(np.clip(log_z, -30.0, 7.0))
+            values += np.where(log_z < -30.0, log_z, np.log(-np.expm1(-z)))
+        total += float(np.logaddexp.reduce(values)) + math.log(step)
+    return total
+
+
+def subset_at_rank(sizes: Enumeration) -> np.ndarray:
+    """P(rank r falls into subset k) when the sizes are random; (K, n)."""
+    groups, n = sizes.values.shape[1], int(sizes.values[0].sum())
+    out = np.zeros((groups, n))
+    for size, mass in zip(sizes.values.numpy(), sizes.mass.detach().numpy(), strict=True):
+        out[np.repeat(np.arange(groups), size), np.arange(n)] += mass
+    return out
+
+
+def subset_marginals(log_scores: Sequence[float], sizes: Enumeration) -> np.ndarray:
+    """P(Y_ki = 1) from the rank probabilities and the law of the subset at each rank; (K, n)."""
+    return subset_at_rank(sizes) @ rank_probabilities(log_scores)
+
+
+def rank_probabilities_by_quadrature(log_scores: Sequence[float], element: int) -> np.ndarray:
+    """P(rank of one element = r): Poisson-binomial counts given its arrival time, fine grid."""
+    s = np.asarray(log_scores, dtype=np.float64)
+    step = 0.2 / math.sqrt(len(s))
+    x = np.arange(-s[element] - 45.0, -s[element] + 5.0, step)  # log of the arrival time
+    density = np.exp(x + s[element] - np.exp(x + s[element])) * step
+    counts = np.zeros((len(x), len(s)))
+    counts[:, 0] = 1.0
+    for other in np.delete(s, element):
+        arrived = -np.expm1(-np.exp(np.minimum(x + other, 7.0)))[:, None]
+        counts[:, 1:] = counts[:, 1:] * (1 - arrived) + counts[:, :-1] * arrived
+        counts[:, :1] *= 1 - arrived
+    return density @ counts
+
+
+# ---------------------------------------------------------------------------------------------
+# relaxed sorting, as in the textbooks: every matrix in full
+
+
+def neuralsort(scores: Tensor, temperature: float | Tensor) -> Tensor:
+    """Row r: softmax_i(((n + 1 - 2 (r + 1)) s_i - sum_j |s_i - s_j|) / tau)."""
+    n = scores.shape[-1]
+    distance = (scores.unsqueeze(-1) - scores.unsqueeze(-2)).abs().sum(-1)
+    factor = n + 1 - 2 * torch.arange(1, n + 1, dtype=scores.dtype, device=scores.device)
+    logits = factor.unsqueeze(-1) * scores.unsqueeze(-2) - distance.unsqueeze(-2)
+    return torch.softmax(logits / temperature, -1)
+
+
+def softsort(scores: Tensor, temperature: float | Tensor) -> Tensor:
+    """Row r: softmax_i(-|s_(r) - s_i| / tau), with s_(r) the r-th largest score."""
+    ranked = torch.sort(scores, dim=-1, descending=True).values
+    distance = (ranked.unsqueeze(-1) - scores.unsqueeze(-2)).abs()
+    return torch.softmax(-distance / temperature, -1)
+
+
+# ---------------------------------------------------------------------------------------------
+# tests of samples
+
+
+def chi_square_p_value(counts: np.ndarray, probabilities: np.ndarray, smallest: float = 5) -> float:
+    """Pearson's test; cells with few expected counts are pooled, impossible ones must be empty."""
+    counts, expected = np.asarray(counts, float), np.asarray(probabilities, float) * counts.sum()
+    assert not counts[expected < 1e-12].any(), "a value of mass zero was drawn"
+    order = np.argsort(expected)
+    counts, expected = counts[order], expected[order]
+    pooled = int(np.searchsorted(expected, smallest))
+    while 0 < pooled < len(expected) and expected[:pooled].sum() < smallest:
+        pooled += 1
+    if pooled:
+        counts = np.concatenate([[counts[:pooled].sum()], counts[pooled:]])
+        expected = np.concatenate([[expected[:pooled].sum()], expected[pooled:]])
+    if len(expected) == 1:
+        return 1.0
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    return float(scipy.stats.chi2.sf(statistic, len(expected) - 1))
+
+
+def count_values(samples: Tensor, values: Tensor) -> np.ndarray:
+    """How often each listed value occurs among the samples; an unlisted one is an error."""
+    flat = samples.reshape(len(samples), -1).to(torch.int64)
+    listed = values.reshape(len(values), -1).to(torch.int64)
+    base = int(max(flat.max(), listed.max())) + 1
+    weights = [base**j for j in range(flat.shape[1])]
+    assert weights[-1] * base < 2**62, "too many cells for a 64-bit code"
+    place = torch.tensor(weights)
+    table, where = torch.sort((listed * place).sum(1))
+    code = (flat * place).sum(1)
+    index = torch.searchsorted(table, code).clamp(max=len(table) - 1)
+    assert (table[index] == code).all(), "a value outside the support was drawn"
+    counts = torch.zeros(len(listed), dtype=torch.int64)
+    counts.index_add_(0, where[index], torch.ones_like(code))
+    return counts.numpy()

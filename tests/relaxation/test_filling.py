@@ -1,0 +1,153 @@
+"""Y = alpha P in blocks against the product with the whole matrix."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from drpm.relaxation import filling
+from drpm.relaxation.filling import fill_softly
+from tests import oracles
+
+TEXTBOOK = {"neuralsort": oracles.neuralsort, "softsort": oracles.softsort}
+streamable = pytest.mark.parametrize("sort", sorted(TEXTBOOK))
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
+def scores_of(kind: str, *shape: int) -> Tensor:
+    noise = normal(*shape)
+    return {
+        "random": noise,
+        "tied": (2 * noise).round() / 2,
+        "equal": torch.zeros_like(noise),
+        "spread": 200 * noise,
+        "clustered": 40 * noise.sign() + 1e-3 * noise,
+        "one-far": torch.cat([noise[..., 1:], noise[..., :1] + 1e4], -1),
+        "cauchy": noise / normal(*shape, seed=1),
+    }[kind]
+
+
+def windows(groups: int, n: int, *batch: int) -> Tensor:
+    """Soft windows: columns sum to one over the subsets."""
+    return normal(*batch, groups, n, seed=7).mul(3).softmax(-2)
+
+
+KINDS = ["random", "tied", "equal", "spread", "clustered", "one-far", "cauchy"]
+
+
+@streamable
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", [1, 2, 127, 128, 129, 400])
+def test_streamed_equals_dense(sort: str, kind: str, n: int) -> None:
+    """Values and gradients, for block sizes that fit and that do not."""
+    base, alpha = scores_of(kind, n), windows(4, n)
+    cotangent = normal(4, n, seed=9)
+    results = []
+    for path in ("dense", "streamed"):
+        leaves = (alpha.clone().requires_grad_(), base.clone().requires_grad_())
+        value = fill_softly(*leaves, sort, path=path)
+        grads = torch.autograd.grad((value * cotangent).sum(), leaves)
+        results.append((value.detach(), *grads))
+    for dense, streamed in zip(*results, strict=True):
+        assert torch.isfinite(streamed).all()
+        largest = dense.abs().max().clamp(min=1)
+        assert (dense - streamed).abs().max() <= 1e-9 * largest
+    textbook = alpha @ TEXTBOOK[sort](base, 1.0)
+    assert (results[1][0] - textbook).abs().max() <= 1e-8
+
+
+@streamable
+@pytest.mark.parametrize("kind", KINDS)
+def test_streamed_equals_dense_in_single_precision(sort: str, kind: str) -> None:
+    n = 700
+    base, alpha = scores_of(kind, n).float(), windows(3, n).float()
+    cotangent = normal(3, n, seed=9).float()
+    results = []
+    for cast in (torch.float64, torch.float32):
+        path = "dense" if cast == torch.float64 else "streamed"
+        leaves = (alpha.to(cast).requires_grad_(), base.to(cast).requires_grad_())
+        value = fill_softly(*leaves, sort, path=path)
+        grads = torch.autograd.grad((value * cotangent.to(cast)).sum(), leaves)
+        results.append([t.double() for t in (value.detach(), *grads)])
+    for dense, streamed in zip(*results, strict=True):
+        assert (dense - streamed).abs().max() <= 1e-4 * dense.abs().max().clamp(min=1)
+
+
+@streamable
+def test_batches_and_broadcasting(sort: str) -> None:
+    scores, alpha = normal(5, 1, 300), windows(3, 300, 2)
+    dense = fill_softly(alpha, scores, sort, path="dense")
+    streamed = fill_softly(alpha, scores, sort, path="streamed")
+    assert streamed.shape == (5, 2, 3, 300)
+    torch.testing.assert_close(streamed, dense, rtol=0, atol=1e-10)
+    for a in range(5):
+        single = fill_softly(alpha[1], scores[a, 0], sort, path="streamed")
+        torch.testing.assert_close(streamed[a, 1], single, rtol=0, atol=1e-10)
+
+
+@streamable
+def test_empty_batches(sort: str) -> None:
+    for path in ("dense", "streamed"):
+        found = fill_softly(torch.zeros(0, 3, 10), torch.zeros(0, 10), sort, path=path)
+        assert found.shape == (0, 3, 10)
+
+
+@streamable
+def test_gradcheck_of_the_streamed_path(sort: str) -> None:
+    leaves = (windows(2, 6).requires_grad_(), normal(6).requires_grad_())
+    assert gradcheck(lambda a, s: fill_softly(a, s, sort, path="streamed"), leaves)
+
+
+@streamable
+def test_second_derivatives_of_the_streamed_path(sort: str) -> None:
+    leaves = (windows(2, 5).requires_grad_(), normal(5).requires_grad_())
+    assert gradgradcheck(lambda a, s: fill_softly(a, s, sort, path="streamed"), leaves)
+
+
+@streamable
+def test_auto_switches_with_the_size(sort: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small matrices are built, large ones streamed; both give the same."""
+    used = []
+    for name in ("fill_dense", "fill_streamed"):
+        original = getattr(filling, name)
+
+        def spy(*args: object, name: str = name, original: object = original) -> Tensor:
+            used.append(name)
+            return original(*args)
+
+        monkeypatch.setattr(filling, name, spy)
+    fill_softly(windows(2, 20), normal(20), sort)
+    fill_softly(windows(2, 20_000), 1e4 * normal(20_000), sort)
+    assert used == ["fill_dense", "fill_streamed"]
+
+
+def test_sinkhorn_is_always_dense() -> None:
+    found = fill_softly(windows(2, 800).float(), normal(800).float(), "sinkhorn")
+    torch.testing.assert_close(found.sum(-2), torch.ones(800), rtol=0, atol=1e-3)
+
+
+@streamable
+def test_memory_is_linear(sort: str) -> None:
+    """The matrix of 30,000 elements alone takes 3.6 GB; nothing near it is kept for backward."""
+    n = 30_000
+    scores = (5 * normal(n)).float().requires_grad_()
+    alpha = torch.zeros(3, n)
+    alpha[0, : n // 3], alpha[1, n // 3 : n // 2], alpha[2, n // 2 :] = 1, 1, 1
+    kept: list[int] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept.append(tensor.untyped_storage().nbytes())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        value = fill_softly(alpha, 100 * scores, sort)
+    assert sum(kept) < 200 * n * 8
+    (value[0] * torch.linspace(0, 1, n)).sum().backward()
+    assert torch.isfinite(scores.grad).all()
+    assert scores.grad.abs().max() > 0

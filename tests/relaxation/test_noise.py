@@ -1,0 +1,44 @@
+"""Gumbel noise and the straight-through estimator."""
+
+from __future__ import annotations
+
+import pytest
+import scipy.stats
+import torch
+
+from drpm.relaxation.gumbel import gumbel_like
+from drpm.relaxation.straight_through import straight_through
+
+FALSE_ALARM = 1e-4  # chance that one test of samples fails although the law is right
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_noise_is_gumbel(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    noise = gumbel_like(torch.zeros(50_000, dtype=dtype), generator)
+    assert noise.dtype == dtype
+    assert torch.isfinite(noise).all()
+    assert scipy.stats.kstest(noise.numpy(), "gumbel_r").pvalue > FALSE_ALARM
+
+
+def test_noise_follows_its_generator() -> None:
+    like = torch.zeros(3, 4)
+    first, second = (gumbel_like(like, torch.Generator().manual_seed(1)) for _ in range(2))
+    assert torch.equal(first, second)
+    assert first.shape == (3, 4)
+    assert not torch.equal(first, gumbel_like(like))
+
+
+def test_noise_has_no_ties_in_double_precision() -> None:
+    """A million float32 uniforms would collide; sorted draws must not favour low indices."""
+    noise = gumbel_like(torch.zeros(1_000_000, dtype=torch.float64))
+    assert noise.unique().numel() > 999_990
+
+
+def test_straight_through_keeps_the_value_and_passes_the_gradient() -> None:
+    soft = torch.tensor([1 / 3, 1e-30, 0.7], requires_grad=True)
+    hard = torch.tensor([0.0, 1.0, 1.0])
+    value = straight_through(hard, 2 * soft)
+    assert torch.equal(value.detach(), hard)
+    (grad,) = torch.autograd.grad((value * torch.tensor([1.0, 2.0, 3.0])).sum(), soft)
+    assert grad.tolist() == [2.0, 4.0, 6.0]

@@ -1,0 +1,104 @@
+"""Relaxed sorts against the textbook, and in their limits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from drpm.relaxation.sorting import SORTS, distance_sums, permutation_matrix
+from tests import oracles
+
+TEXTBOOK = {"neuralsort": oracles.neuralsort, "softsort": oracles.softsort}
+any_sort = pytest.mark.parametrize("sort", sorted(SORTS))
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
+@pytest.mark.parametrize("sort", sorted(TEXTBOOK))
+@pytest.mark.parametrize("n", [1, 2, 5, 40])
+@pytest.mark.parametrize("scale", [0.0, 0.1, 1.0, 30.0])
+def test_values_equal_the_textbook(sort: str, n: int, scale: float) -> None:
+    scores = scale * normal(3, n)
+    torch.testing.assert_close(SORTS[sort](scores), TEXTBOOK[sort](scores, 1.0), rtol=0, atol=1e-11)
+    single = scores.float()
+    expected = TEXTBOOK[sort](single.double(), 1.0)
+    assert (SORTS[sort](single).double() - expected).abs().max() < 1e-4
+
+
+@any_sort
+def test_low_temperatures_give_the_hard_sort(sort: str) -> None:
+    scores = normal(20, 8)
+    hard = permutation_matrix(scores.argsort(-1, descending=True), scores.dtype)
+    gaps = [(SORTS[sort](scores / t) - hard).abs().max().item() for t in (1.0, 0.1, 1e-3, 1e-6)]
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[0] > 0.1
+    assert gaps[-1] < 1e-6
+
+
+@any_sort
+def test_high_temperatures_give_the_uniform_matrix(sort: str) -> None:
+    soft = SORTS[sort](normal(4, 6) / 1e9)
+    torch.testing.assert_close(soft, torch.full_like(soft, 1 / 6), rtol=0, atol=1e-6)
+
+
+@any_sort
+def test_sorting_commutes_with_shuffling(sort: str) -> None:
+    """Columns follow their elements; rows stay ranks."""
+    scores, shuffle = normal(9), torch.randperm(9)
+    torch.testing.assert_close(SORTS[sort](scores[shuffle]), SORTS[sort](scores)[:, shuffle])
+
+
+@any_sort
+@pytest.mark.parametrize("scale", [0.1, 3.0, 100.0])
+def test_rows_and_columns(sort: str, scale: float) -> None:
+    soft = SORTS[sort](scale * normal(5, 12))
+    ones = torch.ones(5, 12, dtype=torch.float64)
+    assert (soft >= 0).all()
+    if sort == "sinkhorn":
+        torch.testing.assert_close(soft.sum(-2), ones, rtol=0, atol=1e-9)
+        torch.testing.assert_close(soft.sum(-1), ones, rtol=0, atol=0.05)
+    else:
+        torch.testing.assert_close(soft.sum(-1), ones, rtol=0, atol=1e-9)
+        order = soft.argmax(-1)  # unimodal: the peaks are a permutation
+        assert (order.sort(-1).values == torch.arange(12)).all()
+
+
+@pytest.mark.parametrize("sort", ["neuralsort", "softsort"])
+def test_shifts_change_nothing(sort: str) -> None:
+    scores = normal(10)
+    torch.testing.assert_close(SORTS[sort](scores + 1e4), SORTS[sort](scores), rtol=0, atol=1e-7)
+
+
+@any_sort
+def test_gradcheck(sort: str) -> None:
+    scores = normal(2, 5).requires_grad_()
+    assert gradcheck(SORTS[sort], (scores,))
+
+
+@any_sort
+def test_gradients_are_finite_at_ties_and_extremes(sort: str) -> None:
+    for base in (torch.zeros(6), torch.tensor([1.0, 1.0, 2.0, 2.0]), 1e3 * normal(7).float()):
+        scores = base.clone().requires_grad_()
+        soft = SORTS[sort](scores)
+        (soft * torch.arange(1.0, soft.numel() + 1).view_as(soft)).sum().backward()
+        assert torch.isfinite(soft).all()
+        assert torch.isfinite(scores.grad).all()
+
+
+def test_distance_sums() -> None:
+    ranked = normal(4, 30).sort(-1, descending=True).values
+    expected = (ranked.unsqueeze(-1) - ranked.unsqueeze(-2)).abs().sum(-1)
+    torch.testing.assert_close(distance_sums(ranked), expected, rtol=0, atol=1e-10)
+
+
+def test_permutation_matrix() -> None:
+    order = torch.tensor([[2, 0, 1], [0, 1, 2]])
+    matrix = permutation_matrix(order, torch.float32)
+    assert matrix.dtype == torch.float32
+    assert matrix[0].tolist() == [[0, 0, 1], [1, 0, 0], [0, 1, 0]]
+    assert torch.equal(matrix[1], torch.eye(3))

@@ -1,0 +1,175 @@
+"""The study of the bounds: its numbers, and that its pictures and summary are written."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from drpm import RandomPartition
+from drpm.studies import bounds, bounds_figures
+
+DRAWS = 2_000
+
+
+@pytest.fixture(scope="module")
+def results() -> list[bounds.Masses]:
+    return bounds.run(DRAWS, seed=0)
+
+
+def test_assignments_are_distinct_and_one_hot() -> None:
+    assignments = bounds.all_assignments(3, 2)
+    assert assignments.shape == (8, 2, 3)
+    assert (assignments.sum(-2) == 1).all()
+    labels = assignments.argmax(-2).tolist()
+    assert labels == sorted(labels)
+    assert len({tuple(label) for label in labels}) == 8
+
+
+def test_the_four_settings_of_the_paper(results: list[bounds.Masses]) -> None:
+    settings = [masses.setting for masses in results]
+    assert len(settings) == bounds.NUM_SETTINGS
+    equal = [
+        (bool((setting.log_weights == 0).all()), bool((setting.log_scores == 0).all()))
+        for setting in settings
+    ]
+    assert equal == [(True, True), (False, True), (True, False), (False, False)]
+    for setting in settings:
+        assert setting.law.event_shape == (5, 5)
+        assert ((setting.log_weights <= 0) & (setting.log_scores <= 0)).all()
+    assert torch.equal(settings[1].log_weights, settings[3].log_weights)
+    assert torch.equal(settings[2].log_scores, settings[3].log_scores)
+
+
+def test_the_masses_sum_to_one(results: list[bounds.Masses]) -> None:
+    for masses in results:
+        assert masses.log_exact.shape == (3125,)
+        assert math.isclose(masses.log_exact.exp().sum().item(), 1.0, abs_tol=1e-12)
+        assert bounds.summarize(masses).total_mass == pytest.approx(1.0, abs=1e-12)
+
+
+def test_the_bounds_enclose_the_exact_mass(results: list[bounds.Masses]) -> None:
+    for masses in results:
+        assert (masses.log_lower <= masses.log_exact + 1e-12).all()
+        assert (masses.log_exact <= masses.log_upper + 1e-12).all()
+
+
+def test_with_equal_scores_the_upper_bound_is_exact(results: list[bounds.Masses]) -> None:
+    for masses in results:
+        tight = bool((masses.setting.log_scores == 0).all())
+        assert torch.allclose(masses.log_upper, masses.log_exact, rtol=0, atol=1e-12) == tight
+
+
+def test_the_lower_bound_is_exact_where_one_order_leads_to_the_assignment(
+    results: list[bounds.Masses],
+) -> None:
+    sizes = bounds.all_assignments(5, 5).sum(-1)
+    one_order = (sizes <= 1).all(-1)
+    assert one_order.sum() == math.factorial(5)
+    for masses in results:
+        assert torch.allclose(masses.log_lower[one_order], masses.log_exact[one_order], atol=1e-12)
+
+
+def test_every_draw_is_counted_once(results: list[bounds.Masses]) -> None:
+    for masses in results:
+        assert masses.num_draws == DRAWS
+        assert masses.counts.sum() == DRAWS
+
+
+def test_draws_are_counted_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "CHUNK", 300)
+    law = RandomPartition(torch.zeros(2), torch.zeros(2))
+    done: list[int] = []
+    counts = bounds.count_assignments(
+        law, 1_000, generator=torch.Generator().manual_seed(0), on_draws=done.append
+    )
+    assert done == [300, 300, 300, 100]
+    assert counts.sum() == 1_000
+
+
+def test_counts_follow_the_order_of_the_assignments() -> None:
+    # Element 0 comes first and takes the only place in subset 0, so the labels are (0, 1, 1).
+    law = RandomPartition(
+        torch.tensor([100.0, 0.0, 0.0]), torch.zeros(2), capacities=torch.tensor([1, 2])
+    )
+    counts = bounds.count_assignments(law, 50, generator=torch.Generator().manual_seed(0))
+    assignments = bounds.all_assignments(3, 2)
+    assert assignments[int(counts.argmax())].argmax(-2).tolist() == [0, 1, 1]
+    assert counts.max() == 50
+
+
+def test_the_draws_agree_with_the_exact_mass() -> None:
+    # The largest of at most 3,125 deviations exceeds 5.5 standard errors with a probability of
+    # about 1e-4 for each setting; the seed is fixed, so the test either always or never passes.
+    for masses in bounds.run(40_000, seed=1):
+        summary = bounds.summarize(masses)
+        assert summary.num_compared > 100
+        assert summary.max_standard_errors < 5.5
+
+
+def test_the_same_seed_gives_the_same_study(results: list[bounds.Masses]) -> None:
+    again, other = bounds.run(DRAWS, seed=0), bounds.run(DRAWS, seed=1)
+    for first, second in zip(results, again, strict=True):
+        assert torch.equal(first.counts, second.counts)
+        assert torch.equal(first.log_exact, second.log_exact)
+    assert not torch.equal(results[-1].log_exact, other[-1].log_exact)
+
+
+def test_looseness_is_measured_in_nats() -> None:
+    setting = bounds.paper_settings(torch.Generator().manual_seed(0))[0]
+    exact = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    gap = torch.tensor([0.0, 1.0, 4.0], dtype=torch.float64)
+    summary = bounds.summarize(
+        bounds.Masses(
+            setting=setting,
+            log_exact=exact.log(),
+            log_lower=exact.log() - gap,
+            log_upper=exact.log() + 2 * gap,
+            counts=torch.tensor([55, 30, 15]),
+            num_draws=100,
+        )
+    )
+    assert summary.lower.median == pytest.approx(1.0)
+    assert summary.lower.max == pytest.approx(4.0)
+    assert summary.lower.expected == pytest.approx(0.3 + 0.8)
+    assert summary.upper.max == pytest.approx(8.0)
+    assert summary.max_standard_errors == pytest.approx(0.05 / math.sqrt(0.2 * 0.8 / 100))
+    assert summary.num_compared == 3
+    assert summary.num_never_drawn == 0
+
+
+def test_the_summary_is_written(results: list[bounds.Masses], tmp_path: Path) -> None:
+    summaries = [bounds.summarize(masses) for masses in results]
+    bounds.write_summary(summaries, tmp_path / "bounds.json", num_draws=DRAWS, seed=0)
+    document = json.loads((tmp_path / "bounds.json").read_text())
+    assert document["num_draws"] == DRAWS
+    assert document["seed"] == 0
+    assert [setting["key"] for setting in document["settings"]] == [
+        summary.key for summary in summaries
+    ]
+    assert document["settings"][0]["upper"]["max"] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_comparison_that_cannot_be_made_is_null(tmp_path: Path) -> None:
+    (masses, *_) = bounds.run(1, seed=0)
+    bounds.write_summary([bounds.summarize(masses)], tmp_path / "bounds.json", num_draws=1, seed=0)
+    document = json.loads((tmp_path / "bounds.json").read_text())
+    assert document["settings"][0]["max_standard_errors"] is None
+
+
+def test_the_pictures_are_written(results: list[bounds.Masses], tmp_path: Path) -> None:
+    paths = bounds_figures.save_figures(results, tmp_path)
+    assert len(paths) == len(set(paths)) == bounds.NUM_SETTINGS + 1
+    for path in paths:
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_assignments_that_were_never_drawn_are_named(results: list[bounds.Masses]) -> None:
+    figure = bounds_figures.draw_setting(results[-1])
+    missing = int((results[-1].counts == 0).sum())
+    assert missing > 0
+    (axes,) = figure.axes
+    legend = axes.get_legend()
+    assert legend is not None
+    assert f"Never drawn ({missing:,} of 3,125)" in [text.get_text() for text in legend.texts]

@@ -1,0 +1,143 @@
+"""Imports point one way: relaxation <- distributions <- nn <- applications <- cli."""
+
+import ast
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "drpm"
+
+ROOT = "drpm"  # the public names of the package itself: `from drpm import RandomPartition`
+
+LAWS = {"relaxation", "distributions", ROOT}
+TOOLS = {"data", "training", "report"}
+APPLICATIONS = {"clustering", "factors", "multitask"}
+
+# Each part of the package, and the parts it may import besides itself.
+ALLOWED: dict[str, set[str]] = {
+    "relaxation": set(),
+    "distributions": {"relaxation"},
+    ROOT: {"relaxation", "distributions"},
+    "nn": LAWS,
+    "studies": LAWS,
+    "data": set(),
+    "training": LAWS | {"nn", "data"},
+    "report": set(),
+    "presets": set(),
+    **{name: LAWS | {"nn", "presets"} | TOOLS for name in APPLICATIONS},
+    "cli": LAWS | {"nn", "studies", "presets"} | TOOLS | APPLICATIONS,
+    "__main__": {"cli"},
+}
+
+
+def parts(package: Path) -> set[str]:
+    """The modules and packages directly under the package."""
+    inner = {path.relative_to(package).parts[0] for path in package.glob("*/**/*.py")}
+    return inner | {path.stem for path in package.glob("*.py")} - {"__init__"}
+
+
+def imported_modules(tree: ast.AST, module: str, is_package: bool) -> Iterator[tuple[int, str]]:
+    """Line and absolute dotted name of everything a module imports, wherever in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                anchor = module.split(".")
+                anchor = anchor[: len(anchor) - node.level + is_package]
+                base = ".".join(anchor + ([base] if base else []))
+            for alias in node.names:
+                yield node.lineno, f"{base}.{alias.name}"
+
+
+def violations(package: Path) -> list[str]:
+    """One sentence for each import that points the wrong way."""
+    known = parts(package)
+    found = [
+        f"'{part}' is a new part of the package: add it to the table in tests/test_imports.py."
+        for part in sorted(known - ALLOWED.keys())
+    ]
+    for path in sorted(package.rglob("*.py")):
+        relative = path.relative_to(package).with_suffix("")
+        is_package = relative.name == "__init__"
+        names = relative.parts[:-1] if is_package else relative.parts
+        part = names[0] if names else ROOT
+        tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+        module = ".".join([ROOT, *names])
+        for line, target in imported_modules(tree, module, is_package):
+            first, _, rest = target.partition(".")
+            if first != ROOT:
+                continue
+            name = rest.partition(".")[0]
+            imported = name if name in known | ALLOWED.keys() else ROOT
+            if imported != part and imported not in ALLOWED.get(part, {imported}):
+                where = path.relative_to(package.parent)
+                found.append(f"{where}:{line} imports {target}: {part} may not know {imported}.")
+    return found
+
+
+def test_imports_point_one_way() -> None:
+    assert not violations(PACKAGE), "\n".join(violations(PACKAGE))
+
+
+def test_the_table_has_no_cycle() -> None:
+    order = list(TopologicalSorter(ALLOWED).static_order())
+    assert order.index("relaxation") < order.index("distributions") < order.index("nn")
+    assert all(order.index("nn") < order.index(name) < order.index("cli") for name in APPLICATIONS)
+
+
+@pytest.mark.parametrize("part", sorted(TOOLS))
+def test_tools_know_no_application(part: str) -> None:
+    assert not ALLOWED[part] & APPLICATIONS
+
+
+@pytest.mark.parametrize(
+    ("path", "statement", "complaint"),
+    [
+        (
+            "relaxation/sort.py",
+            "import drpm.distributions",
+            "relaxation may not know distributions",
+        ),
+        ("relaxation/sort.py", "from drpm import distributions", "may not know distributions"),
+        ("relaxation/sort.py", "from drpm import RandomPartition", "relaxation may not know drpm"),
+        ("relaxation/sort.py", "from .. import nn", "relaxation may not know nn"),
+        ("relaxation/__init__.py", "from ..nn import heads", "relaxation may not know nn"),
+        ("relaxation/deep/sort.py", "from ...nn import heads", "relaxation may not know nn"),
+        ("distributions/sizes.py", "def f():\n    from drpm.nn import Head", "may not know nn"),
+        ("training/loop.py", "from drpm.clustering import VaDE", "may not know clustering"),
+        ("clustering/model.py", "import drpm.factors", "clustering may not know factors"),
+        ("novel/thing.py", "import math", "'novel' is a new part of the package"),
+        ("novel.py", "import math", "'novel' is a new part of the package"),
+    ],
+)
+def test_a_wrong_import_is_found(tmp_path: Path, path: str, statement: str, complaint: str) -> None:
+    file = tmp_path / "drpm" / path
+    file.parent.mkdir(parents=True)
+    file.write_text(statement + "\n", encoding="utf-8")
+    found = violations(tmp_path / "drpm")
+    assert len(found) == 1
+    assert complaint in found[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "statement"),
+    [
+        ("__init__.py", "from drpm.distributions import RandomPartition"),
+        ("distributions/__init__.py", "from .sizes import FisherHypergeometric"),
+        ("distributions/sizes.py", "from drpm.relaxation.gumbel import gumbel"),
+        ("distributions/sizes.py", "from ..relaxation import gumbel"),
+        ("relaxation/sort.py", "import drpmish.nn"),
+        ("studies/bounds.py", "from drpm import RandomPartition"),
+        ("cli.py", "from drpm.studies import bounds"),
+    ],
+)
+def test_a_right_import_passes(tmp_path: Path, path: str, statement: str) -> None:
+    file = tmp_path / "drpm" / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(statement + "\n", encoding="utf-8")
+    assert violations(tmp_path / "drpm") == []
