@@ -31,10 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             quick=options.quick,
             graph=options.graph,
         )
-        environment = describe_environment(options.device)
-        results = Results(options.device, environment, _measure_all(planned, console))
-        # Written before anything is drawn: what took minutes to measure must not be lost.
-        results.write(options.out / "results.json")
+        results = Results(options.device, describe_environment(options.device), [])
+        _measure_all(planned, results, options.out / "results.json", console)
     for table in (*cost_tables(results), growth_table(results)):
         console.print(table)
     for sentence in notes(results):
@@ -48,25 +46,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
             console.print(str(options.out / name), highlight=False, soft_wrap=True)
 
 
-def _measure_all(planned: Sequence[PlannedCase], console: Console) -> list[Measurement]:
+def _measure_all(
+    planned: Sequence[PlannedCase], results: Results, path: Path, console: Console
+) -> None:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    measurements = []
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("", total=len(planned))
         for case, needed_bytes in planned:
             progress.update(task, description=_describe(case))
-            measurements.append(
+            results.measurements.append(
                 measure(case)
                 if needed_bytes is None
                 else Measurement(case, needed_bytes=needed_bytes)
             )
+            # After every case: a run that is interrupted keeps what it has measured.
+            results.write(path)
             progress.advance(task)
-    return measurements
 
 
 def _describe(case: Case) -> str:

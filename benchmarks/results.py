@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -29,7 +28,7 @@ class Results:
 
     device: str
     environment: dict[str, Any]
-    measurements: Sequence[Measurement]
+    measurements: list[Measurement]
 
     @property
     def device_type(self) -> str:

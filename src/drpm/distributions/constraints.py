@@ -99,6 +99,21 @@ class Assignment(constraints.Constraint):
         return one_hot_columns.check(value) & possible
 
 
+class RelaxedAssignment(constraints.Constraint):
+    """Non-negative matrices whose entries sum to the number of elements, up to rounding.
+
+    The columns of a soft partition need not sum to one: only Sinkhorn's order makes them.
+    """
+
+    event_dim = 2
+
+    def check(self, value: Tensor) -> Tensor:
+        n = value.shape[-1]
+        slack = n * 8 * torch.finfo(value.dtype).eps
+        total = value.sum((-2, -1))
+        return ((total - n).abs() <= slack * n) & (value >= -slack).flatten(-2).all(-1)
+
+
 class _UnitMatrix(constraints.Constraint):
     """Matrices with entries between 0 and 1, up to rounding."""
 

@@ -42,13 +42,10 @@ def fill(sizes: Tensor, order: Tensor) -> Tensor:
         sizes: (..., K), whole numbers.
         order: (..., n), the element at every rank.
     """
-    stops = sizes.double().cumsum(-1)[..., :-1]
+    stops = sizes.double().cumsum(-1)[..., :-1, None]
     ranks = torch.arange(order.shape[-1], dtype=stops.dtype, device=order.device)
-    batch = torch.broadcast_shapes(stops.shape[:-1], order.shape[:-1])
-    subset_at_rank = torch.searchsorted(
-        stops.contiguous(), ranks.expand(*stops.shape[:-1], -1).contiguous(), right=True
-    ).expand(*batch, -1)
-    order = order.expand(*batch, -1)
+    subset_at_rank = (ranks >= stops).sum(-2)
+    subset_at_rank, order = torch.broadcast_tensors(subset_at_rank, order)
     return torch.zeros_like(order).scatter(-1, order, subset_at_rank)
 
 

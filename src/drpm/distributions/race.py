@@ -209,8 +209,10 @@ def sorted_block_log_probs(log_scores: Tensor) -> Tensor:
     scores (..., n) must be sorted in descending order.
     """
     n = log_scores.shape[-1]
-    tables = [_sorted_table(row) for row in log_scores.reshape(-1, n)]
-    return torch.stack(tables).reshape(*log_scores.shape[:-1], n + 1, n + 1)
+    tables = log_scores.new_empty(*log_scores.shape[:-1], n + 1, n + 1)
+    for row, table in zip(log_scores.reshape(-1, n), tables.view(-1, n + 1, n + 1), strict=True):
+        table.copy_(_sorted_table(row))
+    return tables
 
 
 def _sorted_table(log_scores: Tensor) -> Tensor:
@@ -254,6 +256,8 @@ def rank_expectations(log_scores: Tensor, values: Tensor) -> Tensor:
         (..., K, n): for every function and element.
     """
     n = log_scores.shape[-1]
+    if log_scores.numel() == 0:  # an empty batch has no extent to integrate over
+        return values
     times, steps = _arrival_grid(log_scores.detach())
     reach = 2 * math.ceil(_RANK_DEVIATIONS * math.sqrt(n) / 2 + _RANK_MARGIN) + 1
     batch = max(1, log_scores[..., 0].numel())

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from drpm.distributions.base import Size
-from drpm.distributions.constraints import finite_vector, positive, unit_matrix
+from drpm.distributions.constraints import RelaxedAssignment, finite_vector, positive
 from drpm.distributions.partitions import (
     Parts,
     RandomPartition,
@@ -102,7 +102,7 @@ class RelaxedRandomPartition(RelaxedLaw):
 
     @property
     def support(self) -> constraints.Constraint:
-        return self.discrete.support if self.hard is True else unit_matrix
+        return self.discrete.support if self.hard is True else RelaxedAssignment()
 
     @property
     def dtype(self) -> torch.dtype:

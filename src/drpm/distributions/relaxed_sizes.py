@@ -144,7 +144,7 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         before, behind = tables.walk(choose)
         temperature = self._batch_temperature(2).double()
         soft = torch.softmax(torch.stack(logits, -2) / temperature, -1)
-        taken = (before[..., None] - tables.remaining()).clamp(0, n).long()
+        taken = (before[..., None] - tables.remaining()).long().clamp(0, n)
         sizes = soft.new_zeros(*full, groups - 1, n + 1).scatter_add(-1, taken, soft)
         position = _running_sums(sizes, tables.width)
         survival = (1 - position.cumsum(-1)[..., :n]).clamp(0, 1)
@@ -175,6 +175,8 @@ def _running_sums(sizes: Tensor, width: int) -> Tensor:
     Mass beyond n is cut off. Up to 16 sums share one pass through Fourier space, with a period
     that holds all that so many windows of sizes can add up to.
     """
+    if sizes.numel() == 0:  # an empty batch, which FFT libraries refuse
+        return sizes
     n = sizes.shape[-1] - 1
     position: Tensor | None = None
     laws = []

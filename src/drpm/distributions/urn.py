@@ -268,7 +268,8 @@ class SuffixTables(NamedTuple):
         stops = []
         remaining = torch.full_like(before[0], float(self.total))
         for k in range(len(first)):
-            position = (remaining - before[k]).clamp(0, self.width - 1).long()
+            # Cast before clamping: not even a NaN may lead out of the table.
+            position = (remaining - before[k]).long().clamp(0, self.width - 1)
             index = position[..., None] + back
             moves = steps[k].expand(*index.shape[:-1], -1).gather(-1, index)
             remaining = first[k] + choose(k, moves + suffix[k])

@@ -141,10 +141,7 @@ def _weights(
     row_scores = ranked[block.batch[:, None], block.rows]
     column_scores = ranked[block.batch[:, None], block.columns]
     if sort == "softsort":
-        centre = row_scores[:, :1]
-        gap = (row_scores - centre).to(dtype)[..., None] - (column_scores - centre).to(dtype)[
-            :, None
-        ]
+        gap = (row_scores[..., None] - column_scores[:, None]).to(dtype)
         return _Weights(torch.softmax(-gap.abs(), -1), row_scores, gap.sign())
     # log-weight(r, p) = base_p - 2 (r - c) (s_p - s_c) with c the block's central row.
     middle = block.rows[:, _ROWS // 2 : _ROWS // 2 + 1]
