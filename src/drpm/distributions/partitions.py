@@ -226,12 +226,10 @@ class RandomPartition(Law):
     def marginals(self) -> Tensor:
         r"""The exact probability of every element to be in every subset, (..., K, n).
 
-        It costs :math:`O(n^2)` time for every point of a quadrature over the arrival time:
-        seconds at n = 500.
+        It costs :math:`O(n^{1.5})` time: about a second at n = 500.
         """
-        survival = self.sizes.boundary_survival()
-        values = window_differences(survival)
-        return self.order.rank_expectations(values).to(self.dtype)
+        windows = window_differences(self.sizes.boundary_survival())
+        return self.order.rank_expectations(windows).to(self.dtype)
 
     @property
     def mean(self) -> Tensor:

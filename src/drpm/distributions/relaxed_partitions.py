@@ -78,19 +78,19 @@ class RelaxedRandomPartition(RelaxedLaw):
         )
         batch = self.discrete.batch_shape
         self.temperature = temperature_tensor(temperature, log_scores, batch)
-        # The two stages keep their own batches: sizes shared by many orders are drawn once.
+        elements, groups = log_scores.shape[-1], log_weights.shape[-1]
         self._sizes = RelaxedFisherHypergeometric(
-            1.0, log_scores.shape[-1], log_weights, capacities, validate_args=False
-        ).expand(batch)
-        self._order = RelaxedPlackettLuce(1.0, log_scores, sort=sort, validate_args=False).expand(
-            batch
+            self.temperature,
+            elements,
+            log_weights.expand(*batch, groups),
+            capacities,
+            validate_args=False,
         )
-        self._set_temperatures()
+        self._order = RelaxedPlackettLuce(
+            self.temperature, log_scores.expand(*batch, elements), sort=sort, validate_args=False
+        )
         self.hard, self.sort, self.window = hard, sort, window
         super().__init__(batch, self.discrete.event_shape, validate_args)
-
-    def _set_temperatures(self) -> None:
-        self._sizes.temperature = self._order.temperature = self.temperature
 
     @property
     def arg_constraints(self) -> dict[str, constraints.Constraint]:
@@ -121,7 +121,7 @@ class RelaxedRandomPartition(RelaxedLaw):
         return self._sizes.capacities
 
     def expand(self, batch_shape: Size, _instance: Any = None) -> "RelaxedRandomPartition":
-        new = self._expanded(
+        return self._expanded(
             batch_shape,
             _instance,
             discrete=self.discrete.expand(batch_shape),
@@ -132,7 +132,6 @@ class RelaxedRandomPartition(RelaxedLaw):
             sort=self.sort,
             window=self.window,
         )
-        return new
 
     def __repr__(self) -> str:
         groups, elements = self.event_shape
