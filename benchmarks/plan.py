@@ -94,9 +94,9 @@ def textbook_bytes(operation: str, num_elements: int, num_groups: int) -> float:
     Counted in n x n matrices of float64, of which gradients keep some for every group.
     """
     matrices = {
-        "sample": 6.0,
-        "log_prob": 6.0,
-        "log_prob_grad": 4.0 + 2.0 * num_groups,
-        "rsample_grad": 4.0 + 3.5 * num_groups,
+        "sample": 4.0,
+        "log_prob": 4.0,
+        "log_prob_grad": 3.0 + num_groups,
+        "rsample_grad": 2.0 + 2.0 * num_groups,
     }[operation]
     return 8.0 * matrices * num_elements**2

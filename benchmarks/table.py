@@ -11,7 +11,7 @@ from benchmarks.results import Results
 from benchmarks.units import format_bytes, format_ratio, format_seconds
 
 # A load average above this before the first measurement means that the cores are shared.
-BUSY_LOAD = 0.5
+BUSY_LOAD = 0.75
 
 
 def cost_tables(results: Results) -> Iterator[Table]:

@@ -61,12 +61,10 @@ def size_tables(total_count: int, log_weights: Tensor) -> tuple[Tensor, list[Ten
     log_factorials = torch.lgamma(sizes.double() + 1)
     log_binomials = log_factorials[-1] - log_factorials - log_factorials.flip(-1)
     terms = log_binomials + sizes * log_weights.double().unsqueeze(-1)
-    left = sizes.unsqueeze(-1) - sizes
-    table = torch.full_like(log_binomials, -torch.inf)
-    table[0] = 0.0
-    tables = [table]
+    # With no group left, the only way is to place nothing.
+    tables = [_one_hot(sizes[0], log_binomials).log()]
     for group in reversed(range(len(terms))):
-        later = torch.where(left >= 0, tables[0][left.clamp(min=0)], -torch.inf)
+        later = _convolution_matrix(tables[0], -torch.inf)
         tables.insert(0, torch.logsumexp(terms[group] + later, dim=-1))
     return terms, tables
 
@@ -98,14 +96,10 @@ def rank_assignment(choices: Tensor) -> Tensor:
     The groups fill the ranks one after another: group k ends where it starts plus its size, and
     it owns the ranks between the two.
     """
-    num_positions = choices.shape[-1]
-    positions = torch.arange(num_positions, device=choices.device)
-    back = positions.unsqueeze(-1) - positions
-    start = _one_hot(positions[0], choices)
+    start = _one_hot(torch.tensor(0, device=choices.device), choices)
     rows = []
     for choice in choices:
-        shifted = torch.where(back >= 0, start[back.clamp(min=0)], 0.0)
-        end = shifted @ choice
+        end = _convolution_matrix(start, 0.0) @ choice
         rows.append(_tail_sums(end) - _tail_sums(start))
         start = end
     return torch.stack(rows)
@@ -177,6 +171,13 @@ def _reach(function: Callable[[Tensor], Tensor], start: Tensor, direction: float
     while function(start + direction * distance) > 0:
         distance *= 2
     return distance
+
+
+def _convolution_matrix(values: Tensor, padding: float) -> Tensor:
+    """The matrix of values[r - j] at row r and column j, with padding above the diagonal."""
+    size = len(values)
+    padded = torch.cat([values.new_full((size - 1,), padding), values])
+    return padded.unfold(0, size, 1).flip(-1)
 
 
 def _size_logits(terms: Tensor, later_table: Tensor, remaining: Tensor) -> Tensor:

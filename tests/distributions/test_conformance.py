@@ -536,6 +536,14 @@ def test_outside_the_support(case: Case) -> None:
     torch.testing.assert_close(found[1], loud.log_prob(value)[1])
 
 
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, 0.25, 7.0])
+@discrete
+def test_any_strange_value_has_no_mass(case: Case, wrong: float) -> None:
+    law = case.build((2,), validate_args=False)
+    value = torch.full((2, *case.event_shape), wrong, dtype=torch.float64)
+    assert (law.log_prob(value) == -math.inf).all()
+
+
 @discrete
 def test_outside_the_support_has_harmless_gradients(case: Case) -> None:
     tensors = {k: v.requires_grad_() for k, v in case.tensors((2,)).items()}
@@ -606,6 +614,23 @@ def test_vmap_of_log_prob(case: Case) -> None:
     leaf = {k: v.requires_grad_() for k, v in case.tensors((4,)).items()}
     case.make(leaf).log_prob(values).sum().backward()
     torch.testing.assert_close(grads, leaf[names[0]].grad, rtol=1e-7, atol=1e-9)
+
+
+@discrete
+def test_vmap_of_summaries(case: Case) -> None:
+    """All deterministic ones; those of a partition that cost a Monte Carlo estimate aside."""
+    names, tensors = list(case.shapes), case.tensors((4,))
+    expected = statistics(case, case.make(tensors))
+    for name, value in expected.items():
+        if name == "entropy" and "marginals" in expected:
+            continue
+
+        def summary(*parameters: Tensor, name: str = name) -> Tensor:
+            found = getattr(law_of(case, names, *parameters), name)
+            return found() if callable(found) else found
+
+        found = torch.func.vmap(summary)(*tensors.values())
+        torch.testing.assert_close(found, value, rtol=1e-9, atol=1e-10)
 
 
 @every_case

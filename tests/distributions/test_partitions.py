@@ -386,6 +386,17 @@ def test_the_two_laws_are_exposed() -> None:
     assert law.sizes.capacities.tolist() == [5.0, 2.0, 5.0]
 
 
+def test_mixed_types_promote() -> None:
+    scores, weights = parameters(5, 3, 1.0)
+    exact = oracles.random_partition(scores.float().double(), weights)
+    law = drpm.RandomPartition(scores.float(), weights)
+    assert law.sample().dtype == law.marginals().dtype == torch.float64
+    for value in (exact.values, exact.values.long(), exact.values.bool()):
+        found = law.log_prob(value)
+        assert found.dtype == torch.float64
+        torch.testing.assert_close(found, exact.log_mass, rtol=0, atol=1e-9)
+
+
 # --- samples --------------------------------------------------------------------------------
 
 

@@ -237,6 +237,20 @@ def test_soft_sizes_approach_the_hard_ones() -> None:
     assert gaps[-1] < 1e-3
 
 
+@pytest.mark.parametrize(("n", "groups"), [(300, 40), (20, 100)])
+def test_soft_sizes_of_many_groups(n: int, groups: int) -> None:
+    weights = parameters(1, groups)[1]
+    draws = []
+    for temperature, hard in ((1.0, True), (1.0, False), (1e-4, False)):
+        law = drpm.RelaxedFisherHypergeometric(temperature, n, weights, hard=hard)
+        draws.append(law.rsample((50,), generator=generator(4)))
+        assert (draws[-1] >= -1e-9).all()
+        torch.testing.assert_close(draws[-1].sum(-1), torch.full((50,), float(n)).double())
+    assert draws[0].unique(dim=0).shape[0] == 50
+    assert (draws[1] - draws[0]).abs().mean() > 0.1
+    assert (draws[2] - draws[0]).abs().mean() < 0.01
+
+
 @any_sort
 def test_soft_orders_approach_the_hard_ones(sort: str) -> None:
     scores = parameters(6, 1)[0]
@@ -310,7 +324,7 @@ DENSE = {"neuralsort": oracles.neuralsort, "softsort": oracles.softsort}
 
 @pytest.mark.parametrize("kind", ["random", "tied", "equal", "spread", "clustered"])
 @pytest.mark.parametrize("sort", ["neuralsort", "softsort"])
-@pytest.mark.parametrize("n", [1, 2, 7, 64, 515])
+@pytest.mark.parametrize("n", [1, 2, 7, 64, 800])
 def test_partition_equals_the_dense_textbook(kind: str, sort: str, n: int) -> None:
     """Y = alpha P with hard sizes: values and gradients, however it is evaluated."""
     base, weights = spread(kind, n), torch.linspace(-0.5, 0.5, 5, dtype=torch.float64)
@@ -351,6 +365,83 @@ def test_order_equals_the_dense_textbook(kind: str, sort: str) -> None:
             (grad,) = torch.autograd.grad((found * cotangent).sum(), scores)
             (expected,) = torch.autograd.grad((dense * cotangent).sum(), copy)
             torch.testing.assert_close(grad, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [5, 200])
+@pytest.mark.parametrize("temperature", [0.05, 0.5, 1.0])
+def test_soft_sizes_of_two_groups_equal_their_softmax(n: int, temperature: float) -> None:
+    """With two groups the noise-free relaxation is the mean of the tempered law."""
+    weights = torch.tensor([0.4, -0.3], dtype=torch.float64)
+    law = drpm.RelaxedFisherHypergeometric(temperature, n, weights, hard=False)
+    exact = oracles.fisher(n, weights)
+    tempered = (exact.log_mass / temperature).softmax(0)
+    torch.testing.assert_close(law.mode, tempered @ exact.values.double(), rtol=0, atol=1e-8)
+
+
+def soft_boundaries(law: oracles.Enumeration, temperature: float) -> Tensor:
+    """P(rank r lies in the first k subsets): independent soft sizes, each a tempered conditional.
+
+    The conditional of a size given those before it, along the mode, carries the best mass that
+    any completion reaches; the soft boundaries are the sums of the soft sizes.
+    """
+    n, groups = int(law.values[0].sum()), law.values.shape[1]
+    mode = law.values[law.log_mass.argmax()]
+    position, rows = torch.eye(n + 1, dtype=torch.float64)[0], []
+    for k in range(groups - 1):
+        history = (law.values[:, :k] == mode[:k]).all(-1)
+        best = [
+            law.log_mass[history & (law.values[:, k] == size)].max()
+            if (history & (law.values[:, k] == size)).any()
+            else torch.tensor(-torch.inf, dtype=torch.float64)
+            for size in range(n + 1)
+        ]
+        size = (torch.stack(best) / temperature).softmax(0)
+        sums = [(position[: t + 1] * size[: t + 1].flip(0)).sum() for t in range(n + 1)]
+        position = torch.stack(sums)
+        rows.append(1 - position.cumsum(0)[:n])
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize(("n", "capacities"), [(6, None), (5, [3, 0, 4, 2]), (7, [7, 7, 2])])
+@any_temperature
+def test_soft_mode_equals_the_enumerated_boundaries(
+    n: int, capacities: list[int] | None, temperature: float
+) -> None:
+    groups = 3 if capacities is None else len(capacities)
+    scores, weights = parameters(n, groups, 1.0, 8)
+    tensor = None if capacities is None else torch.tensor(capacities)
+    leaves, copies = (
+        tuple(t.clone().requires_grad_() for t in (scores, weights)) for _ in range(2)
+    )
+    law = drpm.RelaxedRandomPartition(temperature, *leaves, tensor, hard=False)
+    found = law.mode
+    survival = soft_boundaries(oracles.fisher(n, copies[1], capacities), temperature)
+    ends = torch.zeros(1, n, dtype=torch.float64)
+    alpha = torch.cat([ends, survival, ends + 1]).diff(dim=0)
+    expected = alpha @ oracles.neuralsort(copies[0], temperature)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    sizes = drpm.RelaxedFisherHypergeometric(temperature, n, weights, tensor, hard=False).mode
+    torch.testing.assert_close(sizes, alpha.sum(-1).detach(), rtol=0, atol=1e-10)
+    cotangent = torch.randn(groups, n, dtype=torch.float64, generator=generator())
+    ours = torch.autograd.grad((found * cotangent).sum(), leaves)
+    theirs = torch.autograd.grad((expected * cotangent).sum(), copies)
+    torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-9)
+
+
+def test_sigmoid_windows_equal_the_formula() -> None:
+    """alpha_k(i) = f(nu_{k+1}) - f(nu_k) with f(x) = sigma((x - i + 1/2) / tau)."""
+    scores, weights = parameters(9, 3)
+    for temperature in (0.2, 1.0):
+        law = drpm.RelaxedRandomPartition(
+            temperature, scores, weights, hard=False, window="sigmoid"
+        )
+        parts = law.rsample_parts(noise="none")
+        ends = parts.sizes.cumsum(-1)[:-1, None]
+        inside = torch.sigmoid((ends - torch.arange(1, 10) + 0.5) / temperature)
+        zero, one = torch.zeros(1, 9).double(), torch.ones(1, 9).double()
+        alpha = torch.cat([zero, inside, one]).diff(dim=0)
+        expected = alpha @ oracles.neuralsort(scores, temperature)
+        torch.testing.assert_close(parts.Y, expected, rtol=0, atol=1e-10)
 
 
 # --- gradients ------------------------------------------------------------------------------

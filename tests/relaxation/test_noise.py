@@ -42,3 +42,11 @@ def test_straight_through_keeps_the_value_and_passes_the_gradient() -> None:
     assert torch.equal(value.detach(), hard)
     (grad,) = torch.autograd.grad((value * torch.tensor([1.0, 2.0, 3.0])).sum(), soft)
     assert grad.tolist() == [2.0, 4.0, 6.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_straight_through_is_exact_whatever_the_soft_value(dtype: torch.dtype) -> None:
+    """``hard - soft + soft`` would lose the hard value beside a large soft one."""
+    soft = torch.randn(100_000, dtype=dtype).mul(10).exp()
+    for hard in (torch.zeros_like(soft), torch.ones_like(soft), 7 * torch.ones_like(soft)):
+        assert torch.equal(straight_through(hard, soft), hard)

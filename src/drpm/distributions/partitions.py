@@ -236,6 +236,12 @@ class RandomPartition(Law):
         return self.marginals()
 
     @property
+    def variance(self) -> Tensor:
+        """Entry by entry; every entry is 0 or 1."""
+        marginals = self.marginals()
+        return marginals * (1 - marginals)
+
+    @property
     def mode(self) -> Tensor:
         """The most likely partition, for up to 512 elements.
 

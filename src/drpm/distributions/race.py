@@ -14,11 +14,14 @@ geometrically: the sum over all |S|! inner orders costs O(|S|).
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
+
+from drpm.relaxation.mapping import to_leading
 
 # The integrand is cut where it has fallen by 32 nats (1e-14). Left of its peak it falls at least
 # as fast as e^x, right of it as exp(-e^x): the stretch is at most some 40 units long, and a step
@@ -158,10 +161,7 @@ class _RaceLogProb(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
-        moved = [
-            x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-            for x, dim in zip(inputs, in_dims, strict=True)
-        ]
+        moved = to_leading(info, in_dims, inputs)
         return _RaceLogProb.apply(*moved), (0, 0, 0)  # type: ignore[no-untyped-call]
 
 
@@ -206,13 +206,30 @@ def sorted_block_log_probs(log_scores: Tensor) -> Tensor:
     """(..., n + 1, n + 1): the log-probability of ranks u..v - 1 of sorted elements as a block.
 
     Entry (u, v) is for the block against all elements of rank v and later; -inf for u > v. The
-    scores (..., n) must be sorted in descending order.
+    scores (..., n) must be sorted in descending order. Without gradients.
     """
-    n = log_scores.shape[-1]
-    tables = log_scores.new_empty(*log_scores.shape[:-1], n + 1, n + 1)
-    for row, table in zip(log_scores.reshape(-1, n), tables.view(-1, n + 1, n + 1), strict=True):
-        table.copy_(_sorted_table(row))
+    tables: Tensor = _SortedTables.apply(log_scores)  # type: ignore[no-untyped-call]
     return tables
+
+
+class _SortedTables(torch.autograd.Function):
+    @staticmethod
+    def forward(log_scores: Tensor) -> Tensor:
+        n = log_scores.shape[-1]
+        tables = log_scores.new_empty(*log_scores.shape[:-1], n + 1, n + 1)
+        rows = zip(log_scores.reshape(-1, n), tables.view(-1, n + 1, n + 1), strict=True)
+        for scores, table in rows:
+            table.copy_(_sorted_table(scores))
+        return tables
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], log_scores: Tensor) -> tuple[Tensor, int]:
+        (moved,) = to_leading(info, in_dims, (log_scores,))
+        return _SortedTables.apply(moved), 0  # type: ignore[no-untyped-call]
 
 
 def _sorted_table(log_scores: Tensor) -> Tensor:
@@ -255,34 +272,79 @@ def rank_expectations(log_scores: Tensor, values: Tensor) -> Tensor:
     Returns:
         (..., K, n): for every function and element.
     """
+    batch = torch.broadcast_shapes(log_scores.shape[:-1], values.shape[:-2])
+    log_scores = log_scores.expand(*batch, log_scores.shape[-1])
+    values = values.expand(*batch, *values.shape[-2:])
+    means: Tensor = _RankExpectations.apply(log_scores, values)  # type: ignore[no-untyped-call]
+    return means
+
+
+class _RankExpectations(torch.autograd.Function):
+    """The integral over arrival times, some of them at a time, in both directions."""
+
+    @staticmethod
+    def forward(log_scores: Tensor, values: Tensor) -> Tensor:
+        total = torch.zeros_like(values)
+        for times, steps in _arrival_chunks(log_scores):
+            total += _rank_integral(log_scores, values, times, steps)
+        return total
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        log_scores, values = (saved.detach().requires_grad_() for saved in ctx.saved_tensors)
+        grad_scores, grad_values = torch.zeros_like(log_scores), torch.zeros_like(values)
+        for times, steps in _arrival_chunks(log_scores):
+            with torch.enable_grad():
+                part = _rank_integral(log_scores, values, times, steps)
+            some = torch.autograd.grad(part, (log_scores, values), grad)
+            grad_scores += some[0]
+            grad_values += some[1]
+        return grad_scores, grad_values
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
+        moved = to_leading(info, in_dims, inputs)
+        return _RankExpectations.apply(*moved), 0  # type: ignore[no-untyped-call]
+
+
+def _rank_integral(log_scores: Tensor, values: Tensor, times: Tensor, steps: Tensor) -> Tensor:
+    """What the arrival times (T,) contribute to the expectations."""
+    n, groups = log_scores.shape[-1], values.shape[-2]
+    log_rate = log_scores[..., None, :] + times[:, None]  # (..., T, n)
+    rate = log_rate.clamp_max(6.5).exp()
+    waiting, arrived = torch.exp(-rate), -torch.expm1(-rate)
+    density = (log_rate - rate).exp() * steps[:, None]
+    frequencies = _frequencies(arrived.detach(), waiting.detach())
+    ranks = frequencies.ranks.clamp(0, n - 1).long()[..., None, :]
+    ranks = ranks.expand(*ranks.shape[:-2], groups, ranks.shape[-1])
+    nearby = values[..., None, :, :].expand(*ranks.shape[:-1], n).gather(-1, ranks)
+    spectrum = nearby.to(frequencies.kernel.dtype) @ frequencies.kernel  # (..., T, K, Q)
+    factor = waiting[..., None] + arrived[..., None] * frequencies.turn[..., None, :]
+    everyone = torch.exp(torch.log(factor).sum(-2, keepdim=True))  # (..., T, 1, Q)
+    # The function of the others is everyone's over one's own.
+    mean = (1 / factor) @ (everyone * spectrum).mT  # (..., T, n, K)
+    return (mean.real * density[..., None]).sum(-3).mT
+
+
+def _rank_reach(n: int) -> int:
+    """How many ranks a window of arrivals may span."""
+    return 2 * math.ceil(_RANK_DEVIATIONS * math.sqrt(n) / 2 + _RANK_MARGIN) + 1
+
+
+def _arrival_chunks(log_scores: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """The arrival grid in pieces of bounded size; nothing for an empty batch."""
+    if log_scores.numel() == 0:
+        return
     n = log_scores.shape[-1]
-    if log_scores.numel() == 0:  # an empty batch has no extent to integrate over
-        return values
     times, steps = _arrival_grid(log_scores.detach())
-    reach = 2 * math.ceil(_RANK_DEVIATIONS * math.sqrt(n) / 2 + _RANK_MARGIN) + 1
-    batch = max(1, log_scores[..., 0].numel())
-    size = max(1, _RANK_CHUNK // (batch * max(n, reach) * _RANK_NODES))
-
-    def integrate(times: Tensor, steps: Tensor) -> Tensor:
-        log_rate = log_scores[..., None, :] + times[:, None]  # (..., T, n)
-        rate = log_rate.clamp_max(6.5).exp()
-        waiting, arrived = torch.exp(-rate), -torch.expm1(-rate)
-        density = (log_rate - rate).exp() * steps[:, None]
-        frequencies = _frequencies(arrived.detach(), waiting.detach(), reach)
-        window = frequencies.ranks.clamp(0, n - 1).long()[..., None, :]
-        window = window.expand(*window.shape[:-2], values.shape[-2], reach)
-        nearby = values[..., None, :, :].expand(*window.shape[:-1], n).gather(-1, window)
-        spectrum = nearby.to(frequencies.kernel.dtype) @ frequencies.kernel  # (..., T, K, Q)
-        factor = waiting[..., None] + arrived[..., None] * frequencies.turn[..., None, :]
-        everyone = torch.exp(torch.log(factor).sum(-2, keepdim=True))  # (..., T, 1, Q)
-        # The function of the others is everyone's over one's own.
-        mean = (1 / factor) @ (everyone * spectrum).mT  # (..., T, n, K)
-        return (mean.real * density[..., None]).sum(-3).mT
-
-    total = torch.zeros_like(values)
-    for some in zip(times.split(size), steps.split(size), strict=True):
-        total = total + checkpoint(integrate, *some, use_reentrant=False)
-    return total
+    batch = log_scores[..., 0].numel()
+    size = max(1, _RANK_CHUNK // (batch * max(n, _rank_reach(n)) * _RANK_NODES))
+    yield from zip(times.split(size), steps.split(size), strict=True)
 
 
 def _arrival_grid(log_scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -305,7 +367,7 @@ class _Frequencies(NamedTuple):
     turn: Tensor  # (..., T, Q) e^{i theta}
 
 
-def _frequencies(arrived: Tensor, waiting: Tensor, reach: int) -> _Frequencies:
+def _frequencies(arrived: Tensor, waiting: Tensor) -> _Frequencies:
     """Frequencies that resolve the law of the number of arrivals at every time."""
     kind: Any = {"dtype": arrived.dtype, "device": arrived.device}
     deviation = (arrived * waiting).sum(-1).sqrt()
@@ -314,7 +376,7 @@ def _frequencies(arrived: Tensor, waiting: Tensor, reach: int) -> _Frequencies:
     node = torch.arange(_RANK_NODES, **kind)
     angle = torch.where(node <= half, 2 * math.pi * node / period, 0.0)
     weight = torch.where(node <= half, torch.where(node == 0, 1.0, 2.0) / period, 0.0)
-    offset = torch.arange(reach, **kind)
+    offset = torch.arange(_rank_reach(arrived.shape[-1]), **kind)
     ranks = arrived.sum(-1, keepdim=True).round() - half + offset
     size = torch.where(offset < period, 1.0, 0.0)[..., None] * weight[..., None, :]
     kernel = torch.polar(size, -ranks[..., None] * angle[..., None, :])

@@ -13,7 +13,10 @@ from drpm.distributions.validation import require_broadcast, require_temperature
 def temperature_tensor(temperature: Any, like: Tensor, batch_shape: torch.Size) -> Tensor:
     """A checked temperature in the type and place of a parameter, shape () or the batch's."""
     value = require_temperature(temperature)
-    tensor = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    if isinstance(value, Tensor):
+        tensor = value.to(dtype=like.dtype, device=like.device)
+    else:  # filled on the device: nothing to copy, nothing to wait for
+        tensor = like.new_full((), value)
     if require_broadcast("temperature and the law", tensor.shape, batch_shape) != batch_shape:
         raise ValueError(
             f"temperature must have a shape that broadcasts to the batch shape "

@@ -36,7 +36,8 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
     Group after group, Gumbel noise is added to :math:`\log p(n_k \mid n_{<k})` and the result
     divided by the temperature. The largest entry is an exact draw; the softmax is its relaxation,
     and the soft boundary after group k is the sum of the soft sizes up to k, as a convolution of
-    their distributions.
+    their distributions. For n beyond a hundred or so, soft sizes range over the window that holds
+    all but 1e-19 of the law's mass: temperatures far above one flatten them only that far.
 
     References:
         Sutter et al., "Learning group importance using the differentiable hypergeometric
@@ -122,33 +123,23 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         """Both faces of one draw; without noise, the mode."""
         n, groups = self.total_count, self.event_shape[0]
         full = shape + self.batch_shape
-        before = torch.full(full, float(n), dtype=torch.float64, device=self.log_weights.device)
+        weights = self.log_weights
         if groups == 1:
-            return SizeDraw(before[..., None], before.new_zeros(*full, 0, n))
+            everything = weights.new_full((*full, 1), float(n), dtype=torch.float64)
+            return SizeDraw(everything, everything.new_zeros(*full, 0, n))
         tables = self.discrete.suffix_tables(maximise=not noise)
-        logits: list[Tensor] = []
         if noise:
-            noises = gumbel_like(before.new_empty(*full, groups - 1, tables.width), generator)
-
-            def choose(boundary: int, log_mass: Tensor) -> Tensor:
-                logits.append(log_mass + noises[..., boundary, :])
-                return logits[-1].argmax(-1)
+            shape = torch.Size([*full, groups - 1, tables.width])
+            path = tables.draw(gumbel_like(tables.log_suffix.new_empty(shape), generator))
         else:
-            mode = self.discrete.mode.double().expand(*full, groups)
-            stops = (n - mode.cumsum(-1)[..., :-1] - tables.first).unbind(-1)
-
-            def choose(boundary: int, log_mass: Tensor) -> Tensor:
-                logits.append(log_mass)
-                return stops[boundary]
-
-        before, behind = tables.walk(choose)
+            path = tables.follow(self.discrete.mode.double().expand(*full, groups))
         temperature = self._batch_temperature(2).double()
-        soft = torch.softmax(torch.stack(logits, -2) / temperature, -1)
-        taken = (before[..., None] - tables.remaining()).long().clamp(0, n)
+        soft = torch.softmax(path.logits / temperature, -1)
+        taken = (path.before[..., None] - tables.remaining()).long().clamp(0, n)
         sizes = soft.new_zeros(*full, groups - 1, n + 1).scatter_add(-1, taken, soft)
         position = _running_sums(sizes, tables.width)
         survival = (1 - position.cumsum(-1)[..., :n]).clamp(0, 1)
-        return SizeDraw(torch.cat([before - behind, behind[..., -1:]], -1), survival)
+        return SizeDraw(path.sizes, survival)
 
     def _value(self, draw: SizeDraw) -> Tensor:
         sizes = straight_through(draw.hard, draw.soft) if self.hard else draw.soft

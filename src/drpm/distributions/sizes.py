@@ -19,6 +19,7 @@ from drpm.distributions.validation import (
     require_finite,
     require_vector,
 )
+from drpm.relaxation.gumbel import gumbel_like
 
 _SUPPORT_LIMIT = 10_000_000
 _DRAW_BUDGET = 1 << 24
@@ -88,7 +89,7 @@ class FisherHypergeometric(SizeLaw):
         >>> law.log_prob(torch.tensor([1.0, 3.0])).exp()
         tensor(0.4681)
         >>> law.sample(generator=torch.Generator().manual_seed(1))
-        tensor([3., 1.])
+        tensor([1., 3.])
     """
 
     has_enumerate_support = True
@@ -156,7 +157,7 @@ class FisherHypergeometric(SizeLaw):
 
     def _urn(self) -> tuple[Tensor, Tensor, Tensor]:
         weights = self.log_weights.double()
-        return weights.new_tensor(float(self.total_count)), weights, self._capacities
+        return weights.new_full((), float(self.total_count)), weights, self._capacities
 
     def _refuse_merged(self, what: str) -> None:
         if self.method == "merged":
@@ -253,11 +254,10 @@ class FisherHypergeometric(SizeLaw):
         return F.pad(conditionals, (0, 1))  # the last group takes what is left
 
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-        groups = self.event_shape[0]
-        width = self.total_count + 1
-        if self.method == "exact":
-            width = urn.window_width(self.total_count)
-        tables = self.suffix_tables() if self.method == "exact" and groups > 1 else None
+        groups, elements = self.event_shape[0], self.total_count
+        exact = self.method == "exact" and groups > 1
+        tables = self.suffix_tables() if exact else None
+        width = tables.width * groups if tables is not None else elements + 1
         count = shape.numel()
         chunk = max(1, _DRAW_BUDGET // (width * max(1, self.batch_shape.numel())))
         parts = [
@@ -270,19 +270,22 @@ class FisherHypergeometric(SizeLaw):
     def _draw_flat(
         self, count: int, tables: urn.SuffixTables | None, generator: torch.Generator | None
     ) -> Tensor:
-        """Group after group from the conditionals, each by inverting its distribution function."""
-        shape = (count, *self.batch_shape)
+        """Group after group from the conditionals, each by the Gumbel trick."""
         full = torch.full(
-            shape, float(self.total_count), dtype=torch.float64, device=self.log_weights.device
+            (count, *self.batch_shape),
+            float(self.total_count),
+            dtype=torch.float64,
+            device=self.log_weights.device,
         )
         if tables is not None:
-            before, behind = tables.walk(lambda _, logits: _invert_cdf(logits, shape, generator))
-            return torch.cat([before - behind, behind[..., -1:]], -1)
+            shape = (*full.shape, *tables.log_suffix.shape[-2:])
+            return tables.draw(gumbel_like(full.new_empty(shape), generator)).sizes
         sizes = []
         for boundary in range(self.event_shape[0] - 1):
-            behind = _invert_cdf(self._merged_logits(boundary, full), shape, generator)
+            logits = self._merged_logits(boundary, full)
+            behind = (logits + gumbel_like(logits, generator)).argmax(-1).double()
             sizes.append(full - behind)
-            full = behind.double()
+            full = behind
         return torch.stack([*sizes, full], -1)
 
     def _merged_logits(self, boundary: int, before: Tensor) -> Tensor:
@@ -383,14 +386,3 @@ class FisherHypergeometric(SizeLaw):
             sizes.append(stop - start)
             stop = start
         return torch.cat(sizes[::-1], -1).to(self.log_weights.dtype)
-
-
-def _invert_cdf(
-    logits: Tensor, shape: tuple[int, ...], generator: torch.Generator | None
-) -> Tensor:
-    """Draw indices of a shape from unnormalised log-probabilities; one uniform number a draw."""
-    cdf = torch.softmax(logits, -1).cumsum(-1)
-    uniform = torch.rand(shape, dtype=cdf.dtype, device=cdf.device, generator=generator)
-    # Just below one, so that rounding never lands on an impossible last entry.
-    level = uniform * (1 - 1e-15) * cdf[..., -1]
-    return (cdf <= level[..., None]).sum(-1).clamp_max(logits.shape[-1] - 1)

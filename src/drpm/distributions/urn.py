@@ -17,7 +17,6 @@ compiles, maps and captures.
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -41,17 +40,17 @@ _TINY = 1e-300
 
 
 def _refine(
-    lower: Tensor, upper: Tensor, below: "_Predicate", rounds: int
+    lower: Tensor, upper: Tensor, below: "_Predicate", digits: int
 ) -> tuple[Tensor, Tensor]:
-    """Shrink [lower, upper] around the point where a monotone predicate turns false."""
-    cells = 32  # many points at once: few large operations instead of many small ones
-    fractions = torch.linspace(0, 1, cells + 1, dtype=lower.dtype, device=lower.device)
-    for _ in range(rounds):
+    """Shrink [lower, upper] by 2^digits around the point where a monotone predicate turns false."""
+    # Many points at once: few large operations instead of many small ones, unless K is large.
+    bits = 8 if below.log_weights.shape[-1] <= 64 else 4
+    fractions = torch.linspace(0, 1, 2**bits + 1, dtype=lower.dtype, device=lower.device)
+    for _ in range(math.ceil(digits / bits)):
         grid = lower[..., None] + (upper - lower)[..., None] * fractions
-        cell = (below(grid).sum(-1, keepdim=True) - 1).clamp(0, cells - 1)
+        cell = (below(grid).sum(-1, keepdim=True) - 1).clamp(0, 2**bits - 1)
         # The very points that were tested, so that the predicate holds at `lower` to the last bit.
-        ends = grid.gather(-1, torch.cat([cell, cell + 1], -1))
-        lower, upper = ends.unbind(-1)
+        lower, upper = grid.gather(-1, torch.cat([cell, cell + 1], -1)).unbind(-1)
     return lower, upper
 
 
@@ -88,7 +87,7 @@ def tilt(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Tensor:
     """
     lower, upper = _bracket(total, log_weights, capacities)
     below = _Predicate(total, log_weights, capacities, whole=False)
-    lower, upper = _refine(lower, upper, below, rounds=4)
+    lower, upper = _refine(lower, upper, below, digits=16)
     return (lower + upper) / 2
 
 
@@ -204,7 +203,7 @@ def mode(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Tensor:
     largest of all increments; a common threshold on the increments is a tilt of the binomials.
     """
     below = _Predicate(total, log_weights, capacities, whole=True)
-    lower, _ = _refine(*_bracket(total, log_weights, capacities), below, rounds=12)
+    lower, _ = _refine(*_bracket(total, log_weights, capacities), below, digits=60)
     chance = torch.sigmoid(log_weights + lower[..., None])
     sizes = torch.minimum(((capacities + 1) * chance).floor(), capacities)
     # What is missing goes, one each, to the groups whose next increment is the largest; what is
@@ -232,15 +231,27 @@ def window_width(total: int) -> int:
     return min(total + 1, 2 * half + 1)
 
 
+class Path(NamedTuple):
+    """One way to give the total out, group after group."""
+
+    before: Tensor  # (..., K - 1) what remained before every group but the last
+    behind: Tensor  # (..., K - 1) and behind it
+    logits: Tensor  # (..., K - 1, W) log-mass of every choice, given those before it
+
+    @property
+    def sizes(self) -> Tensor:
+        return torch.cat([self.before - self.behind, self.behind[..., -1:]], -1)
+
+
 class SuffixTables(NamedTuple):
     r"""Windowed tables of the suffix sums of an urn with K >= 2 groups.
 
     Axis -2 runs over the K - 1 boundaries between groups k and k + 1 (k = 1..K-1); axis -1 over
-    the window of totals that groups k + 1..K may hold, ``first[k] + 0, 1, ..., W - 1``.
+    the window of totals that groups k + 1..K may hold, ``first[k] + 0, 1, ..., W - 1``. Before
+    the first group the window ends at the total.
     """
 
-    before: Tensor  # (..., K - 1) the first total of the window before each group
-    first: Tensor  # (..., K - 1) the first total of the window behind it
+    first: Tensor  # (..., K - 1) the first total of each window
     sizes: Tensor  # (..., K - 1, 2 W - 1) the sizes of group k that lead from window to window
     log_steps: Tensor  # (..., K - 1, 2 W - 1) the log-mass of those sizes
     log_suffix: Tensor  # (..., K - 1, W) log-mass of groups k + 1..K together
@@ -254,29 +265,33 @@ class SuffixTables(NamedTuple):
         """The totals of every boundary's window, (..., K - 1, W)."""
         return self.first[..., None] + _count(self.width, self.first)
 
-    def walk(self, choose: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Give the total out group after group.
+    def draw(self, noise: Tensor) -> Path:
+        """The largest choice at every boundary in turn, after adding noise (..., K - 1, W)."""
+        reverse = torch.arange(self.width - 1, -1, -1, device=noise.device)
+        position = torch.full(noise.shape[:-2], self.width - 1, device=noise.device)
+        positions, logits = [], []
+        noisy_suffix = self.log_suffix + noise
+        for steps, suffix in zip(self.log_steps.unbind(-2), noisy_suffix.unbind(-2), strict=True):
+            index = position[..., None] + reverse
+            logits.append(steps.expand(*index.shape[:-1], -1).gather(-1, index) + suffix)
+            position = logits[-1].argmax(-1)
+            positions.append(position)
+        behind = self.first + torch.stack(positions, -1)
+        return self._path(behind, torch.stack(logits, -2))
 
-        ``choose`` maps a boundary and the unnormalised log-mass of its window, given what
-        remained before, to positions in the window. Returns what remained before every boundary
-        (..., K - 1) and behind it, in float64.
-        """
-        back = self.width - 1 - torch.arange(self.width, device=self.first.device)
-        tables = (self.before, self.first, *(t.movedim(-2, -1) for t in self[3:5]))
-        before, first = (t.unbind(-1) for t in tables[:2])
-        steps, suffix = (t.unbind(-1) for t in tables[2:])
-        stops = []
-        remaining = torch.full_like(before[0], float(self.total))
-        for k in range(len(first)):
-            # Cast before clamping: not even a NaN may lead out of the table.
-            position = (remaining - before[k]).long().clamp(0, self.width - 1)
-            index = position[..., None] + back
-            moves = steps[k].expand(*index.shape[:-1], -1).gather(-1, index)
-            remaining = first[k] + choose(k, moves + suffix[k])
-            stops.append(remaining)
-        behind = torch.stack(stops, -1)
-        start = torch.full_like(behind[..., :1], float(self.total))
-        return torch.cat([start, behind[..., :-1]], -1), behind
+    def follow(self, sizes: Tensor) -> Path:
+        """The path of given sizes (..., K), without noise."""
+        behind = self.total - sizes.cumsum(-1)[..., :-1]
+        # Cast before clamping: not even a NaN may lead out of the table.
+        position = (behind - self.first).long().clamp(0, self.width - 1)
+        position = F.pad(position[..., :-1], (1, 0), value=self.width - 1)
+        index = position[..., None] + torch.arange(self.width - 1, -1, -1, device=position.device)
+        steps = self.log_steps.expand(*index.shape[:-1], -1)
+        return self._path(behind, steps.gather(-1, index) + self.log_suffix)
+
+    def _path(self, behind: Tensor, logits: Tensor) -> Path:
+        before = F.pad(behind[..., :-1], (1, 0), value=float(self.total))
+        return Path(before, behind, logits)
 
 
 def _count(length: int, like: Tensor) -> Tensor:
@@ -297,10 +312,13 @@ def _correlate(steps: Tensor, vector: Tensor) -> Tensor:
 
 
 def _log_mass(sizes: Tensor, logit: Tensor, capacities: Tensor) -> Tensor:
-    """Log-mass of the tilted binomials, IMPOSSIBLE outside their support."""
-    possible = (sizes >= 0) & (sizes <= capacities)
-    mass = log_binomial(capacities, sizes) + sizes * logit - capacities * F.softplus(logit)
-    return torch.where(possible, mass, IMPOSSIBLE)
+    """Log-mass of binomials (..., K) at sizes (..., K, W), IMPOSSIBLE outside their support."""
+    room, logit_ = capacities[..., None], logit[..., None]
+    possible = (sizes >= 0) & (sizes <= room)
+    size = torch.where(possible, sizes, 0.0)
+    normaliser = torch.lgamma(capacities + 1) - capacities * F.softplus(logit)
+    counts = torch.lgamma(size + 1) + torch.lgamma(room - size + 1)
+    return torch.where(possible, normaliser[..., None] + size * logit_ - counts, IMPOSSIBLE)
 
 
 def suffix_tables(
@@ -312,18 +330,18 @@ def suffix_tables(
     of to the mode of one conditional after the other.
     """
     width = window_width(total)
-    n = torch.tensor(float(total), dtype=log_weights.dtype, device=log_weights.device)
+    n = torch.full((), float(total), dtype=log_weights.dtype, device=log_weights.device)
     logit = log_weights + tilt(n, log_weights.detach(), capacities)[..., None]
     with torch.no_grad():
         means = capacities * torch.sigmoid(logit)
         centre = means.flip(-1).cumsum(-1).flip(-1)[..., 1:]
         first = (centre.round() - (width - 1) // 2).clamp(0, total + 1 - width)
-        start = torch.full_like(first[..., :1], total + 1 - width)
-        before = torch.cat([start, first[..., :-1]], -1)
-        sizes = (before - first)[..., None] + (_count(2 * width - 1, logit) - (width - 1))
-        last_sizes = first[..., -1:] + _count(width, logit)
-    log_steps = _log_mass(sizes, logit[..., :-1, None], capacities[..., :-1, None])
-    last = _log_mass(last_sizes, logit[..., -1:], capacities[..., -1:])
+        # From the full total, through the windows, to nothing behind the last group.
+        before = F.pad(first, (1, 0), value=float(total + 1 - width))
+        shifts = before - F.pad(first, (0, 1))
+        sizes = shifts[..., None] + (_count(2 * width - 1, logit) - (width - 1))
+    log_mass = _log_mass(sizes, logit, capacities)
+    log_steps, last = log_mass[..., :-1, :], log_mass[..., -1, width - 1 :]
     if maximise:
         suffix = [last]
         for steps in log_steps.unbind(-2)[:0:-1]:
@@ -333,7 +351,7 @@ def suffix_tables(
     else:
         masses = _chain(log_steps.exp()[..., 1:, :].flip(-2), last.exp())
         log_suffix = _safe_log(masses.flip(-2))
-    return SuffixTables(before, first, sizes, log_steps, log_suffix, total)
+    return SuffixTables(first, sizes[..., :-1, :], log_steps, log_suffix, total)
 
 
 def _chain(steps: Tensor, start: Tensor) -> Tensor:

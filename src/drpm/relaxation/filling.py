@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from drpm.relaxation.mapping import to_leading
 from drpm.relaxation.sorting import SORTS, distance_sums
 
 # Up to this many matrix entries (batch x n x n) the whole of P is the quickest; it is also the path
@@ -219,10 +220,7 @@ class _Streamed(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
-        moved = [
-            x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-            for x, dim in zip(inputs[:3], in_dims[:3], strict=True)
-        ]
+        moved = to_leading(info, in_dims[:3], inputs[:3])
         return _Streamed.apply(*moved, inputs[3]), 0  # type: ignore[no-untyped-call]
 
 

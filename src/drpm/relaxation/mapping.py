@@ -1,0 +1,14 @@
+"""Letting ``torch.func.vmap`` through functions that take any leading dimensions already."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+
+def to_leading(info: Any, in_dims: Sequence[int | None], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Move the mapped dimension of every input to the front, where a batch is expected."""
+    return [
+        tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        for tensor, dim in zip(inputs, in_dims, strict=True)
+    ]
