@@ -55,8 +55,13 @@ def prepare(case: Case) -> Callable[[], object]:
     if case.implementation == GRAPH:
         return _capture(case)
     inputs = _make_inputs(case)
-    build = _drpm_operation if case.implementation == DRPM else _textbook_operation
-    return build(case.operation, inputs)
+    values = _drpm_values if case.implementation == DRPM else _textbook_values
+    value = values(inputs)[case.operation.removesuffix("_grad")]
+    return _with_gradients(value, inputs) if _needs_gradients(case) else value
+
+
+def _needs_gradients(case: Case) -> bool:
+    return case.operation.endswith("_grad")
 
 
 def _make_inputs(case: Case) -> Inputs:
@@ -70,16 +75,15 @@ def _make_inputs(case: Case) -> Inputs:
         log_weights.softmax(0), case.num_elements, replacement=True, generator=generator
     )
     partition = torch.nn.functional.one_hot(labels, case.num_groups).mT.float()
-    with_gradients = case.operation.endswith("_grad")
     return Inputs(
-        log_scores.to(case.device).requires_grad_(with_gradients),
-        log_weights.to(case.device).requires_grad_(with_gradients),
+        log_scores.to(case.device).requires_grad_(_needs_gradients(case)),
+        log_weights.to(case.device).requires_grad_(_needs_gradients(case)),
         partition.to(case.device),
         functional.to(case.device),
     )
 
 
-def _drpm_operation(operation: str, inputs: Inputs) -> Callable[[], object]:
+def _drpm_values(inputs: Inputs) -> dict[str, Callable[[], Tensor]]:
     log_scores, log_weights, partition, functional = inputs
 
     def sample() -> Tensor:
@@ -92,15 +96,10 @@ def _drpm_operation(operation: str, inputs: Inputs) -> Callable[[], object]:
         law = RelaxedRandomPartition(TEMPERATURE, log_scores, log_weights)
         return (law.rsample() * functional).sum()
 
-    return {
-        "sample": sample,
-        "log_prob": log_prob,
-        "log_prob_grad": _with_gradients(log_prob, inputs),
-        "rsample_grad": _with_gradients(rsample, inputs),
-    }[operation]
+    return {"sample": sample, "log_prob": log_prob, "rsample": rsample}
 
 
-def _textbook_operation(operation: str, inputs: Inputs) -> Callable[[], object]:
+def _textbook_values(inputs: Inputs) -> dict[str, Callable[[], Tensor]]:
     log_scores, log_weights, partition, functional = inputs
 
     def sample() -> Tensor:
@@ -112,12 +111,7 @@ def _textbook_operation(operation: str, inputs: Inputs) -> Callable[[], object]:
     def rsample() -> Tensor:
         return (textbook.rsample(TEMPERATURE, log_scores, log_weights) * functional).sum()
 
-    return {
-        "sample": sample,
-        "log_prob": log_prob,
-        "log_prob_grad": _with_gradients(log_prob, inputs),
-        "rsample_grad": _with_gradients(rsample, inputs),
-    }[operation]
+    return {"sample": sample, "log_prob": log_prob, "rsample": rsample}
 
 
 def _with_gradients(value: Callable[[], Tensor], inputs: Inputs) -> Callable[[], object]:

@@ -2,7 +2,8 @@
 
 On a CUDA device both come from the device's own clock and allocator. On the CPU each case runs in
 a fresh process: there the only honest figure is the growth of the process's resident memory, and
-what an earlier case left behind would hide it.
+what an earlier case left behind would hide it. So does the recording of a CUDA graph, because one
+that fails breaks what comes after it in the same process.
 """
 
 import contextlib
@@ -61,15 +62,15 @@ def measure(case: Case, *, isolate: bool = True) -> Measurement:
 
     Arguments:
         case: What to measure.
-        isolate: Whether a CPU case gets a process of its own.
+        isolate: Whether a case that should have a process of its own gets one.
     """
-    if torch.device(case.device).type == "cuda":
-        return _measure_cuda(case)
-    if not isolate:
-        return _measure_cpu(case)
+    is_cuda = torch.device(case.device).type == "cuda"
+    measure_here = _measure_cuda if is_cuda else _measure_cpu
+    if not isolate or (is_cuda and case.implementation != GRAPH):
+        return measure_here(case)
     try:
         with ProcessPoolExecutor(max_workers=1, mp_context=_process_context()) as executor:
-            return executor.submit(_measure_cpu, case).result()
+            return executor.submit(measure_here, case).result()
     except BrokenProcessPool:
         return Measurement(case, failure="the process was killed, most likely out of memory")
 
@@ -140,7 +141,8 @@ def _time_cuda(run: Callable[[], object]) -> float:
     run()
     end.record()
     end.synchronize()
-    return start.elapsed_time(end) / 1e3
+    milliseconds: float = start.elapsed_time(end)
+    return milliseconds / 1e3
 
 
 def _process_context() -> multiprocessing.context.BaseContext:

@@ -21,6 +21,9 @@ QUICK_GROUPS = (3,)
 # Group counts other than the first are measured at the largest size up to this one.
 GROUPS_SIZE = 1024
 
+# Graphs save the overhead of launching kernels, which is what small sizes cost.
+GRAPH_SIZE = 2048
+
 # The textbook version is left out where it would need more memory than this.
 TEXTBOOK_LIMIT_BYTES = {"cpu": 8e9, "cuda": 40e9}
 
@@ -50,7 +53,7 @@ def plan(
             the operation.
         groups: The numbers of groups. The first is measured at every size, the others at one.
         quick: Whether the defaults are small ones, to see that everything runs.
-        graph: Whether to measure relaxed samples replayed from a CUDA graph too.
+        graph: Whether to measure small relaxed samples replayed from a CUDA graph too.
     """
     groups = groups or (QUICK_GROUPS if quick else GROUPS)
     device_type = torch.device(device).type
@@ -60,15 +63,17 @@ def plan(
         small = [size for size in operation_sizes if size <= GROUPS_SIZE] or operation_sizes[:1]
         shapes = [(size, groups[0]) for size in operation_sizes]
         shapes += [(small[-1], number) for number in sorted(groups[1:])]
-        implementations = [DRPM, TEXTBOOK]
-        if graph and operation == "rsample_grad" and device_type == "cuda":
-            # Last: a recording that fails may disturb what runs after it.
-            implementations.append(GRAPH)
-        for implementation in implementations:
+        for implementation in (DRPM, TEXTBOOK):
             for num_elements, num_groups in shapes:
                 case = Case(operation, implementation, num_elements, num_groups, device)
                 planned.append(PlannedCase(case, _excess(case)))
-    return sorted(planned, key=lambda each: each.case.implementation == GRAPH)
+        if graph and operation == "rsample_grad" and device_type == "cuda":
+            planned += [
+                PlannedCase(Case(operation, GRAPH, size, groups[0], device))
+                for size in operation_sizes
+                if size <= GRAPH_SIZE
+            ]
+    return planned
 
 
 def _default_sizes(operation: str, device_type: str, quick: bool) -> tuple[int, ...]:

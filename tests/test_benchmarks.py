@@ -123,11 +123,13 @@ def test_other_group_counts_are_measured_at_one_size() -> None:
     assert shapes == [(64, 10), (2048, 10), (64, 2), (64, 100)]
 
 
-def test_graphs_are_measured_last_and_on_cuda_only() -> None:
+def test_graphs_are_measured_at_small_sizes_and_on_cuda_only() -> None:
     assert all(each.case.implementation != GRAPH for each in plans.plan("cpu", graph=True))
-    planned = [each.case.implementation for each in plans.plan("cuda", graph=True)]
-    assert planned[-1] == GRAPH
-    assert GRAPH not in planned[: -planned.count(GRAPH)]
+    graphs = [
+        each.case for each in plans.plan("cuda", graph=True) if each.case.implementation == GRAPH
+    ]
+    assert [case.num_elements for case in graphs] == [64, 256, 512, 1024, 2048]
+    assert {case.operation for case in graphs} == {"rsample_grad"}
 
 
 # What is made of the figures

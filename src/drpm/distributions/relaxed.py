@@ -10,9 +10,11 @@ from drpm.distributions.base import Law, Size
 from drpm.distributions.validation import require_broadcast, require_temperature
 
 
-def temperature_tensor(temperature: Any, like: Tensor, batch_shape: torch.Size) -> Tensor:
-    """A checked temperature in the type and place of a parameter, shape () or the batch's."""
-    value = require_temperature(temperature)
+def temperature_tensor(
+    temperature: Any, like: Tensor, batch_shape: torch.Size, *, check: bool
+) -> Tensor:
+    """A temperature in the type and place of a parameter, shape () or the batch's."""
+    value = require_temperature(temperature, check=check)
     if isinstance(value, Tensor):
         tensor = value.to(dtype=like.dtype, device=like.device)
     else:  # filled on the device: nothing to copy, nothing to wait for

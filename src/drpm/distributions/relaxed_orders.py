@@ -53,7 +53,12 @@ class RelaxedPlackettLuce(RelaxedLaw):
         require_choice("hard", hard, (True, False))
         require_choice("sort", sort, tuple(SORTS))
         self.discrete = PlackettLuce(log_scores, validate_args=validate_args)
-        self.temperature = temperature_tensor(temperature, log_scores, self.discrete.batch_shape)
+        self.temperature = temperature_tensor(
+            temperature,
+            log_scores,
+            self.discrete.batch_shape,
+            check=self._validating(validate_args),
+        )
         self.hard, self.sort = hard, sort
         event = self.discrete.event_shape * 2
         super().__init__(self.discrete.batch_shape, torch.Size(event), validate_args)

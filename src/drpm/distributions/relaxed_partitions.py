@@ -77,7 +77,9 @@ class RelaxedRandomPartition(RelaxedLaw):
             log_scores, log_weights, capacities, validate_args=validate_args
         )
         batch = self.discrete.batch_shape
-        self.temperature = temperature_tensor(temperature, log_scores, batch)
+        self.temperature = temperature_tensor(
+            temperature, log_scores, batch, check=self._validating(validate_args)
+        )
         elements, groups = log_scores.shape[-1], log_weights.shape[-1]
         self._sizes = RelaxedFisherHypergeometric(
             self.temperature,
@@ -155,8 +157,14 @@ class RelaxedRandomPartition(RelaxedLaw):
             noise: ``"both"``: sizes and order are random; ``"order"``: the sizes are the size
                 law's mode, found once for all draws; ``"none"``: the mode with the sorted order.
         """
+        partition, sizes, order = self._draw_parts(torch.Size(sample_shape), noise, generator)
+        value = straight_through(sizes.hard, sizes.soft) if self.hard else sizes.soft
+        return Parts(partition, value.to(self.dtype).expand(*order.shape[:-1], -1), order)
+
+    def _draw_parts(
+        self, shape: torch.Size, noise: str, generator: torch.Generator | None
+    ) -> tuple[Tensor, SizeDraw, Tensor]:
         require_choice("noise", noise, ("both", "order", "none"))
-        shape = torch.Size(sample_shape)
         if noise == "both":
             sizes = self._sizes.draw(shape, noise=True, generator=generator)
         else:
@@ -169,17 +177,13 @@ class RelaxedRandomPartition(RelaxedLaw):
         if self.hard is True:
             soft = fill_softly(soft_windows, tempered, self.sort)
             hard = assignment_matrix(fill(sizes.hard, order), groups, self.dtype)
-            partition = straight_through(hard, soft)
-        elif self.hard == "sizes":
+            return straight_through(hard, soft), sizes, order
+        if self.hard == "sizes":
             ranks = torch.arange(self.event_shape[1], device=order.device)
             hard_windows = assignment_matrix(fill(sizes.hard, ranks), groups, self.dtype)
             windows = straight_through(hard_windows, soft_windows)
-            partition = fill_softly(windows, tempered, self.sort)
-        else:
-            partition = fill_softly(soft_windows, tempered, self.sort)
-        value = straight_through(sizes.hard, sizes.soft) if self.hard else sizes.soft
-        value = value.to(self.dtype).expand(shape + self.batch_shape + self.event_shape[:1])
-        return Parts(partition, value, order)
+            return fill_softly(windows, tempered, self.sort), sizes, order
+        return fill_softly(soft_windows, tempered, self.sort), sizes, order
 
     def _windows(self, sizes: SizeDraw) -> Tensor:
         """alpha (..., K, n): how far every rank belongs to every subset; columns sum to one."""
@@ -197,7 +201,7 @@ class RelaxedRandomPartition(RelaxedLaw):
         self, sample_shape: Size = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Partitions with gradients in log-scores, log-weights and temperature."""
-        return self.rsample_parts(sample_shape, generator=generator).Y
+        return self._draw_parts(torch.Size(sample_shape), "both", generator)[0]
 
     @property
     def mode(self) -> Tensor:
@@ -206,4 +210,4 @@ class RelaxedRandomPartition(RelaxedLaw):
         This is the paper's deterministic partition; the most likely partition of the discrete law
         may have other sizes, and is ``discrete.mode``.
         """
-        return self.rsample_parts(noise="none").Y
+        return self._draw_parts(torch.Size(), "none", None)[0]

@@ -73,7 +73,9 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
             total_count, log_weights, capacities, validate_args=validate_args
         )
         batch = self.discrete.batch_shape
-        self.temperature = temperature_tensor(temperature, log_weights, batch)
+        self.temperature = temperature_tensor(
+            temperature, log_weights, batch, check=self._validating(validate_args)
+        )
         self.hard = hard
         super().__init__(batch, self.discrete.event_shape, validate_args)
 

@@ -267,31 +267,35 @@ class SuffixTables(NamedTuple):
 
     def draw(self, noise: Tensor) -> Path:
         """The largest choice at every boundary in turn, after adding noise (..., K - 1, W)."""
-        reverse = torch.arange(self.width - 1, -1, -1, device=noise.device)
-        position = torch.full(noise.shape[:-2], self.width - 1, device=noise.device)
-        positions, logits = [], []
         noisy_suffix = self.log_suffix + noise
-        for steps, suffix in zip(self.log_steps.unbind(-2), noisy_suffix.unbind(-2), strict=True):
-            index = position[..., None] + reverse
-            logits.append(steps.expand(*index.shape[:-1], -1).gather(-1, index) + suffix)
-            position = logits[-1].argmax(-1)
-            positions.append(position)
-        behind = self.first + torch.stack(positions, -1)
-        return self._path(behind, torch.stack(logits, -2))
+        with torch.no_grad():
+            position = torch.full(noise.shape[:-2], self.width - 1, device=noise.device)
+            positions = []
+            reverse = self._reverse()
+            steps = self.log_steps.expand(*noise.shape[:-2], -1, -1).unbind(-2)
+            for step, suffix in zip(steps, noisy_suffix.unbind(-2), strict=True):
+                logits = step.gather(-1, position[..., None] + reverse) + suffix
+                position = logits.argmax(-1)
+                positions.append(position)
+            chosen = torch.stack(positions, -1)
+        return self._path(chosen, self.first + chosen, noisy_suffix)
 
     def follow(self, sizes: Tensor) -> Path:
         """The path of given sizes (..., K), without noise."""
         behind = self.total - sizes.cumsum(-1)[..., :-1]
         # Cast before clamping: not even a NaN may lead out of the table.
-        position = (behind - self.first).long().clamp(0, self.width - 1)
-        position = F.pad(position[..., :-1], (1, 0), value=self.width - 1)
-        index = position[..., None] + torch.arange(self.width - 1, -1, -1, device=position.device)
-        steps = self.log_steps.expand(*index.shape[:-1], -1)
-        return self._path(behind, steps.gather(-1, index) + self.log_suffix)
+        chosen = (behind - self.first).long().clamp(0, self.width - 1)
+        return self._path(chosen, behind, self.log_suffix)
 
-    def _path(self, behind: Tensor, logits: Tensor) -> Path:
-        before = F.pad(behind[..., :-1], (1, 0), value=float(self.total))
-        return Path(before, behind, logits)
+    def _path(self, chosen: Tensor, behind: Tensor, log_suffix: Tensor) -> Path:
+        # All boundaries at once, which keeps the graph of the backward pass small.
+        position = F.pad(chosen[..., :-1], (1, 0), value=self.width - 1)
+        index = position[..., None] + self._reverse()
+        logits = self.log_steps.expand(*index.shape[:-1], -1).gather(-1, index) + log_suffix
+        return Path(F.pad(behind[..., :-1], (1, 0), value=float(self.total)), behind, logits)
+
+    def _reverse(self) -> Tensor:
+        return torch.arange(self.width - 1, -1, -1, device=self.first.device)
 
 
 def _count(length: int, like: Tensor) -> Tensor:

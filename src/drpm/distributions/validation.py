@@ -86,10 +86,10 @@ def require_samples(num_samples: Any) -> int:
     return require_count("num_samples", num_samples)
 
 
-def require_temperature(value: Any) -> Tensor | float:
+def require_temperature(value: Any, *, check: bool) -> Tensor | float:
     if isinstance(value, Tensor):
         require_floating("temperature", value)
-        if readable(value) and not bool(((value > 0) & torch.isfinite(value)).all()):
+        if check and readable(value) and not bool(((value > 0) & torch.isfinite(value)).all()):
             bad = value.detach()[~((value > 0) & torch.isfinite(value))].flatten()[0].item()
             raise ValueError(f"temperature must be positive and finite, but got {bad}.")
         return value
