@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from benchmarks import public_code
@@ -25,21 +26,24 @@ def cost_tables(results: Results) -> Iterator[Table]:
 def _cost_table(operation: str, measurements: dict[Case, Measurement], device_type: str) -> Table:
     has_graph = any(case.implementation == GRAPH for case in measurements)
     has_public = operation == public_code.OPERATION and device_type in public_code.FIGURES
-    table = Table(title=OPERATIONS[operation])
-    table.add_column("n", justify="right", no_wrap=True)
-    table.add_column("K", justify="right", no_wrap=True)
-    table.add_column("drpm\ntime", justify="right", no_wrap=True)
-    table.add_column("drpm\nmemory", justify="right", no_wrap=True)
+    table = Table(
+        title=OPERATIONS[operation],
+        # Without lines between the columns, and close together, they fit 80 characters.
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for header in ("n", "K", "drpm\ntime", "drpm\nmemory"):
+        table.add_column(header, justify="right", no_wrap=True)
     if has_graph:
-        table.add_column("in a CUDA\ngraph", justify="right", no_wrap=True)
-    table.add_column("textbook\ntime", justify="right", no_wrap=True)
-    table.add_column("textbook\nmemory", justify="right", no_wrap=True)
-    table.add_column("textbook\n/ drpm", justify="right", no_wrap=True)
+        table.add_column("CUDA\ngraph", justify="right", no_wrap=True)
+    for header in ("textbook\ntime", "textbook\nmemory", "ratio"):
+        table.add_column(header, justify="right", no_wrap=True)
     if has_public:
-        table.add_column(
-            f"authors' code on\n{public_code.HARDWARE[device_type]} *", justify="right"
+        table.add_column("authors' *", justify="right")
+        table.caption = (
+            "* the authors' public code, measured separately, "
+            f"on {public_code.HARDWARE[device_type]}"
         )
-        table.caption = "* the authors' public code, measured separately"
 
     for case in measurements:
         if case.implementation != DRPM:
@@ -60,7 +64,7 @@ def _cost_table(operation: str, measurements: dict[Case, Measurement], device_ty
 
 def growth_table(results: Results) -> Table:
     """The fitted exponents of time against n."""
-    table = Table(title="Growth of time with n: time ~ n^e")
+    table = Table(title="Growth of time with n: time ~ n^e", box=SIMPLE_HEAD)
     table.add_column("operation")
     table.add_column("by")
     table.add_column("K", justify="right")
@@ -83,7 +87,7 @@ def notes(results: Results) -> list[str]:
     sentences = [
         f"Measured on {environment['device_name']} ({results.device}, "
         f"{environment['torch_threads']} CPU threads) with torch {environment['torch']}: "
-        "median time, and peak memory beyond the inputs."
+        "median time, and peak memory beyond the inputs; ratio: textbook over drpm."
     ]
     if results.device_type == "cpu" and environment["load_average"] > BUSY_LOAD:
         sentences.append(
@@ -136,6 +140,9 @@ def _public(case: Case, device_type: str) -> str:
         return ""
     for figure in public_code.FIGURES[device_type]:
         if figure.num_elements == case.num_elements:
-            memory = "" if figure.peak_bytes is None else f", {format_bytes(figure.peak_bytes)}"
-            return f"{format_seconds(figure.seconds)}{memory}"
+            quantities = [format_seconds(figure.seconds)]
+            if figure.peak_bytes is not None:
+                quantities.append(format_bytes(figure.peak_bytes))
+            # A narrow column may break between the two, not between a number and its unit.
+            return ", ".join(each.replace(" ", "") for each in quantities)
     return ""
