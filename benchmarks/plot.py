@@ -31,7 +31,9 @@ def save_plot(results: Results, path: Path) -> None:
     operations = list(dict.fromkeys(operation for operation, _ in series))
     num_groups = next(iter(series.values()))[0].case.num_groups
 
-    figure = Figure(figsize=(3.3 * len(operations) + 1.2, 6.6), layout="constrained")
+    # Wide enough for the title and the legend, even with a single panel.
+    width = max(3.3 * len(operations) + 1.2, 7.5)
+    figure = Figure(figsize=(width, 6.6), layout="constrained")
     # Attached to the file writer directly: no window system and no global state are involved.
     FigureCanvasAgg(figure)
     grid = figure.subplots(2, len(operations), sharex=True, sharey="row", squeeze=False)
@@ -60,7 +62,7 @@ def save_plot(results: Results, path: Path) -> None:
         list(handles.values()),
         list(handles),
         loc="outside lower center",
-        ncols=len(handles),
+        ncols=min(len(handles), max(1, int(width / 3.6))),
         frameon=False,
     )
     figure.savefig(path, dpi=160)

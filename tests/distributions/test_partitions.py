@@ -525,7 +525,7 @@ class Multinomial(drpm.SizeLaw):
         logits = self.logits.expand(*batch_shape, self.logits.shape[-1])
         return Multinomial(self.total_count, logits, self._validate_args)
 
-    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+    def draw_sizes(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         groups = self.logits.shape[-1]
         flat = self.logits.exp().expand(*shape, *self.logits.shape).reshape(-1, groups)
         draws = torch.multinomial(flat, self.total_count, replacement=True, generator=generator)

@@ -56,16 +56,22 @@ class Law(Distribution, ABC):
         new._validate_args = self._validate_args
         return new
 
-    def _inside(self, value: Tensor, expected: str) -> Tensor | None:
-        """Check an event. None if all of it lies in the support, else the mask of what does."""
+    def _inside(self, value: Tensor, expected: str) -> tuple[Tensor, Tensor | None]:
+        """Check events. The second result is None if all of them lie in the support.
+
+        Else it is the mask of those that do, and the first has zeros in place of the others, lest
+        what is wrong with one event reach the gradients of the rest.
+        """
         require_event("value", value, self.event_shape, self.batch_shape)
         inside: Tensor = self.support.check(value)  # type: ignore[union-attr]
         if self._validate_args and readable(inside):
             if not bool(inside.all()):
-                bad = value[~inside][0] if inside.dim() else value
+                events = value.expand(*inside.shape, *self.event_shape)
+                bad = events[~inside][0] if inside.dim() else value
                 raise ValueError(f"value must be {expected}, but got {_short(bad)}.")
-            return None
-        return inside
+            return value, None
+        mask = inside.reshape(*inside.shape, *(1 for _ in self.event_shape))
+        return torch.where(mask, value, torch.zeros_like(value)), inside
 
 
 def _short(event: Tensor) -> str:
@@ -79,6 +85,13 @@ class SizeLaw(Law):
     total_count: int
 
     @abstractmethod
+    def draw_sizes(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        """Draw sizes in float64: a parameter's type may be too narrow for large whole numbers."""
+
+    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        return self.draw_sizes(shape, generator).to(self.dtype)
+
+    @abstractmethod
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-mass of sizes of shape (..., K)."""
 
@@ -88,7 +101,7 @@ class SizeLaw(Law):
 
     @abstractmethod
     def best_sizes(self, block_log_probs: Tensor) -> Tensor:
-        """The sizes that maximise their own log-mass plus that of the blocks they cut.
+        """The sizes that maximise their own log-mass plus that of the blocks they cut, float64.
 
         ``block_log_probs`` (..., n + 1, n + 1) holds, at (u, v), the log-probability of ranks
         u..v - 1 as one block.

@@ -84,6 +84,19 @@ class _OneHotColumns(constraints.Constraint):
 one_hot_columns = _OneHotColumns()
 
 
+class _PermutationMatrices(constraints.Constraint):
+    """Square matrices with one 1 in every row and column, zeros elsewhere."""
+
+    is_discrete = True
+    event_dim = 2
+
+    def check(self, value: Tensor) -> Tensor:
+        return one_hot_columns.check(value) & one_hot_columns.check(value.mT)
+
+
+permutation_matrices = _PermutationMatrices()
+
+
 class Assignment(constraints.Constraint):
     """Assignment matrices whose row sums are possible sizes."""
 

@@ -8,7 +8,7 @@ from drpm.distributions import urn
 from drpm.distributions.estimators import leave_one_out_surrogate
 from drpm.distributions.partitions import RandomPartition
 from drpm.distributions.sizes import FisherHypergeometric
-from drpm.distributions.validation import readable, require_choice, require_samples
+from drpm.distributions.validation import readable, require_choice
 
 
 def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
@@ -84,29 +84,27 @@ def partition_kl(
         tensor(0.)
     """
     require_choice("estimate", estimate, ("exact", "bounds"))
-    require_samples(num_samples)
     if p.event_shape != q.event_shape:
         raise ValueError(
             f"q must be a law over partitions of shape {tuple(p.event_shape)}, as p is, "
             f"but got {tuple(q.event_shape)}."
         )
-    shape = torch.Size([num_samples])
     batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
     p, q = p.expand(batch), q.expand(batch)
+    costs, log_probs = [], []
+    for draw in p.draws(num_samples, generator):
+        if estimate == "exact":
+            log_fill = p.fill_log_prob(draw.Y)
+            costs.append(log_fill - q.fill_log_prob(draw.Y))
+        else:
+            # The bound depends on the very order that was drawn, so the score function must too.
+            log_fill = p.order.log_prob(draw.order).double()
+            counts = torch.lgamma(draw.sizes + 1).sum(-1)
+            best = p.order.log_prob(p.order.mode).double()
+            costs.append(counts + best - q.order.log_prob(draw.order).double())
+        log_probs.append(p.size_log_prob(draw.Y) + log_fill)
+    orders = leave_one_out_surrogate(torch.cat(costs), torch.cat(log_probs))
     sizes = kl_divergence(p.sizes, q.sizes).double()
-    with torch.no_grad():
-        draw = p.draw_parts(shape, generator=generator)
-    log_sizes = p.size_log_prob(draw.Y)
-    if estimate == "exact":
-        log_fill = p.fill_log_prob(draw.Y)
-        costs = log_fill - q.fill_log_prob(draw.Y)
-    else:
-        # The bound depends on the very order that was drawn, so the score function must as well.
-        log_fill = p.order.log_prob(draw.order).double()
-        counts = torch.lgamma(draw.Y.double().sum(-1) + 1).sum(-1)
-        best = p.order.log_prob(p.order.mode).double()
-        costs = counts + best - q.order.log_prob(draw.order).double()
-    orders = leave_one_out_surrogate(costs, log_sizes + log_fill)
     return (sizes + orders).to(torch.promote_types(p.dtype, q.dtype))
 
 

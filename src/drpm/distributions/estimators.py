@@ -53,7 +53,9 @@ def score_function_loss(
         >>> bool(scores.grad[2] > 0 > scores.grad[0])
         True
     """
-    draws = law.sample((require_samples(num_samples),), generator=generator)
+    shape = (require_samples(num_samples),)
+    # Laws of torch itself take no generator.
+    draws = law.sample(shape) if generator is None else law.sample(shape, generator=generator)
     costs = cost(draws)
     expected = torch.Size([num_samples]) + law.batch_shape
     if costs.shape != expected:

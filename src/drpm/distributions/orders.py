@@ -8,7 +8,14 @@ from torch import Tensor
 from drpm.distributions import race
 from drpm.distributions.base import OrderLaw, Size
 from drpm.distributions.constraints import finite_vector, permutation
-from drpm.distributions.validation import require_event, require_finite, require_vector
+from drpm.distributions.validation import (
+    readable,
+    require_broadcast,
+    require_event,
+    require_finite,
+    require_indices,
+    require_vector,
+)
 from drpm.relaxation.gumbel import gumbel_like
 
 
@@ -70,7 +77,7 @@ class PlackettLuce(OrderLaw):
         return (scores + gumbel_like(scores, generator)).argsort(-1, descending=True)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        inside = self._inside(value, "an order of all elements")
+        value, inside = self._inside(value, "an order of all elements")
         log_prob = _order_log_prob(self.log_scores.double(), value)
         if inside is not None:
             log_prob = torch.where(inside, log_prob, -torch.inf)
@@ -122,19 +129,27 @@ def subset_permutation_log_prob(
         tensor(0.2500)
     """
     require_vector("log_scores", log_scores, "element")
+    require_finite("log_scores", log_scores)
     n = log_scores.shape[-1]
-    if subset_order.is_floating_point() or subset_order.dim() == 0 or subset_order.shape[-1] > n:
-        raise ValueError(
-            f"subset_order must hold at most {n} element indices in its last dimension, but got "
-            f"a tensor of shape {tuple(subset_order.shape)} and type {subset_order.dtype}."
-        )
+    require_indices("subset_order", subset_order, n)
     taken = torch.zeros_like(log_scores, dtype=torch.bool) if taken is None else taken
     require_event("taken", taken, log_scores.shape[-1:], log_scores.shape[:-1])
-    batch = torch.broadcast_shapes(log_scores.shape[:-1], subset_order.shape[:-1], taken.shape[:-1])
+    batch = require_broadcast(
+        "log_scores, subset_order and taken",
+        log_scores.shape[:-1],
+        subset_order.shape[:-1],
+        taken.shape[:-1],
+    )
     scores = log_scores.double().expand(*batch, n)
     index = subset_order.long().expand(*batch, subset_order.shape[-1])
     drawn = scores.gather(-1, index)
-    used = taken.bool().expand(*batch, n).scatter(-1, index, True)
+    taken = taken.bool().expand(*batch, n)
+    used = taken.scatter(-1, index, True)
+    if readable(used) and bool((used.sum(-1) < taken.sum(-1) + index.shape[-1]).any()):
+        raise ValueError(
+            "subset_order must hold distinct elements that no earlier subset has taken, "
+            f"but got {index.flatten(0, -2)[0].tolist() if index.dim() > 1 else index.tolist()}."
+        )
     # To the subset's own elements still to come, add everything that is left for later subsets;
     # where nothing is, a stand-in keeps the gradient of the unused branch finite.
     remaining = drawn.flip(-1).logcumsumexp(-1).flip(-1)

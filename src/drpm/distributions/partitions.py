@@ -1,23 +1,28 @@
 """The law of the partition: sizes first, then an order that fills them."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
 from drpm.distributions.base import Law, OrderLaw, Size, SizeLaw
-from drpm.distributions.constraints import Assignment, finite_vector
+from drpm.distributions.constraints import Assignment, finite_vector, permutation
 from drpm.distributions.estimators import leave_one_out_surrogate
 from drpm.distributions.orders import PlackettLuce
 from drpm.distributions.sizes import FisherHypergeometric
 from drpm.distributions.validation import (
+    readable,
     require_broadcast,
     require_event,
+    require_indices,
     require_samples,
     require_vector,
 )
 
 MODE_LIMIT = 512
+_DRAW_BUDGET = 1 << 22
 
 
 class Bounds(NamedTuple):
@@ -103,6 +108,7 @@ class RandomPartition(Law):
             ),
             PlackettLuce(log_scores, validate_args=validate_args),
             validate_args,
+            "log_scores and log_weights",
         )
 
     @classmethod
@@ -116,19 +122,19 @@ class RandomPartition(Law):
                 f"sizes must be a law over {order.event_shape[0]} elements, as order is, "
                 f"but got total_count = {sizes.total_count}."
             )
-        law._set_laws(sizes, order, validate_args)
+        law._set_laws(sizes, order, validate_args, "order and sizes")
         return law
 
-    def _set_laws(self, sizes: SizeLaw, order: OrderLaw, validate_args: bool | None) -> None:
-        batch = require_broadcast(
-            "log_scores and log_weights", order.batch_shape, sizes.batch_shape
-        )
+    def _set_laws(
+        self, sizes: SizeLaw, order: OrderLaw, validate_args: bool | None, names: str
+    ) -> None:
+        batch = require_broadcast(names, order.batch_shape, sizes.batch_shape)
         self.sizes: SizeLaw = sizes.expand(batch)
         self.order: OrderLaw = order.expand(batch)
         event = sizes.event_shape + order.event_shape
         super().__init__(batch, event, validate_args)
 
-    @property
+    @constraints.dependent_property(is_discrete=True, event_dim=2)
     def support(self) -> Assignment:
         return Assignment(self.sizes.support)  # type: ignore[arg-type]
 
@@ -141,6 +147,12 @@ class RandomPartition(Law):
     def log_weights(self) -> Tensor:
         weights: Tensor = self.sizes.log_weights  # type: ignore[attr-defined]
         return weights
+
+    @property
+    def capacities(self) -> Tensor:
+        """The largest possible sizes, where the size law has them."""
+        capacities: Tensor = self.sizes.capacities  # type: ignore[attr-defined]
+        return capacities
 
     @property
     def dtype(self) -> torch.dtype:
@@ -163,17 +175,27 @@ class RandomPartition(Law):
 
     def draw_parts(self, shape: torch.Size, *, generator: torch.Generator | None = None) -> Parts:
         """A draw together with the sizes and the order that made it."""
-        sizes = self.sizes.sample(shape, generator=generator)
+        sizes = self.sizes.draw_sizes(shape, generator)
         order = self.order.sample(shape, generator=generator)
         subsets = fill(sizes, order)
         return Parts(assignment_matrix(subsets, self.event_shape[0], self.dtype), sizes, order)
+
+    def draws(self, num_samples: int, generator: torch.Generator | None) -> Iterator[Parts]:
+        """``num_samples`` draws along a leading dimension, some of them at a time."""
+        entries = max(1, self.batch_shape.numel() * self.event_shape.numel())
+        size = max(1, _DRAW_BUDGET // entries)
+        for start in range(0, require_samples(num_samples), size):
+            shape = torch.Size([min(size, num_samples - start)])
+            with torch.no_grad():
+                draw = self.draw_parts(shape, generator=generator)
+            yield draw
 
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         return self.draw_parts(shape, generator=generator).Y
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The exact log-mass, differentiable in scores and weights; O(n) time and memory."""
-        inside = self._inside(value, "an assignment matrix with one-hot columns")
+        value, inside = self._inside(value, "an assignment matrix with one-hot columns")
         log_prob = self.size_log_prob(value) + self.fill_log_prob(value)
         if inside is not None:
             log_prob = torch.where(inside, log_prob, -torch.inf)
@@ -196,14 +218,15 @@ class RandomPartition(Law):
             value: An assignment matrix (..., K, n).
             order: The order that led to it, (..., n); the most likely compatible one if omitted.
         """
-        inside = self._inside(value, "an assignment matrix with one-hot columns")
+        value, inside = self._inside(value, "an assignment matrix with one-hot columns")
+        value = value.double()
         if order is None:
             order = self.order.most_likely_within(value)
         else:
-            require_event("order", order, self.order.event_shape, self.batch_shape)
-            self._require_compatible(value, order)
-        sizes = value.double().sum(-1)
-        log_sizes = self.sizes.log_prob(sizes).double()
+            order, compatible = self._check_order(value, order)
+            inside = compatible if inside is None else inside & compatible
+        sizes = value.sum(-1)
+        log_sizes = self.size_log_prob(value)
         lower = log_sizes + self.order.log_prob(order).double()
         best = self.order.log_prob(self.order.mode).double()
         upper = log_sizes + torch.lgamma(sizes + 1).sum(-1) + best
@@ -212,21 +235,25 @@ class RandomPartition(Law):
             upper = torch.where(inside, upper, -torch.inf)
         return Bounds(lower.to(self.dtype), upper.to(self.dtype))
 
-    def _require_compatible(self, value: Tensor, order: Tensor) -> None:
-        if not self._validate_args or torch.compiler.is_compiling():
-            return
-        batch = torch.broadcast_shapes(value.shape[:-2], order.shape[:-1])
-        subsets = value.argmax(-2).expand(*batch, -1).gather(-1, order.expand(*batch, -1))
-        if bool((subsets.diff(dim=-1) < 0).any()):
+    def _check_order(self, value: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
+        """An order that fills the subsets of ``value``, and where it really does."""
+        require_event("order", order, self.order.event_shape, self.batch_shape)
+        require_indices("order", order, self.order.event_shape[0])
+        batch = require_broadcast("value and order", value.shape[:-2], order.shape[:-1])
+        index = order.expand(*batch, -1)
+        subsets = value.argmax(-2).expand(*batch, -1).gather(-1, index)
+        compatible = permutation.check(order) & (subsets.diff(dim=-1) >= 0).all(-1)
+        if self._validate_args and readable(compatible) and not bool(compatible.all()):
             raise ValueError(
-                "order must fill the subsets of value one after the other, but got an order that "
-                "takes an element of a later subset first."
+                "order must hold every element once and fill the subsets of value one after the "
+                f"other, but got {index[~compatible][0].tolist() if batch else order.tolist()}."
             )
+        return order, compatible
 
     def marginals(self) -> Tensor:
         r"""The exact probability of every element to be in every subset, (..., K, n).
 
-        It costs :math:`O(n^{1.5})` time: about a second at n = 500.
+        It costs :math:`O(n^{1.5})` time: some seconds at n = 500.
         """
         windows = window_differences(self.sizes.boundary_survival())
         return self.order.rank_expectations(windows).to(self.dtype)
@@ -243,7 +270,7 @@ class RandomPartition(Law):
 
     @property
     def mode(self) -> Tensor:
-        """The most likely partition, for up to 512 elements.
+        """The most likely partition, for up to 512 elements, which take some seconds.
 
         Given the sizes, the best fill is the sorted one; a dynamic programme chooses the sizes.
         """
@@ -264,10 +291,12 @@ class RandomPartition(Law):
 
         The gradient is unbiased too: it includes the score-function part.
         """
-        draws = self.sample((require_samples(num_samples),), generator=generator)
-        log_fill = self.fill_log_prob(draws)
-        log_prob = self.size_log_prob(draws) + log_fill
-        fills = leave_one_out_surrogate(-log_fill, log_prob)
+        costs, log_probs = [], []
+        for draw in self.draws(num_samples, generator):
+            log_fill = self.fill_log_prob(draw.Y)
+            costs.append(-log_fill)
+            log_probs.append(self.size_log_prob(draw.Y) + log_fill)
+        fills = leave_one_out_surrogate(torch.cat(costs), torch.cat(log_probs))
         return (self.sizes.entropy().double() + fills).to(self.dtype)
 
 

@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from drpm.relaxation.mapping import to_leading
+from drpm.relaxation.mapping import apply, to_leading
 
 # The integrand is cut where it has fallen by 32 nats (1e-14). Left of its peak it falls at least
 # as fast as e^x, right of it as exp(-e^x): the stretch is at most some 40 units long, and a step
@@ -143,26 +142,28 @@ class _RaceLogProb(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        edges, block, members = inputs
         _, nodes, weights = output
         ctx.mark_non_differentiable(nodes, weights)
-        ctx.save_for_backward(*inputs, nodes, weights)
+        # The members are K times as large as the block indices that they can be had from.
+        ctx.groups = members.shape[-2]
+        ctx.save_for_backward(edges, block, nodes, weights)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor, None, None]:
-        edges, block, members, nodes, weights = ctx.saved_tensors
-        race = _Race(edges, block, members)
+        edges, block, nodes, weights = ctx.saved_tensors
         if torch.is_grad_enabled():  # someone asked for second derivatives
-            slopes = race.differentiable_slopes(nodes)
+            members = block[..., None, :] == torch.arange(ctx.groups, device=block.device)[:, None]
+            slopes = _Race(edges, block, members.to(edges.dtype)).differentiable_slopes(nodes)
         else:
-            slopes = race.slopes(nodes, weights)
+            slopes = _Race(edges, block, edges.new_empty(0)).slopes(nodes, weights)
         return grad.gather(-1, block) * slopes, None, None
 
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
-        moved = to_leading(info, in_dims, inputs)
-        return _RaceLogProb.apply(*moved), (0, 0, 0)  # type: ignore[no-untyped-call]
+        return apply(_RaceLogProb, *to_leading(info, in_dims, inputs)), (0, 0, 0)
 
 
 def block_log_probs(log_scores: Tensor, members: Tensor) -> Tensor:
@@ -186,7 +187,7 @@ def block_log_probs(log_scores: Tensor, members: Tensor) -> Tensor:
     certain = empty | torch.isneginf(later)
     edges = log_scores - torch.where(certain, 0.0, later).gather(-1, block)
     edges = torch.where(certain.gather(-1, block), 0.0, edges)
-    value, _, _ = _RaceLogProb.apply(edges, block, members)  # type: ignore[no-untyped-call]
+    value, _, _ = apply(_RaceLogProb, edges, block, members)
     return torch.where(certain, 0.0, value)
 
 
@@ -208,7 +209,7 @@ def sorted_block_log_probs(log_scores: Tensor) -> Tensor:
     Entry (u, v) is for the block against all elements of rank v and later; -inf for u > v. The
     scores (..., n) must be sorted in descending order. Without gradients.
     """
-    tables: Tensor = _SortedTables.apply(log_scores)  # type: ignore[no-untyped-call]
+    tables: Tensor = apply(_SortedTables, log_scores)
     return tables
 
 
@@ -228,8 +229,7 @@ class _SortedTables(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], log_scores: Tensor) -> tuple[Tensor, int]:
-        (moved,) = to_leading(info, in_dims, (log_scores,))
-        return _SortedTables.apply(moved), 0  # type: ignore[no-untyped-call]
+        return apply(_SortedTables, *to_leading(info, in_dims, (log_scores,))), 0
 
 
 def _sorted_table(log_scores: Tensor) -> Tensor:
@@ -273,9 +273,11 @@ def rank_expectations(log_scores: Tensor, values: Tensor) -> Tensor:
         (..., K, n): for every function and element.
     """
     batch = torch.broadcast_shapes(log_scores.shape[:-1], values.shape[:-2])
+    # A common factor of the scores changes no rank; without it all members share one clock.
+    log_scores = log_scores - torch.logsumexp(log_scores.detach(), -1, keepdim=True)
     log_scores = log_scores.expand(*batch, log_scores.shape[-1])
     values = values.expand(*batch, *values.shape[-2:])
-    means: Tensor = _RankExpectations.apply(log_scores, values)  # type: ignore[no-untyped-call]
+    means: Tensor = apply(_RankExpectations, log_scores, values)
     return means
 
 
@@ -294,9 +296,20 @@ class _RankExpectations(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        log_scores, values = (saved.detach().requires_grad_() for saved in ctx.saved_tensors)
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return apply(_RankGradients, *ctx.saved_tensors, grad)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
+        return apply(_RankExpectations, *to_leading(info, in_dims, inputs)), 0
+
+
+class _RankGradients(torch.autograd.Function):
+    """The backward pass as a function of its own, so that it maps over batches as well."""
+
+    @staticmethod
+    def forward(log_scores: Tensor, values: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+        log_scores, values = (x.detach().requires_grad_() for x in (log_scores, values))
         grad_scores, grad_values = torch.zeros_like(log_scores), torch.zeros_like(values)
         for times, steps in _arrival_chunks(log_scores):
             with torch.enable_grad():
@@ -307,16 +320,25 @@ class _RankExpectations(torch.autograd.Function):
         return grad_scores, grad_values
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
-        moved = to_leading(info, in_dims, inputs)
-        return _RankExpectations.apply(*moved), 0  # type: ignore[no-untyped-call]
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise NotImplementedError("marginals have no second derivatives.")
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        return apply(_RankGradients, *to_leading(info, in_dims, inputs)), (0, 0)
 
 
 def _rank_integral(log_scores: Tensor, values: Tensor, times: Tensor, steps: Tensor) -> Tensor:
     """What the arrival times (T,) contribute to the expectations."""
     n, groups = log_scores.shape[-1], values.shape[-2]
     log_rate = log_scores[..., None, :] + times[:, None]  # (..., T, n)
-    rate = log_rate.clamp_max(6.5).exp()
+    rate = log_rate.clamp_max(50.0).exp()  # e^50 is as good as infinite, and has a gradient
     waiting, arrived = torch.exp(-rate), -torch.expm1(-rate)
     density = (log_rate - rate).exp() * steps[:, None]
     frequencies = _frequencies(arrived.detach(), waiting.detach())

@@ -7,24 +7,17 @@ import torch
 from torch import Tensor
 
 from drpm.distributions.base import Law, Size
-from drpm.distributions.validation import require_broadcast, require_temperature
+from drpm.distributions.validation import require_temperature
 
 
-def temperature_tensor(
-    temperature: Any, like: Tensor, batch_shape: torch.Size, *, check: bool
-) -> Tensor:
-    """A temperature in the type and place of a parameter, shape () or the batch's."""
+def temperature_tensor(temperature: Any, like: Tensor, *, check: bool) -> Tensor:
+    """A temperature in the place of a parameter, in a type that does not round it to nothing."""
     value = require_temperature(temperature, check=check)
+    dtype = torch.promote_types(like.dtype, torch.float32)
     if isinstance(value, Tensor):
-        tensor = value.to(dtype=like.dtype, device=like.device)
-    else:  # filled on the device: nothing to copy, nothing to wait for
-        tensor = like.new_full((), value)
-    if require_broadcast("temperature and the law", tensor.shape, batch_shape) != batch_shape:
-        raise ValueError(
-            f"temperature must have a shape that broadcasts to the batch shape "
-            f"{tuple(batch_shape)}, but got {tuple(tensor.shape)}."
-        )
-    return tensor
+        return value.to(dtype=dtype, device=like.device)
+    # Filled on the device: nothing to copy, nothing to wait for.
+    return torch.full((), value, dtype=dtype, device=like.device)
 
 
 class RelaxedLaw(Law):

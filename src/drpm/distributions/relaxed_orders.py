@@ -7,13 +7,20 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from drpm.distributions.base import Size
-from drpm.distributions.constraints import finite_vector, positive, unit_matrix
+from drpm.distributions.constraints import (
+    finite_vector,
+    permutation_matrices,
+    positive,
+    unit_matrix,
+)
 from drpm.distributions.orders import PlackettLuce
 from drpm.distributions.relaxed import RelaxedLaw, temperature_tensor
-from drpm.distributions.validation import require_choice
+from drpm.distributions.validation import require_broadcast, require_choice
 from drpm.relaxation.gumbel import gumbel_like
 from drpm.relaxation.sorting import SORTS, permutation_matrix
 from drpm.relaxation.straight_through import straight_through
+
+_LARGEST = 1e30  # far from overflow in float32 even when summed over all elements
 
 
 class RelaxedPlackettLuce(RelaxedLaw):
@@ -41,6 +48,8 @@ class RelaxedPlackettLuce(RelaxedLaw):
                 [1., 0., 0.]])
     """
 
+    arg_constraints = {"temperature": positive, "log_scores": finite_vector}  # noqa: RUF012
+
     def __init__(
         self,
         temperature: float | Tensor,
@@ -52,24 +61,20 @@ class RelaxedPlackettLuce(RelaxedLaw):
     ) -> None:
         require_choice("hard", hard, (True, False))
         require_choice("sort", sort, tuple(SORTS))
-        self.discrete = PlackettLuce(log_scores, validate_args=validate_args)
-        self.temperature = temperature_tensor(
-            temperature,
-            log_scores,
-            self.discrete.batch_shape,
-            check=self._validating(validate_args),
+        discrete = PlackettLuce(log_scores, validate_args=validate_args)
+        check = self._validating(validate_args)
+        self.temperature = temperature_tensor(temperature, log_scores, check=check)
+        batch = require_broadcast(
+            "temperature and log_scores", self.temperature.shape, discrete.batch_shape
         )
+        self.discrete = discrete.expand(batch)
         self.hard, self.sort = hard, sort
         event = self.discrete.event_shape * 2
-        super().__init__(self.discrete.batch_shape, torch.Size(event), validate_args)
+        super().__init__(batch, torch.Size(event), validate_args)
 
-    @property
-    def arg_constraints(self) -> dict[str, constraints.Constraint]:
-        return {"temperature": positive, "log_scores": finite_vector}
-
-    @property
+    @constraints.dependent_property(event_dim=2)
     def support(self) -> constraints.Constraint:
-        return unit_matrix
+        return permutation_matrices if self.hard else unit_matrix
 
     @property
     def dtype(self) -> torch.dtype:
@@ -103,13 +108,13 @@ class RelaxedPlackettLuce(RelaxedLaw):
         return scores + gumbel_like(scores, generator) if noise else scores
 
     def tempered(self, scores: Tensor) -> Tensor:
-        """Scores over temperature, in the parameters' type: what a relaxed sort takes."""
-        return (scores / self._batch_temperature(1).double()).to(self.dtype)
+        """Scores over temperature, what a relaxed sort takes: float32 at least, and finite."""
+        wide = torch.promote_types(self.dtype, torch.float32)
+        tempered = scores / self._batch_temperature(1).double()
+        return tempered.clamp(-_LARGEST, _LARGEST).to(wide)
 
     def _matrix(self, scores: Tensor) -> Tensor:
-        tempered = self.tempered(scores)
-        wide = tempered.to(torch.promote_types(self.dtype, torch.float32))
-        soft = SORTS[self.sort](wide).to(self.dtype)
+        soft = SORTS[self.sort](self.tempered(scores)).to(self.dtype)
         if not self.hard:
             return soft
         return straight_through(permutation_matrix(descending(scores), self.dtype), soft)

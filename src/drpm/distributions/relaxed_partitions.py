@@ -18,7 +18,7 @@ from drpm.distributions.partitions import (
 from drpm.distributions.relaxed import RelaxedLaw, temperature_tensor
 from drpm.distributions.relaxed_orders import RelaxedPlackettLuce, descending
 from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric, SizeDraw
-from drpm.distributions.validation import require_choice, require_vector
+from drpm.distributions.validation import require_broadcast, require_choice, require_vector
 from drpm.relaxation.filling import fill_softly
 from drpm.relaxation.straight_through import straight_through
 
@@ -58,6 +58,12 @@ class RelaxedRandomPartition(RelaxedLaw):
         True
     """
 
+    arg_constraints = {  # noqa: RUF012
+        "temperature": positive,
+        "log_scores": finite_vector,
+        "log_weights": finite_vector,
+    }
+
     def __init__(
         self,
         temperature: float | Tensor,
@@ -73,13 +79,13 @@ class RelaxedRandomPartition(RelaxedLaw):
         require_choice("hard", hard, (True, False, "sizes"))
         require_choice("window", window, ("one-hot", "sigmoid"))
         require_vector("log_scores", log_scores, "element")
-        self.discrete = RandomPartition(
-            log_scores, log_weights, capacities, validate_args=validate_args
+        discrete = RandomPartition(log_scores, log_weights, capacities, validate_args=validate_args)
+        check = self._validating(validate_args)
+        self.temperature = temperature_tensor(temperature, log_scores, check=check)
+        batch = require_broadcast(
+            "temperature and the parameters", self.temperature.shape, discrete.batch_shape
         )
-        batch = self.discrete.batch_shape
-        self.temperature = temperature_tensor(
-            temperature, log_scores, batch, check=self._validating(validate_args)
-        )
+        self.discrete = discrete.expand(batch)
         elements, groups = log_scores.shape[-1], log_weights.shape[-1]
         self._sizes = RelaxedFisherHypergeometric(
             self.temperature,
@@ -94,15 +100,7 @@ class RelaxedRandomPartition(RelaxedLaw):
         self.hard, self.sort, self.window = hard, sort, window
         super().__init__(batch, self.discrete.event_shape, validate_args)
 
-    @property
-    def arg_constraints(self) -> dict[str, constraints.Constraint]:
-        return {
-            "temperature": positive,
-            "log_scores": finite_vector,
-            "log_weights": finite_vector,
-        }
-
-    @property
+    @constraints.dependent_property(event_dim=2)
     def support(self) -> constraints.Constraint:
         return self.discrete.support if self.hard is True else RelaxedAssignment()
 
@@ -172,18 +170,18 @@ class RelaxedRandomPartition(RelaxedLaw):
         scores = self._order.noisy_scores(shape, noise=noise != "none", generator=generator)
         order = descending(scores)
         soft_windows = self._windows(sizes)
-        tempered = self._order.tempered(scores).to(self.dtype)
+        tempered = self._order.tempered(scores)
         groups = self.event_shape[0]
         if self.hard is True:
-            soft = fill_softly(soft_windows, tempered, self.sort)
+            soft = fill_softly(soft_windows, tempered, self.sort).to(self.dtype)
             hard = assignment_matrix(fill(sizes.hard, order), groups, self.dtype)
             return straight_through(hard, soft), sizes, order
         if self.hard == "sizes":
             ranks = torch.arange(self.event_shape[1], device=order.device)
             hard_windows = assignment_matrix(fill(sizes.hard, ranks), groups, self.dtype)
             windows = straight_through(hard_windows, soft_windows)
-            return fill_softly(windows, tempered, self.sort), sizes, order
-        return fill_softly(soft_windows, tempered, self.sort), sizes, order
+            return fill_softly(windows, tempered, self.sort).to(self.dtype), sizes, order
+        return fill_softly(soft_windows, tempered, self.sort).to(self.dtype), sizes, order
 
     def _windows(self, sizes: SizeDraw) -> Tensor:
         """alpha (..., K, n): how far every rank belongs to every subset; columns sum to one."""
@@ -195,7 +193,8 @@ class RelaxedRandomPartition(RelaxedLaw):
             stops = survival.sum(-1, keepdim=True)
             temperature = self._batch_temperature(2).double()
             survival = torch.sigmoid((stops - ranks + 0.5) / temperature)
-        return window_differences(survival).to(self.dtype)
+        # Differences of rounded numbers may fall below zero by a rounding error.
+        return window_differences(survival).clamp_min(0).to(self.dtype)
 
     def rsample(
         self, sample_shape: Size = (), *, generator: torch.Generator | None = None

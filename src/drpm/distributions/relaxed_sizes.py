@@ -10,7 +10,7 @@ from drpm.distributions.base import Size
 from drpm.distributions.constraints import RelaxedSizes, finite_vector, positive
 from drpm.distributions.relaxed import RelaxedLaw, temperature_tensor
 from drpm.distributions.sizes import FisherHypergeometric
-from drpm.distributions.validation import require_choice
+from drpm.distributions.validation import require_broadcast, require_choice
 from drpm.relaxation.gumbel import gumbel_like
 from drpm.relaxation.straight_through import straight_through
 
@@ -58,6 +58,8 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         tensor([2., 2., 2.])
     """
 
+    arg_constraints = {"temperature": positive, "log_weights": finite_vector}  # noqa: RUF012
+
     def __init__(
         self,
         temperature: float | Tensor,
@@ -69,21 +71,19 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         validate_args: bool | None = None,
     ) -> None:
         require_choice("hard", hard, (True, False))
-        self.discrete = FisherHypergeometric(
+        discrete = FisherHypergeometric(
             total_count, log_weights, capacities, validate_args=validate_args
         )
-        batch = self.discrete.batch_shape
-        self.temperature = temperature_tensor(
-            temperature, log_weights, batch, check=self._validating(validate_args)
+        check = self._validating(validate_args)
+        self.temperature = temperature_tensor(temperature, log_weights, check=check)
+        batch = require_broadcast(
+            "temperature and log_weights", self.temperature.shape, discrete.batch_shape
         )
+        self.discrete = discrete.expand(batch)
         self.hard = hard
         super().__init__(batch, self.discrete.event_shape, validate_args)
 
-    @property
-    def arg_constraints(self) -> dict[str, constraints.Constraint]:
-        return {"temperature": positive, "log_weights": finite_vector}
-
-    @property
+    @constraints.dependent_property(event_dim=1)
     def support(self) -> constraints.Constraint:
         return self.discrete.support if self.hard else RelaxedSizes(self.discrete.total_count)
 
@@ -134,7 +134,7 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
             shape = torch.Size([*full, groups - 1, tables.width])
             path = tables.draw(gumbel_like(tables.log_suffix.new_empty(shape), generator))
         else:
-            path = tables.follow(self.discrete.mode.double().expand(*full, groups))
+            path = tables.follow(self.discrete.most_likely_sizes().expand(*full, groups))
         temperature = self._batch_temperature(2).double()
         soft = torch.softmax(path.logits / temperature, -1)
         taken = (path.before[..., None] - tables.remaining()).long().clamp(0, n)

@@ -23,6 +23,7 @@ from drpm.relaxation.gumbel import gumbel_like
 
 _SUPPORT_LIMIT = 10_000_000
 _DRAW_BUDGET = 1 << 24
+_SUFFIX_BUDGET = 1 << 15
 
 
 def resolve_capacities(
@@ -92,6 +93,10 @@ class FisherHypergeometric(SizeLaw):
         tensor([1., 3.])
     """
 
+    arg_constraints = {  # noqa: RUF012
+        "log_weights": finite_vector,
+        "capacities": constraints.independent(constraints.nonnegative_integer, 1),
+    }
     has_enumerate_support = True
 
     def __init__(
@@ -118,14 +123,10 @@ class FisherHypergeometric(SizeLaw):
         super().__init__(batch, log_weights.shape[-1:], validate_args)
 
     @property
-    def arg_constraints(self) -> dict[str, constraints.Constraint]:
-        return {"log_weights": finite_vector, "capacities": constraints.nonnegative_integer}
-
-    @property
     def dtype(self) -> torch.dtype:
         return self.log_weights.dtype
 
-    @property
+    @constraints.dependent_property(is_discrete=True, event_dim=1)
     def support(self) -> WholeSizes:
         return WholeSizes(self.total_count, self._capacities)
 
@@ -172,6 +173,10 @@ class FisherHypergeometric(SizeLaw):
         return urn.suffix_tables(self.total_count, weights, capacities, maximise=maximise)
 
     @property
+    def _expected(self) -> str:
+        return f"whole sizes that sum to {self.total_count} and fit the capacities"
+
+    @property
     def log_normalizer(self) -> Tensor:
         """The exact log P_0; its gradient in the log-weights is the mean."""
         self._refuse_merged("log_normalizer")
@@ -190,13 +195,15 @@ class FisherHypergeometric(SizeLaw):
     @property
     def mode(self) -> Tensor:
         """The most likely sizes."""
+        return self.most_likely_sizes().to(self.log_weights.dtype)
+
+    def most_likely_sizes(self) -> Tensor:
+        """The mode in float64, whatever the parameters' type."""
         self._refuse_merged("mode")
-        return urn.mode(*self._urn()).to(self.log_weights.dtype)
+        return urn.mode(*self._urn())
 
     def log_prob(self, value: Tensor) -> Tensor:
-        inside = self._inside(
-            value, f"whole sizes that sum to {self.total_count} and fit the capacities"
-        )
+        value, inside = self._inside(value, self._expected)
         sizes = value.double()
         if self.method == "merged":
             log_prob = self._merged_conditionals(sizes).sum(-1)
@@ -210,9 +217,7 @@ class FisherHypergeometric(SizeLaw):
 
     def conditional_log_probs(self, value: Tensor) -> Tensor:
         r"""(..., K): :math:`\log p(n_k \mid n_1, \dots, n_{k-1})`; they sum to ``log_prob``."""
-        inside = self._inside(
-            value, f"whole sizes that sum to {self.total_count} and fit the capacities"
-        )
+        value, inside = self._inside(value, self._expected)
         sizes = value.double()
         if self.method == "merged":
             log_probs = self._merged_conditionals(sizes)
@@ -227,9 +232,14 @@ class FisherHypergeometric(SizeLaw):
         groups = weights.shape[-1]
         remaining = total - sizes.cumsum(-1) + sizes
         # The suffix from group k on is an urn of its own, in which earlier groups have no place.
+        # Some of them at a time: all K suffixes of K groups would take K^2 numbers a node.
         index = torch.arange(groups, device=weights.device)
-        later = capacities[..., None, :] * (index[None, :] >= index[:, None])
-        suffix = urn.log_normalizer(remaining, weights[..., None, :], later)
+        suffixes = []
+        for some in index.split(max(1, _SUFFIX_BUDGET // groups)):
+            later = capacities[..., None, :] * (index >= some[:, None])
+            left = remaining[..., some[0] : some[-1] + 1]
+            suffixes.append(urn.log_normalizer(left, weights[..., None, :], later))
+        suffix = torch.cat(suffixes, -1)
         after = F.pad(suffix[..., 1:], (0, 1))
         return urn.log_binomial(capacities, sizes) + sizes * weights + after - suffix
 
@@ -237,7 +247,8 @@ class FisherHypergeometric(SizeLaw):
         """(..., K - 1, 2): log-weights and capacities of a group and of all later ones merged."""
         _, weights, capacities = self._urn()
         later = capacities.flip(-1).cumsum(-1).flip(-1)[..., 1:]
-        weighted = (weights + capacities.log()).flip(-1).logcumsumexp(-1).flip(-1)[..., 1:]
+        counts = torch.where(capacities > 0, capacities.log(), urn.IMPOSSIBLE)
+        weighted = (weights + counts).flip(-1).logcumsumexp(-1).flip(-1)[..., 1:]
         # Merged groups without a single place have no mean weight, and need none.
         merged = torch.where(later > 0, weighted - later.log(), 0.0)
         return (
@@ -253,7 +264,7 @@ class FisherHypergeometric(SizeLaw):
         conditionals = terms.sum(-1) - urn.log_normalizer(remaining, weights, capacities)
         return F.pad(conditionals, (0, 1))  # the last group takes what is left
 
-    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+    def draw_sizes(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         groups, elements = self.event_shape[0], self.total_count
         exact = self.method == "exact" and groups > 1
         tables = self.suffix_tables() if exact else None
@@ -264,8 +275,7 @@ class FisherHypergeometric(SizeLaw):
             self._draw_flat(min(chunk, count - start), tables, generator)
             for start in range(0, max(count, 1), chunk)
         ]
-        sizes = torch.cat(parts).to(self.log_weights.dtype)
-        return sizes.reshape(shape + self.batch_shape + self.event_shape)
+        return torch.cat(parts).reshape(shape + self.batch_shape + self.event_shape)
 
     def _draw_flat(
         self, count: int, tables: urn.SuffixTables | None, generator: torch.Generator | None
@@ -385,4 +395,4 @@ class FisherHypergeometric(SizeLaw):
             start = choice.gather(-1, stop)
             sizes.append(stop - start)
             stop = start
-        return torch.cat(sizes[::-1], -1).to(self.log_weights.dtype)
+        return torch.cat(sizes[::-1], -1).double()

@@ -37,6 +37,7 @@ _WINDOW_MARGIN = 24
 
 IMPOSSIBLE = -1e30  # a log-probability of zero that survives subtraction and division
 _TINY = 1e-300
+_STIRLING_FROM = 32.0
 
 
 def _refine(
@@ -71,12 +72,19 @@ class _Predicate:
 
 
 def _bracket(total: Tensor, log_weights: Tensor, capacities: Tensor) -> tuple[Tensor, Tensor]:
-    """Tilts at which the urn is as good as empty and as good as full."""
+    """Tilts that give out too little and too much, however far apart the weights are.
+
+    Filled in descending order of their weights, some group is the one in which the total is
+    reached. Far below its own threshold all groups before it are too few; far above, enough.
+    """
     margin = torch.log1p(capacities.sum(-1)) + 45
-    lower = -log_weights.amax(-1) - margin
-    upper = -log_weights.amin(-1) + margin
-    shape = torch.broadcast_shapes(total.shape, lower.shape)
-    return lower.expand(shape), upper.expand(shape)
+    shape = torch.broadcast_shapes(total.shape, margin.shape)
+    ranked, order = log_weights.sort(dim=-1, descending=True)
+    order, room = torch.broadcast_tensors(order, capacities)
+    filled = room.gather(-1, order).cumsum(-1).expand(*shape, -1)
+    last = (filled < total[..., None]).sum(-1, keepdim=True).clamp_max(order.shape[-1] - 1)
+    threshold = -ranked.expand(*shape, -1).gather(-1, last).squeeze(-1)
+    return threshold - margin, threshold + margin
 
 
 @torch.no_grad()
@@ -219,10 +227,24 @@ def _rank(values: Tensor) -> Tensor:
 
 
 def log_binomial(capacities: Tensor, sizes: Tensor) -> Tensor:
-    """log C(m, n); meaningless outside 0 <= n <= m, where the caller masks it."""
+    """log C(m, n); 0 outside 0 <= n <= m, where the caller masks it."""
     inside = (sizes >= 0) & (sizes <= capacities)
-    n = torch.where(inside, sizes, torch.zeros_like(sizes))
-    return torch.lgamma(capacities + 1) - torch.lgamma(n + 1) - torch.lgamma(capacities - n + 1)
+    n = torch.where(inside, sizes, 0.0)
+    rest = capacities - n + 1
+    # log (m! / (m - n)!) as a difference of two log-factorials loses all digits when m is much
+    # larger than n; as a difference of Stirling's series none.
+    few = torch.lgamma(capacities + 1) - torch.lgamma(rest)
+    wide = rest.clamp_min(_STIRLING_FROM)
+    many = n * torch.log(wide + n) + (wide - 0.5) * torch.log1p(n / wide) - n
+    many = many + _stirling_tail(wide + n) - _stirling_tail(wide)
+    return torch.where(rest < _STIRLING_FROM, few, many) - torch.lgamma(n + 1)
+
+
+def _stirling_tail(x: Tensor) -> Tensor:
+    """What Stirling's formula leaves out of log Gamma(x), to 1e-16 from x = 32 on."""
+    inverse = 1 / x
+    square = inverse * inverse
+    return inverse * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square / 1680)))
 
 
 def window_width(total: int) -> int:
@@ -317,12 +339,12 @@ def _correlate(steps: Tensor, vector: Tensor) -> Tensor:
 
 def _log_mass(sizes: Tensor, logit: Tensor, capacities: Tensor) -> Tensor:
     """Log-mass of binomials (..., K) at sizes (..., K, W), IMPOSSIBLE outside their support."""
-    room, logit_ = capacities[..., None], logit[..., None]
-    possible = (sizes >= 0) & (sizes <= room)
-    size = torch.where(possible, sizes, 0.0)
-    normaliser = torch.lgamma(capacities + 1) - capacities * F.softplus(logit)
-    counts = torch.lgamma(size + 1) + torch.lgamma(room - size + 1)
-    return torch.where(possible, normaliser[..., None] + size * logit_ - counts, IMPOSSIBLE)
+    possible = (sizes >= 0) & (sizes <= capacities[..., None])
+    with torch.no_grad():
+        binomial = log_binomial(capacities[..., None], sizes)
+    normaliser = capacities * F.softplus(logit)
+    log_mass = sizes * logit[..., None] - normaliser[..., None] + binomial
+    return torch.where(possible, log_mass, IMPOSSIBLE)
 
 
 def suffix_tables(

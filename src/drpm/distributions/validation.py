@@ -6,12 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from drpm.relaxation.mapping import is_transformed
+
 
 def readable(tensor: Tensor) -> bool:
     """Whether values may be looked at: not while compiling, nor inside ``torch.func``."""
     if torch.compiler.is_compiling():
         return False
-    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return not is_transformed(tensor)
 
 
 def describe(value: Any) -> str:
@@ -79,6 +81,25 @@ def require_event(
             f"{name} must end in the event shape {tuple(event_shape)}, but got {describe(value)}."
         )
     require_broadcast(f"{name} and the law", value.shape[: value.dim() - dims], batch_shape)
+    return value
+
+
+def require_indices(name: str, value: Any, count: int) -> Tensor:
+    """A tensor of element indices, at most ``count`` of them in its last dimension."""
+    if (
+        not isinstance(value, Tensor)
+        or value.is_floating_point()
+        or value.dtype == torch.bool
+        or value.dim() == 0
+        or value.shape[-1] > count
+    ):
+        raise ValueError(
+            f"{name} must be an integer tensor of at most {count} element indices in its last "
+            f"dimension, but got {describe(value)}."
+        )
+    if readable(value) and bool(((value < 0) | (value >= count)).any()):
+        bad = value[(value < 0) | (value >= count)][0].item()
+        raise ValueError(f"{name} must hold element indices from 0 to {count - 1}, but got {bad}.")
     return value
 
 

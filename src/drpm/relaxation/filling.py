@@ -11,13 +11,14 @@ So Y is computed in blocks of rows, each over the columns that carry weight, and
 computed again in the backward pass: memory is linear in n.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from drpm.relaxation.mapping import to_leading
+from drpm.relaxation.mapping import apply, is_transformed, to_leading
 from drpm.relaxation.sorting import SORTS, distance_sums
 
 # Up to this many matrix entries (batch x n x n) the whole of P is the quickest; it is also the path
@@ -63,32 +64,43 @@ def fill_streamed(alpha: Tensor, scores: Tensor, sort: str) -> Tensor:
     scores = scores.expand(*batch, scores.shape[-1])
     ranked, order = scores.double().sort(dim=-1, descending=True, stable=True)
     distance = distance_sums(ranked) if sort == "neuralsort" else torch.zeros_like(ranked)
-    in_rank_order: Tensor = _Streamed.apply(alpha, ranked, distance, sort)  # type: ignore[no-untyped-call]
+    in_rank_order: Tensor = apply(_Streamed, alpha, ranked, distance, sort)
     back = torch.argsort(order, -1)[..., None, :].expand_as(in_rank_order)
     return in_rank_order.gather(-1, back)
 
 
 class _Block(NamedTuple):
-    """Some row blocks of P at once: which rows, which columns, and their log-weights' parts."""
+    """Some row blocks of P at once: which rows, and the columns that carry their weight."""
 
     batch: Tensor  # (m,) the batch entry of every block
-    rows: Tensor  # (m, R) ranks; beyond the last rank in a final short block
+    rows: Tensor  # (m, R) ranks; the last rank again where a final block is short
     columns: Tensor  # (m, W)
     real: Tensor  # (m, R) whether a row exists
+
+    @property
+    def middle(self) -> Tensor:
+        """The central row of every block, (m, 1)."""
+        return self.rows[:, _ROWS // 2 : _ROWS // 2 + 1]
+
+
+def _slope(rows: Tensor, n: int) -> Tensor:
+    """NeuralSort's factor of the scores at ranks counted from zero."""
+    return n - 1 - 2 * rows
 
 
 def _last_within(ranked: Tensor, distance: Tensor, rows: Tensor, sort: str, side: int) -> Tensor:
     """The furthest rank on one side of each row whose weight is not negligible, by bisection."""
     n = ranked.shape[-1]
     # The entries left out of a row sum to less than a rounding error.
-    fall = torch.log(torch.tensor(float(n))).item() + 42
+    fall = math.log(n) + 42
 
     def negligible(columns: Tensor) -> Tensor:
         here, there = ranked.gather(-1, rows), ranked.gather(-1, columns)
         if sort == "softsort":
             return (here - there).abs() > fall
-        slope = n + 1 - 2 * (rows + 1)
-        drop = slope * (there - here) - (distance.gather(-1, columns) - distance.gather(-1, rows))
+        drop = _slope(rows, n) * (there - here) - (
+            distance.gather(-1, columns) - distance.gather(-1, rows)
+        )
         return drop < -fall
 
     near, far = rows.clone(), torch.full_like(rows, n - 1 if side > 0 else 0)
@@ -130,32 +142,28 @@ def _blocks(ranked: Tensor, distance: Tensor, sort: str) -> Iterator[_Block]:
 
 class _Weights(NamedTuple):
     probs: Tensor  # (m, R, W)
-    offset: Tensor  # (m, R) rows relative to the block's centre (NeuralSort)
-    sign: Tensor  # (m, R, W) of the row's score minus the column's (SoftSort; else empty)
+    # NeuralSort: (m, R, 1) rows counted from the block's centre. SoftSort: (m, R, W) the sign of
+    # a row's score minus a column's.
+    shape_term: Tensor
 
 
 def _weights(
     block: _Block, ranked: Tensor, distance: Tensor, sort: str, dtype: torch.dtype
 ) -> _Weights:
     """The rows' softmax. Large terms cancel in float64 before the rest goes on in ``dtype``."""
-    n = ranked.shape[-1]
-    row_scores = ranked[block.batch[:, None], block.rows]
-    column_scores = ranked[block.batch[:, None], block.columns]
-    if sort == "softsort":
-        gap = (row_scores[..., None] - column_scores[:, None]).to(dtype)
-        return _Weights(torch.softmax(-gap.abs(), -1), row_scores, gap.sign())
-    # log-weight(r, p) = base_p - 2 (r - c) (s_p - s_c) with c the block's central row.
-    middle = block.rows[:, _ROWS // 2 : _ROWS // 2 + 1]
     entry = block.batch[:, None]
-    shifted = column_scores - ranked[entry, middle]
-    slope = (n + 1 - 2 * (middle + 1)).to(ranked.dtype)
-    base = slope * shifted - (distance[entry, block.columns] - distance[entry, middle])
-    offset = (block.rows - middle).to(ranked.dtype)
-    logits = base[:, None] - 2 * offset[..., None] * shifted[:, None]
+    column_scores = ranked[entry, block.columns]
+    if sort == "softsort":
+        gap = (ranked[entry, block.rows][..., None] - column_scores[:, None]).to(dtype)
+        return _Weights(torch.softmax(-gap.abs(), -1), gap.sign())
+    # log-weight(r, p) = base_p - 2 (r - c) (s_p - s_c) with c the block's central row.
+    shifted = column_scores - ranked[entry, block.middle]
+    slope = _slope(block.middle, ranked.shape[-1]).to(ranked.dtype)
+    base = slope * shifted - (distance[entry, block.columns] - distance[entry, block.middle])
+    offset = (block.rows - block.middle).to(ranked.dtype)[..., None]
+    logits = base[:, None] - 2 * offset * shifted[:, None]
     peak = logits.amax(-1, keepdim=True)
-    return _Weights(
-        torch.softmax((logits - peak).to(dtype), -1), offset.to(dtype), base.new_empty(0)
-    )
+    return _Weights(torch.softmax((logits - peak).to(dtype), -1), offset.to(dtype))
 
 
 class _Streamed(torch.autograd.Function):
@@ -167,11 +175,9 @@ class _Streamed(torch.autograd.Function):
         a = alpha.reshape(-1, groups, n)
         s, d = ranked.reshape(-1, n), distance.reshape(-1, n)
         out = torch.zeros_like(a).movedim(1, 2).contiguous()  # (B, n, K): rows are added whole
-        flat = out.view(-1, groups)
         for block in _blocks(s, d, sort):
             probs = _weights(block, s, d, sort, a.dtype).probs
-            picked = _pick(a, block)
-            _add(flat, block, n, probs.mT @ picked.to(probs.dtype))
+            _add(out, block, block.columns, probs.mT @ _pick(a, block))
         return out.movedim(2, 1).reshape(alpha.shape)
 
     @staticmethod
@@ -180,48 +186,77 @@ class _Streamed(torch.autograd.Function):
         ctx.save_for_backward(alpha, ranked, distance)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        alpha, ranked, distance = ctx.saved_tensors
-        groups, n = alpha.shape[-2:]
-        a, g = alpha.reshape(-1, groups, n), grad.reshape(-1, groups, n)
-        s, d = ranked.reshape(-1, n), distance.reshape(-1, n)
-        grad_alpha = torch.zeros_like(a).movedim(1, 2).contiguous()
-        grad_scores, grad_distance = torch.zeros_like(s), torch.zeros_like(d)
-        for block in _blocks(s, d, ctx.sort):
-            weights = _weights(block, s, d, ctx.sort, a.dtype)
-            probs, picked = weights.probs, _pick(a, block)
-            entry = block.batch[:, None]
-            column_grad = g.movedim(1, 2)[entry, block.columns]  # (m, W, K)
-            row_grad = (probs @ column_grad) * block.real[..., None]
-            flat_rows = (entry * n + block.rows).flatten()
-            grad_alpha.view(-1, groups).index_add_(0, flat_rows, row_grad.flatten(0, 1))
-            outer = picked @ column_grad.mT  # (m, R, W): gradient of every weight
-            inner = probs * (outer - (probs * outer).sum(-1, keepdim=True))
-            flat_columns = (entry * n + block.columns).flatten()
-            if ctx.sort == "softsort":
-                pull = inner * weights.sign
-                rows = -pull.sum(-1).to(s.dtype) * block.real
-                grad_scores.view(-1).index_add_(0, flat_rows, rows.flatten())
-                columns = pull.sum(-2).to(s.dtype)
-                grad_scores.view(-1).index_add_(0, flat_columns, columns.flatten())
-                continue
-            middle = block.rows[:, _ROWS // 2 : _ROWS // 2 + 1]
-            base = inner.sum(-2).to(s.dtype)
-            tilted = (weights.offset[..., None] * inner).sum(-2).to(s.dtype)
-            slope = (n + 1 - 2 * (middle + 1)).to(s.dtype)
-            grad_scores.view(-1).index_add_(0, flat_columns, (slope * base - 2 * tilted).flatten())
-            grad_distance.view(-1).index_add_(0, flat_columns, -base.flatten())
-        return (
-            grad_alpha.movedim(2, 1).reshape(alpha.shape),
-            grad_scores.reshape(ranked.shape),
-            grad_distance.reshape(distance.shape),
-            None,
-        )
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        inputs = (*ctx.saved_tensors, grad, ctx.sort)
+        # Autocast may be on where backward is called, and would mix types.
+        with torch.autocast(grad.device.type, enabled=False):
+            if torch.is_grad_enabled() and not is_transformed(grad):
+                return *_streamed_gradients(*inputs), None  # has derivatives of its own
+            return *apply(_StreamedGradients, *inputs), None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
         moved = to_leading(info, in_dims[:3], inputs[:3])
-        return _Streamed.apply(*moved, inputs[3]), 0  # type: ignore[no-untyped-call]
+        return apply(_Streamed, *moved, inputs[3]), 0
+
+
+class _StreamedGradients(torch.autograd.Function):
+    """The backward pass as a function of its own, so that it maps over batches as well."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return _streamed_gradients(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise NotImplementedError(
+            "streamed partitions have no second derivatives inside torch.func."
+        )
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], *inputs: Any
+    ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
+        moved = to_leading(info, in_dims[:4], inputs[:4])
+        return apply(_StreamedGradients, *moved, inputs[4]), (0, 0, 0)
+
+
+def _streamed_gradients(
+    alpha: Tensor, ranked: Tensor, distance: Tensor, grad: Tensor, sort: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of Y's inputs, block by block; the blocks' weights are computed again."""
+    groups, n = alpha.shape[-2:]
+    a, g = alpha.reshape(-1, groups, n), grad.reshape(-1, groups, n)
+    s, d = ranked.reshape(-1, n), distance.reshape(-1, n)
+    grad_alpha = torch.zeros_like(a).movedim(1, 2).contiguous()
+    grad_scores, grad_distance = torch.zeros_like(s), torch.zeros_like(d)
+    for block in _blocks(s, d, sort):
+        weights = _weights(block, s, d, sort, a.dtype)
+        probs = weights.probs
+        column_grad = g.movedim(1, 2)[block.batch[:, None], block.columns]  # (m, W, K)
+        row_grad = (probs @ column_grad) * block.real[..., None]
+        _add(grad_alpha, block, block.rows, row_grad)
+        outer = _pick(a, block) @ column_grad.mT  # (m, R, W): gradient of every weight
+        inner = probs * (outer - (probs * outer).sum(-1, keepdim=True))
+        if sort == "softsort":
+            pull = inner * weights.shape_term
+            _add(grad_scores, block, block.rows, -pull.sum(-1) * block.real)
+            _add(grad_scores, block, block.columns, pull.sum(-2))
+            continue
+        base = inner.sum(-2).to(s.dtype)
+        tilted = (weights.shape_term * inner).sum(-2).to(s.dtype)
+        slope = _slope(block.middle, n).to(s.dtype)
+        _add(grad_scores, block, block.columns, slope * base - 2 * tilted)
+        _add(grad_distance, block, block.columns, -base)
+    return (
+        grad_alpha.movedim(2, 1).reshape(alpha.shape),
+        grad_scores.reshape(ranked.shape),
+        grad_distance.reshape(distance.shape),
+    )
 
 
 def _pick(alpha: Tensor, block: _Block) -> Tensor:
@@ -230,6 +265,8 @@ def _pick(alpha: Tensor, block: _Block) -> Tensor:
     return picked * block.real[..., None]
 
 
-def _add(flat: Tensor, block: _Block, n: int, values: Tensor) -> None:
-    index = (block.batch[:, None] * n + block.columns).flatten()
-    flat.index_add_(0, index, values.flatten(0, 1).to(flat.dtype))
+def _add(target: Tensor, block: _Block, positions: Tensor, values: Tensor) -> None:
+    """Add values (m, P, ...) to a (B, n, ...) tensor at positions (m, P) of their batch entries."""
+    index = (block.batch[:, None] * target.shape[1] + positions).flatten()
+    flat = target.view(-1, *target.shape[2:])
+    flat.index_add_(0, index, values.flatten(0, 1).to(target.dtype))

@@ -3,7 +3,18 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
+
+
+def apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
+    """Call a custom function; torch leaves its ``apply`` without types."""
+    return function.apply(*inputs)
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether a tensor stands for others inside a ``torch.func`` transform."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def to_leading(info: Any, in_dims: Sequence[int | None], inputs: Sequence[Tensor]) -> list[Tensor]:
