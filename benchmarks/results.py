@@ -5,12 +5,12 @@ import os
 import platform
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import drpm
 from benchmarks.cases import TEMPERATURE, Case
 from benchmarks.growth import Growth, fit_growth
 from benchmarks.measure import Measurement
@@ -63,14 +63,14 @@ def describe_environment(device: str) -> dict[str, Any]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "device_name": torch.cuda.get_device_name(device) if is_cuda else _processor_name(),
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.machine()}",
         "cpu_count": os.cpu_count(),
         "load_average": os.getloadavg()[0],
         "torch_threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda if is_cuda else None,
-        "drpm": _version("drpm"),
+        "drpm": drpm.__version__,
         "settings": {
             "dtype": "float32",
             "temperature": TEMPERATURE,
@@ -84,13 +84,6 @@ def describe_environment(device: str) -> dict[str, Any]:
             ),
         },
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _processor_name() -> str:

@@ -1,10 +1,5 @@
-"""The command line: ``drpm --help`` lists what it can do.
+"""The command ``drpm bounds``."""
 
-Torch and matplotlib are imported inside the commands that need them, so that ``--help`` and
-mistyped options answer at once.
-"""
-
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,40 +10,7 @@ if TYPE_CHECKING:
 
     from drpm.studies.bounds import Summary
 
-app = typer.Typer(
-    name="drpm",
-    no_args_is_help=True,
-    add_completion=False,
-    # A bug should look like one: the plain traceback, not a decorated page of local variables.
-    pretty_exceptions_enable=False,
-)
 
-
-def main() -> None:
-    """Run the command line."""
-    app(prog_name="drpm")
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        try:
-            typer.echo(f"drpm {metadata.version('drpm')}")
-        except metadata.PackageNotFoundError:
-            typer.echo("drpm (run from a source tree that is not installed)")
-        raise typer.Exit
-
-
-@app.callback()
-def drpm(
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
-    ] = False,
-) -> None:
-    """Differentiable random partition models."""
-
-
-@app.command()
 def bounds(
     out: Annotated[
         Path, typer.Option(help="Folder for the pictures and the summary.", file_okay=False)

@@ -1,0 +1,51 @@
+"""The command line: ``drpm --help`` lists what it can do.
+
+There is one module for each command or group of commands. Torch, matplotlib and the rest are
+imported inside the commands that need them, so that ``--help`` and mistyped options answer at
+once.
+"""
+
+from importlib import metadata
+from typing import Annotated
+
+import typer
+
+from drpm.cli import data
+from drpm.cli.bounds import bounds
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="drpm",
+    no_args_is_help=True,
+    # A bug should look like one: the plain traceback, not a decorated page of local variables.
+    pretty_exceptions_enable=False,
+)
+
+
+app.command()(bounds)
+app.add_typer(data.app, name="data")
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="drpm")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            typer.echo(f"drpm {metadata.version('drpm')}")
+        except metadata.PackageNotFoundError:
+            typer.echo("drpm (run from a source tree that is not installed)")
+        raise typer.Exit
+
+
+@app.callback()
+def drpm(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Differentiable random partition models."""

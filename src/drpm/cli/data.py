@@ -1,0 +1,207 @@
+"""The commands ``drpm data ...``: what there is, getting it, checking it, looking at it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from drpm.cli.errors import one_sentence
+
+if TYPE_CHECKING:
+    from drpm.data.files import FileReport
+    from drpm.data.types import Dataset, DatasetSpec
+
+app = typer.Typer(no_args_is_help=True, help="List, fetch, check and show data sets.")
+
+Name = Annotated[str, typer.Argument(help="A data set; drpm data list names them.")]
+NameOrPath = Annotated[str, typer.Argument(help="A data set, or your own file or folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", "-o", help="An option of the set, as name=value; may be repeated."),
+]
+
+
+@app.command("list")
+def list_sets(as_json: Json = False) -> None:
+    """List the data sets, and whether they are at hand."""
+    from drpm.data.registry import DATASETS
+
+    entries = [_entry(spec) for spec in DATASETS.values()]
+    if as_json:
+        typer.echo(json.dumps(entries, indent=2))
+        return
+    _print_table(
+        ["Name", "At hand", "What it is", "Shapes"],
+        [[entry[key] for key in ("name", "state", "title", "shapes")] for entry in entries],
+    )
+
+
+@app.command()
+def fetch(name: Name, as_json: Json = False) -> None:
+    """Find the files of a data set, and download those that are missing."""
+    from drpm.data.files import obtain
+    from drpm.data.registry import spec_of
+
+    with one_sentence():
+        spec = spec_of(name)
+        paths = obtain(spec.files, instructions=spec.instructions)
+    if as_json:
+        typer.echo(json.dumps({file: str(path) for file, path in paths.items()}, indent=2))
+        return
+    for path in paths.values():
+        typer.echo(path)
+    if not spec.files:
+        typer.echo(f"{name} needs no files.")
+
+
+@app.command()
+def check(name: Name, as_json: Json = False) -> None:
+    """Compare the files of a data set with their hashes, and look at their structure.
+
+    The exit code is 1 when a file is missing or damaged.
+    """
+    from drpm.data import files
+    from drpm.data.registry import spec_of
+
+    with one_sentence():
+        spec = spec_of(name)
+        reports = [files.check(file) for file in spec.files]
+        wrong = [r for r in reports if r.state in ("missing", "damaged")]
+        if as_json:
+            typer.echo(json.dumps([_report(report) for report in reports], indent=2))
+        elif reports:
+            _print_table(
+                ["File", "State", "What was found"],
+                [[r.file.path, r.state, r.detail] for r in reports],
+            )
+        else:
+            typer.echo(f"{name} needs no files.")
+        if wrong:
+            files_and_states = ", ".join(f"{r.file.path} {r.state}" for r in wrong)
+            raise ValueError(f"{name} cannot be used: {files_and_states}.")
+        if spec.inspect is not None:
+            spec.inspect()
+
+
+@app.command()
+def show(
+    name: NameOrPath,
+    out: Annotated[
+        Path | None, typer.Option(help="The picture to write.", show_default="out/data/NAME.png")
+    ] = None,
+    part: Annotated[str, typer.Option(help="The part to show: train or test.")] = "train",
+    seed: Annotated[
+        int, typer.Option(help="Settles what is random in the set.", min=0, max=2**63 - 1)
+    ] = 0,
+    option: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Draw a contact sheet of a data set, and say what is in it."""
+    with one_sentence():
+        options = _parse(option or [])
+        from drpm.data.registry import DATASETS, load
+        from drpm.data.sheets import contact_sheet
+
+        spec = DATASETS.get(name)
+        dataset = load(name, seed=seed, **{**(spec.sheet_options if spec else {}), **options})
+        # A folder named "." or ending in a slash still has a name of its own.
+        stem = name if spec else Path(name).expanduser().resolve().stem
+        path = out or Path("out/data") / f"{stem}.png"
+        contact_sheet(dataset, path, part=part, title=stem)
+    facts = {
+        "name": dataset.name,
+        "input_shape": list(dataset.input_shape),
+        "train": len(dataset.train),
+        "test": len(dataset.test),
+        "split": dataset.test is not dataset.train,
+        "targets": {t: len(dataset.classes.get(t, ())) or None for t in dataset.train.targets},
+        "picture": str(path),
+    }
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    typer.echo(f"{name}: {spec.shapes if spec else _sizes(dataset)}.")
+    for target in dataset.train.targets:
+        classes = dataset.classes.get(target, ())
+        typer.echo(f"  {target}: {_few(classes)}" if classes else f"  {target}: numbers")
+    typer.echo(f"Picture: {path}")
+
+
+def _entry(spec: "DatasetSpec") -> dict[str, Any]:
+    from drpm.data.files import find
+
+    needed = [file for file in spec.files if not file.optional]
+    found = [file for file in needed if find(file) is not None]
+    if len(found) == len(needed):
+        state = "yes"
+    elif found:
+        state = f"{len(found)} of {len(needed)} files"
+    else:
+        state = "no"
+    return {
+        "name": spec.name,
+        "state": state,
+        "title": spec.title,
+        "shapes": spec.shapes,
+        "licence": spec.licence,
+        "source": spec.source,
+        "options": list(spec.options),
+        "files": [file.path for file in spec.files],
+    }
+
+
+def _report(report: "FileReport") -> dict[str, str | None]:
+    return {
+        "file": report.file.path,
+        "path": None if report.path is None else str(report.path),
+        "state": report.state,
+        "detail": report.detail,
+    }
+
+
+def _parse(options: Sequence[str]) -> dict[str, Any]:
+    """Options as name=value; a value that reads as JSON is one, any other is text."""
+    parsed: dict[str, Any] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not name or not equals:
+            raise ValueError(f"An option should read name=value, not '{option}'.")
+        try:
+            parsed[name] = json.loads(value)
+        except json.JSONDecodeError:
+            parsed[name] = value
+    return parsed
+
+
+def _sizes(dataset: "Dataset") -> str:
+    shape = "x".join(map(str, dataset.input_shape))
+    split = "no split" if dataset.test is dataset.train else f"{len(dataset.test):,} to test on"
+    return f"{len(dataset.train):,} inputs of {shape}, {split}"
+
+
+def _few(names: Sequence[str], most: int = 10) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _print_table(header: list[str], rows: list[list[str]]) -> None:
+    """A table on a terminal; lines with tabs where another program reads."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        for row in rows:
+            typer.echo("\t".join(row))
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column, title in enumerate(header):
+        table.add_column(title, no_wrap=column == 0)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)

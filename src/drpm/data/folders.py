@@ -1,0 +1,62 @@
+"""Where data lies on the disk, and how a file is written there."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from drpm.data.errors import DataError
+
+VARIABLE = "DRPM_DATA"
+
+
+def cache_folder() -> Path:
+    """The user's cache of this package."""
+    import pooch
+
+    return Path(pooch.os_cache("drpm"))
+
+
+def search_folders() -> tuple[Path, ...]:
+    """The folders that are searched, in this order: the one DRPM_DATA names, the user's cache."""
+    named = os.environ.get(VARIABLE)
+    cache = cache_folder()
+    return (Path(named).expanduser(), cache) if named else (cache,)
+
+
+def writable_folder() -> Path:
+    """The first of the searched folders that can be written; it is made where it is missing."""
+    reasons = []
+    for folder in search_folders():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # The permissions say too little on network and read-only mounts: only a write tells.
+            with tempfile.TemporaryFile(dir=folder):
+                return folder
+        except OSError as error:
+            reasons.append(f"{folder}: {error.strerror}")
+    raise DataError(
+        f"No data folder can be written ({'; '.join(reasons)}): set {VARIABLE} to one that can."
+    )
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to that takes its name only when all of it is on the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        # mkstemp makes files private; a data file is for whoever may read the folder.
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(name, 0o666 & ~mask)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

@@ -1,0 +1,97 @@
+"""A folder of images, whose folders within, where it has them, are the classes."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from drpm.data.errors import DataError
+from drpm.data.progress import track
+from drpm.data.types import Dataset, Split
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
+
+_GREY_MODES = frozenset({"1", "L"})
+
+
+def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -> Dataset:
+    """Images (channels, H, W) in [0, 1]: one channel where all of them are grey, three otherwise.
+
+    Args:
+        folder: holds the images, or one folder of images for each class.
+        image_size: the height and width to resize to; all must have one size where it is None.
+    """
+    size = _height_and_width(image_size)
+    paths, labels, classes = _list(folder)
+    decoded = [_decode(path, size) for path in track(paths, "Images", len(paths))]
+    first = decoded[0]
+    for path, image in zip(paths, decoded, strict=True):
+        if image.shape[:2] != first.shape[:2]:
+            raise DataError(
+                f"{path} is {image.shape[1]}x{image.shape[0]} pixels large, but {paths[0].name} is "
+                f"{first.shape[1]}x{first.shape[0]}: set image_size to resize them all."
+            )
+    if any(image.ndim == 3 for image in decoded):
+        pixels = np.stack([_coloured(image) for image in decoded]).transpose(0, 3, 1, 2)
+    else:
+        pixels = np.stack(decoded)[:, None]
+    inputs = torch.from_numpy(np.ascontiguousarray(pixels)).float().div_(255)
+    targets = {"label": torch.tensor(labels)} if labels else {}
+    everything = Split(inputs, targets)
+    return Dataset(str(folder), everything, everything, {"label": classes} if labels else {})
+
+
+def _list(folder: Path) -> tuple[list[Path], list[int], tuple[str, ...]]:
+    paths = _images_in(folder)
+    labels: list[int] = []
+    classes: tuple[str, ...] = ()
+    if not paths:
+        within = [inner for inner in sorted(folder.iterdir()) if inner.is_dir()]
+        found = {inner.name: images for inner in within if (images := _images_in(inner))}
+        classes = tuple(found)
+        paths = [path for images in found.values() for path in images]
+        labels = [label for label, images in enumerate(found.values()) for _ in images]
+    if not paths:
+        raise DataError(
+            f"{folder} should hold images ({', '.join(sorted(SUFFIXES))}), or folders of images, "
+            "but holds none."
+        )
+    if len(paths) < 2:
+        raise DataError(f"{folder} should hold at least two images, but holds one.")
+    return paths, labels, classes
+
+
+def _images_in(folder: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+    )
+
+
+def _decode(path: Path, size: tuple[int, int] | None) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            decoded = image.convert("L" if image.mode in _GREY_MODES else "RGB")
+            if size is not None:
+                decoded = decoded.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{path} is not a whole image ({error}).") from error
+    return np.asarray(decoded)
+
+
+def _coloured(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2)
+
+
+def _height_and_width(image_size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    if image_size is None:
+        return None
+    sides: list[Any] = [image_size] * 2 if isinstance(image_size, int) else list(image_size)
+    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        raise DataError(f"image_size must be one or two whole numbers above 0, not {image_size}.")
+    return sides[0], sides[1]

@@ -1,0 +1,154 @@
+"""Mosaic: a grid of small digits in one image, one task per tile, each with its own noise.
+
+A benchmark for many tasks whose difficulty is known beforehand. Every tile holds a digit of MNIST,
+drawn on its own and reduced to 14x14 pixels; each of its pixels is then set to zero with the
+tile's noise ratio. The ratios are spread evenly from 0 to 0.9 over the tasks and shuffled over the
+canvas; see `noise_ratios`. Tasks are numbered row by row, and the grid is as near to a square as it
+can be: 4 columns and 3 rows for 10 tasks, 5 and 4 for 20, 7 and 6 for 40. Places left over at the
+end of the last row stay black.
+"""
+
+import math
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from drpm.data import mnist
+from drpm.data.errors import DataError
+from drpm.data.multimnist import generators, pepper
+from drpm.data.types import Dataset, DatasetSpec, Device, Split
+
+TILE = 14
+MAX_NOISE = 0.9
+
+# Tiles made at once, so that memory holds little besides the result.
+_CHUNK_TILES = 20_000
+
+
+def task_names(num_tasks: int) -> tuple[str, ...]:
+    """The targets of the set: task_00, task_01, ..."""
+    _check_tasks(num_tasks)
+    digits = max(2, len(str(num_tasks - 1)))
+    return tuple(f"task_{task:0{digits}}" for task in range(num_tasks))
+
+
+def noise_ratios(num_tasks: int) -> tuple[float, ...]:
+    r"""The probability with which each task's pixels are lost.
+
+    The ratios are :math:`0.9\, r_k / (n_T - 1)`, where :math:`r_k` is the rank of the fractional
+    part of :math:`k \varphi` among those of all tasks and :math:`\varphi` is the golden ratio. It
+    is a shuffle that depends on no random numbers and leaves no corner of the canvas easy: among
+    any few neighbouring numbers there are easy and hard tasks.
+
+    Example:
+        >>> [round(ratio, 2) for ratio in noise_ratios(4)]
+        [0.0, 0.6, 0.3, 0.9]
+    """
+    _check_tasks(num_tasks)
+    golden = (1 + math.sqrt(5)) / 2
+    order = sorted(range(num_tasks), key=lambda task: task * golden % 1)
+    ratios = [0.0] * num_tasks
+    for rank, task in enumerate(order):
+        ratios[task] = MAX_NOISE * rank / max(num_tasks - 1, 1)
+    return tuple(ratios)
+
+
+def grid_shape(num_tasks: int) -> tuple[int, int]:
+    """The rows and columns of tiles: as near to a square as holds all of them."""
+    _check_tasks(num_tasks)
+    columns = math.isqrt(num_tasks - 1) + 1
+    return math.ceil(num_tasks / columns), columns
+
+
+def _check_tasks(num_tasks: int) -> None:
+    if num_tasks < 1:
+        raise DataError(f"The data set 'mosaic' needs at least one task, but got {num_tasks}.")
+
+
+def load(
+    *,
+    device: Device = "cpu",
+    seed: int = 0,
+    num_tasks: int = 10,
+    num_train: int = 20_000,
+    num_test: int = 5_000,
+) -> Dataset:
+    """Mosaics (1, 14 rows, 14 columns) in [0, 1]; the targets `task_00`, `task_01`, ...
+
+    An image takes 4 bytes per pixel: 9 KiB at 10 tasks and 32 KiB at 40, so the default 20,000
+    training images take 188 MB and 659 MB. Any number of images can be had.
+
+    Args:
+        device: where the tensors go. The images are the same on every device.
+        seed: settles the digits and the noise. The noise ratios depend on `num_tasks` alone.
+        num_tasks: the number of tiles.
+        num_train: of training images, made of MNIST's training digits.
+        num_test: of test images, made of MNIST's test digits.
+    """
+    names = task_names(num_tasks)
+    if num_train < 1 or num_test < 1:
+        raise DataError(
+            "The data set 'mosaic' needs at least one training and one test image, "
+            f"but got num_train={num_train} and num_test={num_test}."
+        )
+    arrays = mnist.read_arrays()
+    train = _split(arrays.train_images, arrays.train_labels, names, seed, 0, num_train)
+    test = _split(arrays.test_images, arrays.test_labels, names, seed, 1, num_test)
+    classes = dict.fromkeys(names, mnist.CLASSES)
+    preprocessing = {"noise_ratios": torch.tensor(noise_ratios(num_tasks))}
+    whole = Dataset("mosaic", train, test, classes=classes, preprocessing=preprocessing)
+    return whole.to(device)
+
+
+def _split(
+    images: NDArray[np.uint8],
+    labels: NDArray[np.uint8],
+    names: tuple[str, ...],
+    seed: int,
+    part: int,
+    count: int,
+) -> Split:
+    num_tasks = len(names)
+    rows, columns = grid_shape(num_tasks)
+    small = _reduce(torch.from_numpy(images))
+    chance, noise_chance = generators(seed, part, 2)
+    chosen = torch.randint(len(images), (count, num_tasks), generator=chance)
+    ratios = torch.tensor(noise_ratios(num_tasks))[:, None, None]
+    inputs = torch.zeros(count, 1, rows * TILE, columns * TILE)
+    # The same memory, by row of tiles, row of pixels, column of tiles, column of pixels.
+    tiles = inputs.view(count, rows, TILE, columns, TILE).transpose(2, 3)
+    chunk = max(1, _CHUNK_TILES // num_tasks)
+    for start in range(0, count, chunk):
+        drawn = small[chosen[start : start + chunk]].float().div_(255)
+        drawn.mul_(pepper(tuple(drawn.shape), ratios, noise_chance))
+        for row in range(rows):
+            inside = drawn[:, row * columns : (row + 1) * columns]
+            tiles[start : start + chunk, row, : inside.shape[1]] = inside
+    numbers = torch.from_numpy(labels).long()[chosen]
+    targets = {name: numbers[:, task].contiguous() for task, name in enumerate(names)}
+    return Split(inputs, targets)
+
+
+def _reduce(digits: Tensor) -> Tensor:
+    """Halve the sides of digits (N, 28, 28): the mean of each 2x2 pixels, rounded to a byte."""
+    quads = digits.view(-1, TILE, 2, TILE, 2)
+    return quads.sum(dim=(2, 4), dtype=torch.int16).add_(2).div_(4, rounding_mode="floor").byte()
+
+
+SPEC = DatasetSpec(
+    name="mosaic",
+    title="A grid of small digits, one task per tile, each as noisy as documented",
+    source="made from MNIST (LeCun, Cortes, Burges) by this package",
+    licence="CC BY-SA 3.0, as MNIST",
+    shapes=(
+        "20,000 + 5,000 images by default; 1x42x56 for 10 tasks, 1x56x70 for 20, 1x84x98 for 40; "
+        "10 classes each"
+    ),
+    load=load,
+    files=mnist.FILES.all(),
+    options=("num_tasks", "num_train", "num_test"),
+    sheet_options=MappingProxyType({"num_train": 100, "num_test": 1}),
+)

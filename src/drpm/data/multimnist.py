@@ -1,0 +1,134 @@
+"""MultiMNIST: two digits in one image, one of which may be noisy.
+
+Each digit of MNIST is the left one of one image, on a canvas of 36x36 pixels at rows and columns
+0 to 27; a partner, drawn anew for each image, lies at rows and columns 6 to 33. Where they overlap
+the brighter pixel is taken. The canvas is then resized to 28x28.
+
+Noise is pepper only: each pixel of the right digit is set to zero with a given probability before
+the digits are merged, so that the right task becomes as hard as one likes while the left one stays
+as it is. The same pixels fall first at every noise ratio: of two sets that differ only in it, the
+noisier has lost all that the other has lost.
+"""
+
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from drpm.data import mnist
+from drpm.data.errors import DataError
+from drpm.data.types import Dataset, DatasetSpec, Device, Split
+
+CANVAS = 36
+DIGIT = 28
+LEFT, RIGHT = 0, 6  # the first row and column of each digit
+SIDE = 28
+MEAN, STD = 0.1307, 0.3081
+
+# Images made at once, so that memory holds little besides the result.
+_CHUNK = 2000
+
+
+def generators(seed: int, part: int, count: int) -> tuple[torch.Generator, ...]:
+    """Independent sources of chance for one part of a set: 0 for training, 1 for testing.
+
+    They live on the CPU, whatever the training device, so that images are the same everywhere.
+    """
+    words = np.random.SeedSequence([seed, part]).generate_state(count, np.uint64)
+    return tuple(torch.Generator().manual_seed(int(word >> np.uint64(1))) for word in words)
+
+
+def pepper(shape: tuple[int, ...], ratio: float | Tensor, generator: torch.Generator) -> Tensor:
+    """Which pixels survive when each is lost with that probability."""
+    return torch.rand(shape, generator=generator) >= ratio
+
+
+def merge(left: Tensor, right: Tensor) -> Tensor:
+    """Lay digits (N, 28, 28) over each other and resize them to (N, 1, 28, 28).
+
+    Args:
+        left: the digits in the upper left corner, in [0, 1].
+        right: the digits in the lower right corner, in [0, 1].
+    """
+    canvas = left.new_zeros(len(left), 1, CANVAS, CANVAS)
+    canvas[:, 0, LEFT : LEFT + DIGIT, LEFT : LEFT + DIGIT] = left
+    corner = canvas[:, 0, RIGHT : RIGHT + DIGIT, RIGHT : RIGHT + DIGIT]
+    torch.maximum(corner, right, out=corner)
+    return torch.nn.functional.interpolate(
+        canvas, size=(SIDE, SIDE), mode="bilinear", align_corners=False, antialias=True
+    )
+
+
+def load(
+    *,
+    device: Device = "cpu",
+    seed: int = 0,
+    noise: float = 0.0,
+    num_train: int | None = None,
+    num_test: int | None = None,
+) -> Dataset:
+    """One image (1, 28, 28) per digit of MNIST; the targets `left` and `right`.
+
+    Pixels are normalised with mean 0.1307 and standard deviation 0.3081.
+
+    Args:
+        device: where the tensors go. The images are the same on every device.
+        seed: settles the partners and the noise.
+        noise: the probability with which a pixel of the right digit is lost, in training and
+            test images alike.
+        num_train: take only the first so many of the 60,000 training images.
+        num_test: take only the first so many of the 10,000 test images.
+    """
+    if not 0.0 <= noise <= 1.0:
+        raise DataError(f"The noise of 'multimnist' lies from 0 to 1, but is {noise}.")
+    arrays = mnist.read_arrays()
+    train = _split(arrays.train_images, arrays.train_labels, seed, 0, noise, num_train)
+    test = _split(arrays.test_images, arrays.test_labels, seed, 1, noise, num_test)
+    classes = {"left": mnist.CLASSES, "right": mnist.CLASSES}
+    preprocessing = {"mean": torch.tensor(MEAN), "std": torch.tensor(STD)}
+    whole = Dataset("multimnist", train, test, classes=classes, preprocessing=preprocessing)
+    return whole.to(device)
+
+
+def _split(
+    images: NDArray[np.uint8],
+    labels: NDArray[np.uint8],
+    seed: int,
+    part: int,
+    noise: float,
+    limit: int | None,
+) -> Split:
+    available = len(images)
+    count = available if limit is None else limit
+    if not 1 <= count <= available:
+        name = ("num_train", "num_test")[part]
+        raise DataError(f"{name} of 'multimnist' lies from 1 to {available:,}, but is {count:,}.")
+    digits, numbers = torch.from_numpy(images), torch.from_numpy(labels).long()
+    chance, noise_chance = generators(seed, part, 2)
+    # All partners are drawn, even for a few images, so that a limit cuts the set and no more.
+    partners = torch.randint(available, (available,), generator=chance)[:count]
+    inputs = torch.empty(count, 1, SIDE, SIDE)
+    for start in range(0, count, _CHUNK):
+        stop = min(start + _CHUNK, count)
+        left = digits[start:stop].float().div_(255)
+        right = digits[partners[start:stop]].float().div_(255)
+        if noise > 0:
+            right.mul_(pepper(tuple(right.shape), noise, noise_chance))
+        inputs[start:stop] = merge(left, right)
+    inputs.sub_(MEAN).div_(STD)
+    return Split(inputs, {"left": numbers[:count].clone(), "right": numbers[partners]})
+
+
+SPEC = DatasetSpec(
+    name="multimnist",
+    title="Two overlapping digits in one image, the right one as noisy as asked for",
+    source="made from MNIST (LeCun, Cortes, Burges) as Sabour et al. and Sener and Koltun do",
+    licence="CC BY-SA 3.0, as MNIST",
+    shapes="60,000 + 10,000 images of 1x28x28, normalised; 2 tasks of 10 classes",
+    load=load,
+    files=mnist.FILES.all(),
+    options=("noise", "num_train", "num_test"),
+    sheet_options=MappingProxyType({"num_train": 1000, "num_test": 1}),
+)

@@ -1,0 +1,64 @@
+"""Arrays of npz files that are too large to be read whole."""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from drpm.data.errors import DataError
+from drpm.data.folders import atomic_write
+
+_CHUNK = 1 << 24
+
+
+def map_array(path: Path, name: str) -> NDArray[Any]:
+    """Map an array of an npz file into memory, read-only.
+
+    An array that was compressed cannot be mapped; it is unpacked once, beside the file.
+    """
+    unpacked = path.with_suffix(f".{name}.npy")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [member.removesuffix(".npy") for member in archive.namelist()]
+            if name not in names:
+                found = ", ".join(names) or "nothing"
+                raise DataError(f"{path} should hold an array '{name}', but holds {found}.")
+            member = archive.getinfo(f"{name}.npy")
+            if member.compress_type == zipfile.ZIP_STORED:
+                return _map_stored(path, archive, member)
+            if not unpacked.exists():
+                with archive.open(member) as stream, atomic_write(unpacked) as out:
+                    while chunk := stream.read(_CHUNK):
+                        out.write(chunk)
+        mapped: NDArray[Any] = np.load(unpacked, mmap_mode="r", allow_pickle=False)
+        return mapped
+    except DataError:
+        raise
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError) as error:
+        raise DataError(f"{path} is not a whole npz file ({error}).") from error
+
+
+def _map_stored(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    with archive.open(member) as stream:
+        shape, fortran, dtype = _read_header(stream)
+        header = stream.tell()
+    # A zip file repeats the name and the extra field in front of the data, where the latter may
+    # have another length: both lengths are the last of the 30 bytes that come first.
+    with path.open("rb") as file:
+        file.seek(member.header_offset + 26)
+        lengths = np.frombuffer(file.read(4), "<u2")
+    start = member.header_offset + 30 + int(lengths.sum()) + header
+    return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
+
+
+def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    version = npy.read_magic(stream)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, fortran, dtype = read(stream)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    return shape, fortran, dtype

@@ -1,0 +1,195 @@
+"""``drpm data``: what it prints and writes, and how it refuses."""
+
+import gzip
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from drpm.cli import app
+from tests.data.formats import idx_bytes, write_celeba, write_mnist
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty data folder, an empty cache, and an empty folder to work in."""
+    monkeypatch.setenv("DRPM_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr("drpm.data.folders.cache_folder", lambda: tmp_path / "cache")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "data"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["data", *arguments], env={"COLUMNS": "200"})
+
+
+def refusal(*arguments: str) -> str:
+    """The one line on the error stream of a command that must fail without a traceback."""
+    result = run(*arguments)
+    assert result.exit_code == 1, result.output
+    assert isinstance(result.exception, SystemExit)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    return line.removeprefix("error: ")
+
+
+def test_list() -> None:
+    result = run("list")
+    assert result.exit_code == 0
+    lines = [line.split("\t") for line in result.stdout.splitlines()]
+    assert [line[0] for line in lines][:3] == ["digits", "mnist", "fashion-mnist"]
+    states = {line[0]: line[1] for line in lines}
+    assert (states["digits"], states["mnist"], states["arm"]) == ("yes", "no", "yes")
+    entries = json.loads(run("list", "--json").stdout)
+    assert len(entries) == len(lines)
+    assert entries[0]["licence"] == "CC BY 4.0"
+
+
+def test_list_counts_what_is_at_hand(folder: Path) -> None:
+    write_mnist(folder / "mnist")
+    (folder / "mnist" / "t10k-labels-idx1-ubyte.gz").unlink()
+    assert "mnist\t3 of 4 files\t" in run("list").stdout
+
+
+def test_on_a_terminal_there_is_a_table() -> None:
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "120", "LINES": "40", "TERM": "xterm"}
+    subprocess.run(
+        [sys.executable, "-m", "drpm", "data", "list"],
+        stdout=follower,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        check=True,
+    )
+    os.close(follower)
+    text = b""
+    # The end of what was written to a terminal that has been closed is an error on Linux.
+    try:
+        while chunk := os.read(leader, 4096):
+            text += chunk
+    except OSError:
+        pass
+    os.close(leader)
+    assert "At hand" in text.decode()
+
+
+def test_fetch(folder: Path) -> None:
+    write_mnist(folder / "mnist")
+    result = run("fetch", "mnist")
+    assert result.exit_code == 0
+    assert [Path(line).name for line in result.stdout.splitlines()] == [
+        "train-images-idx3-ubyte.gz",
+        "train-labels-idx1-ubyte.gz",
+        "t10k-images-idx3-ubyte.gz",
+        "t10k-labels-idx1-ubyte.gz",
+    ]
+    assert len(json.loads(run("fetch", "mnist", "--json").stdout)) == 4
+    assert run("fetch", "digits").stdout == "digits needs no files.\n"
+    assert json.loads(run("fetch", "digits", "--json").stdout) == {}
+
+
+def test_fetch_says_what_to_put_where(folder: Path) -> None:
+    message = refusal("fetch", "celeba")
+    assert "celeba/list_attr_celeba.txt" in message
+    assert str(folder) in message
+    assert "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html" in message
+
+
+def test_check_finds_other_content(folder: Path) -> None:
+    assert "mnist cannot be used: mnist/train-images-idx3-ubyte.gz missing" in refusal(
+        "check", "mnist"
+    )
+    write_mnist(folder / "mnist")  # well-formed, but not the published images
+    assert "mnist/train-images-idx3-ubyte.gz damaged" in refusal("check", "mnist")
+    result = run("check", "mnist", "--json")
+    assert result.exit_code == 1
+    reports = json.loads(result.stdout)
+    assert {report["state"] for report in reports} == {"damaged"}
+    assert "has other content" in reports[0]["detail"]
+
+
+def test_check_accepts_what_is_right(folder: Path) -> None:
+    assert run("check", "digits").exit_code == 0
+    write_celeba(folder / "celeba")
+    result = run("check", "celeba")
+    assert result.exit_code == 0
+    assert "celeba/img_align_celeba\tpresent" in result.stdout
+    (folder / "celeba" / "img_align_celeba" / "000003.jpg").unlink()
+    assert "000003.jpg is missing" in refusal("check", "celeba")
+
+
+def test_show_writes_a_picture() -> None:
+    result = run("show", "digits")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        "digits: 1,442 + 355 images of 1x8x8, 10 classes.",
+        "  label: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9",
+        "Picture: out/data/digits.png",
+    ]
+    with Image.open("out/data/digits.png") as image:
+        assert image.format == "PNG"
+
+
+def test_show_takes_own_data_and_options() -> None:
+    Path("mine.csv").write_text("1,2,a\n2,5,b\n4,3,a\n")
+    result = run("show", "mine.csv", "-o", "header=false", "-o", "label_column=column 3", "--json")
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert facts["input_shape"] == [2]
+    assert facts["targets"] == {"column 3": 2}
+    assert facts["split"] is False
+    assert Path(facts["picture"]).is_file()
+    np.save("pictures.npy", np.zeros((4, 5, 5), np.uint8))
+    result = run("show", "pictures.npy", "--out", "deep/down/sheet.png")
+    assert result.stdout.startswith("pictures.npy: 4 inputs of 1x5x5, no split.")
+    assert Path("deep/down/sheet.png").is_file()
+
+
+def test_bad_input_gets_one_sentence(folder: Path) -> None:
+    Path("empty.csv").touch()
+    Path("one.csv").write_text("a,b\n1,2\n")
+    Path("constant.csv").write_text("a,b\n1,2\n1,3\n")
+    Path("words.csv").write_text("a,b\nx,2\ny,3\n")
+    Path("gaps.csv").write_text("a,b\n1,2\n,3\n4,5\n")
+    Path("file").touch()
+    Path("folder").mkdir()
+    np.save("text.npy", np.array(["a", "b"]))
+    write_mnist(folder / "mnist")
+    (folder / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(
+        gzip.compress(idx_bytes(np.zeros((3, 9, 9), np.uint8)))
+    )
+    for arguments, complaint in (
+        (["fetch", "minst"], "There is no data set 'minst': did you mean mnist"),
+        (["check", "mnits"], "did you mean mnist"),
+        (["show", "empty.csv"], "empty.csv is empty"),
+        (["show", "one.csv"], "at least two rows"),
+        (["show", "constant.csv"], "the same value in every row of the column a"),
+        (["show", "words.csv"], "text in the column a ('x')"),
+        (["show", "gaps.csv"], "missing or infinite values in the column a (1)"),
+        (["show", "nothing.csv"], "nothing.csv does not exist"),
+        (["show", "file"], "file should be a folder of images or end in"),
+        (["show", "folder"], "folder should hold images"),
+        (["show", "text.npy"], "should hold a table"),
+        (["show", "mnist"], "28x28 pixels, but they are 9x9"),
+        (["show", "digits", "--part", "all"], "part must be 'train' or 'test'"),
+        (["show", "digits", "-o", "noise"], "should read name=value, not 'noise'"),
+        (["show", "digits", "-o", "noise=1"], "has no option 'noise'"),
+        (["show", "arm", "-o", "num_train=many"], "takes a whole number for the option"),
+        (["show", "arm", "-o", "num_train=-3"], "num_train=-3"),
+        (["show", "digits", "--out", "file/sheet.png"], "file/sheet.png cannot be written"),
+    ):
+        assert complaint in refusal(*arguments)
+
+
+def test_wrong_usage_is_told_apart() -> None:
+    assert run("show", "digits", "--seed", "-1").exit_code == 2
+    assert run("fetch").exit_code == 2
+    assert run("burn").exit_code == 2

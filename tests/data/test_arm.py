@@ -1,0 +1,385 @@
+"""The drawn arm: its figures against independent geometry, and what its factors do to an image."""
+
+import math
+import time
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial import ConvexHull
+from torch import Tensor
+
+from drpm.data import arm, arm_drawing, arm_scene, mpi3d, sdf
+from drpm.data.errors import DataError
+
+# Changing one factor by one changes an image by at least this much in the mean over its pixels
+# and channels, and some pixel by at least that much. The weakest change there is, a small brown
+# ball that moves straight towards the camera, makes 0.00014 and 0.08.
+MIN_MEAN_CHANGE = 1e-4
+MIN_PIXEL_CHANGE = 0.06
+
+BROWN = list(arm_scene.OBJECT_COLOURS).index("brown")
+SPHERE = list(arm_scene.SHAPES).index("sphere")
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def assert_visibly_different(one: Tensor, other: Tensor) -> None:
+    change = (one - other).abs().flatten(1)
+    assert float(change.mean(dim=1).min()) > MIN_MEAN_CHANGE
+    assert float(change.amax(dim=1).min()) > MIN_PIXEL_CHANGE
+
+
+def rotations(count: int) -> Tensor:
+    matrix = torch.linalg.qr(torch.randn(count, 3, 3, generator=generator())).Q
+    return matrix * matrix.det().sign()[:, None, None]
+
+
+def grid(size: int) -> tuple[Tensor, Tensor]:
+    centres = torch.arange(size) + 0.5 - size / 2
+    rows, columns = torch.meshgrid(centres, centres, indexing="ij")
+    return columns.reshape(1, -1), rows.reshape(1, -1)
+
+
+# The vertices of each solid, written down apart from the planes that the drawing uses.
+def ring(sides: int, height: float) -> list[tuple[float, float, float]]:
+    angles = [2 * math.pi * k / sides for k in range(sides)]
+    return [(math.cos(angle), math.sin(angle), height) for angle in angles]
+
+
+SOLIDS = {
+    "cube": (sdf.prism(4, 0.7), ring(4, -0.7) + ring(4, 0.7)),
+    "hexagonal": (sdf.prism(6, 0.5), ring(6, -0.5) + ring(6, 0.5)),
+    "pyramid": (sdf.prism(4, 0.6, apex=True), [*ring(4, -0.6), (0.0, 0.0, 0.6)]),
+    "cone": (sdf.prism(20, 1.4, apex=True), [*ring(20, -1.4), (0.0, 0.0, 1.4)]),
+    "cylinder": (sdf.prism(20, 1.6), ring(20, -1.6) + ring(20, 1.6)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SOLIDS))
+def test_a_solid_has_the_outline_of_its_projected_vertices(name: str) -> None:
+    solid, vertices = SOLIDS[name]
+    turned = rotations(20)
+    x, y = grid(48)
+    radius = torch.full((20, 1), 9.0)
+    light = torch.tensor([[0.0, 0.0, 1.0]]).expand(20, 3)
+    distance, lit = sdf.convex_solid(
+        solid, x.expand(20, -1), y.expand(20, -1), turned, radius, light
+    )
+    assert float(lit.min()) > -1e-5  # lit from the viewer's place, no visible face is dark
+    assert float(lit.max()) < 1 + 1e-5
+    projected = 9.0 * torch.tensor(vertices) @ turned.mT
+    pixels = torch.cat([x, y]).T.double().numpy()
+    for k in range(20):
+        hull = ConvexHull(projected[k, :, :2].double().numpy())
+        expected = (pixels @ hull.equations[:, :2].T + hull.equations[:, 2]).max(axis=1)
+        np.testing.assert_allclose(distance[k].numpy(), expected, atol=2e-3)
+        area = float(sdf.coverage(distance[k]).sum())
+        assert area == pytest.approx(hull.volume, rel=0.03)
+
+
+@pytest.mark.parametrize("name", sorted(SOLIDS))
+def test_a_pixel_shows_the_light_of_the_face_it_lies_on(name: str) -> None:
+    solid, vertices = SOLIDS[name]
+    count, size = 20, 100.0  # large, so that the soft edges between faces are far from the middles
+    light = torch.tensor([[0.48, -0.6, 0.64]]).expand(count, 3)
+    hull = ConvexHull(np.array(vertices))
+    middles = torch.from_numpy(hull.points[hull.simplices].mean(axis=1)).float()
+    normals = torch.from_numpy(hull.equations[:, :3]).float()
+    turned = rotations(count)
+    middles, normals = size * middles @ turned.mT, normals @ turned.mT
+    distance, lit = sdf.convex_solid(
+        solid, middles[..., 0], middles[..., 1], turned, torch.full((count, 1), size), light
+    )
+    seen = normals[..., 2] > 0.1
+    assert int(seen.sum()) >= 3 * count // 2
+    assert bool((distance[seen] < 0).all())
+    expected = (normals * light[:, None]).sum(dim=2)
+    torch.testing.assert_close(lit[seen], expected[seen], rtol=0, atol=0.02)
+
+
+def test_a_solid_seen_straight_from_above_shows_its_top_alone() -> None:
+    x, y = grid(32)
+    light = torch.tensor([[0.6, 0.0, 0.8]])
+    distance, lit = sdf.convex_solid(
+        sdf.prism(4, 0.7), x, y, torch.eye(3)[None], torch.tensor([[8.0]]), light
+    )
+    inside = distance[0] < -0.5
+    assert torch.allclose(lit[0, inside], torch.tensor(0.8))
+    # A square of circumradius 8: its area is 2 * 8 ** 2.
+    assert float(sdf.coverage(distance).sum()) == pytest.approx(128, rel=0.02)
+
+
+def test_a_ball_is_bright_where_it_faces_the_light() -> None:
+    x, y = grid(32)
+    light = torch.tensor([[0.6, 0.0, 0.8]])
+    distance, lit = sdf.ball(x, y, torch.tensor([[10.0]]), light)
+    assert float(sdf.coverage(distance).sum()) == pytest.approx(math.pi * 100, rel=0.01)
+    brightest = int(lit.argmax())
+    assert float(lit.max()) == pytest.approx(1.0, abs=0.01)
+    assert float(x[0, brightest]) == pytest.approx(6.0, abs=0.6)
+    assert float(y[0, brightest]) == pytest.approx(0.0, abs=0.6)
+
+
+def test_a_capsule_has_two_sides_and_round_ends() -> None:
+    ends = torch.tensor([[[-8.0, 0.0], [8.0, 0.0]]])
+    radii = torch.tensor([[3.0, 3.0]])
+    x = torch.tensor([0.0, 0.0, 0.0, 11.0, 12.0])
+    y = torch.tensor([0.0, 3.0, -4.5, 0.0, 3.0])
+    distance, across = sdf.capsule(x, y, ends, radii)
+    torch.testing.assert_close(distance[0], torch.tensor([-3.0, 0.0, 1.5, 0.0, 2.0]))
+    torch.testing.assert_close(across[0, :3], torch.tensor([0.0, 1.0, -1.0]))
+
+
+def test_a_capsule_seen_end_on_is_a_disc() -> None:
+    x, y = grid(32)
+    for length in (0.0, 1e-5, 1e-3):
+        ends = torch.tensor([[[0.0, 0.0], [length, 0.0]]])
+        distance, across = sdf.capsule(x[0], y[0], ends, torch.tensor([[5.0, 5.0]]))
+        torch.testing.assert_close(distance, torch.hypot(x, y) - 5, rtol=0, atol=2e-3)
+        assert bool(across.isfinite().all())
+
+
+def test_the_factors_are_those_of_mpi3d() -> None:
+    assert mpi3d.FACTOR_NAMES == arm.FACTOR_NAMES
+    assert mpi3d.FACTOR_SIZES == arm.FACTOR_SIZES == (6, 6, 2, 3, 3, 40, 40)
+    assert dict(mpi3d.FACTORS) == dict(arm.CLASSES)
+    index = torch.randint(arm.NUM_IMAGES, (100,))
+    assert torch.equal(mpi3d.factors_of(index), arm.factors_of(index))
+
+
+def test_images_are_colours() -> None:
+    images = arm.render(arm.sample_factors(50, generator()))
+    assert images.shape == (50, 3, 64, 64)
+    assert images.dtype == torch.float32
+    assert 0 <= float(images.min()) < 0.2
+    assert 0.8 < float(images.max()) <= 1
+
+
+@pytest.mark.parametrize("column", range(7), ids=arm.FACTOR_NAMES)
+def test_each_factor_shows(column: int) -> None:
+    factors = arm.sample_factors(200, generator())
+    factors[:, column] %= arm.FACTOR_SIZES[column] - 1
+    following = factors.clone()
+    following[:, column] += 1
+    assert_visibly_different(arm.render(factors), arm.render(following))
+
+
+@pytest.mark.parametrize("camera", range(3))
+def test_neighbouring_joint_angles_show_even_with_the_plainest_object(camera: int) -> None:
+    """Where the arm points in the middle of its range its end moves least in the picture."""
+    angles = torch.cartesian_prod(torch.arange(14, 27), torch.arange(6, 34))
+    factors = torch.tensor([BROWN, SPHERE, 0, camera, 0]).repeat(len(angles), 1)
+    images = arm.render(torch.cat([factors, angles], dim=1)).view(13, 28, -1)
+    assert_visibly_different(images[1:].flatten(0, 1), images[:-1].flatten(0, 1))
+    assert_visibly_different(images[:, 1:].flatten(0, 1), images[:, :-1].flatten(0, 1))
+
+
+def test_all_settings_of_the_joints_differ() -> None:
+    """Not only neighbours: no two of the 1600 settings may put everything into one place."""
+    angles = torch.cartesian_prod(torch.arange(40), torch.arange(40))
+    factors = torch.tensor([BROWN, SPHERE, 0, 1, 0]).repeat(len(angles), 1)
+    images = arm.render(torch.cat([factors, angles], dim=1)).mean(dim=1).flatten(1)
+    distances = torch.cdist(images, images).fill_diagonal_(torch.inf)
+    assert float(distances.min()) > MIN_PIXEL_CHANGE
+
+
+@pytest.mark.parametrize("camera", range(3))
+def test_shapes_and_sizes_differ_from_every_side(camera: int) -> None:
+    poses = torch.cartesian_prod(torch.arange(0, 40, 6), torch.arange(0, 40, 6))
+    images = {}
+    for shape in range(6):
+        for size in range(2):
+            factors = torch.tensor([BROWN, shape, size, camera, 0]).repeat(len(poses), 1)
+            images[shape, size] = arm.render(torch.cat([factors, poses], dim=1))
+    for one, other in combinations(images, 2):
+        assert_visibly_different(images[one], images[other])
+
+
+def test_an_object_lies_within_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    factors = arm.sample_factors(600, generator())
+    factors[:, 2] = 1
+    factors[:, 6] = 20 + factors[:, 6] // 2  # towards the camera, where objects look largest
+    images = arm.render(factors)
+    monkeypatch.setattr(arm_drawing, "WINDOW", 1.0)
+    torch.testing.assert_close(arm.render(factors), images, rtol=0, atol=1e-5)
+
+
+def test_edges_are_smooth() -> None:
+    """A small image is a large one seen from afar."""
+    factors = arm.sample_factors(60, generator())
+    large = arm.render(factors, image_size=256)
+    difference = (torch.nn.functional.avg_pool2d(large, 4) - arm.render(factors)).abs()
+    assert float(difference.mean()) < 0.001
+    jagged = (large[..., 2::4, 2::4] - arm.render(factors)).abs()
+    assert float(jagged.mean()) > 3 * float(difference.mean())
+
+
+def test_the_object_hides_the_joint_or_is_hidden_by_it() -> None:
+    """Pointing at a low camera the arm ends before its joint, pointing away behind it."""
+    low = 2
+    joint = arm_scene.camera_at(torch.tensor([low]), 64).project(
+        torch.tensor([[[0.0, 0.0, arm_scene.COLUMN_HEIGHT]]])
+    )[0]
+    column, row = int(joint[0, 0, 0]), 63 - int(joint[0, 0, 1])
+    red_ball = [2, SPHERE, 1, low, 0]
+    towards, away = arm.render(torch.tensor([[*red_ball, 20, 33], [*red_ball, 19, 0]]))
+    assert float(towards[0, row, column] - towards[1, row, column]) > 0.3
+    assert float((away[0, row, column] - away[1, row, column]).abs()) < 0.05
+
+
+def test_an_image_depends_on_its_factors_alone() -> None:
+    factors = arm.sample_factors(150, generator())
+    images = arm.render(factors)
+    some = torch.tensor([149, 3, 77])
+    torch.testing.assert_close(arm.render(factors[some]), images[some], rtol=0, atol=1e-6)
+    assert torch.equal(arm.render(factors), images)
+
+
+def test_images_do_not_follow_the_default_precision_or_autocast() -> None:
+    factors = arm.sample_factors(12, generator())
+    images = arm.render(factors)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(arm.render(factors), images)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(arm.render(factors), images)
+        assert arm.render(factors, image_size=20).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.cuda
+def test_a_gpu_draws_the_same() -> None:
+    factors = arm.sample_factors(300, generator())
+    drawn = arm.render(factors, device="cuda")
+    assert drawn.is_cuda
+    torch.testing.assert_close(drawn.cpu(), arm.render(factors), rtol=0, atol=1e-2)
+
+
+def test_drawing_leaves_the_number_of_threads_alone() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        arm.render(arm.sample_factors(3, generator()))
+        assert torch.get_num_threads() == threads + 1
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_no_factors_give_no_images() -> None:
+    assert arm.render(torch.zeros(0, 7, dtype=torch.int64)).shape == (0, 3, 64, 64)
+
+
+def test_indices_run_through_the_grid() -> None:
+    index = torch.tensor([0, 1, 40, 1600, arm.NUM_IMAGES - 1])
+    factors = arm.factors_of(index)
+    assert factors.tolist() == [
+        [0, 0, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, 0, 1],
+        [0, 0, 0, 0, 0, 1, 0],
+        [0, 0, 0, 0, 1, 0, 0],
+        [5, 5, 1, 2, 2, 39, 39],
+    ]
+    assert torch.equal(arm.index_of(factors), index)
+
+
+def test_sampled_factors_cover_the_grid() -> None:
+    factors = arm.sample_factors(4000, generator())
+    assert torch.equal(factors, arm.sample_factors(4000, generator()))
+    for column, size in enumerate(arm.FACTOR_SIZES):
+        counts = torch.bincount(factors[:, column], minlength=size)
+        expected = 4000 / size
+        # Each count is within five standard errors: a false alarm in fewer than 1 of 10,000 seeds.
+        assert float((counts - expected).abs().max()) < 5 * math.sqrt(expected)
+
+
+@pytest.mark.parametrize(
+    ("factors", "complaint"),
+    [
+        (torch.zeros(7, dtype=torch.int64), r"shape \(N, 7\), but got \(7,\)"),
+        (torch.zeros(3, 6, dtype=torch.int64), r"shape \(N, 7\), but got \(3, 6\)"),
+        (torch.zeros(3, 7), "integers, but got torch.float32"),
+        (
+            torch.tensor([[0, 0, 0, 0, 0, 0, 0], [0, 0, 2, 0, 0, 0, 0]]),
+            "'object_size' lies from 0 to 1, but is 2 in row 1",
+        ),
+        (
+            torch.tensor([[0, 0, 0, 0, 0, 0, -1]]),
+            "'vertical_axis' lies from 0 to 39, but is -1 in row 0",
+        ),
+    ],
+)
+def test_wrong_factors_are_refused(factors: Tensor, complaint: str) -> None:
+    with pytest.raises(DataError, match=complaint):
+        arm.render(factors)
+    with pytest.raises(DataError, match=complaint):
+        arm.index_of(factors)
+
+
+def test_wrong_indices_and_sizes_are_refused() -> None:
+    with pytest.raises(DataError, match="from 0 to 1036799, but got -1"):
+        arm.factors_of(torch.tensor([-1, 5]))
+    with pytest.raises(DataError, match="from 0 to 1036799, but got 1036800"):
+        arm.factors_of(torch.tensor([0, arm.NUM_IMAGES]))
+    with pytest.raises(DataError, match="needs 16 pixels, but got 8"):
+        arm.render(torch.zeros(1, 7, dtype=torch.int64), image_size=8)
+
+
+def test_the_data_set() -> None:
+    dataset = arm.SPEC.load(device="cpu", seed=3, num_train=30, num_test=20)
+    assert (len(dataset.train), len(dataset.test)) == (30, 20)
+    assert dataset.input_shape == (3, 64, 64)
+    assert tuple(dataset.train.targets) == arm.FACTOR_NAMES
+    factors = torch.stack(list(dataset.train.targets.values()), dim=1)
+    assert torch.equal(arm.render(factors), dataset.train.inputs)
+    for column, name in enumerate(arm.FACTOR_NAMES):
+        assert len(dataset.classes[name]) == arm.FACTOR_SIZES[column]
+    again = arm.load(seed=3, num_train=30, num_test=20)
+    assert torch.equal(again.test.inputs, dataset.test.inputs)
+    other = arm.load(seed=4, num_train=30, num_test=20)
+    assert not torch.equal(other.test.inputs, dataset.test.inputs)
+
+
+def test_no_point_of_the_grid_is_drawn_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arm, "render", lambda factors: torch.zeros(len(factors), 1))
+    dataset = arm.load(num_train=arm.NUM_IMAGES - 50_000, num_test=50_000)
+    factors = [
+        torch.stack(list(split.targets.values()), dim=1) for split in (dataset.train, dataset.test)
+    ]
+    assert len(arm.index_of(torch.cat(factors)).unique()) == arm.NUM_IMAGES
+
+
+@pytest.mark.parametrize(
+    ("sizes", "complaint"),
+    [
+        ({"num_train": 0}, "at least one training and one test image, but got num_train=0"),
+        ({"num_test": -1}, "num_test=-1"),
+        ({"num_train": 1_036_800, "num_test": 1}, "1,036,800 different images, .* for 1,036,801"),
+    ],
+)
+def test_impossible_sizes_are_refused(sizes: dict[str, int], complaint: str) -> None:
+    with pytest.raises(DataError, match=complaint):
+        arm.load(**sizes)
+
+
+def test_the_sheet_is_a_picture(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "sheet.png"
+    arm.save_factor_sheet(path, columns=6)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_drawing_is_fast() -> None:
+    """One core draws thousands of images a second; far fewer would mean a loop over images."""
+    factors = arm.sample_factors(256, generator())
+    arm.render(factors)
+    best = math.inf
+    for _ in range(5):
+        start = time.perf_counter()
+        arm.render(factors)
+        best = min(best, time.perf_counter() - start)
+    assert 256 / best > 300

@@ -1,0 +1,120 @@
+"""CelebA from small files in the true format."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from drpm.data import DataError, load
+from drpm.data.celeba import inspect
+from tests.data.formats import write_celeba
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DRPM_DATA", str(tmp_path))
+    return tmp_path / "celeba"
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png"])
+def test_images_attributes_and_split(folder: Path, suffix: str) -> None:
+    write_celeba(folder, suffix=suffix)
+    dataset = load("celeba", num_tasks=3)
+    assert dataset.input_shape == (3, 64, 64)
+    assert (len(dataset.train), len(dataset.test)) == (3, 2)
+    # Greys 0, 20 and 40 to learn from, 60 and 80 in the validation part; their mean is 20.
+    levels = dataset.train.inputs.mean((1, 2, 3)) * 255
+    torch.testing.assert_close(levels, torch.tensor([-20.0, 0.0, 20.0]), atol=0.1, rtol=0)
+    levels = dataset.test.inputs.mean((1, 2, 3)) * 255
+    torch.testing.assert_close(levels, torch.tensor([40.0, 60.0]), atol=0.1, rtol=0)
+    assert dataset.preprocessing["mean"].shape == (3, 1, 1)
+    # Alphabetical, though the file has another order; image i has the bits of i.
+    assert list(dataset.train.targets) == ["Bald", "Smiling", "Young"]
+    assert dataset.train.targets["Smiling"].tolist() == [0, 1, 0]
+    assert dataset.train.targets["Bald"].tolist() == [0, 0, 1]
+    assert dataset.test.targets["Smiling"].tolist() == [1, 0]
+    assert dataset.classes["Bald"] == ("no", "yes")
+
+
+def test_the_test_part_can_be_chosen(folder: Path) -> None:
+    write_celeba(folder)
+    dataset = load("celeba", num_tasks=1, evaluate_on="test")
+    assert len(dataset.test) == 1
+    assert list(dataset.test.targets) == ["Bald"]
+    assert dataset.test.targets["Bald"].tolist() == [0]
+
+
+def test_images_are_decoded_once(folder: Path) -> None:
+    write_celeba(folder)
+    first = load("celeba", num_tasks=3)
+    caches = sorted((folder / "cache").iterdir())
+    assert [cache.name.split("-")[0] for cache in caches] == ["train", "validation"]
+    times = [cache.stat().st_mtime_ns for cache in caches]
+    second = load("celeba", num_tasks=3)
+    assert times == [cache.stat().st_mtime_ns for cache in caches]
+    assert torch.equal(first.train.inputs, second.train.inputs)
+    caches[0].write_bytes(b"damaged")
+    assert torch.equal(load("celeba", num_tasks=3).train.inputs, first.train.inputs)
+
+
+def test_what_is_missing_is_listed(folder: Path) -> None:
+    folder.mkdir()
+    with pytest.raises(
+        DataError,
+        match=r"put celeba/img_align_celeba, celeba/list_attr_celeba\.txt, "
+        r"celeba/list_eval_partition\.txt under .*; get the aligned images",
+    ):
+        load("celeba")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "complaint"),
+    [
+        ("list_attr_celeba.txt", "6\n", "7\n", "announces 7 images, but lists 6"),
+        ("list_attr_celeba.txt", "6\nSm", "Sm", "should begin with the number of images"),
+        ("list_attr_celeba.txt", "  -1  -1  -1", "  -1  -1", "line 3: .* 3 values"),
+        ("list_attr_celeba.txt", "  -1  -1  -1", "  -1  0  -1", "only 1 and -1, but holds '0'"),
+        ("list_eval_partition.txt", "000002.jpg 0", "000002.jpg 5", "line 2: .* 0, 1 or 2"),
+        ("list_eval_partition.txt", "000002.jpg 0\n", "", "does not list 000002.jpg"),
+        ("list_eval_partition.txt", " 1\n", " 0\n", "no image to the validation part"),
+    ],
+)
+def test_lists_that_are_wrong_are_refused(
+    folder: Path, file: str, old: str, new: str, complaint: str
+) -> None:
+    write_celeba(folder)
+    path = folder / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(DataError, match=complaint):
+        load("celeba", num_tasks=3)
+
+
+def test_images_that_are_wrong_are_named(folder: Path) -> None:
+    write_celeba(folder)
+    image = folder / "img_align_celeba" / "000002.jpg"
+    image.write_bytes(image.read_bytes()[:300])
+    with pytest.raises(DataError, match=r"000002\.jpg is not a whole image"):
+        load("celeba", num_tasks=3)
+    assert not list(folder.rglob("*.npy"))
+    image.unlink()
+    with pytest.raises(DataError, match=r"000002\.jpg is missing, though the lists name it"):
+        load("celeba", num_tasks=3)
+    with pytest.raises(DataError, match=r"000002\.jpg is missing"):
+        inspect()
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"num_tasks": 4}, "num_tasks must be from 1 to 3, the number of attributes, not 4"),
+        ({"num_tasks": 0}, "num_tasks must be from 1 to 3"),
+        ({"num_tasks": 1, "evaluate_on": "train"}, "evaluate_on must be 'validation' or 'test'"),
+        ({"tasks": 1}, "has no option 'tasks': did you mean num_tasks"),
+    ],
+)
+def test_bad_options(folder: Path, options: dict[str, object], complaint: str) -> None:
+    write_celeba(folder)
+    with pytest.raises(DataError, match=complaint):
+        load("celeba", **options)

@@ -1,0 +1,92 @@
+"""MNIST and Fashion-MNIST: from small files in the true format, and from the real ones."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from drpm.data import DATASETS, DataError, load
+from drpm.data.files import check
+from tests.data.formats import idx_bytes, write_mnist
+
+REAL = Path(__file__).parents[3] / "shared" / "data"
+
+needs_real = pytest.mark.skipif(
+    not (REAL / "mnist").is_dir(), reason="the real files are not beside the repository"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DRPM_DATA", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+def test_the_files_are_read(folder: Path, name: str, compressed: bool) -> None:
+    write_mnist(folder / name, train=40, test=20, compressed=compressed)
+    dataset = load(name)
+    assert dataset.name == name
+    assert dataset.input_shape == (1, 28, 28)
+    assert (len(dataset.train), len(dataset.test)) == (40, 20)
+    inputs, labels = dataset.train.inputs, dataset.train.targets["label"]
+    assert inputs.dtype == torch.float32
+    assert 0 <= float(inputs.min()) < 0.01
+    assert 0.99 < float(inputs.max()) <= 1
+    assert labels.dtype == torch.int64
+    assert labels.tolist() == [index % 10 for index in range(40)]
+    assert len(dataset.classes["label"]) == 10
+
+
+@pytest.mark.parametrize(
+    ("file", "array", "complaint"),
+    [
+        (
+            "train-images-idx3-ubyte",
+            np.zeros((4, 28, 28)),
+            "hold one label for each of the 4 images",
+        ),
+        ("train-images-idx3-ubyte", np.zeros((40, 32, 32)), "28x28 pixels, but they are 32x32"),
+        ("train-images-idx3-ubyte", np.zeros((0, 28, 28)), "holds no image"),
+        ("train-images-idx3-ubyte", np.zeros(40), "should hold an array of 3 dimensions"),
+        ("train-labels-idx1-ubyte", np.full(40, 11), "labels from 0 to 9, but holds 11"),
+    ],
+)
+def test_files_that_do_not_fit_are_refused(
+    folder: Path, file: str, array: np.ndarray, complaint: str
+) -> None:
+    write_mnist(folder / "mnist", train=40)
+    path = folder / "mnist" / f"{file}.gz"
+    path.write_bytes(gzip.compress(idx_bytes(array.astype(np.uint8))))
+    with pytest.raises(DataError, match=complaint):
+        load("mnist")
+
+
+def test_a_truncated_file_is_named(folder: Path) -> None:
+    write_mnist(folder / "mnist")
+    path = folder / "mnist" / "t10k-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DataError, match=r"t10k-images-idx3-ubyte\.gz is a truncated gzip file"):
+        load("mnist")
+
+
+@needs_real
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+def test_the_real_files_have_the_published_content(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("DRPM_DATA", str(REAL))
+    assert [check(file).state for file in DATASETS[name].files] == ["verified"] * 4
+    dataset = load(name)
+    assert (len(dataset.train), len(dataset.test)) == (60_000, 10_000)
+    counts = dataset.train.targets["label"].bincount()
+    if name == "mnist":
+        assert counts.tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+        # The mean and deviation everybody normalises with.
+        assert float(dataset.train.inputs.mean()) == pytest.approx(0.1307, abs=1e-4)
+        assert float(dataset.train.inputs.std()) == pytest.approx(0.3081, abs=1e-4)
+    else:
+        assert counts.tolist() == [6000] * 10

