@@ -53,6 +53,24 @@ class Enumeration(NamedTuple):
 
 
 # ---------------------------------------------------------------------------------------------
+# random inputs
+
+
+def generator(seed: int = 0, device: str = "cpu") -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=generator(seed))
+
+
+def parameters(n: int, groups: int, scale: float = 1.0, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Log-scores of n elements and log-weights of some groups."""
+    noise = normal(n + groups, seed=seed)
+    return scale * noise[:n], scale * noise[n:]
+
+
+# ---------------------------------------------------------------------------------------------
 # sizes
 
 
@@ -163,6 +181,20 @@ def multinomial(total: int, logits: Tensor) -> Enumeration:
         dtype=torch.float64,
     )
     return Enumeration(values, counts + values.double() @ log_probs)
+
+
+def fisher_log_prob_high_precision(
+    sizes: Sequence[int], log_weights: Sequence[float], capacities: Sequence[int], digits: int = 60
+) -> float:
+    """The log-mass of one vector of sizes in big floats, however large the capacities are."""
+    total = sum(sizes)
+    log_p0, _ = fisher_high_precision(total, log_weights, capacities, digits)
+    with mpmath.workdps(digits):
+        terms = [
+            mpmath.log(math.comb(int(m), k)) + k * mpmath.mpf(float(w))
+            for m, k, w in zip(capacities, sizes, log_weights, strict=True)
+        ]
+        return float(mpmath.fsum([*terms, -log_p0]))
 
 
 def fisher_high_precision(
@@ -301,6 +333,14 @@ def partition(log_scores: Tensor, sizes: Enumeration) -> Enumeration:
     return Enumeration(to_matrix(assignments(n, groups), groups), log_mass)
 
 
+def fills(log_scores: Tensor, groups: int) -> Tensor:
+    """log P(Y | sizes of Y) of every Y, in the order of :func:`assignments`."""
+    n = len(log_scores)
+    values = size_vectors(n, [n] * groups)
+    given = Enumeration(values, torch.zeros(len(values), dtype=torch.float64))
+    return partition(log_scores, given).log_mass
+
+
 def random_partition(
     log_scores: Tensor, log_weights: Tensor, capacities: Sequence[int] | None = None
 ) -> Enumeration:
@@ -406,6 +446,59 @@ def softsort(scores: Tensor, temperature: float | Tensor) -> Tensor:
 
 # ---------------------------------------------------------------------------------------------
 # tests of samples
+
+# The probability that a right program fails a test of samples, at most. A test that compares
+# several things divides it among them.
+FALSE_ALARM = 1e-4
+ERRORS = 5.0  # standard errors a Monte Carlo mean may be off
+
+
+def assert_mean(
+    estimates: Tensor, expected: Tensor, *, rate: float = FALSE_ALARM, slack: float = 1e-9
+) -> Tensor:
+    """The mean of independent estimates is within five standard errors; returns those errors.
+
+    The errors are estimated from the R estimates along the first dimension, so that the distance
+    of a right mean follows Student's t with R - 1 degrees of freedom, nearly: each estimate is
+    itself an average of many draws. It exceeds 5 with probability 1.3e-5 for R = 40 and 5.5e-6
+    for R = 60; one of C components does with at most C times that, which ``rate`` must cover.
+    """
+    repeats, components = len(estimates), estimates[0].numel()
+    alarm = components * 2 * float(scipy.stats.t.sf(ERRORS, repeats - 1))
+    assert alarm <= rate, f"{components} comparisons need more than {repeats} repetitions"
+    error = estimates.std(0) / math.sqrt(repeats)
+    distance = (estimates.mean(0) - expected).abs()
+    assert (distance <= ERRORS * error + slack).all(), (distance / error).max()
+    return error
+
+
+def assert_expectation(
+    found: Tensor, law: Enumeration, statistic: Tensor, draws: int, *, rate: float = FALSE_ALARM
+) -> None:
+    """A mean over independent draws is within five standard errors of the listed expectation.
+
+    The standard error is the exact one. Where it is dominated by events too rare to be drawn as
+    often as the normal law wants, an allowance is needed; Bernstein's inequality has it exactly:
+    |mean - mu| <= 5 sigma / sqrt(N) + 25 b / (6 N) except with probability 2 exp(-25 / 2) =
+    7.5e-6, for N draws that are at most b away from mu. The rarest events, of which a draw occurs
+    with probability 1e-6 in all, are left out of mu, sigma and b.
+    """
+    assert 2 * math.exp(-(ERRORS**2) / 2) + 1e-6 <= rate
+    mass, order = law.mass.detach().sort()
+    seen = (mass.cumsum(0) * draws > 1e-6) & (mass > 0)
+    mass, values = mass[seen] / mass[seen].sum(), statistic[order][seen]
+    mean = (mass * values).sum()
+    away = (values - mean).abs()
+    error = (mass * away**2).sum().sqrt() / math.sqrt(draws)
+    allowance = ERRORS**2 / 6 * away.max() / draws
+    limit = ERRORS * error + allowance + 1e-9 * max(1.0, abs(float(mean)))
+    assert abs(found - mean) <= limit, (float(found - mean), float(limit))
+
+
+def binomial_p_values(counts: np.ndarray, probabilities: np.ndarray, draws: int) -> np.ndarray:
+    """Two-sided, exact at any expected count; each is below p with probability p at most."""
+    counts, law = np.asarray(counts), scipy.stats.binom(draws, np.clip(probabilities, 0, 1))
+    return np.minimum(1, 2 * np.minimum(law.cdf(counts), law.sf(counts - 1)))
 
 
 def chi_square_p_value(counts: np.ndarray, probabilities: np.ndarray, smallest: float = 5) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import pytest
@@ -11,17 +10,9 @@ from torch import Tensor
 
 import drpm
 from tests import oracles
+from tests.oracles import FALSE_ALARM, generator, normal
 
-ERRORS = 5  # standard errors a Monte Carlo mean may be off
-REPEATS, DRAWS = 80, 100
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def normal(*shape: int, seed: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=generator(seed))
+REPEATS, DRAWS = 100, 100
 
 
 def partition_law(scores: Tensor, weights: Tensor) -> drpm.RandomPartition:
@@ -64,9 +55,8 @@ def test_gradient_equals_the_enumerated_one(name: str) -> None:
         assert loss.shape == ()
         values.append(loss.detach())
         grads.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*leaves, direct])]))
-    for found, target in ((torch.stack(values), expectation), (torch.stack(grads), expected)):
-        error = found.std(0) / math.sqrt(REPEATS)
-        assert ((found.mean(0) - target).abs() <= ERRORS * error + 1e-9).all()
+    oracles.assert_mean(torch.stack(values), expectation, rate=FALSE_ALARM / 2)
+    error = oracles.assert_mean(torch.stack(grads), expected, rate=FALSE_ALARM / 2)
     own = slice(0, sum(shapes))
     assert expected[own].abs().max() > 10 * error[own].max()  # zero would be noticed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,18 +13,14 @@ from torch.autograd import gradcheck
 
 import drpm
 from tests import oracles
+from tests.oracles import FALSE_ALARM, generator
 
-FALSE_ALARM = 1e-4  # chance that one test of samples fails although the law is right
 DRAWS = 20_000
 SCALES = [0.0, 1.0, 10.0, 50.0, 300.0]
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def random_scores(n: int, scale: float, seed: int = 0) -> Tensor:
-    return scale * torch.randn(n, dtype=torch.float64, generator=generator(seed))
+    return scale * oracles.normal(n, seed=seed)
 
 
 @pytest.mark.parametrize("n", range(1, 7))
@@ -131,6 +128,38 @@ def test_subset_permutation_broadcasts_and_differentiates() -> None:
             exact = oracles.subset_permutation_log_prob(batch[a], drawn[b].tolist(), [0, 4])
             torch.testing.assert_close(found[a, b], exact)
     assert gradcheck(lambda s: drpm.subset_permutation_log_prob(s, drawn, taken), (scores,))
+
+
+TAKEN = torch.tensor([True, False, False, False, False])
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("log_scores", (torch.tensor([0.0, math.nan, 1.0]), torch.tensor([0]))),
+        ("log_scores", (torch.tensor([0.0, math.inf, 1.0]), torch.tensor([0]))),
+        ("log_scores", (torch.arange(3), torch.tensor([0]))),
+        ("log_scores", (torch.zeros(0), torch.tensor([0]))),
+        ("subset_order", (torch.zeros(5), torch.tensor([2, 2]))),
+        ("subset_order", (torch.zeros(5), torch.tensor([1, 0]), TAKEN)),
+        ("subset_order", (torch.zeros(5), torch.tensor([True, False]))),
+        ("subset_order", (torch.zeros(5), torch.tensor([1.0, 2.0]))),
+        ("subset_order", (torch.zeros(5), torch.tensor([1, 5]))),
+        ("subset_order", (torch.zeros(5), torch.tensor([-1, 2]))),
+        ("subset_order", (torch.zeros(5), torch.arange(6) % 5)),
+        ("subset_order", (torch.zeros(5), [1, 2])),
+        ("subset_order", (torch.zeros(5), torch.tensor(1))),
+        ("subset_order", (torch.zeros(5), torch.tensor([[1, 2], [3, 3]]))),
+        ("subset_order", (torch.zeros(3, 5), torch.tensor([[1, 2], [3, 4]]))),
+        ("taken", (torch.zeros(5), torch.tensor([1]), [0])),
+        ("taken", (torch.zeros(5), torch.tensor([1]), TAKEN[:4])),
+        ("taken", (torch.zeros(3, 5), torch.tensor([1]), TAKEN.expand(2, 5))),
+    ],
+)
+def test_subset_permutation_refuses(name: str, arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError, match=name) as error:
+        drpm.subset_permutation_log_prob(*arguments)
+    assert "\n" not in str(error.value)
 
 
 def test_sampled_ranks_at_large_n() -> None:

@@ -15,20 +15,16 @@ from torch.distributions import kl_divergence
 
 import drpm
 from tests import oracles
+from tests.oracles import FALSE_ALARM, generator
 
-FALSE_ALARM = 1e-4  # chance that one test of samples fails although the law is right
 DRAWS = 20_000
 SCALES = [0.1, 1.0, 10.0, 50.0]
 SMALL = list(itertools.product(range(1, 7), range(1, 5)))
 small = pytest.mark.parametrize(("n", "groups"), SMALL)
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def random_weights(groups: int, scale: float, seed: int) -> Tensor:
-    return scale * torch.randn(groups, dtype=torch.float64, generator=generator(seed))
+    return scale * oracles.normal(groups, seed=seed)
 
 
 def random_capacities(n: int, groups: int, seed: int) -> Tensor:
@@ -142,9 +138,23 @@ def test_kl_between_different_capacities(n: int, groups: int) -> None:
         if torch.isinf(exact):
             assert found == math.inf
         else:
-            torch.testing.assert_close(found, exact, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(found, exact, rtol=1e-9, atol=1e-9)
     if groups > 1 and n > 1:
         assert 0 < infinite < 6 or groups == 4
+
+
+@small
+def test_kl_in_single_precision(n: int, groups: int) -> None:
+    for index, (weights, capacities) in enumerate(cases(n, groups)):
+        other = random_weights(groups, SCALES[index % len(SCALES)], 7000 + index).float()
+        p = drpm.FisherHypergeometric(n, weights.float(), capacities)
+        q = drpm.FisherHypergeometric(n, other, capacities)
+        exact = oracle(n, weights.float().double(), capacities).kl(
+            oracle(n, other.double(), capacities)
+        )
+        found = kl_divergence(p, q)
+        assert found.dtype == torch.float32
+        assert abs(found.double() - exact) <= 1e-4 * max(1.0, float(exact))
 
 
 def test_kl_of_different_totals_or_groups() -> None:
@@ -322,6 +332,67 @@ def test_tails_far_from_the_mean() -> None:
     np.testing.assert_allclose(conditionals[0, 1:].numpy(), 0.0, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("n", "spread"), [(1_000, 1e5), (1_000, 1e9), (10_000, 1e5), (100_000, 1_980.0), (10**6, 903.0)]
+)
+def test_a_negligible_group_changes_nothing(n: int, spread: float) -> None:
+    """However far its weight lies below the others, and wherever among them it stands."""
+    two = torch.tensor([0.0, 1.0], dtype=torch.float64)
+    without = drpm.FisherHypergeometric(n, two)
+    draws = 100
+    # Two sides, two groups, three places; the variances of the two groups are equal.
+    limit = scipy.stats.norm.isf(FALSE_ALARM / 12) * math.sqrt(float(without.variance[0]) / draws)
+    for place in range(3):
+        weights = torch.cat([two[:place], torch.tensor([-spread]).double(), two[place:]])
+        weights.requires_grad_()
+        kept = [k for k in range(3) if k != place]
+        law = drpm.FisherHypergeometric(n, weights)
+        torch.testing.assert_close(law.mean[kept], without.mean, rtol=1e-12, atol=1e-9)
+        torch.testing.assert_close(law.variance[kept], without.variance, rtol=1e-9, atol=1e-9)
+        assert law.mean[place] < 1e-300
+        sizes = without.mode + torch.tensor([[0.0, 0.0], [5.0, -5.0]]).double()
+        padded = torch.zeros(2, 3, dtype=torch.float64)
+        padded[:, kept] = sizes
+        log_prob = law.log_prob(padded)
+        expected = without.log_prob(sizes)
+        torch.testing.assert_close(log_prob, expected, rtol=0, atol=1e-15 * n * n + 1e-9)
+        (grad,) = torch.autograd.grad(log_prob.sum(), weights)
+        assert torch.isfinite(grad).all()
+        if n > 10_000:
+            continue  # the tables of a million elements take seconds
+        torch.testing.assert_close(law.entropy(), without.entropy(), rtol=0, atol=1e-8)
+        samples = law.sample((draws,), generator=generator(place))
+        assert law.support.check(samples).all()
+        assert (samples[:, place] == 0).all()
+        assert (samples[:, kept].mean(0) - without.mean).abs().max() < limit
+        assert samples.unique(dim=0).shape[0] > 10
+
+
+@pytest.mark.parametrize("capacity", [10**6, 10**9, 10**12, 10**15])
+def test_capacities_far_beyond_the_total(capacity: int) -> None:
+    """Binomial coefficients of huge numbers against big floats; the law nears a multinomial."""
+    weights = random_weights(3, 1.0, 4)
+    capacities = [capacity, 3 * capacity, 25]
+    law = drpm.FisherHypergeometric(20, weights, torch.tensor(capacities))
+    for sizes in ([7, 7, 6], [0, 20, 0], [20, 0, 0], [1, 0, 19], [0, 0, 20]):
+        exact = oracles.fisher_log_prob_high_precision(sizes, weights.tolist(), capacities)
+        found = law.log_prob(torch.tensor(sizes).double()).item()
+        assert found == pytest.approx(exact, abs=1e-9)
+    log_p0, mean = oracles.fisher_high_precision(20, weights.tolist(), capacities)
+    assert law.log_normalizer.item() == pytest.approx(log_p0, abs=1e-9)
+    np.testing.assert_allclose(law.mean.numpy(), mean, rtol=0, atol=1e-9)
+    exact = oracles.fisher(20, weights, capacities)
+    torch.testing.assert_close(law.entropy(), exact.entropy(), rtol=0, atol=1e-9)
+    assert law.log_prob(law.mode).item() == pytest.approx(exact.log_mass.max().item(), abs=1e-9)
+    other = drpm.FisherHypergeometric(20, -weights, torch.tensor([2 * capacity, capacity, 20]))
+    listed = oracles.fisher_on(exact.values, -weights, [2 * capacity, capacity, 20])
+    expected = exact.kl(listed)
+    torch.testing.assert_close(kl_divergence(law, other), expected, rtol=0, atol=1e-9)
+    samples = law.sample((DRAWS,), generator=generator())
+    counts = oracles.count_values(samples, exact.values)
+    assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM
+
+
 # --- boundaries -----------------------------------------------------------------------------
 
 
@@ -426,8 +497,11 @@ def test_large_samples_have_the_right_moments() -> None:
     law = drpm.FisherHypergeometric(n, random_weights(5, 1.0, 0))
     samples = law.sample((draws,), generator=generator())
     error = (samples.mean(0) - law.mean) / (law.variance / draws).sqrt()
-    limit = scipy.stats.norm.isf(FALSE_ALARM / 10)
+    limit = scipy.stats.norm.isf(FALSE_ALARM / 20)  # two sides of five means and five variances
     assert error.abs().max() < limit
+    # Sums of this many draws are nearly normal; the excess kurtosis of a size is of order 1 / its
+    # variance, which is beyond 50 here, so that 1.1 covers it.
+    assert law.variance.min() > 50
     spread = samples.var(0) / law.variance - 1
     assert spread.abs().max() < limit * math.sqrt(2 / draws) * 1.1
 
@@ -516,6 +590,26 @@ def test_merged_equals_its_own_conditionals(n: int, groups: int) -> None:
         torch.testing.assert_close(log_prob, exact.log_mass, rtol=1e-11, atol=1e-9)
 
 
+@pytest.mark.parametrize("capacities", [[3, 3, 0], [6, 0, 0], [0, 6, 0], [4, 0, 3]], ids=str)
+def test_merged_with_groups_without_room(capacities: list[int]) -> None:
+    """In the last places too, where nothing is left to merge."""
+    weights = random_weights(3, 1.0, 2).requires_grad_()
+    law = drpm.FisherHypergeometric(6, weights, torch.tensor(capacities), method="merged")
+    copy = weights.detach().clone().requires_grad_()
+    exact = oracles.fisher_merged(6, copy, capacities)
+    log_prob = law.log_prob(law.enumerate_support())
+    torch.testing.assert_close(log_prob, exact.log_mass, rtol=0, atol=1e-10)
+    cotangent = oracles.normal(len(log_prob))
+    (found,) = torch.autograd.grad((log_prob * cotangent).sum(), weights)
+    if exact.log_mass.requires_grad:
+        (expected,) = torch.autograd.grad((exact.log_mass * cotangent).sum(), copy)
+    else:
+        expected = torch.zeros(3, dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    samples = law.sample((50,), generator=generator())
+    assert law.support.check(samples).all()
+
+
 def test_merged_depends_on_the_order_of_the_groups_and_exact_does_not() -> None:
     weights = torch.tensor([1.5, 0.0, -1.0], dtype=torch.float64)
     sizes = torch.tensor([2.0, 1.0, 2.0], dtype=torch.float64)
@@ -534,7 +628,7 @@ def test_merged_depends_on_the_order_of_the_groups_and_exact_does_not() -> None:
 def test_merged_refuses_moments(name: str) -> None:
     law = drpm.FisherHypergeometric(5, torch.zeros(3), method="merged")
     with pytest.raises(NotImplementedError, match="merged"):
-        getattr(law, name)() if name == "entropy" else getattr(law, name)
+        law.entropy() if name == "entropy" else getattr(law, name)
 
 
 def test_merged_refuses_the_closed_form_kl() -> None:

@@ -10,14 +10,10 @@ from torch.autograd import gradcheck, gradgradcheck
 from drpm.relaxation import filling
 from drpm.relaxation.filling import fill_softly
 from tests import oracles
+from tests.oracles import normal
 
 TEXTBOOK = {"neuralsort": oracles.neuralsort, "softsort": oracles.softsort}
 streamable = pytest.mark.parametrize("sort", sorted(TEXTBOOK))
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, dtype=torch.float64, generator=generator)
 
 
 def scores_of(kind: str, *shape: int) -> Tensor:

@@ -8,14 +8,12 @@ import torch
 
 from drpm.relaxation.gumbel import gumbel_like
 from drpm.relaxation.straight_through import straight_through
-
-FALSE_ALARM = 1e-4  # chance that one test of samples fails although the law is right
+from tests.oracles import FALSE_ALARM, generator
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_noise_is_gumbel(dtype: torch.dtype) -> None:
-    generator = torch.Generator().manual_seed(0)
-    noise = gumbel_like(torch.zeros(50_000, dtype=dtype), generator)
+    noise = gumbel_like(torch.zeros(50_000, dtype=dtype), generator())
     assert noise.dtype == dtype
     assert torch.isfinite(noise).all()
     assert scipy.stats.kstest(noise.numpy(), "gumbel_r").pvalue > FALSE_ALARM
@@ -23,7 +21,7 @@ def test_noise_is_gumbel(dtype: torch.dtype) -> None:
 
 def test_noise_follows_its_generator() -> None:
     like = torch.zeros(3, 4)
-    first, second = (gumbel_like(like, torch.Generator().manual_seed(1)) for _ in range(2))
+    first, second = (gumbel_like(like, generator(1)) for _ in range(2))
     assert torch.equal(first, second)
     assert first.shape == (3, 4)
     assert not torch.equal(first, gumbel_like(like))

@@ -9,14 +9,10 @@ from torch.autograd import gradcheck
 
 from drpm.relaxation.sorting import SORTS, distance_sums, permutation_matrix
 from tests import oracles
+from tests.oracles import normal
 
 TEXTBOOK = {"neuralsort": oracles.neuralsort, "softsort": oracles.softsort}
 any_sort = pytest.mark.parametrize("sort", sorted(SORTS))
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, dtype=torch.float64, generator=generator)
 
 
 @pytest.mark.parametrize("sort", sorted(TEXTBOOK))

@@ -170,7 +170,9 @@ class FisherHypergeometric(SizeLaw):
     def suffix_tables(self, *, maximise: bool = False) -> urn.SuffixTables:
         """The tables behind the conditionals (K >= 2)."""
         _, weights, capacities = self._urn()
-        return urn.suffix_tables(self.total_count, weights, capacities, maximise=maximise)
+        return urn.suffix_tables(
+            self.total_count, weights, capacities, maximise=maximise, large=not self._unbounded
+        )
 
     @property
     def _expected(self) -> str:

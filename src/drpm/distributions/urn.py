@@ -17,11 +17,13 @@ compiles, maps and captures.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from drpm.relaxation.mapping import apply, to_leading
 
 # The sum's mass beyond 9 deviations + 20 is below 1e-17 of its mass at the mean (Bennett's
 # inequality for sums of indicators); 32 nodes reach the point where the characteristic function
@@ -226,14 +228,19 @@ def _rank(values: Tensor) -> Tensor:
     return torch.argsort(values, dim=-1, stable=True).argsort(-1)
 
 
-def log_binomial(capacities: Tensor, sizes: Tensor) -> Tensor:
-    """log C(m, n); 0 outside 0 <= n <= m, where the caller masks it."""
+def log_binomial(capacities: Tensor, sizes: Tensor, *, large: bool = True) -> Tensor:
+    """log C(m, n); 0 outside 0 <= n <= m, where the caller masks it.
+
+    ``large`` says that m may be much larger than n, which takes more operations.
+    """
     inside = (sizes >= 0) & (sizes <= capacities)
     n = torch.where(inside, sizes, 0.0)
     rest = capacities - n + 1
     # log (m! / (m - n)!) as a difference of two log-factorials loses all digits when m is much
     # larger than n; as a difference of Stirling's series none.
     few = torch.lgamma(capacities + 1) - torch.lgamma(rest)
+    if not large:
+        return few - torch.lgamma(n + 1)
     wide = rest.clamp_min(_STIRLING_FROM)
     many = n * torch.log(wide + n) + (wide - 0.5) * torch.log1p(n / wide) - n
     many = many + _stirling_tail(wide + n) - _stirling_tail(wide)
@@ -337,23 +344,28 @@ def _correlate(steps: Tensor, vector: Tensor) -> Tensor:
     return (_toeplitz(steps) @ vector[..., None]).squeeze(-1)
 
 
-def _log_mass(sizes: Tensor, logit: Tensor, capacities: Tensor) -> Tensor:
+def _log_mass(sizes: Tensor, logit: Tensor, capacities: Tensor, large: bool) -> Tensor:
     """Log-mass of binomials (..., K) at sizes (..., K, W), IMPOSSIBLE outside their support."""
     possible = (sizes >= 0) & (sizes <= capacities[..., None])
     with torch.no_grad():
-        binomial = log_binomial(capacities[..., None], sizes)
+        binomial = log_binomial(capacities[..., None], sizes, large=large)
     normaliser = capacities * F.softplus(logit)
     log_mass = sizes * logit[..., None] - normaliser[..., None] + binomial
     return torch.where(possible, log_mass, IMPOSSIBLE)
 
 
 def suffix_tables(
-    total: int, log_weights: Tensor, capacities: Tensor, *, maximise: bool = False
+    total: int,
+    log_weights: Tensor,
+    capacities: Tensor,
+    *,
+    maximise: bool = False,
+    large: bool = True,
 ) -> SuffixTables:
     """Build the tables of K >= 2 groups from the last one backwards.
 
     With ``maximise`` sums become maxima, which lead the noise-free draw to the law's mode instead
-    of to the mode of one conditional after the other.
+    of to the mode of one conditional after the other. ``large`` is for :func:`log_binomial`.
     """
     width = window_width(total)
     n = torch.full((), float(total), dtype=log_weights.dtype, device=log_weights.device)
@@ -366,7 +378,7 @@ def suffix_tables(
         before = F.pad(first, (1, 0), value=float(total + 1 - width))
         shifts = before - F.pad(first, (0, 1))
         sizes = shifts[..., None] + (_count(2 * width - 1, logit) - (width - 1))
-    log_mass = _log_mass(sizes, logit, capacities)
+    log_mass = _log_mass(sizes, logit, capacities, large)
     log_steps, last = log_mass[..., :-1, :], log_mass[..., -1, width - 1 :]
     if maximise:
         suffix = [last]
@@ -381,16 +393,51 @@ def suffix_tables(
 
 
 def _chain(steps: Tensor, start: Tensor) -> Tensor:
-    """(..., j + 1, W): a mass and what repeated convolution with j step tables makes of it.
+    """(..., j + 1, W): a mass and what convolution with j step tables in turn makes of it.
 
-    T'[r] = sum over c of steps[r - c + W - 1] T[c]. A correlation needs one side reversed; the
-    tables alternate between the two directions, which saves reversing each of them in turn.
+    T'[r] = sum over c of steps[r - c + W - 1] T[c].
     """
-    forward, backward = steps.unbind(-2), steps.flip(-1).unbind(-2)
-    tables = [start]
-    for j in range(len(forward)):
-        tables.append(_correlate(forward[j] if j % 2 else backward[j], tables[-1]))
-    return torch.stack([t.flip(-1) if j % 2 else t for j, t in enumerate(tables)], -2)
+    batch = torch.broadcast_shapes(steps.shape[:-2], start.shape[:-1])
+    tables: Tensor = apply(
+        _Chain, steps.expand(*batch, *steps.shape[-2:]), start.expand(*batch, -1)
+    )
+    return tables
+
+
+class _Chain(torch.autograd.Function):
+    """Convolutions in turn, with a backward pass that never forms a gradient of a matrix."""
+
+    @staticmethod
+    def forward(steps: Tensor, start: Tensor) -> Tensor:
+        # A correlation needs one side reversed; the tables alternate between the two directions,
+        # which saves reversing each of them in turn.
+        forward, backward = steps.unbind(-2), steps.flip(-1).unbind(-2)
+        tables = [start]
+        for j in range(len(forward)):
+            tables.append(_correlate(forward[j] if j % 2 else backward[j], tables[-1]))
+        return torch.stack([t.flip(-1) if j % 2 else t for j, t in enumerate(tables)], -2)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        steps, tables = ctx.saved_tensors
+        width = tables.shape[-1]
+        grads, masses = grad.unbind(-2), tables.unbind(-2)
+        running, step_grads = grads[-1], []
+        for j in range(steps.shape[-2] - 1, -1, -1):
+            padded = F.pad(running, (width - 1, width - 1))
+            step_grads.append((padded.unfold(-1, width, 1) @ masses[j][..., None]).squeeze(-1))
+            running = grads[j] + _correlate(steps[..., j, :], running).flip(-1)
+        if not step_grads:
+            return torch.zeros_like(steps), running
+        return torch.stack(step_grads[::-1], -2), running
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
+        return apply(_Chain, *to_leading(info, in_dims, inputs)), 0
 
 
 def _safe_log(mass: Tensor) -> Tensor:

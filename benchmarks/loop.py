@@ -1,0 +1,259 @@
+"""What the training loop costs by itself, and what stacked runs cost: python -m benchmarks.loop.
+
+On CUDA a step is replayed from a captured graph; everywhere it is also taken eagerly. Times are
+those of whole epochs on the host's clock, shuffling included, divided by their steps.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.results import describe_environment
+from benchmarks.units import format_ratio, format_seconds
+from drpm.training.config import TrainingConfig
+from drpm.training.devices import Devices
+from drpm.training.graphs import CapturedStep
+from drpm.training.program import BaseProgram, Batch, Objective, Program
+from drpm.training.stacking import StackedProgram
+
+BATCH_SIZE = 256
+STACKED = 5
+REPEATS = 5
+
+Terms = dict[str, Tensor]
+
+
+class Empty(nn.Module):
+    """A model of one number: all that a step costs is what every step costs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = nn.Parameter(torch.zeros(()))
+
+
+def empty_objective(
+    model: Empty, batch: Batch, schedule: Mapping[str, Tensor], generator: torch.Generator
+) -> Terms:
+    return {"loss": model.number.square()}
+
+
+class LeNet(nn.Module):
+    """The multitask model: one encoder, a head for each of two digits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(
+            nn.Conv2d(1, 10, 5),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Conv2d(10, 20, 5),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(320, 50),
+            nn.ReLU(),
+        )
+        self.left, self.right = (
+            nn.Sequential(nn.Linear(50, 50), nn.ReLU(), nn.Linear(50, 10)) for _ in range(2)
+        )
+
+
+def lenet_objective(
+    model: LeNet, batch: Batch, schedule: Mapping[str, Tensor], generator: torch.Generator
+) -> Terms:
+    code = model.encoder(batch["images"])
+    left = functional.cross_entropy(model.left(code), batch["left"])
+    right = functional.cross_entropy(model.right(code), batch["right"])
+    return {"loss": (left + right) / 2, "left": left, "right": right}
+
+
+class VAE(nn.Module):
+    """The clustering model: 784-500-500-2000, ten latent dimensions, and the way back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = _layers(784, 500, 500, 2000)
+        self.mean, self.log_variance = nn.Linear(2000, 10), nn.Linear(2000, 10)
+        self.decoder = nn.Sequential(_layers(10, 2000, 500, 500), nn.Linear(500, 784))
+
+
+def _layers(*widths: int) -> nn.Sequential:
+    return nn.Sequential(
+        *(layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU()))
+    )
+
+
+def vae_objective(
+    model: VAE, batch: Batch, schedule: Mapping[str, Tensor], generator: torch.Generator
+) -> Terms:
+    images = batch["images"].flatten(1)
+    code = model.encoder(images)
+    mean, log_variance = model.mean(code), model.log_variance(code)
+    noise = torch.randn(mean.shape, device=mean.device, generator=generator)
+    found = model.decoder(mean + noise * (log_variance / 2).exp())
+    error = functional.binary_cross_entropy_with_logits(found, images, reduction="sum")
+    divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum()
+    error, divergence = error / len(images), divergence / len(images)
+    return {"loss": error + divergence, "error": error, "divergence": divergence}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is trained.
+
+    Arguments:
+        make: Makes one model.
+        objective: What it minimises.
+        data: The names of the tensors that it sees.
+    """
+
+    make: Callable[[], nn.Module]
+    objective: Objective
+    data: tuple[str, ...]
+
+
+SUBJECTS = {
+    "empty model": Subject(Empty, empty_objective, ("left",)),
+    "multitask LeNet": Subject(LeNet, lenet_objective, ("images", "left", "right")),
+    "clustering VAE": Subject(VAE, vae_objective, ("images",)),
+}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds a step.
+
+    Arguments:
+        model: One of the subjects.
+        step: ``graph`` or ``eager``.
+        matmul: The precision of float32 matrix products, as torch names it.
+        alone: One run.
+        stacked: Five stacked runs; none where that says nothing.
+    """
+
+    model: str
+    step: str
+    matmul: str
+    alone: float
+    stacked: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        return None if self.stacked is None else self.stacked / self.alone
+
+
+def make_data(examples: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "images": torch.rand(examples, 1, 28, 28, generator=generator),
+        "left": torch.randint(10, (examples,), generator=generator),
+        "right": torch.randint(10, (examples,), generator=generator),
+    }
+
+
+def make_program(subject: Subject, runs: int | None, device: str, steps: int) -> BaseProgram:
+    config = TrainingConfig(batch_size=BATCH_SIZE, learning_rate=1e-4)
+    data = make_data(steps * BATCH_SIZE)
+    chosen = {name: data[name] for name in subject.data}
+    devices = Devices(device)
+    if runs is None:
+        return Program(subject.make(), subject.objective, chosen, config, devices=devices)
+    models = [subject.make() for _ in range(runs)]
+    return StackedProgram(models, subject.objective, chosen, config, devices=devices)
+
+
+def seconds_per_step(program: BaseProgram, step: Callable[[], None]) -> float:
+    """The median over some epochs, after one to warm up."""
+    times = []
+    for _ in range(REPEATS + 1):
+        _wait(program.device)
+        start = time.perf_counter()
+        program.shuffle()
+        for _ in range(program.steps_per_epoch):
+            step()
+        _wait(program.device)
+        times.append((time.perf_counter() - start) / program.steps_per_epoch)
+    return statistics.median(times[1:])
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def measure(name: str, step: str, device: str, steps: int) -> Timing:
+    def seconds(runs: int | None) -> float:
+        program = make_program(SUBJECTS[name], runs, device, steps)
+        return seconds_per_step(program, CapturedStep(program) if step == "graph" else program.step)
+
+    stacked = None if name == "empty model" else seconds(STACKED)
+    return Timing(name, step, torch.get_float32_matmul_precision(), seconds(None), stacked)
+
+
+def measure_all(device: str, steps: int) -> list[Timing]:
+    on_cuda = torch.device(device).type == "cuda"
+    found = []
+    before = torch.get_float32_matmul_precision()
+    try:
+        # Matrix products in TF32 only make a difference on CUDA.
+        for matmul in ("highest", "high") if on_cuda else (before,):
+            torch.set_float32_matmul_precision(matmul)
+            for step in ("graph", "eager") if on_cuda else ("eager",):
+                found += [measure(name, step, device, steps) for name in SUBJECTS]
+    finally:
+        torch.set_float32_matmul_precision(before)
+    return found
+
+
+def make_table(timings: Sequence[Timing]) -> Table:
+    table = Table(title=f"One training step, batch {BATCH_SIZE}")
+    for heading in ("model", "step", "float32 products"):
+        table.add_column(heading)
+    for heading in ("one run", f"{STACKED} stacked runs", "ratio"):
+        table.add_column(heading, justify="right")
+    for timing in timings:
+        stacked = "" if timing.stacked is None else format_seconds(timing.stacked)
+        ratio = "" if timing.ratio is None else format_ratio(timing.ratio)
+        alone = format_seconds(timing.alone)
+        table.add_row(timing.model, timing.step, timing.matmul, alone, stacked, ratio)
+    return table
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.loop", description=__doc__)
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", default=default, help="where (default: a GPU if there is one)")
+    parser.add_argument("--steps", type=int, help="steps an epoch (default: 200, on the CPU 10)")
+    parser.add_argument("--out", type=Path, help="write the figures to this JSON file as well")
+    options = parser.parse_args(arguments)
+    steps = options.steps or (200 if options.device.startswith("cuda") else 10)
+    timings = measure_all(options.device, steps)
+    environment = describe_environment(options.device)
+    # Those of the laws' benchmark.
+    del environment["settings"]
+    document: dict[str, Any] = {
+        "environment": environment,
+        "steps": [{**asdict(timing), "ratio": timing.ratio} for timing in timings],
+    }
+    Console().print(make_table(timings))
+    text = json.dumps(document, indent=2)
+    print(text)
+    if options.out is not None:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Train a small classifier of handwritten digits, and come back to it.
+
+    python examples/digits.py --out runs/digits --set training.epochs=3
+    python examples/digits.py --evaluate runs/digits
+
+The first command can be stopped at any moment, or killed; given again, it goes on where it was.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from drpm.data import Split, load
+from drpm.training import config as configs
+from drpm.training.checkpoint import load_model, save_model
+from drpm.training.config import TrainingConfig
+from drpm.training.devices import Devices, connect
+from drpm.training.errors import ConfigError, RunError
+from drpm.training.loop import Interrupted, train
+from drpm.training.program import Batch, Program
+from drpm.training.progress import make_progress
+from drpm.training.runs import RunFolder
+from drpm.training.schedules import LinearSchedule
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that is needed to run it again.
+
+    Arguments:
+        hidden: Width of the hidden layer.
+        dropout: Share of it that is left out at random in a step.
+        noise: Standard deviation of the noise on the images at the first step; it falls to zero.
+        training: How it is trained.
+    """
+
+    hidden: int = 64
+    dropout: float = 0.1
+    noise: float = 0.2
+    training: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(epochs=10, batch_size=64, learning_rate=3e-3)
+    )
+
+
+def make_model(hidden: int, dropout: float) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(64, hidden),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, 10),
+    )
+
+
+def objective(
+    model: nn.Module, batch: Batch, schedule: Mapping[str, Tensor], generator: torch.Generator
+) -> dict[str, Tensor]:
+    images = batch["images"]
+    noise = torch.randn(images.shape, device=images.device, generator=generator)
+    scores = model(images + schedule["noise"] * noise)
+    return {"loss": nn.functional.cross_entropy(scores, batch["labels"])}
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, split: Split) -> float:
+    model.eval()
+    found = model(split.inputs).argmax(1)
+    return (found == split.targets["label"]).double().mean().item()
+
+
+def fit(config: Config, devices: Devices, run: RunFolder) -> dict[str, float]:
+    """Train, or go on training, and leave model and result in the run's folder."""
+    data = load("digits", device=devices.device)
+    torch.manual_seed(config.training.seed)
+    model = make_model(config.hidden, config.dropout)
+    steps = max(1, config.training.epochs * len(data.train) // config.training.batch_size)
+    program = Program(
+        model,
+        objective,
+        {"images": data.train.inputs, "labels": data.train.targets["label"]},
+        config.training,
+        schedules={"noise": LinearSchedule(config.noise, 0.0, steps)},
+        devices=devices,
+    )
+
+    def evaluate(_: int) -> dict[str, float]:
+        description = {"hidden": config.hidden, "dropout": config.dropout}
+        save_model(run.model_dir, program.model_state(), description)
+        return {"accuracy": accuracy(model.float(), data.test)}
+
+    return train(program, [run], evaluate=evaluate, progress=make_progress()).metrics[0]
+
+
+def read_model(folder: Path) -> nn.Module:
+    """The model of a finished run; nothing is unpickled."""
+    tensors, description = load_model(RunFolder.open(folder).model_dir)
+    model = make_model(description["hidden"], description["dropout"])
+    model.load_state_dict(tensors)
+    return model.float()
+
+
+def open_run(folder: Path, config: Config, devices: Devices) -> RunFolder:
+    """The run in a folder, new if there is none; one with other settings is refused."""
+    text = configs.dumps(config)
+    if devices.is_first and not (folder / "config.toml").exists():
+        RunFolder.create(folder, text)
+    devices.barrier()
+    run = RunFolder.open(folder)
+    if run.config_text() != text:
+        raise RunError(f"The run in {folder} has other settings; choose another folder.")
+    return run
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Train a classifier of handwritten digits.")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--out", type=Path, help="the run's folder, new or cut off")
+    action.add_argument("--evaluate", type=Path, metavar="FOLDER", help="a finished run's folder")
+    parser.add_argument(
+        "--set",
+        dest="assignments",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting, such as training.epochs=3",
+    )
+    parser.add_argument("--devices", type=int, help="how many devices share the work")
+    options = parser.parse_args(arguments)
+    try:
+        if options.evaluate is not None:
+            share = accuracy(read_model(options.evaluate), load("digits").test)
+            print(f"accuracy {share:.4f}")
+            return 0
+        if options.devices is not None:
+            options.assignments.append(f"training.devices={options.devices}")
+        config = configs.override(Config(), options.assignments)
+        devices = connect(config.training)
+        run = open_run(options.out, config, devices)
+        if run.status == "finished":
+            print(f"{run.path} is finished: accuracy {run.result()['metrics']['accuracy']:.4f}")
+            return 0
+        if run.status == "cut off" and devices.is_first:
+            print(f"going on with {run.path}", file=sys.stderr)
+        metrics = fit(config, devices, run)
+        if devices.is_first:
+            print(f"accuracy {metrics['accuracy']:.4f}")
+    except Interrupted as interruption:
+        print(interruption, file=sys.stderr)
+        return interruption.exit_code
+    except (ConfigError, RunError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

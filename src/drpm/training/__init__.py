@@ -1,0 +1,1 @@
+"""What every application trains with: configuration, schedules, checkpoints and run folders."""

@@ -1,0 +1,148 @@
+"""Where a run computes: one device, or one of several processes with a device each."""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from drpm.training.config import TrainingConfig
+from drpm.training.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+T = TypeVar("T")
+
+# Far enough apart that the ranks of neighbouring seeds do not share their noise.
+_SEED_STRIDE: Final = 1_000_003
+
+
+@final
+class Devices:
+    """One device, or this process's share of several.
+
+    Arguments:
+        device: Where this process computes.
+        fabric: What connects it with the others and sets the precision; None where there are no
+            others and numbers are float32, which then costs nothing.
+    """
+
+    def __init__(self, device: torch.device | str = "cpu", fabric: "Fabric | None" = None) -> None:
+        self.device = torch.device(device)
+        self._fabric = fabric
+        self.rank: int = fabric.global_rank if fabric else 0
+        self.count: int = fabric.world_size if fabric else 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.rank == 0
+
+    def seed(self, seed: int) -> int:
+        """The seed of this process's batches and noise."""
+        return seed + _SEED_STRIDE * self.rank
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """The context of a forward pass."""
+        return self._fabric.autocast() if self._fabric else nullcontext()
+
+    def share(self, module: nn.Module) -> Callable[..., Any]:
+        """The module's forward pass; with several devices its gradients become their mean."""
+        if self._fabric is None or self.count == 1:
+            return module
+        shared: nn.Module = self._fabric.setup_module(module)
+        return shared
+
+    def backward(self, loss: Tensor) -> None:
+        if self._fabric is None:
+            loss.backward()
+        else:
+            self._fabric.backward(loss)
+
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean over all processes."""
+        if self.count > 1:
+            value = value.clone()
+            dist.all_reduce(value)
+            value /= self.count
+        return value
+
+    def largest(self, number: int) -> int:
+        """The largest of the processes' numbers."""
+        if self.count > 1:
+            value = torch.tensor(number, device=self.device)
+            dist.all_reduce(value, dist.ReduceOp.MAX)
+            number = int(value)
+        return number
+
+    def gather(self, value: T) -> list[T]:
+        """What each process has, in the order of their ranks."""
+        values = [value] * self.count
+        if self.count > 1:
+            dist.all_gather_object(values, value)
+        return values
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        if self._fabric is not None:
+            self._fabric.barrier()
+
+
+def connect(config: TrainingConfig) -> Devices:
+    """The devices that a configuration asks for.
+
+    With several, this starts the other processes by running the same command again, unless
+    ``torchrun`` has started them already. It comes before anything is written.
+
+    Arguments:
+        config: Its ``device``, ``devices`` and ``precision`` count.
+    """
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", started)) if started > 1 else config.devices
+    several = started > 1 or config.devices > 1
+    device = _find(config.device, here)
+    if not several and config.precision == "32-true":
+        return Devices(device)
+
+    # Only now: the import takes as long as torch's own.
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(
+        accelerator=device.type,
+        devices=[device.index] if device.type == "cuda" and not several else here,
+        num_nodes=max(1, started // here),
+        strategy="ddp" if several else "auto",
+        precision=config.precision,
+    )
+    if several:
+        fabric.launch()
+    return Devices(fabric.device, fabric)
+
+
+def _find(name: str, count: int) -> torch.device:
+    """The device of a name, if the machine has it, and ``count`` of its kind."""
+    cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        name = "cuda" if cards else "cpu"
+    kind, _, number = name.partition(":")
+    missing = {"cuda": cards == 0, "mps": not torch.backends.mps.is_available()}
+    if missing.get(kind, False):
+        raise ConfigError(f"device must be one that this machine has, but got {name!r}.")
+    if number and int(number) >= cards:
+        raise ConfigError(
+            f"device must be one of the {cards} GPUs of this machine, but got {name!r}."
+        )
+    if number and count > 1:
+        raise ConfigError(
+            f"device must leave the choice open where devices is {count}, but got {name!r}."
+        )
+    if kind == "cuda" and count > cards:
+        raise ConfigError(f"devices must be at most {cards}, the GPUs here, but got {count}.")
+    if kind != "cuda":
+        return torch.device(kind)
+    # With its number, so that the devices of tensors compare equal to it.
+    return torch.device(kind, int(number) if number else torch.cuda.current_device())

@@ -1,0 +1,224 @@
+"""The training loop: the same for every model, data set and objective."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from drpm.training.checkpoint import last_good, load_latest, save_state
+from drpm.training.config import TrainingConfig
+from drpm.training.errors import RunError
+from drpm.training.events import Events
+from drpm.training.graphs import CapturedStep
+from drpm.training.program import BaseProgram, Readings
+from drpm.training.runs import RunFolder
+from drpm.training.signals import StopRequest
+
+Evaluation = Callable[[int], Mapping[str, float]]
+
+# What a shell reports for a process that a signal has ended is this plus the signal's number.
+_SIGNAL_EXIT: Final = 128
+
+
+class Interrupted(Exception):
+    """A run was asked to stop, and has saved what it did."""
+
+    def __init__(self, number: int, step: int, folder: Path) -> None:
+        super().__init__(
+            f"Stopped after step {step} and saved; run the same command again to go on ({folder})."
+        )
+        self.exit_code = _SIGNAL_EXIT + number
+
+
+class Progress(Protocol):
+    """Whoever wants to show how far a run is."""
+
+    def start(self, total_steps: int, done: int) -> None: ...
+
+    def update(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Outcome(NamedTuple):
+    """What finished runs report: their final metrics, run by run, and the time they took."""
+
+    metrics: list[dict[str, float]]
+    seconds: float
+
+
+def train(
+    program: BaseProgram,
+    runs: Sequence[RunFolder],
+    *,
+    evaluate: Evaluation | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Train to the last epoch, from wherever the run folders say it had come, and finish the runs.
+
+    The folders are locked meanwhile. With several devices all processes call this; the first one
+    writes, evaluates and shows progress.
+
+    Arguments:
+        program: What to train; one run, or several stacked ones.
+        runs: One folder for each of them. The first one also holds the checkpoint of all.
+        evaluate: From the index of a run to its final metrics, after the last step. It may also
+            save what is to be kept of the run.
+        progress: Told about every report.
+
+    Raises:
+        Interrupted: On SIGINT or SIGTERM, after the step has been finished and saved.
+        RunError: Where a term is not finite, or nothing can be written.
+    """
+    if len(runs) != program.width:
+        raise ValueError(
+            f"runs must be {program.width}, one folder for each run, but got {len(runs)}."
+        )
+    with ExitStack() as stack:
+        if program.devices.is_first:
+            for run in runs:
+                stack.enter_context(run.lock())
+        _Training(program, runs, progress).run()
+        metrics: list[dict[str, float]] = []
+        if program.devices.is_first:
+            for index, run in enumerate(runs):
+                metrics.append(dict(evaluate(index)) if evaluate else {})
+                run.finish(metrics[index], device=program.device)
+        return Outcome(program.devices.gather(metrics)[0], runs[0].wall_time)
+
+
+class _Training:
+    """One call of :func:`train`."""
+
+    def __init__(
+        self, program: BaseProgram, runs: Sequence[RunFolder], progress: Progress | None
+    ) -> None:
+        self.program, self.config = program, program.config
+        self.runs, self.checkpoints = runs, runs[0].checkpoint_dir
+        self.writes = program.devices.is_first
+        self.progress = progress if self.writes else None
+        self.per_epoch = program.steps_per_epoch
+        self.total = self.config.epochs * self.per_epoch
+        self.step = self._resume()
+
+    def _resume(self) -> int:
+        saved = load_latest(self.checkpoints)
+        if saved is None:
+            self.program.seed_noise()
+        else:
+            self.program.load_state(saved.state)
+        step = 0 if saved is None else saved.step
+        if self.writes:
+            for run in self.runs:
+                run.truncate_metrics(step)
+        return step
+
+    def run(self) -> None:
+        if self.step >= self.total:
+            return
+        self.program.set_learning_rate(learning_rate(self.config, self.step // self.per_epoch))
+        take_step = self._prepare()
+        folders = [run.events_dir for run in self.runs] if self.writes else []
+        self.events = Events(folders, self.step)
+        if self.progress is not None:
+            self.progress.start(self.total, self.step)
+        try:
+            with StopRequest() as stop:
+                self._steps(take_step, stop)
+        finally:
+            self.events.close()
+            if self.progress is not None:
+                self.progress.stop()
+
+    def _prepare(self) -> Callable[[], None]:
+        """The step as a captured graph where that is possible, unless eager steps are asked for."""
+        one_card = self.program.device.type == "cuda" and self.program.devices.count == 1
+        if self.config.step == "graph" or (self.config.step == "auto" and one_card):
+            return CapturedStep(self.program)
+        return self.program.step
+
+    def _steps(self, take_step: Callable[[], None], stop: StopRequest) -> None:
+        config, program = self.config, self.program
+        while self.step < self.total:
+            if self.step % self.per_epoch == 0:
+                program.set_learning_rate(learning_rate(config, self.step // self.per_epoch))
+                program.shuffle()
+            take_step()
+            self.step += 1
+            report = self.step % config.log_every == 0 or self.step % self.per_epoch == 0
+            save = self._checkpoint_due()
+            # Looked at once a step: a signal that comes later is the next step's.
+            signal = self._agree(stop.signal, report or save)
+            if report or save or signal is not None:
+                self._report(program.readings())
+            if save or signal is not None:
+                self._save()
+            if signal is not None:
+                raise Interrupted(signal, self.step, self.runs[0].path)
+
+    def _agree(self, signal: int | None, together: bool) -> int | None:
+        """A signal to any process stops all of them, at a step where they exchange numbers."""
+        if self.program.devices.count == 1:
+            return signal
+        return (self.program.devices.largest(signal or 0) or None) if together else None
+
+    def _checkpoint_due(self) -> bool:
+        config, step = self.config, self.step
+        if config.checkpoint_steps is not None and step % config.checkpoint_steps == 0:
+            return True
+        return step == self.total or step % (config.checkpoint_every * self.per_epoch) == 0
+
+    def _report(self, readings: Readings) -> None:
+        """Write a line for each run, and stop if anything is not finite."""
+        means = readings.values.mean(0).T.tolist()
+        records = [dict(zip(readings.names, values, strict=True)) for values in means]
+        if self.writes:
+            for run, record in zip(self.runs, records, strict=True):
+                run.log({"step": self.step, "epoch": self.step / self.per_epoch, **record})
+            self.events.write(self.step, records)
+            if self.progress is not None:
+                self.progress.update(self.step, records[0])
+        self._require_finite(readings)
+
+    def _require_finite(self, readings: Readings) -> None:
+        broken = ~torch.isfinite(readings.values)
+        if not broken.any():
+            return
+        row = int(broken.any(2).any(1).nonzero()[0])
+        names = [name for name, bad in zip(readings.names, broken[row], strict=True) if bad.any()]
+        # The loss is a sum of the others, which say more.
+        named = " and ".join(repr(name) for name in names if name != "loss") or "'loss'"
+        step = self.step - len(broken) + row + 1
+        raise RunError(
+            f"The term {named} was not a finite number at step {step}{self._which(broken[row])}; "
+            f"{last_good(self.checkpoints)}."
+        )
+
+    def _which(self, broken: Tensor) -> str:
+        """The folders of those of several runs for which something is true; (terms, runs)."""
+        if len(self.runs) == 1:
+            return ""
+        affected = broken.any(0).tolist()
+        paths = [str(run.path) for run, is_one in zip(self.runs, affected, strict=True) if is_one]
+        return f" of {' and '.join(paths)}"
+
+    def _save(self) -> None:
+        state = self.program.state()
+        # A gradient can be infinite where the loss is not; such a state is of no use to anybody.
+        for name, tensor in state["model"].items():
+            if not torch.isfinite(tensor).all():
+                raise RunError(
+                    f"The parameter {name!r} was not finite after step {self.step}; "
+                    f"{last_good(self.checkpoints)}."
+                )
+        if self.writes:
+            save_state(self.checkpoints, state, self.step)
+
+
+def learning_rate(config: TrainingConfig, epoch: int) -> float:
+    """The learning rate of an epoch."""
+    return config.learning_rate * math.pow(config.learning_rate_decay, epoch // config.decay_every)

@@ -1,0 +1,55 @@
+"""Named configurations that come with the package: one TOML file each, in ``drpm/presets``."""
+
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import TypeVar
+
+from drpm.training.config import loads, nearest
+from drpm.training.errors import ConfigError
+
+C = TypeVar("C")
+
+SUFFIX = ".toml"
+
+
+def shipped() -> Traversable:
+    """The folder of the presets that come with the package."""
+    return resources.files("drpm") / "presets"
+
+
+def names(prefix: str = "", *, folder: Traversable | None = None) -> list[str]:
+    """The presets there are, in alphabetical order.
+
+    Arguments:
+        prefix: Only those whose name begins like this.
+        folder: Where to look instead of in the package.
+    """
+    folder = shipped() if folder is None else folder
+    if not folder.is_dir():
+        return []
+    files = [entry.name for entry in folder.iterdir() if entry.name.endswith(SUFFIX)]
+    return sorted(name.removesuffix(SUFFIX) for name in files if name.startswith(prefix))
+
+
+def load(cls: type[C], name: str, *, folder: Traversable | None = None) -> C:
+    """The configuration of a preset.
+
+    Arguments:
+        cls: The configuration's class; settings that the preset leaves out have its defaults.
+        name: One of :func:`names`.
+        folder: Where to look instead of in the package.
+    """
+    folder = shipped() if folder is None else folder
+    known = names(folder=folder)
+    # Only a listed name is opened, so that a name with slashes leads nowhere.
+    if name not in known:
+        meant = nearest(name, known)
+        if meant:
+            end = f"did you mean {' or '.join(map(repr, meant))}?"
+        else:
+            end = f"there are {', '.join(map(repr, known))}." if known else "there are none."
+        raise ConfigError(f"{name!r} is not a preset; {end}")
+    try:
+        return loads(cls, (folder / f"{name}{SUFFIX}").read_text(encoding="utf-8"))
+    except ConfigError as error:
+        raise ConfigError(f"In the preset {name!r}: {error}") from error

@@ -1,0 +1,368 @@
+"""One training step and everything that it changes."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, final
+
+import torch
+from torch import Tensor, nn
+
+from drpm.training.config import TrainingConfig
+from drpm.training.devices import Devices
+from drpm.training.errors import RunError
+from drpm.training.schedules import Schedule
+
+Batch = dict[str, Tensor]
+Terms = Mapping[str, Tensor]
+
+
+class Objective(Protocol):
+    """What is minimised: named scalars, of which ``"loss"`` is the one that counts.
+
+    ``generator`` is the source of all noise. What draws from the device's own instead, such as
+    dropout, resumes as exactly.
+    """
+
+    def __call__(
+        self,
+        model: Any,
+        batch: Batch,
+        schedule: Mapping[str, Tensor],
+        generator: torch.Generator,
+    ) -> Terms: ...
+
+
+Augmentation = Callable[[Batch, torch.Generator], Batch]
+
+
+class Evaluated(nn.Module):
+    """A model inside its objective, so that one forward pass is all that is differentiated.
+
+    Exchanging the parameters, or averaging their gradients over devices, then reaches whatever
+    the objective calls of the model.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        augment: Augmentation | None,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+        self.augment, self.generator = augment, generator
+
+    def forward(self, batch: Batch, schedule: Mapping[str, Tensor]) -> Terms:
+        if self.augment is not None:
+            batch = self.augment(batch, self.generator)
+        return self.objective(self.model, batch, schedule, self.generator)
+
+
+def make_optimizer(
+    parameters: Sequence[Tensor], config: TrainingConfig, device: torch.device
+) -> torch.optim.Optimizer:
+    """The configured optimiser; on CUDA in the form that a graph can replay."""
+    on_cuda = device.type == "cuda"
+    # A learning rate that lives on the device can change between replays of one graph.
+    rate: Any = (
+        torch.tensor(config.learning_rate, device=device) if on_cuda else config.learning_rate
+    )
+    # One kernel for all parameters on CUDA; on the CPU the loop over them is as quick.
+    common: dict[str, Any] = {
+        "lr": rate,
+        "weight_decay": config.weight_decay,
+        **({"fused": True} if on_cuda else {"foreach": False}),
+    }
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(parameters, momentum=config.betas[0], **common)
+    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    return kind(parameters, betas=config.betas, **common)
+
+
+class Readings(NamedTuple):
+    """The terms of some successive steps: their names, and values of shape (steps, terms, S)."""
+
+    names: list[str]
+    values: Tensor
+
+
+class BaseProgram(ABC):
+    """What one run and stacked runs have in common: batches, noise, optimiser and counters.
+
+    The state is all that :meth:`state` returns, so that a saved program goes on exactly as it
+    would have. A step changes tensors in place and reads none back, which a captured graph needs.
+
+    With several devices each process draws its own batches, and an epoch has as many steps as
+    they need together to see the data once.
+    """
+
+    optimizer: torch.optim.Optimizer
+
+    def __init__(
+        self,
+        data: Mapping[str, Tensor],
+        config: TrainingConfig,
+        *,
+        run_data: Mapping[str, Tensor],
+        runs: int | None,
+        schedules: Mapping[str, Schedule] | None,
+        devices: Devices | None,
+        seed: int | None,
+    ) -> None:
+        self.config = config
+        self.devices = devices or Devices()
+        self.device = self.devices.device
+        self.schedules = dict(schedules or {})
+        self.width = runs or 1
+        """How many runs this program trains at once."""
+        self._shape = () if runs is None else (runs,)
+        self.data = {name: self.adapt(x) for name, x in data.items()}
+        self.run_data = {name: self.adapt(x) for name, x in run_data.items()}
+        self.examples = _count_examples(self.data, self.run_data, self.width)
+        self.batch_size = min(config.batch_size, self.examples)
+        batches = self.examples / (self.batch_size * self.devices.count)
+        rounded = math.floor(batches) if config.drop_last else math.ceil(batches)
+        self.steps_per_epoch = max(1, rounded)
+        self.seed = self.devices.seed(config.seed if seed is None else seed)
+        self.generator = torch.Generator(self.device).manual_seed(self.seed)
+        # Steps since the start, and since the start of the epoch.
+        self._counters = torch.zeros(2, dtype=torch.int64, device=self.device)
+        self.step_count, self._cursor = self._counters[0], self._counters[1:]
+        self.order = torch.zeros(
+            (self.steps_per_epoch, *self._shape, self.batch_size),
+            dtype=torch.int64,
+            device=self.device,
+        )
+        # The terms of every step of the epoch; made when the first step tells which they are.
+        self._terms: list[str] = []
+        self._history: Tensor | None = None
+        self._read = 0
+
+    def adapt(self, tensor: Tensor) -> Tensor:
+        """The tensor on the device; floats in float64 where the precision asks for it."""
+        double = self.config.precision == "64-true" and tensor.is_floating_point()
+        return tensor.to(self.device, torch.float64 if double else tensor.dtype)
+
+    def adapt_model(self, model: nn.Module) -> nn.Module:
+        model = model.to(self.device)
+        return model.double() if self.config.precision == "64-true" else model
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """The model's parameters and buffers, or those of all models."""
+
+    @abstractmethod
+    def model_state(self, run: int = 0) -> dict[str, Tensor]:
+        """The parameters and buffers of one run, as its model's ``state_dict`` has them."""
+
+    @abstractmethod
+    def _differentiate(self, batch: Batch, schedule: Mapping[str, Tensor]) -> Terms:
+        """Give every trained parameter its gradient."""
+
+    @abstractmethod
+    def _clip(self, limit: float) -> None:
+        """Shorten each run's gradient to a norm of at most ``limit``."""
+
+    def seed_noise(self) -> None:
+        """Seed the device's own generator, which dropout and its like draw from."""
+        torch.manual_seed(self.seed)
+
+    def shuffle(self) -> None:
+        """Start an epoch: a new permutation of the examples, for each run its own.
+
+        Where the last batch would be short, it is filled up from the start of the permutation.
+        """
+        needed = self.steps_per_epoch * self.batch_size
+        for run in range(self.width):
+            order = torch.randperm(self.examples, device=self.device, generator=self.generator)
+            rows = order.repeat(2)[:needed].reshape(self.steps_per_epoch, self.batch_size)
+            self.order.view(self.steps_per_epoch, self.width, self.batch_size)[:, run] = rows
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Go back to the first batch of the epoch."""
+        self._cursor.zero_()
+        self._read = 0
+
+    def set_learning_rate(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def schedule_values(self) -> dict[str, Tensor]:
+        return {name: schedule.value(self.step_count) for name, schedule in self.schedules.items()}
+
+    def batch(self) -> Batch:
+        """The next examples: (B, ...), or (S, B, ...) for stacked runs."""
+        index = self.order.index_select(0, self._cursor).squeeze(0)
+        batch = {
+            name: x.index_select(0, index.flatten()).unflatten(0, index.shape)
+            for name, x in self.data.items()
+        }
+        if self.run_data:
+            runs = torch.arange(self.width, device=self.device).unsqueeze(1)
+            batch |= {name: x[runs, index] for name, x in self.run_data.items()}
+        return batch
+
+    def step(self) -> None:
+        """Draw a batch, follow the gradient, count."""
+        terms = self._differentiate(self.batch(), self.schedule_values())
+        if self.config.gradient_clip is not None:
+            self._clip(self.config.gradient_clip)
+        self.optimizer.step()
+        self._record(terms)
+        self._counters.add_(1)
+
+    def _record(self, terms: Terms) -> None:
+        if self._history is None:
+            self._terms = ["loss", *sorted(name for name in terms if name != "loss")]
+        values = torch.stack([terms[name].detach() for name in self._terms])
+        if self._history is None:
+            self._history = values.new_zeros(self.steps_per_epoch, *values.shape)
+        self._history.index_copy_(0, self._cursor, values.unsqueeze(0))
+
+    def readings(self) -> Readings:
+        """The terms of all steps of this epoch since they were last read.
+
+        Reading waits for the device, so it is not done at every step.
+        """
+        start, self._read = self._read, int(self._cursor)
+        if self._history is None or start == self._read:
+            return Readings(self._terms, torch.zeros(0, len(self._terms), self.width))
+        # A copy, because the next epoch overwrites the history.
+        values = self._history[start : self._read].to(torch.float64, copy=True)
+        values = self.devices.mean(values)
+        return Readings(self._terms, values.reshape(len(values), len(self._terms), -1).cpu())
+
+    def state(self) -> dict[str, Any]:
+        """All that the next step depends on; all processes ask for it together."""
+        own = {
+            "generator": self.generator.get_state(),
+            "noise": _device_noise(self.device),
+            # Processes exchange this; each knows its own device only.
+            "order": self.order.cpu(),
+        }
+        return {
+            "model": {name: x.detach() for name, x in self.tensors().items()},
+            "optimizer": self.optimizer.state_dict()["state"],
+            "counters": self._counters,
+            "ranks": self.devices.gather(own),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned; the learning rate is the loop's to set.
+
+        Tensors keep their place in memory, by which a captured graph knows them.
+        """
+        if len(state["ranks"]) != self.devices.count:
+            raise RunError(
+                f"The run was begun on {len(state['ranks'])} devices and can only go on on as "
+                f"many, but there are {self.devices.count}."
+            )
+        with torch.no_grad():
+            for name, tensor in self.tensors().items():
+                tensor.copy_(state["model"][name])
+        self._load_moments(state["optimizer"])
+        own = state["ranks"][self.devices.rank]
+        self.generator.set_state(own["generator"].cpu())
+        _set_device_noise(self.device, own["noise"].cpu())
+        self.order.copy_(own["order"])
+        self._counters.copy_(state["counters"])
+        self._read = int(self._cursor)
+
+    def _load_moments(self, saved: Mapping[int, Mapping[str, Any]]) -> None:
+        state = self.optimizer.state_dict()
+        if not state["state"]:
+            self.optimizer.load_state_dict({**state, "state": dict(saved)})
+            return
+        for parameter, moments in state["state"].items():
+            for name, value in moments.items():
+                if isinstance(value, Tensor):
+                    # What was not there yet starts at zero.
+                    value.copy_(saved.get(parameter, {}).get(name, torch.zeros(())))
+
+
+@final
+class Program(BaseProgram):
+    """One model in training.
+
+    Arguments:
+        model: The model; parameters that need no gradient stay as they are.
+        objective: What is minimised.
+        data: Tensors of examples, all of one length.
+        config: How it is trained.
+        schedules: Numbers that change with the step, by the name the objective knows them by.
+        augment: What is done to a batch before the objective sees it.
+        devices: Where; by default the CPU.
+        seed: Settles batches and noise, instead of the configuration's.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        data: Mapping[str, Tensor],
+        config: TrainingConfig,
+        *,
+        schedules: Mapping[str, Schedule] | None = None,
+        augment: Augmentation | None = None,
+        devices: Devices | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            data, config, run_data={}, runs=None, schedules=schedules, devices=devices, seed=seed
+        )
+        self.model = self.adapt_model(model)
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = make_optimizer(self.parameters, config, self.device)
+        evaluated = Evaluated(self.model, objective, augment, self.generator)
+        self._evaluate = self.devices.share(evaluated)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return dict(self.model.state_dict())
+
+    def model_state(self, run: int = 0) -> dict[str, Tensor]:
+        return self.tensors()
+
+    def _differentiate(self, batch: Batch, schedule: Mapping[str, Tensor]) -> Terms:
+        self.optimizer.zero_grad()
+        with self.devices.precision():
+            terms: Terms = self._evaluate(batch, schedule)
+        self.devices.backward(terms["loss"])
+        return terms
+
+    def _clip(self, limit: float) -> None:
+        nn.utils.clip_grad_norm_(self.parameters, limit)
+
+
+def _count_examples(data: Mapping[str, Tensor], run_data: Mapping[str, Tensor], width: int) -> int:
+    for name, x in run_data.items():
+        if x.dim() < 2 or len(x) != width:
+            raise ValueError(
+                f"run_data[{name!r}] must have a leading axis of {width}, one entry a run, but "
+                f"got the shape {tuple(x.shape)}."
+            )
+    lengths = {name: len(x) for name, x in data.items()}
+    lengths |= {name: x.shape[1] for name, x in run_data.items()}
+    if len(set(lengths.values())) != 1 or 0 in lengths.values():
+        raise ValueError(
+            f"data must hold tensors of one length that is not 0, but got the lengths {lengths}."
+        )
+    return next(iter(lengths.values()))
+
+
+def _device_noise(device: torch.device) -> Tensor:
+    if device.type == "cuda":
+        return torch.cuda.get_rng_state(device)
+    return torch.get_rng_state()
+
+
+def _set_device_noise(device: torch.device, state: Tensor) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)

@@ -1,0 +1,406 @@
+"""A run is a folder: its configuration, its metrics line by line, its checkpoints, its result."""
+
+import errno
+import fcntl
+import functools
+import json
+import math
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final, Literal, Self, TypeAlias, final
+
+import torch
+
+from drpm.training.checkpoint import last_good, write_atomic
+from drpm.training.errors import RunError, reason
+
+Status: TypeAlias = Literal["new", "cut off", "finished"]
+
+CONFIG: Final = "config.toml"
+METRICS: Final = "metrics.jsonl"
+RESULT: Final = "result.json"
+CHECKPOINTS: Final = "checkpoint"
+MODEL: Final = "model"
+FIGURES: Final = "figures"
+EVENTS: Final = "events"
+LOCK: Final = ".lock"
+
+# What starting over removes, the result first: a half-removed run must not look finished. The
+# configuration is not among them, because the new one takes its place in one rename.
+_CONTENTS: Final = (RESULT, MODEL, CHECKPOINTS, METRICS, FIGURES, EVENTS)
+
+
+@final
+class RunFolder:
+    """The folder of one run; use :meth:`create` or :meth:`open`.
+
+    Whoever writes holds :meth:`lock`; reading needs none.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     run = RunFolder.create(Path(folder) / "first", "seed = 3\\n")
+        ...     with run.lock():
+        ...         run.log({"step": 1, "loss": 0.5})
+        ...         run.finish({"accuracy": 0.9})
+        ...     run.status, run.result()["seed"]
+        ('finished', 3)
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._since = time.monotonic()
+        self._before: float | None = None
+        self._mended = False
+
+    @classmethod
+    def create(cls, path: Path | str, config_text: str, *, overwrite: bool = False) -> Self:
+        """A new run in a new or empty folder.
+
+        Arguments:
+            path: The folder; made, with its parents, where it is missing.
+            config_text: Everything that is needed to run it again, as TOML.
+            overwrite: Whether a run that lies there is removed first. A folder that holds
+                anything else than a run is never touched.
+        """
+        run = cls(Path(path))
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+            with run.lock():
+                run._make_room(overwrite)
+                run.write_atomic(CONFIG, config_text)
+        except OSError as error:
+            raise RunError(
+                f"The run folder {path} cannot be made, because {reason(error)}."
+            ) from error
+        return run
+
+    @classmethod
+    def open(cls, path: Path | str) -> Self:
+        """The run that lies in a folder."""
+        run = cls(Path(path))
+        if not run.config_path.is_file():
+            raise RunError(f"The folder {path} holds no run: {CONFIG} is missing.")
+        return run
+
+    @property
+    def config_path(self) -> Path:
+        return self.path / CONFIG
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / METRICS
+
+    @property
+    def result_path(self) -> Path:
+        return self.path / RESULT
+
+    @property
+    def checkpoint_dir(self) -> Path:
+        return self.path / CHECKPOINTS
+
+    @property
+    def model_dir(self) -> Path:
+        return self.path / MODEL
+
+    @property
+    def figures_dir(self) -> Path:
+        return self.path / FIGURES
+
+    @property
+    def events_dir(self) -> Path:
+        """For TensorBoard."""
+        return self.path / EVENTS
+
+    @property
+    def status(self) -> Status:
+        """Whether the run has a result, has left traces, or has done nothing yet."""
+        with suppress(OSError, ValueError):
+            self.result()
+            return "finished"
+        traces = self.metrics_path.exists() or self.checkpoint_dir.exists()
+        return "cut off" if traces else "new"
+
+    @property
+    def wall_time(self) -> float:
+        """Seconds spent on this run so far, those before it was cut off included."""
+        if self._before is None:
+            times = [record["wall_time"] for record in self.metrics() if "wall_time" in record]
+            self._before = float(times[-1]) if times else 0.0
+        return self._before + time.monotonic() - self._since
+
+    def config_text(self) -> str:
+        return self.config_path.read_text(encoding="utf-8")
+
+    def result(self) -> dict[str, Any]:
+        """What :meth:`finish` wrote."""
+        content: dict[str, Any] = json.loads(self.result_path.read_bytes())
+        return content
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All records, in order, without a last line that a kill cut short."""
+        try:
+            lines = self.metrics_path.read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        return [record for line in lines if (record := _parse(line)) is not None]
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Be the only one who writes this run, from here to the end of the block.
+
+        The operating system gives the lock back when the process ends, however it ends, so a
+        dead process never stands in the way.
+        """
+        try:
+            descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise RunError(
+                f"The run folder {self.path} cannot be written, because {reason(error)}."
+            ) from error
+        try:
+            self._take(descriptor)
+            self._since, self._before, self._mended = time.monotonic(), None, False
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _take(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            # Some cluster file systems know no locks; a run there goes without.
+            if error.errno in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
+                return
+            owner = os.read(descriptor, 1000).decode(errors="replace").strip()
+            raise RunError(
+                f"The run folder {self.path} is in use by {owner or 'another process'}; "
+                "wait until it ends, or choose another folder."
+            ) from None
+        # Only for the sentence above, so a full disk may keep it from being written.
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        # With nobody else writing, temporary files can only be leftovers.
+        for leftover in self.path.glob(".*.tmp"):
+            with suppress(OSError):
+                leftover.unlink()
+
+    def _make_room(self, overwrite: bool) -> None:
+        if self.config_path.exists():
+            if not overwrite:
+                raise RunError(
+                    f"The folder {self.path} holds a run already ({self.status}); "
+                    "resume it, overwrite it, or choose another folder."
+                )
+            for name in _CONTENTS:
+                entry = self.path / name
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink(missing_ok=True)
+        elif others := sorted(entry.name for entry in self.path.iterdir() if entry.name != LOCK):
+            raise RunError(
+                f"The folder {self.path} is not empty and holds no run (it has {others[0]}); "
+                "choose another folder."
+            )
+
+    def inside(self, relative: Path | str) -> Path:
+        """The path of a file of this run; one that leads out of the folder is refused."""
+        root = self.path.resolve()
+        try:
+            # Resolved, so that a symbolic link on the way is followed before it is judged.
+            target = (root / relative).resolve()
+        except (OSError, ValueError, RuntimeError):
+            target = root
+        outside = Path(relative).is_absolute() or ".." in Path(relative).parts
+        if outside or target == root or not target.is_relative_to(root):
+            raise RunError(
+                f"A file of the run must lie inside its folder {self.path}, "
+                f"but got the path {str(relative)!r}."
+            )
+        return target
+
+    def write_atomic(self, relative: Path | str, content: bytes | str) -> Path:
+        """Put a file of this run in place as a whole.
+
+        Arguments:
+            relative: Its path from the run folder on; missing folders are made.
+            content: What it is to hold; text is written as UTF-8.
+        """
+        target = self.inside(relative)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(target, content.encode() if isinstance(content, str) else content)
+        except OSError as error:
+            raise self._not_written(str(relative), error) from error
+        return target
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Append one line to the metrics; ``wall_time`` is added to it.
+
+        A number that is not finite becomes null, because JSON has no word for it. What belongs
+        to a step is logged before that step's checkpoint is saved, so that a resumed run neither
+        misses it nor has it twice.
+        """
+        target = self.inside(METRICS)
+        line = json.dumps(_plain({**record, "wall_time": round(self.wall_time, 3)})).encode()
+        size = None
+        try:
+            if not self._mended:
+                self._drop_half_line()
+            with open(target, "ab") as file:
+                size = file.tell()
+                file.write(line + b"\n")
+        except OSError as error:
+            if size is not None:
+                with suppress(OSError):
+                    os.truncate(target, size)
+            raise self._not_written(METRICS, error) from error
+
+    def truncate_metrics(self, step: int) -> None:
+        """Go back to a checkpoint: drop the metrics from the first later step on.
+
+        Arguments:
+            step: The checkpoint's step.
+        """
+        # The time that went into the lost steps was spent all the same.
+        _ = self.wall_time
+        try:
+            lines = self.metrics_path.read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            return
+        kept = []
+        for line in lines:
+            record = _parse(line)
+            if record is None:
+                continue
+            at = record.get("step")
+            if isinstance(at, int | float) and at > step:
+                break
+            kept.append(line)
+        if kept != lines:
+            self.write_atomic(METRICS, b"".join(kept))
+
+    def finish(
+        self,
+        metrics: Mapping[str, Any],
+        *,
+        seed: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Write the result, which is what makes a run finished.
+
+        Arguments:
+            metrics: The final numbers.
+            seed: The seed; where none is given, ``seed`` or ``training.seed`` of the
+                configuration.
+            device: What the run was computed on.
+        """
+        result = {
+            "metrics": _plain(dict(metrics)),
+            "seed": self._configured_seed() if seed is None else seed,
+            "versions": versions(),
+            "device": describe_device(device),
+            "wall_time": round(self.wall_time, 3),
+            "git_revision": git_revision(),
+        }
+        self.write_atomic(RESULT, json.dumps(result, indent=2) + "\n")
+
+    def _configured_seed(self) -> int | None:
+        try:
+            config = tomllib.loads(self.config_text())
+        except (OSError, ValueError):
+            return None
+        seed = config.get("seed", config.get("training", {}).get("seed"))
+        return seed if isinstance(seed, int) else None
+
+    def _drop_half_line(self) -> None:
+        """Remove what a kill left of a last line, so that the next one starts afresh."""
+        if self.metrics_path.exists():
+            content = self.metrics_path.read_bytes()
+            if not content.endswith(b"\n"):
+                os.truncate(self.metrics_path, content.rfind(b"\n") + 1)
+        self._mended = True
+
+    def _not_written(self, name: str, error: OSError) -> RunError:
+        return RunError(
+            f"The file {name} of the run {self.path} was not written, because {reason(error)}; "
+            f"{last_good(self.checkpoint_dir)}."
+        )
+
+
+def versions() -> dict[str, str]:
+    """The versions that a result depends on."""
+    import drpm
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "drpm": drpm.__version__,
+        "numpy": metadata.version("numpy"),
+    }
+
+
+def describe_device(device: torch.device | str) -> str:
+    """The device as torch spells it, with the card's name where there is one."""
+    device = torch.device(device)
+    if device.type == "cuda" and torch.cuda.is_available():
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return str(device)
+
+
+@functools.cache
+def git_revision(folder: Path = Path(__file__).parents[1]) -> str | None:
+    """The commit that this code comes from, marked where it was changed since, or None.
+
+    None is also the answer where the code only lies inside some repository, as in a virtual
+    environment, without belonging to it.
+    """
+
+    def git(*arguments: str) -> str:
+        # Without optional locks: asking must not disturb a commit in progress.
+        command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        return answer.stdout.strip()
+
+    try:
+        if not git("ls-files", "--", "."):
+            return None
+        changed = bool(git("status", "--porcelain", "--", "."))
+        return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """One record, or None for a line that was cut short or damaged."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold: tensors and arrays as numbers and lists, no NaN and no infinity."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

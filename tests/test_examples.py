@@ -1,0 +1,167 @@
+"""The examples, run as a reader would: from the command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drpm.training.runs import RunFolder
+
+ROOT = Path(__file__).parents[1]
+DIGITS = str(ROOT / "examples" / "digits.py")
+
+# Sums depend on how many threads share them, so "bit for bit" holds for equal numbers.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+EPOCHS, STEPS = 5, 110
+# Saved so often that kills fall into saves, between them and before the first.
+SETTINGS = [
+    f"--set=training.epochs={EPOCHS}",
+    "--set=training.checkpoint_steps=3",
+    "--set=training.log_every=1",
+]
+
+
+def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        cwd=ROOT,
+        timeout=120,
+        **options,
+    )
+
+
+def killing(*arguments: str) -> dict[str, int]:
+    done = command("-m", "tests.training.killing", *arguments)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def weights(run: RunFolder) -> bytes:
+    (file,) = run.model_dir.glob("*.safetensors")
+    return file.read_bytes()
+
+
+def records(run: RunFolder) -> list[dict[str, Any]]:
+    """All that was logged, but for the time it took."""
+    return [{k: v for k, v in record.items() if k != "wall_time"} for record in run.metrics()]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    folder = tmp_path_factory.mktemp("digits") / "whole"
+    done = command(DIGITS, "--out", str(folder), *SETTINGS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("accuracy 0.9")
+    return RunFolder.open(folder)
+
+
+def test_the_run_is_complete(undisturbed: RunFolder) -> None:
+    assert undisturbed.status == "finished"
+    assert [record["step"] for record in undisturbed.metrics()] == list(range(1, STEPS + 1))
+    assert undisturbed.result()["metrics"]["accuracy"] > 0.9
+
+
+# Ten kills at moments that fall anywhere; thirty right before some operation on some file.
+@pytest.mark.parametrize(("how", "kills"), [("moments", 10), ("operations", 30)])
+def test_killed_and_resumed_bit_for_bit(
+    undisturbed: RunFolder, tmp_path: Path, how: str, kills: int
+) -> None:
+    folder = tmp_path / "killed"
+    answer = killing(how, str(folder), str(kills), "0", str(STEPS), *SETTINGS)
+    assert answer == {"kills": kills, "exit": 0}
+    run = RunFolder.open(folder)
+    assert weights(run) == weights(undisturbed)
+    assert records(run) == records(undisturbed)
+    assert run.result()["metrics"] == undisturbed.result()["metrics"]
+    # Nothing half-written is left behind.
+    names = {path.name for path in folder.rglob("*")}
+    assert not [name for name in names if name.endswith(".tmp")]
+    assert len(list(run.checkpoint_dir.glob("step-*"))) == 2
+
+
+def test_a_finished_run_says_so(undisturbed: RunFolder) -> None:
+    before = undisturbed.result_path.read_bytes()
+    done = command(DIGITS, "--out", str(undisturbed.path), *SETTINGS)
+    assert done.returncode == 0
+    assert "is finished: accuracy 0.9" in done.stdout
+    assert undisturbed.result_path.read_bytes() == before
+
+
+# A fresh process in which unpickling anything at all is an error.
+WITHOUT_PICKLE = f"""
+import pickle, runpy, sys, torch
+import drpm.data, sklearn.datasets
+def refuse(*arguments, **options):
+    raise AssertionError("something was unpickled")
+pickle.load = pickle.loads = pickle.Unpickler = torch.load = refuse
+sys.argv = [{DIGITS!r}, "--evaluate", sys.argv[1]]
+runpy.run_path({DIGITS!r}, run_name="__main__")
+"""
+
+
+def test_the_model_loads_in_a_fresh_process(undisturbed: RunFolder) -> None:
+    done = command("-c", WITHOUT_PICKLE, str(undisturbed.path))
+    assert done.returncode == 0, done.stderr
+    expected = undisturbed.result()["metrics"]["accuracy"]
+    assert done.stdout == f"accuracy {expected:.4f}\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_ends(tmp_path: Path, number: int, code: int) -> None:
+    folder = tmp_path / "run"
+    settings = ["--set=training.epochs=10000", "--set=training.log_every=1"]
+    process = subprocess.Popen(
+        [sys.executable, DIGITS, "--out", str(folder), *settings],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    metrics = folder / "metrics.jsonl"
+    deadline = time.monotonic() + 100
+    while not metrics.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, complaints = process.communicate(timeout=60)
+    assert process.returncode == code, complaints
+    assert "and saved; run the same command again to go on" in complaints
+    assert "Traceback" not in complaints
+    run = RunFolder.open(folder)
+    assert run.status == "cut off"
+    last = run.metrics()[-1]["step"]
+    assert (run.checkpoint_dir / "latest").read_text().startswith(f"step-{last:06d}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--set=training.epoch=3"], "did you mean training.epochs?"),
+        (["--set=training.epochs=-1"], "training.epochs must be at least 0, but got -1"),
+        (["--set=training.device=cuda:99"], "device must be one"),
+    ],
+)
+def test_bad_settings(tmp_path: Path, capsys: Any, arguments: list[str], complaint: str) -> None:
+    from examples import digits
+
+    assert digits.main(["--out", str(tmp_path / "run"), *arguments]) == 1
+    assert complaint in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_settings_in_the_same_folder(undisturbed: RunFolder, capsys: Any) -> None:
+    from examples import digits
+
+    assert digits.main(["--out", str(undisturbed.path), "--set=hidden=3"]) == 1
+    assert "has other settings" in capsys.readouterr().err
+    assert digits.main(["--evaluate", str(undisturbed.path / "nothing")]) == 1
+    assert "holds no run" in capsys.readouterr().err

@@ -1,0 +1,39 @@
+"""The loop's benchmark runs, and trains what it says; nothing here asserts a time."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import loop
+
+
+def test_the_benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
+    monkeypatch.setattr(loop, "BATCH_SIZE", 2)
+    monkeypatch.setattr(loop, "REPEATS", 1)
+    file = tmp_path / "figures" / "loop.json"
+    loop.main(["--device", "cpu", "--steps", "1", "--out", str(file)])
+    figures = json.loads(file.read_text())["steps"]
+    assert [entry["model"] for entry in figures] == list(loop.SUBJECTS)
+    assert all(entry["alone"] > 0 for entry in figures)
+    assert [entry["ratio"] is None for entry in figures] == [True, False, False]
+    shown = capsys.readouterr().out
+    assert "multitask LeNet" in shown
+    assert '"clustering VAE"' in shown
+
+
+@pytest.mark.parametrize("name", list(loop.SUBJECTS))
+def test_its_models_learn(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(loop, "BATCH_SIZE", 4)
+    for runs in (None, 2):
+        program = loop.make_program(loop.SUBJECTS[name], runs, "cpu", 1)
+        program.set_learning_rate(1e-3)
+        values = []
+        for _ in range(8):
+            program.shuffle()
+            program.step()
+            values.append(program.readings().values[0, 0])
+        assert all(value.isfinite().all() for value in values)
+        # The empty model is at its minimum from the start.
+        assert (values[-1] < values[0]).all() or name == "empty model"

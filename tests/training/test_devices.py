@@ -1,0 +1,168 @@
+"""Devices, precision, and several processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from drpm.training.config import TrainingConfig
+from drpm.training.devices import Devices, connect
+from drpm.training.errors import ConfigError
+from drpm.training.program import Program
+from drpm.training.runs import RunFolder
+from drpm.training.stacking import StackedProgram
+from tests.training.toys import make_model, points, settings, squares, steps_of, take_steps
+
+ROOT = Path(__file__).parents[2]
+
+
+def no_cards(monkeypatch: pytest.MonkeyPatch, count: int = 0) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+
+
+def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_cards(monkeypatch)
+    assert connect(TrainingConfig()).device == torch.device("cpu")
+    no_cards(monkeypatch, 2)
+    assert connect(TrainingConfig()).device == torch.device("cuda:0")
+    assert connect(TrainingConfig(device="cuda:1")).device == torch.device("cuda:1")
+    assert connect(TrainingConfig(device="cpu")).device == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("cards", "wanted", "complaint"),
+    [
+        (0, {"device": "cuda"}, "device must be one that this machine has, but got 'cuda'"),
+        (2, {"device": "cuda:2"}, "one of the 2 GPUs of this machine, but got 'cuda:2'"),
+        (2, {"device": "cuda:1", "devices": 2}, "leave the choice open where devices is 2"),
+        (2, {"device": "cuda", "devices": 3}, "devices must be at most 2, the GPUs here"),
+    ],
+)
+def test_what_a_machine_lacks(
+    monkeypatch: pytest.MonkeyPatch, cards: int, wanted: dict[str, Any], complaint: str
+) -> None:
+    no_cards(monkeypatch, cards)
+    with pytest.raises(ConfigError, match=complaint):
+        connect(TrainingConfig(**wanted))
+
+
+def test_one_device_needs_no_fabric() -> None:
+    code = (
+        "import sys; from drpm.training.devices import connect; "
+        "from drpm.training.config import TrainingConfig; connect(TrainingConfig(device='cpu')); "
+        "sys.exit('lightning' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class FakeFabric:
+    """What would be asked of Fabric."""
+
+    made: dict[str, Any]
+    global_rank, world_size, device = 3, 4, torch.device("cpu")
+
+    def __init__(self, **options: Any) -> None:
+        FakeFabric.made = {**options, "launched": False}
+
+    def launch(self) -> None:
+        FakeFabric.made["launched"] = True
+
+
+@pytest.mark.parametrize(
+    ("environment", "devices", "asked"),
+    [
+        ({}, 2, {"devices": 2, "num_nodes": 1}),
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, 1, {"devices": 2, "num_nodes": 2}),
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}, 4, {"devices": 4, "num_nodes": 1}),
+    ],
+)
+def test_what_is_asked_of_fabric(
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    devices: int,
+    asked: dict[str, int],
+) -> None:
+    """Processes that torchrun has started are counted, not started again."""
+    fabric = pytest.importorskip("lightning.fabric")
+    monkeypatch.setattr(fabric, "Fabric", FakeFabric)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    connected = connect(TrainingConfig(device="cpu", devices=devices))
+    assert (connected.rank, connected.count, connected.is_first) == (3, 4, False)
+    common = {"accelerator": "cpu", "strategy": "ddp", "precision": "32-true", "launched": True}
+    assert FakeFabric.made == common | asked
+
+
+def test_ranks_of_neighbouring_seeds_differ() -> None:
+    def seed_of(rank: int, seed: int) -> int:
+        devices = Devices()
+        devices.rank = rank
+        return devices.seed(seed)
+
+    assert len({seed_of(rank, seed) for rank in range(8) for seed in range(1000)}) == 8000
+    assert seed_of(0, 5) == 5
+
+
+@pytest.mark.filterwarnings("ignore:.*:FutureWarning")
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("precision", ["bf16-mixed", "64-true"])
+def test_precision(precision: Any, stacked: bool) -> None:
+    config = settings(precision=precision, device="cpu")
+    types = []
+
+    def objective(model: Any, batch: Any, *others: Any) -> dict[str, torch.Tensor]:
+        types.append(model(batch["x"]).dtype)
+        return squares(model, batch, *others)
+
+    def make(objective: Any, config: TrainingConfig) -> Program | StackedProgram:
+        devices = connect(config)
+        if stacked:
+            models = [make_model(0), make_model(1)]
+            return StackedProgram(models, objective, points(), config, devices=devices)
+        return Program(make_model(), objective, points(), config, devices=devices)
+
+    program = make(objective, config)
+    values = take_steps(program, 15)
+    expected = torch.bfloat16 if precision == "bf16-mixed" else torch.float64
+    assert set(types) == {expected}
+    kept = torch.float64 if precision == "64-true" else torch.float32
+    assert {x.dtype for x in program.tensors().values()} == {kept}
+    tolerance = 5e-2 if precision == "bf16-mixed" else 1e-4
+    reference = take_steps(make(squares, settings(device="cpu")), 15)
+    torch.testing.assert_close(values, reference, rtol=tolerance, atol=tolerance)
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    """Gradients are averaged, batches differ, either can be stopped, and all resumes."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.training.two_ranks", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"rank-{n}.json").read_text()) for n in (0, 1))
+    assert [(found["rank"], found["count"]) for found in (first, second)] == [(0, 2), (1, 2)]
+    assert first["gradient"]
+    assert second["gradient"]
+    assert first["batches"] != second["batches"]
+    # Forty examples in batches of four for each of two: five steps.
+    assert len(first["batches"]) == 5
+    assert first["parameters"] == second["parameters"]
+    assert first["outcome"] == second["outcome"] == [{"a": 1.0}]
+    for found in (first, second):
+        assert (found["exit_code"], found["stopped_after"]) == (143, 7)
+        assert found["resumed"]
+        assert "was not a finite number at step 1;" in found["complaint"]
+        assert "begun on 2 devices" in found["other_count"]
+    for name in ("whole", "cut"):
+        assert steps_of(RunFolder.open(tmp_path / name)) == list(range(1, 21))

@@ -1,0 +1,254 @@
+"""One run's step: batches, optimisers, schedules, clipping and state."""
+
+from collections.abc import Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from drpm.training.checkpoint import load_latest, save_state
+from drpm.training.program import Batch, Program
+from drpm.training.schedules import ConstantSchedule, LinearSchedule
+from tests.training.toys import (
+    EXAMPLES,
+    copied,
+    losses,
+    make_model,
+    make_program,
+    noisy_squares,
+    points,
+    same,
+    settings,
+    squares,
+    take_steps,
+)
+
+
+def epoch_of_batches(program: Program) -> list[list[int]]:
+    program.shuffle()
+    found = []
+    for _ in range(program.steps_per_epoch):
+        found.append(program.batch()["index"].tolist())
+        program.step()
+    return found
+
+
+def test_an_epoch_shows_every_example_once() -> None:
+    program = make_program(batch_size=8)
+    first, second = epoch_of_batches(program), epoch_of_batches(program)
+    assert sorted(chain(*first)) == list(range(EXAMPLES))
+    assert sorted(chain(*second)) == list(range(EXAMPLES))
+    assert first != second
+
+
+def test_batch_entries_belong_together() -> None:
+    program = make_program()
+    program.shuffle()
+    batch, data = program.batch(), points()
+    torch.testing.assert_close(batch["x"], data["x"][batch["index"]])
+    torch.testing.assert_close(batch["y"], data["y"][batch["index"]])
+
+
+def test_dropping_the_last_batch() -> None:
+    batches = epoch_of_batches(make_program(batch_size=12, drop_last=True))
+    assert [len(batch) for batch in batches] == [12, 12, 12]
+    assert len(set(chain(*batches))) == 36
+
+
+def test_filling_the_last_batch() -> None:
+    batches = epoch_of_batches(make_program(batch_size=12, drop_last=False))
+    # All batches have one shape, which a captured graph needs.
+    assert [len(batch) for batch in batches] == [12, 12, 12, 12]
+    assert set(chain(*batches)) == set(range(EXAMPLES))
+    assert batches[3][4:] == batches[0][:8]
+
+
+def test_a_batch_larger_than_the_data_is_the_data() -> None:
+    for drop_last in (True, False):
+        program = make_program(batch_size=1000, drop_last=drop_last)
+        assert [sorted(batch) for batch in epoch_of_batches(program)] == [list(range(EXAMPLES))]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({}, "one length"),
+        ({"x": torch.zeros(0, 3)}, "not 0"),
+        ({"x": torch.zeros(4, 3), "y": torch.zeros(5)}, r"\{'x': 4, 'y': 5\}"),
+    ],
+)
+def test_unusable_data_is_refused(data: dict[str, Tensor], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Program(make_model(), squares, data, settings())
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_steps_equal_a_loop_written_by_hand(optimizer: Any, clip: float | None) -> None:
+    config = settings(optimizer=optimizer, weight_decay=0.1, betas=(0.8, 0.9), gradient_clip=clip)
+    program = Program(make_model(), squares, points(), config)
+    model = make_model()
+    by_hand = {
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.8, weight_decay=0.1),
+        "adam": lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.8, 0.9), weight_decay=0.1),
+        "adamw": lambda p: torch.optim.AdamW(p, lr=0.05, betas=(0.8, 0.9), weight_decay=0.1),
+    }[optimizer](model.parameters())
+    program.shuffle()
+    for _ in range(5):
+        batch = program.batch()
+        program.step()
+        by_hand.zero_grad()
+        (model(batch["x"]) - batch["y"]).square().mean().backward()
+        if clip is not None:
+            assert nn.utils.clip_grad_norm_(model.parameters(), clip) > clip
+        by_hand.step()
+    for found, expected in zip(program.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+def test_training_lowers_the_loss() -> None:
+    values = losses(make_program(squares), 100)
+    assert values[-1] < 0.1 * values[0]
+
+
+def test_frozen_parameters_and_buffers_stay() -> None:
+    model = make_model()
+    model[0].requires_grad_(False)
+    model.register_buffer("constant", torch.ones(2))
+    before = copied(model.state_dict())
+    program = Program(model, squares, points(), settings(weight_decay=0.5, optimizer="adamw"))
+    take_steps(program, 5)
+    after = program.model_state()
+    assert all(torch.equal(before[name], after[name]) for name in ("0.weight", "0.bias"))
+    assert torch.equal(after["constant"], torch.ones(2))
+    assert not torch.equal(before["2.weight"], after["2.weight"])
+
+
+def test_an_unused_parameter_stays() -> None:
+    model = make_model()
+    model.register_parameter("spare", nn.Parameter(torch.ones(2)))
+    program = Program(model, squares, points(), settings(weight_decay=0.5))
+    take_steps(program, 3)
+    assert torch.equal(program.model_state()["spare"], torch.ones(2))
+
+
+def test_schedules_reach_the_objective() -> None:
+    seen: list[tuple[float, float]] = []
+
+    def objective(
+        model: nn.Module, batch: Batch, schedule: Mapping[str, Tensor], generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        seen.append((schedule["temperature"].item(), schedule["beta"].item()))
+        return squares(model, batch, schedule, generator)
+
+    schedules = {"temperature": LinearSchedule(1.0, 0.0, 4), "beta": ConstantSchedule(2.0)}
+    program = Program(make_model(), objective, points(), settings(), schedules=schedules)
+    take_steps(program, 6)
+    assert [t for t, _ in seen] == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+    assert {beta for _, beta in seen} == {2.0}
+
+
+def test_augmentation_comes_before_the_objective() -> None:
+    def shift(batch: Batch, generator: torch.Generator) -> Batch:
+        count = (len(batch["x"]), 1)
+        return {**batch, "x": batch["x"] + torch.rand(count, generator=generator) + 100}
+
+    lowest = []
+
+    def objective(
+        model: nn.Module, batch: Batch, schedule: Mapping[str, Tensor], generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        lowest.append(batch["x"].min())
+        return squares(model, batch, schedule, generator)
+
+    program = Program(make_model(), objective, points(), settings(), augment=shift)
+    take_steps(program, 3)
+    assert min(lowest) > 90
+    assert points()["x"].max() < 90
+
+
+def test_the_learning_rate_can_change() -> None:
+    program = make_program(squares)
+    take_steps(program, 1)
+    program.set_learning_rate(0.0)
+    before = copied(program.model_state())
+    program.step()
+    assert same(before, program.model_state())
+
+
+def test_seeds_settle_batches_and_noise() -> None:
+    assert losses(make_program(), 12) == losses(make_program(), 12)
+    assert losses(make_program(seed=1), 12) != losses(make_program(seed=2), 12)
+    given = Program(make_model(), noisy_squares, points(), settings(seed=1), seed=2)
+    assert losses(given, 12) == losses(make_program(seed=2), 12)
+
+
+def test_readings_are_each_steps_terms_since_the_last() -> None:
+    program = make_program()
+    expected = take_steps(make_program(), 4)
+    program.shuffle()
+    assert program.readings().values.shape == (0, 0, 1)
+    for _ in range(3):
+        program.step()
+    readings = program.readings()
+    assert readings.names == ["loss", "error", "size"]
+    torch.testing.assert_close(readings.values, expected[:3])
+    program.step()
+    torch.testing.assert_close(program.readings().values, expected[3:])
+    assert len(program.readings().values) == 0
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_a_saved_program_goes_on_bit_for_bit(optimizer: Any, tmp_path: Path) -> None:
+    """In the middle of an epoch, noise and dropout included, through the files."""
+
+    def make() -> Program:
+        model = nn.Sequential(make_model(), nn.Dropout(0.5))
+        return Program(model, noisy_squares, points(), settings(optimizer=optimizer))
+
+    first = make()
+    first.seed_noise()
+    take_steps(first, 8)
+    save_state(tmp_path, first.state(), 8)
+    torch.rand(7)
+    second = make()
+    take_steps(second, 2)
+    saved = load_latest(tmp_path)
+    assert saved is not None
+    ends = []
+    for program in (first, second):
+        # Both programs share the device's own noise, so each starts from the saved one.
+        program.load_state(saved.state)
+        for step in range(9, 18):
+            program.step()
+            if step % program.steps_per_epoch == 4:
+                program.shuffle()
+        ends.append(copied(program.tensors()))
+    assert same(*ends)
+
+
+def test_loading_keeps_tensors_in_place() -> None:
+    program = make_program()
+    state = program.state()
+    take_steps(program, 2)
+    moments = program.optimizer.state_dict()["state"][0]
+    addresses = [x.data_ptr() for x in (*program.tensors().values(), *moments.values())]
+    program.load_state(state)
+    moments = program.optimizer.state_dict()["state"][0]
+    now = [x.data_ptr() for x in (*program.tensors().values(), *moments.values())]
+    assert now == addresses
+    assert all(not value.any() for value in moments.values())
+
+
+def test_double_precision() -> None:
+    program = make_program(precision="64-true")
+    assert {p.dtype for p in program.parameters} == {torch.float64}
+    program.shuffle()
+    batch = program.batch()
+    assert batch["x"].dtype == torch.float64
+    assert batch["index"].dtype == torch.int64
+    program.step()
+    assert program.readings().values.isfinite().all()

@@ -1,0 +1,363 @@
+"""Stacked runs: the same as one run each, and apart from each other."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from drpm import RandomPartition, RelaxedRandomPartition
+from drpm.training.errors import RunError
+from drpm.training.graphs import snapshot
+from drpm.training.loop import train
+from drpm.training.program import BaseProgram, Batch, Program
+from drpm.training.schedules import LinearSchedule
+from drpm.training.stacking import StackedProgram
+from tests.training.toys import (
+    copied,
+    make_model,
+    make_run,
+    noisy_squares,
+    points,
+    same,
+    settings,
+    squares,
+    steps_of,
+    take_steps,
+)
+
+
+def make_stack(count: int = 3, objective: Any = noisy_squares, **changes: Any) -> StackedProgram:
+    models = [make_model(seed) for seed in range(count)]
+    return StackedProgram(models, objective, points(), settings(**changes))
+
+
+def scaled_squares(
+    model: nn.Module, batch: Batch, schedule: Mapping[str, Tensor], generator: torch.Generator
+) -> dict[str, Tensor]:
+    """A loss that depends on a run's own setting."""
+    terms = noisy_squares(model, batch, schedule, generator)
+    return {**terms, "loss": schedule["scale"] * terms["loss"]}
+
+
+def states(program: StackedProgram) -> list[dict[str, Tensor]]:
+    return [copied(program.model_state(run)) for run in range(program.width)]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("objective", [squares, noisy_squares])
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_a_stack_of_one_is_one_run(optimizer: Any, objective: Any, clip: float | None) -> None:
+    config = settings(optimizer=optimizer, gradient_clip=clip, weight_decay=0.01)
+    stack = StackedProgram([make_model()], objective, points(), config)
+    alone = Program(make_model(), objective, points(), config)
+    # Float32 at work, whatever the readings' type is.
+    found, expected = take_steps(stack, 12), take_steps(alone, 12)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(stack.model_state(0), alone.model_state())
+
+
+def test_each_run_of_a_stack_equals_that_run_alone() -> None:
+    """Without noise, and each given the batches that it had in the stack."""
+    stack = make_stack(3, squares, gradient_clip=0.5)
+    alone = [Program(make_model(s), squares, points(), stack.config) for s in range(3)]
+    stack.shuffle()
+    for run, program in enumerate(alone):
+        program.order.copy_(stack.order[:, run])
+    for _ in range(stack.steps_per_epoch):
+        for program in (stack, *alone):
+            program.step()
+    found = stack.readings().values
+    for run, program in enumerate(alone):
+        expected = program.readings().values[:, :, 0]
+        torch.testing.assert_close(found[:, :, run], expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(stack.model_state(run), program.model_state())
+
+
+def test_each_run_has_its_own_batches_and_noise() -> None:
+    # Models that start alike, so that only batches and noise tell them apart.
+    stack = StackedProgram([make_model()] * 2, noisy_squares, points(), settings(batch_size=40))
+    stack.shuffle()
+    index = stack.batch()["index"]
+    assert index.shape == (2, 40)
+    assert not torch.equal(index[0], index[1])
+    assert all(sorted(row) == list(range(40)) for row in index.tolist())
+    stack.step()
+    # A batch of all the data is the same for both, in another order; the noise is not.
+    first, second = stack.readings().values[0, 0].tolist()
+    assert abs(first - second) > 1e-4
+
+
+def test_runs_do_not_influence_each_other() -> None:
+    data = points()
+    x = torch.stack([data.pop("x")] * 3)
+    scale = torch.ones(3)
+
+    def end(x: Tensor, scale: Tensor) -> list[dict[str, Tensor]]:
+        program = StackedProgram(
+            [make_model(seed) for seed in range(3)],
+            scaled_squares,
+            data,
+            settings(gradient_clip=0.5, optimizer="sgd"),
+            run_data={"x": x},
+            settings={"scale": scale},
+        )
+        take_steps(program, 12)
+        return states(program)
+
+    before = end(x, scale)
+    other_x, other_scale = x.clone(), scale.clone()
+    other_x[1] *= 100
+    other_scale[1] = 1e3
+    for after in (end(other_x, scale), end(x, other_scale)):
+        assert same(before[0], after[0])
+        assert same(before[2], after[2])
+        assert not same(before[1], after[1])
+
+
+def test_gradients_are_clipped_run_by_run() -> None:
+    program = StackedProgram(
+        [make_model()] * 2,
+        scaled_squares,
+        points(),
+        settings(gradient_clip=0.01, optimizer="sgd", learning_rate=1.0, betas=(0.0, 0.0)),
+        settings={"scale": torch.tensor([1.0, 1e-6])},
+    )
+    before = states(program)
+    take_steps(program, 1)
+    moved = [
+        torch.cat([(new[name] - old[name]).flatten() for name in old]).norm().item()
+        for old, new in zip(before, states(program), strict=True)
+    ]
+    assert moved[0] == pytest.approx(0.01, rel=1e-3)
+    # Its gradient was short already, and stays so beside the long one.
+    assert moved[1] < 1e-3
+
+
+def test_frozen_parameters_stay_and_schedules_arrive() -> None:
+    seen = []
+
+    def objective(
+        model: nn.Module, batch: Batch, schedule: Mapping[str, Tensor], generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        terms = squares(model, batch, schedule, generator)
+        return {**terms, "beta": schedule["beta"]}
+
+    models = [make_model(seed) for seed in range(2)]
+    for model in models:
+        model[0].requires_grad_(False)
+    schedules = {"beta": LinearSchedule(0.0, 1.0, 4)}
+    program = StackedProgram(models, objective, points(), settings(), schedules=schedules)
+    before = states(program)
+    seen = take_steps(program, 5)[:, 1].tolist()
+    assert seen == [[b, b] for b in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    for old, new in zip(before, states(program), strict=True):
+        assert torch.equal(old["0.weight"], new["0.weight"])
+        assert not torch.equal(old["2.weight"], new["2.weight"])
+
+
+def test_batch_norm_keeps_statistics_for_each_run() -> None:
+    def make(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+
+    # Not Adam, which makes full steps of the rounding errors in a bias that has no effect.
+    config = settings(optimizer="sgd")
+    stack = StackedProgram([make(0), make(1)], squares, points(), config)
+    alone = Program(make(1), squares, points(), config)
+    stack.shuffle()
+    alone.order.copy_(stack.order[:, 1])
+    for _ in range(3):
+        stack.step()
+        alone.step()
+    torch.testing.assert_close(stack.model_state(1), alone.model_state())
+    assert int(stack.model_state(1)["1.num_batches_tracked"]) == 3
+
+
+def test_augmentations_and_dropout_differ_between_runs() -> None:
+    def jitter(batch: Batch, generator: torch.Generator) -> Batch:
+        return {**batch, "x": batch["x"] + torch.randn(batch["x"].shape, generator=generator)}
+
+    def make() -> nn.Module:
+        return nn.Sequential(make_model(), nn.Dropout(0.5))
+
+    for augment, make_one in ((jitter, make_model), (None, make)):
+        models = [make_one() for _ in range(2)]
+        config = settings(batch_size=40)
+        program = StackedProgram(models, squares, points(), config, augment=augment)
+        first, second = take_steps(program, 1)[0, 0].tolist()
+        assert abs(first - second) > 1e-4
+
+
+def test_tied_parameters() -> None:
+    class Tied(nn.Module):
+        def __init__(self, seed: int) -> None:
+            super().__init__()
+            torch.manual_seed(seed)
+            self.first = nn.Linear(3, 3, bias=False)
+            self.second = nn.Linear(3, 3, bias=False)
+            self.second.weight = self.first.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.second(self.first(x)).sum(1, keepdim=True)
+
+    stack = StackedProgram([Tied(0), Tied(1)], squares, points(), settings())
+    take_steps(stack, 3)
+    state = stack.model_state(1)
+    assert state.keys() == {"first.weight", "second.weight"}
+    assert torch.equal(state["first.weight"], state["second.weight"])
+
+
+class Splitter(nn.Module):
+    """Scores and weights of a partition of eight elements into three groups."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.log_scores = nn.Parameter(torch.randn(8, generator=generator))
+        self.log_weights = nn.Parameter(torch.randn(3, generator=generator))
+
+
+GROUPS = torch.eye(3)[:, torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])]
+
+
+def partition_objective(
+    model: Splitter, batch: Batch, schedule: Mapping[str, Tensor], generator: torch.Generator
+) -> dict[str, Tensor]:
+    """How far a relaxed draw is from the wanted groups, and their exact probability."""
+    relaxed = RelaxedRandomPartition(
+        schedule["temperature"], model.log_scores, model.log_weights, hard=False
+    )
+    draw = relaxed.rsample(generator=generator)
+    exact = RandomPartition(model.log_scores, model.log_weights)
+    wanted = batch["wanted"][0]
+    likelihood = exact.log_prob(wanted)
+    far = (draw - wanted).square().mean()
+    return {"loss": far - likelihood, "far": far, "likelihood": likelihood}
+
+
+# What torch says where it falls back to a loop over the runs.
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_laws_inside_the_objective() -> None:
+    data = {"wanted": GROUPS.expand(16, -1, -1)}
+    config, schedules = settings(batch_size=4), {"temperature": LinearSchedule(1.0, 0.5, 30)}
+
+    def make(seeds: Sequence[int]) -> StackedProgram:
+        models = [Splitter(seed) for seed in seeds]
+        return StackedProgram(models, partition_objective, data, config, schedules=schedules)
+
+    program = make([0, 1, 2])
+    values = take_steps(program, 60)
+    likelihood = values[:, program.readings().names.index("likelihood")]
+    assert values.isfinite().all()
+    assert (likelihood[-1] > likelihood[0] + 1).all()
+
+    alone = Program(Splitter(1), partition_objective, data, config, schedules=schedules)
+    found, expected = take_steps(make([1]), 12), take_steps(alone, 12)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_steps_are_undone_in_place(stacked: bool, optimizer: Any) -> None:
+    """As the recording of a graph does with its warm-up."""
+
+    def make() -> BaseProgram:
+        models = [nn.Sequential(make_model(seed), nn.Dropout(0.5)) for seed in range(2)]
+        config = settings(optimizer=optimizer)
+        if stacked:
+            return StackedProgram(models, noisy_squares, points(), config)
+        return Program(models[0], noisy_squares, points(), config)
+
+    def end(program: BaseProgram) -> dict[str, Tensor]:
+        take_steps(program, 7)
+        return copied(program.tensors())
+
+    # At the start, and at the end of an epoch.
+    for done in (0, 5):
+        ends = []
+        for warm_ups in (0, 3):
+            program = make()
+            program.seed_noise()
+            if done:
+                take_steps(program, done)
+            before = snapshot(program.state())
+            for _ in range(warm_ups):
+                program.rewind()
+                program.step()
+                program.load_state(before)
+            ends.append(end(program))
+        assert same(*ends)
+
+
+def test_bad_stacks_are_refused() -> None:
+    data = points()
+    with pytest.raises(ValueError, match="at least one model"):
+        StackedProgram([], squares, data, settings())
+    with pytest.raises(ValueError, match=r"settings\['scale'\] must have the shape \(2,\)"):
+        StackedProgram(
+            [make_model()] * 2, squares, data, settings(), settings={"scale": torch.ones(3)}
+        )
+    with pytest.raises(ValueError, match=r"run_data\['x'\] must have a leading axis of 2"):
+        StackedProgram([make_model()] * 2, squares, {}, settings(), run_data={"x": data["x"]})
+
+
+def test_a_group_of_runs_resumes_bit_for_bit(tmp_path: Path) -> None:
+    config = settings(epochs=4, checkpoint_steps=3, log_every=2)
+    whole = make_stack(3, **vars(config))
+    folders = [make_run(tmp_path / f"whole-{run}", config) for run in range(3)]
+    train(whole, folders)
+
+    class Killed(BaseException):
+        """Neither caught nor cleaned up after."""
+
+    cut = [make_run(tmp_path / f"cut-{run}", config) for run in range(3)]
+    for stop in (2, 5, 7, 3):
+        program, calls = make_stack(3, **vars(config)), []
+
+        def killed(
+            *arguments: Any, calls: list[int] = calls, stop: int = stop
+        ) -> dict[str, Tensor]:
+            calls.append(1)
+            if len(calls) == stop:
+                raise Killed
+            return noisy_squares(*arguments)
+
+        program._evaluated.objective = killed
+        torch.rand(3)
+        with pytest.raises(Killed):
+            train(program, cut)
+    program = make_stack(3, **vars(config))
+    outcome = train(program, cut, evaluate=lambda run: {"run": float(run)})
+    assert [metrics["run"] for metrics in outcome.metrics] == [0.0, 1.0, 2.0]
+    for run in range(3):
+        assert same(program.model_state(run), whole.model_state(run))
+        assert cut[run].status == "finished"
+        records, expected = cut[run].metrics(), folders[run].metrics()
+        assert [r["loss"] for r in records] == [r["loss"] for r in expected]
+    assert steps_of(cut[0]) == steps_of(cut[1]) == steps_of(folders[0])
+    # One checkpoint for the group, in the first folder; metrics for each.
+    assert cut[0].checkpoint_dir.exists()
+    assert not cut[1].checkpoint_dir.exists()
+    assert cut[0].metrics() != cut[1].metrics()
+
+
+def test_a_broken_run_of_a_group_is_named(tmp_path: Path) -> None:
+    config = settings(log_every=1)
+    program = StackedProgram(
+        [make_model(seed) for seed in range(3)],
+        scaled_squares,
+        points(),
+        config,
+        settings={"scale": torch.tensor([1.0, torch.inf, 1.0])},
+    )
+    folders = [make_run(tmp_path / f"run-{run}", config) for run in range(3)]
+    with pytest.raises(RunError, match=r"'loss' was not a finite number at step 1 of \S+run-1;"):
+        train(program, folders)
+
+
+def test_every_run_needs_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="runs must be 3"):
+        train(make_stack(3), [make_run(tmp_path / "one", settings())])

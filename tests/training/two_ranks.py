@@ -1,0 +1,100 @@
+"""Training in two processes: python -m tests.training.two_ranks FOLDER; the second one is started
+by the first. Each writes what it found to rank-N.json, for the test to judge."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from drpm.training.config import dumps
+from drpm.training.devices import Devices, connect
+from drpm.training.errors import RunError
+from drpm.training.loop import Interrupted, train
+from drpm.training.program import Program
+from drpm.training.runs import RunFolder
+from tests.training.toys import copied, make_model, noisy_squares, points, same, settings
+
+CONFIG = settings(devices=2, device="cpu", batch_size=4, epochs=4, log_every=1)
+
+
+def make(devices: Devices, objective: Any = noisy_squares) -> Program:
+    return Program(make_model(), objective, points(), CONFIG, devices=devices)
+
+
+def open_run(folder: Path, devices: Devices) -> RunFolder:
+    if devices.is_first:
+        RunFolder.create(folder, dumps(CONFIG))
+    devices.barrier()
+    return RunFolder.open(folder)
+
+
+def gradient_is_the_mean(devices: Devices) -> bool:
+    """The gradient after one step against that of each rank on its own."""
+    shared, alone = make(devices), Program(make_model(), noisy_squares, points(), CONFIG)
+    alone.generator.manual_seed(devices.seed(CONFIG.seed))
+    for program in (shared, alone):
+        program.shuffle()
+        program.step()
+    expected = [torch.stack(devices.gather(p.grad)).mean(0) for p in alone.parameters]
+    found = [p.grad for p in shared.parameters]
+    return all(torch.allclose(f, e) for f, e in zip(found, expected, strict=True))
+
+
+def report(folder: Path, devices: Devices) -> dict[str, Any]:
+    found: dict[str, Any] = {"rank": devices.rank, "count": devices.count}
+    found["gradient"] = gradient_is_the_mean(devices)
+
+    program = make(devices)
+    program.shuffle()
+    found["batches"] = program.order.tolist()
+    whole = make(devices)
+    outcome = train(whole, [open_run(folder / "whole", devices)], evaluate=lambda _: {"a": 1.0})
+    found["outcome"] = outcome.metrics
+    found["parameters"] = [p.tolist() for p in whole.parameters]
+
+    # A signal to the second process alone stops both, after the same step.
+    calls = []
+
+    def objective(*arguments: Any) -> dict[str, Tensor]:
+        calls.append(1)
+        if devices.rank == 1 and len(calls) == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return noisy_squares(*arguments)
+
+    run = open_run(folder / "cut", devices)
+    try:
+        train(make(devices, objective), [run])
+    except Interrupted as stopped:
+        found["exit_code"], found["stopped_after"] = stopped.exit_code, len(calls)
+    resumed = make(devices)
+    train(resumed, [run])
+    found["resumed"] = same(copied(resumed.tensors()), copied(whole.tensors()))
+
+    # What breaks in one process stops both.
+    def broken(*arguments: Any) -> dict[str, Tensor]:
+        terms = noisy_squares(*arguments)
+        factor = torch.nan if devices.rank == 1 else 1.0
+        return {name: term * factor for name, term in terms.items()}
+
+    try:
+        train(make(devices, broken), [open_run(folder / "broken", devices)])
+    except RunError as error:
+        found["complaint"] = str(error)
+    try:
+        Program(make_model(), noisy_squares, points(), CONFIG).load_state(whole.state())
+    except RunError as error:
+        found["other_count"] = str(error)
+    return found
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    devices = connect(CONFIG)
+    found = report(folder, devices)
+    (folder / f"rank-{devices.rank}.json").write_text(json.dumps(found))
