@@ -125,10 +125,12 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         """Both faces of one draw; without noise, the mode."""
         n, groups = self.total_count, self.event_shape[0]
         full = shape + self.batch_shape
-        weights = self.log_weights
         if groups == 1:
-            everything = weights.new_full((*full, 1), float(n), dtype=torch.float64)
-            return SizeDraw(everything, everything.new_zeros(*full, 0, n))
+            # Nothing depends on the weight of the only group, but a gradient may be asked for.
+            nothing = (self.log_weights.double() * 0).expand(*full, 1)
+            return SizeDraw(
+                nothing.detach() + n, nothing[..., None].expand(*full, 1, n)[..., :0, :]
+            )
         tables = self.discrete.suffix_tables(maximise=not noise)
         if noise:
             shape = torch.Size([*full, groups - 1, tables.width])

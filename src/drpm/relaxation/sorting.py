@@ -69,4 +69,5 @@ SORTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def permutation_matrix(order: Tensor, dtype: torch.dtype) -> Tensor:
     """The matrix whose row r is one at the element of rank r."""
-    return torch.nn.functional.one_hot(order, order.shape[-1]).to(dtype)
+    elements = torch.arange(order.shape[-1], device=order.device)
+    return (order[..., None] == elements).to(dtype)
