@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 import drpm
+from tests.oracles import generator
 
 N, K = 5, 3  # elements and subsets of most cases
 
@@ -29,6 +30,7 @@ class Case:
     shapes: Mapping[str, tuple[int, ...]]
     event_shape: tuple[int, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
+    streamed: bool = False  # run with `filling` told that every matrix is too large to be built
 
     @property
     def relaxed(self) -> bool:
@@ -43,11 +45,11 @@ class Case:
         scale: float = 1.0,
     ) -> dict[str, Tensor]:
         """Random parameters: the same numbers for each dtype and device."""
-        generator = torch.Generator().manual_seed(seed)
+        source = generator(seed)
         return {
-            name: (
-                scale * torch.randn(*batch, *shape, generator=generator, dtype=torch.float64)
-            ).to(device=device, dtype=dtype)
+            name: (scale * torch.randn(*batch, *shape, generator=source, dtype=torch.float64)).to(
+                device=device, dtype=dtype
+            )
             for name, shape in self.shapes.items()
         }
 
@@ -69,8 +71,6 @@ class Case:
 
 
 SIZES = {"log_weights": (K,)}
-ORDER = {"log_scores": (N,)}
-PARTITION = {"log_scores": (N,), "log_weights": (K,)}
 CAPACITIES = {"capacities": torch.tensor([2, 5, 1])}
 GAP = {"capacities": torch.tensor([3, 0, 4])}
 
@@ -89,10 +89,12 @@ def _order(name: str, n: int = N, **options: Any) -> Case:
     return Case(name, law, {"log_scores": (n,)}, (n, n) if relaxed else (n,), options)
 
 
-def _partition(name: str, n: int = N, groups: int = K, **options: Any) -> Case:
+def _partition(
+    name: str, n: int = N, groups: int = K, *, streamed: bool = False, **options: Any
+) -> Case:
     law = drpm.RelaxedRandomPartition if "temperature" in options else drpm.RandomPartition
     shapes = {"log_scores": (n,), "log_weights": (groups,)}
-    return Case(name, law, shapes, (groups, n), options)
+    return Case(name, law, shapes, (groups, n), options, streamed)
 
 
 DISCRETE = [
@@ -128,6 +130,12 @@ RELAXED = [
     _partition("relaxed-partition-window", temperature=0.7, hard=False, window="sigmoid"),
     _partition("relaxed-partition-window-hard", temperature=0.7, window="sigmoid"),
     _partition("relaxed-partition-one-element", n=1, temperature=0.7, hard=False),
+    _partition("relaxed-partition-one-group", groups=1, temperature=0.7, hard=False),
+    _partition("relaxed-partition-streamed", streamed=True, temperature=0.7),
+    _partition("relaxed-partition-streamed-soft", streamed=True, temperature=0.7, hard=False),
+    _partition(
+        "relaxed-partition-streamed-softsort", streamed=True, temperature=0.7, sort="softsort"
+    ),
 ]
 CASES = DISCRETE + RELAXED
 
@@ -313,6 +321,31 @@ BAD = [
     _bad_value("partition-value-soft", "value", _PARTITIONS, torch.full((K, N), 1 / K)),
     _bad_value("partition-value-nan", "value", _PARTITIONS, _ONE_HOT * math.nan),
     _bad_value("partition-value-shape", "value", _PARTITIONS, _ONE_HOT.T),
+    # values that broadcast against the batch, all of them or one of them wrong
+    _bad_value(
+        "sizes-value-broadcast", "value", _FISHER(N, W.expand(3, K)), torch.tensor([1.0, 1.0, 1.0])
+    ),
+    _bad_value(
+        "sizes-value-batch",
+        "value",
+        _FISHER(N, W.expand(3, K)),
+        torch.tensor([[[5.0, 0.0, 0.0]], [[1.0, 1.0, 1.0]]]),
+    ),
+    _bad_value(
+        "order-value-broadcast", "value", _LUCE(S.expand(3, N)), torch.tensor([0, 1, 2, 3, 3])
+    ),
+    _bad_value("partition-value-broadcast", "value", _RPM(S.expand(3, N), W), torch.zeros(K, N)),
+    _bad_value(
+        "partition-value-batch",
+        "value",
+        _RPM(S.expand(3, N), W),
+        torch.stack([_ONE_HOT, torch.zeros(K, N)])[:, None],
+    ),
+    BadCase(
+        "bounds-value-broadcast",
+        lambda: _RPM(S.expand(3, N), W).log_prob_bounds(torch.zeros(K, N)),
+        "value",
+    ),
     _bad_value(
         "partition-value-capacity",
         "value",
@@ -322,7 +355,7 @@ BAD = [
     BadCase(
         "bounds-value",
         lambda: _PARTITIONS.log_prob_bounds(torch.zeros(K, N)),
-        "Y|value",
+        "value",
     ),
     BadCase(
         "bounds-order-incompatible",

@@ -2,6 +2,8 @@
 
 Nothing here knows the library. Whatever a test differentiates is written in plain float64 torch
 (loops and ``logsumexp``); the rest is Python, numpy and mpmath. Clarity matters, speed does not.
+Beside the laws stands what all tests share: seeded inputs, and comparisons of samples with their
+false-alarm rates.
 """
 
 from __future__ import annotations
@@ -472,27 +474,76 @@ def assert_mean(
     return error
 
 
+_UNSEEN = 1e-7  # the chance that one of the events occurs which are too rare to be considered
+
+
+def _deviation(
+    law: Enumeration, statistic: Tensor, draws: int, errors: float
+) -> tuple[Tensor, Tensor]:
+    """Expectations of (S, C) statistics, and how far the means over independent draws may be off.
+
+    That is some exact standard errors, and an allowance for events too rare to be drawn as often
+    as the normal law wants. Bernstein's inequality has both: for N draws that are at most b away
+    from mu, |mean - mu| <= e sigma / sqrt(N) + e^2 b / (6 N) but for a probability of
+    2 exp(-e^2 / 2). The rarest events are left out of mu, sigma and b.
+    """
+    mass, order = law.mass.detach().sort()
+    seen = (mass.cumsum(0) * draws > _UNSEEN) & (mass > 0)
+    mass, values = (mass[seen] / mass[seen].sum())[:, None], statistic.detach()[order][seen]
+    mean = (mass * values).sum(0)
+    away = (values - mean).abs()
+    error = ((mass * away**2).sum(0) / draws).sqrt()
+    rounding = 1e-9 * mean.abs().clamp(min=1)
+    return mean, errors * error + errors**2 / 6 * away.amax(0) / draws + rounding
+
+
+def _check(found: Tensor, mean: Tensor, limit: Tensor, rate: float) -> None:
+    alarm = found.numel() * 2 * math.exp(-(ERRORS**2) / 2) + _UNSEEN
+    assert alarm <= rate, f"{found.numel()} comparisons raise false alarms at a rate of {alarm}"
+    assert ((found - mean).abs() <= limit).all(), (found - mean, limit)
+
+
 def assert_expectation(
     found: Tensor, law: Enumeration, statistic: Tensor, draws: int, *, rate: float = FALSE_ALARM
 ) -> None:
     """A mean over independent draws is within five standard errors of the listed expectation.
 
-    The standard error is the exact one. Where it is dominated by events too rare to be drawn as
-    often as the normal law wants, an allowance is needed; Bernstein's inequality has it exactly:
-    |mean - mu| <= 5 sigma / sqrt(N) + 25 b / (6 N) except with probability 2 exp(-25 / 2) =
-    7.5e-6, for N draws that are at most b away from mu. The rarest events, of which a draw occurs
-    with probability 1e-6 in all, are left out of mu, sigma and b.
+    The false-alarm rate is 7.5e-6, see :func:`_deviation`.
     """
-    assert 2 * math.exp(-(ERRORS**2) / 2) + 1e-6 <= rate
-    mass, order = law.mass.detach().sort()
-    seen = (mass.cumsum(0) * draws > 1e-6) & (mass > 0)
-    mass, values = mass[seen] / mass[seen].sum(), statistic[order][seen]
-    mean = (mass * values).sum()
-    away = (values - mean).abs()
-    error = (mass * away**2).sum().sqrt() / math.sqrt(draws)
-    allowance = ERRORS**2 / 6 * away.max() / draws
-    limit = ERRORS * error + allowance + 1e-9 * max(1.0, abs(float(mean)))
-    assert abs(found - mean) <= limit, (float(found - mean), float(limit))
+    mean, limit = _deviation(law, statistic[:, None], draws, ERRORS)
+    _check(found.detach().reshape(1), mean, limit, rate)
+
+
+def slopes(values: Tensor, leaf: Tensor) -> Tensor:
+    """The gradient of each of S values in a leaf of C numbers, (S, C); zeros if it has no part."""
+    rows = torch.eye(len(values), dtype=values.dtype)
+    (found,) = torch.autograd.grad(
+        values, leaf, rows, retain_graph=True, is_grads_batched=True, allow_unused=True
+    )
+    return torch.zeros(len(values), len(leaf), dtype=values.dtype) if found is None else found
+
+
+def assert_score_function_gradient(
+    found: Tensor, law: Enumeration, cost: Tensor, slopes: Tensor, scores: Tensor, draws: int
+) -> Tensor:
+    """A score-function gradient is within five standard errors; returns what is allowed, (C,).
+
+    The estimate is the mean of g_i + (c_i - c_others) l_i, with the slopes g (S, C) of the costs c
+    (S,) and the slopes l (S, C) of the log-masses. Around it with E[c] for the mean c_others of
+    the others, which is a mean over independent draws, it moves by
+    (N mean(c - E[c]) mean(l) - mean((c - E[c]) l)) / (N - 1). That is smaller by sqrt(N); 7 errors
+    for each of its factors are exceeded with a probability of 5e-11.
+    """
+    wide = 7.0
+    cost_mean, cost_limit = _deviation(law, cost[:, None], draws, wide)
+    product = (cost - cost_mean).detach()[:, None] * scores
+    score_mean, score_limit = _deviation(law, scores, draws, wide)
+    product_mean, product_limit = _deviation(law, product, draws, wide)
+    mean, limit = _deviation(law, slopes + product, draws, ERRORS)
+    factors = draws * cost_limit * (score_limit + score_mean.abs())
+    limit = limit + (factors + product_limit + product_mean.abs()) / (draws - 1)
+    _check(found, mean, limit, FALSE_ALARM)
+    return limit
 
 
 def binomial_p_values(counts: np.ndarray, probabilities: np.ndarray, draws: int) -> np.ndarray:

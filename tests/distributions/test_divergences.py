@@ -14,12 +14,19 @@ import drpm
 from drpm.distributions import partitions
 from drpm.distributions.estimators import leave_one_out_surrogate
 from tests import oracles
-from tests.oracles import FALSE_ALARM, assert_expectation, assert_mean, generator, parameters
+from tests.oracles import (
+    FALSE_ALARM,
+    assert_expectation,
+    assert_mean,
+    assert_score_function_gradient,
+    generator,
+    parameters,
+    slopes,
+)
 
 SCALES = [0.5, 2.0, 10.0, 50.0]
-DRAWS = 2_000
-# Independent estimates, as the members of one batch, each from a part of the draws.
-REPEATS, PART = 60, 100
+DRAWS, GRADIENT_DRAWS = 2_000, 10_000
+REPEATS = 60  # independent estimates, as the members of one batch
 
 
 def repeated(scores: Tensor, weights: Tensor, repeats: int = REPEATS) -> list[Tensor]:
@@ -59,22 +66,38 @@ def test_capacities_enter_the_divergence() -> None:
 
 
 # Beyond a scale of 2 the gradients hang on draws that hardly ever occur, and then contribute the
-# product of a large cost and a large score: a standard error estimated without one of them says
-# nothing, and Bernstein's allowance for such products would leave nothing to compare.
+# product of a large cost and a large score: what has to be allowed for them leaves nothing to see.
 @pytest.mark.parametrize(("n", "groups"), list(itertools.product(range(1, 6), range(1, 4))))
-@pytest.mark.parametrize("scale", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("scale", [0.5, 2.0])
 def test_gradient_within_five_standard_errors(n: int, groups: int, scale: float) -> None:
     """In the parameters of both laws; detached draws would give zero in p on average."""
-    given = [parameters(n, groups, scale, seed) for seed in (1, 2)]
-    leaves = [t.requires_grad_() for pair in given for t in pair]
-    exact = oracles.random_partition(*leaves[:2]).kl(oracles.random_partition(*leaves[2:]))
-    expected = torch.cat(torch.autograd.grad(exact, leaves))
-    ours, theirs = (repeated(*pair) for pair in given)
-    p, q = drpm.RandomPartition(*ours), drpm.RandomPartition(*theirs)
-    found = drpm.partition_kl(p, q, num_samples=PART, generator=generator())
-    error = assert_mean(mean_gradients(found, [*ours, *theirs]), expected)
-    if n > 2 and groups > 1:  # zero would be noticed
-        assert expected[: n + groups].abs().max() > 10 * error[: n + groups].max()
+    leaves = [t.requires_grad_() for seed in (1, 2) for t in parameters(n, groups, scale, seed)]
+    s, w, t, v = leaves
+    p, q = drpm.RandomPartition(s, w), drpm.RandomPartition(t, v)
+    estimate = drpm.partition_kl(p, q, num_samples=GRADIENT_DRAWS, generator=generator())
+    sizes = oracles.fisher(n, w).kl(oracles.fisher(n, v))
+    found = torch.autograd.grad(estimate - sizes, leaves)
+    law, fills, others = (
+        oracles.random_partition(s, w),
+        oracles.fills(s, groups),
+        oracles.fills(t, groups),
+    )
+    # A common factor changes nothing: the last slope of each is minus the sum of the rest, and
+    # need not be compared.
+    for grad in found:
+        assert abs(grad.sum()) < 1e-8
+    limit = assert_score_function_gradient(
+        torch.cat([grad[:-1] for grad in found]),
+        law,
+        fills - others,
+        torch.cat([slopes(fills - others, leaf)[:, :-1] for leaf in leaves], -1),
+        torch.cat([slopes(law.log_mass, leaf)[:, :-1] for leaf in leaves], -1),
+        GRADIENT_DRAWS,
+    )
+    if (n, groups) == (5, 3):  # without the score-function part the test would fail
+        missing = torch.autograd.grad((law.mass * (fills - others).detach()).sum(), (s, w))
+        gap = torch.cat([grad[:-1] for grad in missing]).abs()
+        assert (gap > 2 * limit[: len(gap)]).any()
 
 
 @pytest.mark.parametrize("budget", [1, 300])

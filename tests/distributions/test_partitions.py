@@ -25,11 +25,12 @@ from tests import oracles
 from tests.oracles import (
     FALSE_ALARM,
     assert_expectation,
-    assert_mean,
+    assert_score_function_gradient,
     binomial_p_values,
     generator,
     normal,
     parameters,
+    slopes,
 )
 
 DRAWS = 20_000
@@ -382,7 +383,7 @@ def test_marginals_at_moderate_n(n: int, scale: float) -> None:
 SPREADS = {
     700: [700.0, 0.0, -0.5, 0.7],
     1_500: [750.0, 0.0, -750.0, 10.0],
-    5_000: [2_500.0, 0.0, 1.0, -2_500.0],
+    5_000: [2_500.0, 0.5, -2_500.0],  # fewer: the grid of arrival times grows with the spread
 }
 
 
@@ -394,7 +395,7 @@ def test_marginals_of_scores_spread_over_thousands(spread: int) -> None:
     found = drpm.RandomPartition(*leaves).marginals()
     expected = oracles.random_partition(*copies).mean()
     assert (found - expected).abs().max() < 1e-8
-    cotangent = normal(3, 4, seed=1)
+    cotangent = normal(3, len(scores), seed=1)
     grads = torch.autograd.grad((found * cotangent).sum(), leaves)
     exact = torch.autograd.grad((expected * cotangent).sum(), copies)
     for grad, target in zip(grads, exact, strict=True):
@@ -650,22 +651,34 @@ def test_entropy_within_five_standard_errors(n: int, groups: int) -> None:
         torch.testing.assert_close(whole, exact.entropy(), rtol=1e-9, atol=1e-9)
 
 
-# Beyond a scale of 2 the gradient hangs on draws that hardly ever occur; a standard error
-# estimated without one of them says nothing.
+# Beyond a scale of 2 the gradient hangs on draws that hardly ever occur, and then contribute the
+# product of a large cost and a large score: what has to be allowed for them leaves nothing to see.
 @pytest.mark.parametrize(("n", "groups"), list(itertools.product(range(1, 6), range(1, 4))))
-@pytest.mark.parametrize("scale", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("scale", [0.5, 2.0])
 def test_gradient_of_the_entropy_within_five_standard_errors(
     n: int, groups: int, scale: float
 ) -> None:
+    draws = 10_000
     leaves = [t.requires_grad_() for t in parameters(n, groups, scale, 3)]
-    expected = torch.cat(torch.autograd.grad(oracles.random_partition(*leaves).entropy(), leaves))
-    # A batch of equal laws: the gradient of each member is an independent estimate.
-    batch = [t.detach().expand(60, -1).clone().requires_grad_() for t in leaves]
-    entropy = drpm.RandomPartition(*batch).entropy(num_samples=100, generator=generator())
-    found = torch.cat(torch.autograd.grad(entropy.sum(), batch), -1)
-    error = assert_mean(found, expected)
-    if n > 2 and groups > 1:  # the test can tell zero from right
-        assert expected.abs().max() > 10 * error.max()
+    scores, weights = leaves
+    entropy = drpm.RandomPartition(*leaves).entropy(draws, generator=generator())
+    found = torch.autograd.grad(entropy - oracles.fisher(n, weights).entropy(), leaves)
+    law, cost = oracles.random_partition(*leaves), -oracles.fills(scores, groups)
+    # A common factor changes nothing: the last slope of each is minus the sum of the rest.
+    for grad in found:
+        assert abs(grad.sum()) < 1e-8
+    limit = assert_score_function_gradient(
+        torch.cat([grad[:-1] for grad in found]),
+        law,
+        cost,
+        torch.cat([slopes(cost, leaf)[:, :-1] for leaf in leaves], -1),
+        torch.cat([slopes(law.log_mass, leaf)[:, :-1] for leaf in leaves], -1),
+        draws,
+    )
+    if (n, groups) == (5, 3):  # without the score-function part the test would fail
+        missing = torch.autograd.grad((law.mass * cost.detach()).sum(), leaves)
+        gap = torch.cat([grad[:-1] for grad in missing]).abs()
+        assert (gap > 2 * limit).any()
 
 
 @pytest.mark.parametrize("budget", [1, 300])

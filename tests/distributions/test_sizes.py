@@ -358,8 +358,8 @@ def test_a_negligible_group_changes_nothing(n: int, spread: float) -> None:
         torch.testing.assert_close(log_prob, expected, rtol=0, atol=1e-15 * n * n + 1e-9)
         (grad,) = torch.autograd.grad(log_prob.sum(), weights)
         assert torch.isfinite(grad).all()
-        if n > 10_000:
-            continue  # the tables of a million elements take seconds
+        if n > 100_000:
+            continue  # the tables of a million elements take seconds and gigabytes
         torch.testing.assert_close(law.entropy(), without.entropy(), rtol=0, atol=1e-8)
         samples = law.sample((draws,), generator=generator(place))
         assert law.support.check(samples).all()
@@ -500,8 +500,8 @@ def test_large_samples_have_the_right_moments() -> None:
     limit = scipy.stats.norm.isf(FALSE_ALARM / 20)  # two sides of five means and five variances
     assert error.abs().max() < limit
     # Sums of this many draws are nearly normal; the excess kurtosis of a size is of order 1 / its
-    # variance, which is beyond 50 here, so that 1.1 covers it.
-    assert law.variance.min() > 50
+    # variance, so that 1.1 covers what it adds to the error of a variance.
+    assert law.variance.min() > 40
     spread = samples.var(0) / law.variance - 1
     assert spread.abs().max() < limit * math.sqrt(2 / draws) * 1.1
 

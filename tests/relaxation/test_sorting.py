@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 from torch.autograd import gradcheck
 
 from drpm.relaxation.sorting import SORTS, distance_sums, permutation_matrix
