@@ -65,10 +65,9 @@ def test_capacities_enter_the_divergence() -> None:
     assert torch.isposinf(drpm.partition_kl(q, p, num_samples=5))
 
 
-# Beyond a scale of 2 the gradients hang on draws that hardly ever occur, and then contribute the
-# product of a large cost and a large score: what has to be allowed for them leaves nothing to see.
+# Up to five elements and three groups: the slopes of every mass of a larger set take minutes.
 @pytest.mark.parametrize(("n", "groups"), list(itertools.product(range(1, 6), range(1, 4))))
-@pytest.mark.parametrize("scale", [0.5, 2.0])
+@pytest.mark.parametrize("scale", [0.5, 2.0, 10.0, 50.0])
 def test_gradient_within_five_standard_errors(n: int, groups: int, scale: float) -> None:
     """In the parameters of both laws; detached draws would give zero in p on average."""
     leaves = [t.requires_grad_() for seed in (1, 2) for t in parameters(n, groups, scale, seed)]
@@ -94,7 +93,7 @@ def test_gradient_within_five_standard_errors(n: int, groups: int, scale: float)
         torch.cat([slopes(law.log_mass, leaf)[:, :-1] for leaf in leaves], -1),
         GRADIENT_DRAWS,
     )
-    if (n, groups) == (5, 3):  # without the score-function part the test would fail
+    if (n, groups) == (5, 3) and scale <= 2:  # without the score-function part the test would fail
         missing = torch.autograd.grad((law.mass * (fills - others).detach()).sum(), (s, w))
         gap = torch.cat([grad[:-1] for grad in missing]).abs()
         assert (gap > 2 * limit[: len(gap)]).any()

@@ -651,10 +651,9 @@ def test_entropy_within_five_standard_errors(n: int, groups: int) -> None:
         torch.testing.assert_close(whole, exact.entropy(), rtol=1e-9, atol=1e-9)
 
 
-# Beyond a scale of 2 the gradient hangs on draws that hardly ever occur, and then contribute the
-# product of a large cost and a large score: what has to be allowed for them leaves nothing to see.
+# Up to five elements and three groups: the slopes of every mass of a larger set take minutes.
 @pytest.mark.parametrize(("n", "groups"), list(itertools.product(range(1, 6), range(1, 4))))
-@pytest.mark.parametrize("scale", [0.5, 2.0])
+@pytest.mark.parametrize("scale", [0.5, 2.0, 10.0, 50.0])
 def test_gradient_of_the_entropy_within_five_standard_errors(
     n: int, groups: int, scale: float
 ) -> None:
@@ -675,7 +674,7 @@ def test_gradient_of_the_entropy_within_five_standard_errors(
         torch.cat([slopes(law.log_mass, leaf)[:, :-1] for leaf in leaves], -1),
         draws,
     )
-    if (n, groups) == (5, 3):  # without the score-function part the test would fail
+    if (n, groups) == (5, 3) and scale <= 2:  # without the score-function part the test would fail
         missing = torch.autograd.grad((law.mass * cost.detach()).sum(), leaves)
         gap = torch.cat([grad[:-1] for grad in missing]).abs()
         assert (gap > 2 * limit).any()
