@@ -1,1 +1,28 @@
-"""Laws over sizes, orders and partitions."""
+"""Laws over sizes, orders and partitions.
+
+All of them at once, whichever module is asked for: some register themselves with torch.
+"""
+
+from drpm.distributions.base import OrderLaw, SizeLaw
+from drpm.distributions.divergences import partition_kl
+from drpm.distributions.estimators import score_function_loss
+from drpm.distributions.orders import PlackettLuce, subset_permutation_log_prob
+from drpm.distributions.partitions import RandomPartition
+from drpm.distributions.relaxed_orders import RelaxedPlackettLuce
+from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
+from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric
+from drpm.distributions.sizes import FisherHypergeometric
+
+__all__ = [
+    "FisherHypergeometric",
+    "OrderLaw",
+    "PlackettLuce",
+    "RandomPartition",
+    "RelaxedFisherHypergeometric",
+    "RelaxedPlackettLuce",
+    "RelaxedRandomPartition",
+    "SizeLaw",
+    "partition_kl",
+    "score_function_loss",
+    "subset_permutation_log_prob",
+]

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import constraints
 
@@ -129,8 +130,8 @@ class RandomPartition(Law):
         self, sizes: SizeLaw, order: OrderLaw, validate_args: bool | None, names: str
     ) -> None:
         batch = require_broadcast(names, order.batch_shape, sizes.batch_shape)
-        self.sizes: SizeLaw = sizes.expand(batch)
-        self.order: OrderLaw = order.expand(batch)
+        self.sizes: SizeLaw = sizes if sizes.batch_shape == batch else sizes.expand(batch)
+        self.order: OrderLaw = order if order.batch_shape == batch else order.expand(batch)
         event = sizes.event_shape + order.event_shape
         super().__init__(batch, event, validate_args)
 
@@ -302,5 +303,4 @@ class RandomPartition(Law):
 
 def window_differences(survival: Tensor) -> Tensor:
     """From P(rank in the first k subsets), (..., K - 1, n), to P(rank in subset k), (..., K, n)."""
-    nowhere = torch.zeros_like(survival[..., :1, :].sum(-2, keepdim=True))
-    return torch.cat([nowhere, survival, nowhere + 1], -2).diff(dim=-2)
+    return F.pad(survival, (0, 0, 0, 1), value=1.0) - F.pad(survival, (0, 0, 1, 0))

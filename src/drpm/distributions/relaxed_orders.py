@@ -72,6 +72,16 @@ class RelaxedPlackettLuce(RelaxedLaw):
         event = self.discrete.event_shape * 2
         super().__init__(batch, torch.Size(event), validate_args)
 
+    @classmethod
+    def of(cls, discrete: PlackettLuce, temperature: Tensor, sort: str) -> "RelaxedPlackettLuce":
+        """The relaxation of a law that was checked already, whose batch the temperature fits."""
+        require_choice("sort", sort, tuple(SORTS))
+        law = cls.__new__(cls)
+        law.discrete, law.temperature, law.hard, law.sort = discrete, temperature, True, sort
+        event = torch.Size(discrete.event_shape * 2)
+        RelaxedLaw.__init__(law, discrete.batch_shape, event, validate_args=False)
+        return law
+
     @constraints.dependent_property(event_dim=2)
     def support(self) -> constraints.Constraint:
         return permutation_matrices if self.hard else unit_matrix

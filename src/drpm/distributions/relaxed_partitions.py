@@ -8,6 +8,7 @@ from torch.distributions import constraints
 
 from drpm.distributions.base import Size
 from drpm.distributions.constraints import RelaxedAssignment, finite_vector, positive
+from drpm.distributions.orders import PlackettLuce
 from drpm.distributions.partitions import (
     Parts,
     RandomPartition,
@@ -18,7 +19,9 @@ from drpm.distributions.partitions import (
 from drpm.distributions.relaxed import RelaxedLaw, temperature_tensor
 from drpm.distributions.relaxed_orders import RelaxedPlackettLuce, descending
 from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric, SizeDraw
+from drpm.distributions.sizes import FisherHypergeometric
 from drpm.distributions.validation import require_broadcast, require_choice, require_vector
+from drpm.relaxation import filling_fused
 from drpm.relaxation.filling import fill_softly
 from drpm.relaxation.straight_through import straight_through
 
@@ -85,18 +88,12 @@ class RelaxedRandomPartition(RelaxedLaw):
         batch = require_broadcast(
             "temperature and the parameters", self.temperature.shape, discrete.batch_shape
         )
-        self.discrete = discrete.expand(batch)
-        elements, groups = log_scores.shape[-1], log_weights.shape[-1]
-        self._sizes = RelaxedFisherHypergeometric(
-            self.temperature,
-            elements,
-            log_weights.expand(*batch, groups),
-            capacities,
-            validate_args=False,
-        )
-        self._order = RelaxedPlackettLuce(
-            self.temperature, log_scores.expand(*batch, elements), sort=sort, validate_args=False
-        )
+        self.discrete = discrete if discrete.batch_shape == batch else discrete.expand(batch)
+        sizes, order = self.discrete.sizes, self.discrete.order
+        assert isinstance(sizes, FisherHypergeometric)
+        assert isinstance(order, PlackettLuce)
+        self._sizes = RelaxedFisherHypergeometric.of(sizes, self.temperature)
+        self._order = RelaxedPlackettLuce.of(order, self.temperature, sort)
         self.hard, self.sort, self.window = hard, sort, window
         super().__init__(batch, self.discrete.event_shape, validate_args)
 
@@ -169,19 +166,28 @@ class RelaxedRandomPartition(RelaxedLaw):
             sizes = self._sizes.draw(torch.Size(), noise=False)
         scores = self._order.noisy_scores(shape, noise=noise != "none", generator=generator)
         order = descending(scores)
-        soft_windows = self._windows(sizes)
-        tempered = self._order.tempered(scores)
+        return self._filled(sizes, scores, order), sizes, order
+
+    def _filled(self, sizes: SizeDraw, scores: Tensor, order: Tensor) -> Tensor:
+        """Y from sizes and noisy scores, in their descending order."""
         groups = self.event_shape[0]
-        if self.hard is True:
-            soft = fill_softly(soft_windows, tempered, self.sort).to(self.dtype)
-            hard = assignment_matrix(fill(sizes.hard, order), groups, self.dtype)
-            return straight_through(hard, soft), sizes, order
+        windows = self._windows(sizes)
         if self.hard == "sizes":
             ranks = torch.arange(self.event_shape[1], device=order.device)
-            hard_windows = assignment_matrix(fill(sizes.hard, ranks), groups, self.dtype)
-            windows = straight_through(hard_windows, soft_windows)
-            return fill_softly(windows, tempered, self.sort).to(self.dtype), sizes, order
-        return fill_softly(soft_windows, tempered, self.sort).to(self.dtype), sizes, order
+            hard = assignment_matrix(fill(sizes.hard, ranks), groups, windows.dtype)
+            windows = straight_through(hard, windows)
+        if self.dtype != torch.float64 and filling_fused.available(windows, scores, self.sort):
+            tempered = scores / self._batch_temperature(1).double()
+            whole = sizes.hard if self.hard is True else None
+            return filling_fused.fill(windows, tempered, order, whole).to(self.dtype)
+        # Differences of rounded numbers may fall below zero by a rounding error.
+        windows = windows.clamp_min(0).to(self.dtype)
+        soft = fill_softly(windows, self._order.tempered(scores), self.sort).to(self.dtype)
+        if self.hard is not True:
+            return soft
+        return straight_through(
+            assignment_matrix(fill(sizes.hard, order), groups, self.dtype), soft
+        )
 
     def _windows(self, sizes: SizeDraw) -> Tensor:
         """alpha (..., K, n): how far every rank belongs to every subset; columns sum to one."""
@@ -193,8 +199,7 @@ class RelaxedRandomPartition(RelaxedLaw):
             stops = survival.sum(-1, keepdim=True)
             temperature = self._batch_temperature(2).double()
             survival = torch.sigmoid((stops - ranks + 0.5) / temperature)
-        # Differences of rounded numbers may fall below zero by a rounding error.
-        return window_differences(survival).clamp_min(0).to(self.dtype)
+        return window_differences(survival)
 
     def rsample(
         self, sample_shape: Size = (), *, generator: torch.Generator | None = None

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from drpm.distributions.base import Size
+from drpm.distributions.boundaries import boundary_survival
 from drpm.distributions.constraints import RelaxedSizes, finite_vector, positive
 from drpm.distributions.relaxed import RelaxedLaw, temperature_tensor
 from drpm.distributions.sizes import FisherHypergeometric
@@ -83,6 +84,16 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         self.hard = hard
         super().__init__(batch, self.discrete.event_shape, validate_args)
 
+    @classmethod
+    def of(
+        cls, discrete: FisherHypergeometric, temperature: Tensor
+    ) -> "RelaxedFisherHypergeometric":
+        """The relaxation of a law that was checked already, whose batch the temperature fits."""
+        law = cls.__new__(cls)
+        law.discrete, law.temperature, law.hard = discrete, temperature, True
+        RelaxedLaw.__init__(law, discrete.batch_shape, discrete.event_shape, validate_args=False)
+        return law
+
     @constraints.dependent_property(event_dim=1)
     def support(self) -> constraints.Constraint:
         return self.discrete.support if self.hard else RelaxedSizes(self.discrete.total_count)
@@ -132,18 +143,15 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
                 nothing.detach() + n, nothing[..., None].expand(*full, 1, n)[..., :0, :]
             )
         tables = self.discrete.suffix_tables(maximise=not noise)
+        temperature = self.temperature.double()
         if noise:
             shape = torch.Size([*full, groups - 1, tables.width])
-            path = tables.draw(gumbel_like(tables.log_suffix.new_empty(shape), generator))
+            gumbel = gumbel_like(tables.log_suffix.new_empty(shape), generator)
+            drawn = tables.draw_softly(gumbel, temperature)
         else:
-            path = tables.follow(self.discrete.most_likely_sizes().expand(*full, groups))
-        temperature = self._batch_temperature(2).double()
-        soft = torch.softmax(path.logits / temperature, -1)
-        taken = (path.before[..., None] - tables.remaining()).long().clamp(0, n)
-        sizes = soft.new_zeros(*full, groups - 1, n + 1).scatter_add(-1, taken, soft)
-        position = _running_sums(sizes, tables.width)
-        survival = (1 - position.cumsum(-1)[..., :n]).clamp(0, 1)
-        return SizeDraw(path.sizes, survival)
+            modes = self.discrete.most_likely_sizes().expand(*full, groups)
+            drawn = tables.follow_softly(modes, temperature)
+        return SizeDraw(drawn.hard, boundary_survival(drawn.laws, tables.width))
 
     def _value(self, draw: SizeDraw) -> Tensor:
         sizes = straight_through(draw.hard, draw.soft) if self.hard else draw.soft
@@ -159,31 +167,3 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
     def mode(self) -> Tensor:
         """The mode of the discrete law, reached without noise and with gradients."""
         return self._value(self.draw(torch.Size(), noise=False))
-
-
-_SUMS_AT_ONCE = 16
-
-
-def _running_sums(sizes: Tensor, width: int) -> Tensor:
-    """From the laws (..., j, n + 1) of independent sizes to the laws of their running sums.
-
-    Mass beyond n is cut off. Up to 16 sums share one pass through Fourier space, with a period
-    that holds all that so many windows of sizes can add up to.
-    """
-    if sizes.numel() == 0:  # an empty batch, which FFT libraries refuse
-        return sizes
-    n = sizes.shape[-1] - 1
-    position: Tensor | None = None
-    laws = []
-    for chunk in sizes.split(_SUMS_AT_ONCE, -2):
-        count = chunk.shape[-2]
-        period = 1 << min(2 * n + count * width, (count + 1) * n).bit_length()
-        spectra = torch.fft.rfft(chunk, period).unbind(-2)
-        products = [
-            spectra[0] if position is None else spectra[0] * torch.fft.rfft(position, period)
-        ]
-        for spectrum in spectra[1:]:
-            products.append(products[-1] * spectrum)
-        laws.append(torch.fft.irfft(torch.stack(products, -2), period)[..., : n + 1])
-        position = laws[-1][..., -1, :]
-    return torch.cat(laws, -2)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import constraints
 
-from drpm.distributions import urn
+from drpm.distributions import urn, urn_fused
 from drpm.distributions.base import Size, SizeLaw
 from drpm.distributions.constraints import WholeSizes, finite_vector
 from drpm.distributions.validation import (
@@ -169,9 +169,9 @@ class FisherHypergeometric(SizeLaw):
 
     def suffix_tables(self, *, maximise: bool = False) -> urn.SuffixTables:
         """The tables behind the conditionals (K >= 2)."""
-        _, weights, capacities = self._urn()
+        weights, large = self.log_weights.double(), not self._unbounded
         return urn.suffix_tables(
-            self.total_count, weights, capacities, maximise=maximise, large=not self._unbounded
+            self.total_count, weights, self._capacities, maximise=maximise, large=large
         )
 
     @property
@@ -202,6 +202,9 @@ class FisherHypergeometric(SizeLaw):
     def most_likely_sizes(self) -> Tensor:
         """The mode in float64, whatever the parameters' type."""
         self._refuse_merged("mode")
+        if urn_fused.available(self.log_weights, self.event_shape[0], width=1):
+            weights = self.log_weights.double()
+            return urn_fused.mode(self.total_count, weights, self._capacities)
         return urn.mode(*self._urn())
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -291,7 +294,7 @@ class FisherHypergeometric(SizeLaw):
         )
         if tables is not None:
             shape = (*full.shape, *tables.log_suffix.shape[-2:])
-            return tables.draw(gumbel_like(full.new_empty(shape), generator)).sizes
+            return tables.draw(gumbel_like(full.new_empty(shape), generator))
         sizes = []
         for boundary in range(self.event_shape[0] - 1):
             logits = self._merged_logits(boundary, full)

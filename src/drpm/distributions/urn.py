@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from drpm.distributions import urn_fused
 from drpm.relaxation.mapping import apply, to_leading
 
 # The sum's mass beyond 9 deviations + 20 is below 1e-17 of its mass at the mean (Bennett's
@@ -37,7 +38,8 @@ _MARGIN = 20.0
 _WINDOW_DEVIATIONS = 9.5
 _WINDOW_MARGIN = 24
 
-IMPOSSIBLE = -1e30  # a log-probability of zero that survives subtraction and division
+# A log-probability of zero that survives subtraction and division, the same in every float type.
+IMPOSSIBLE = -(2.0**100)
 _TINY = 1e-300
 _STIRLING_FROM = 32.0
 
@@ -254,22 +256,17 @@ def _stirling_tail(x: Tensor) -> Tensor:
     return inverse * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square / 1680)))
 
 
+class SoftSizes(NamedTuple):
+    """One way to give the total out, as whole numbers and as laws over 0..n."""
+
+    hard: Tensor  # (..., K)
+    laws: Tensor  # (..., K - 1, n + 1) every size but the last
+
+
 def window_width(total: int) -> int:
     """How many totals a table holds: all of them for small n, about 10 sqrt(n) for large."""
     half = math.ceil(_WINDOW_DEVIATIONS * math.sqrt(total) / 2) + _WINDOW_MARGIN
     return min(total + 1, 2 * half + 1)
-
-
-class Path(NamedTuple):
-    """One way to give the total out, group after group."""
-
-    before: Tensor  # (..., K - 1) what remained before every group but the last
-    behind: Tensor  # (..., K - 1) and behind it
-    logits: Tensor  # (..., K - 1, W) log-mass of every choice, given those before it
-
-    @property
-    def sizes(self) -> Tensor:
-        return torch.cat([self.before - self.behind, self.behind[..., -1:]], -1)
 
 
 class SuffixTables(NamedTuple):
@@ -281,8 +278,7 @@ class SuffixTables(NamedTuple):
     """
 
     first: Tensor  # (..., K - 1) the first total of each window
-    sizes: Tensor  # (..., K - 1, 2 W - 1) the sizes of group k that lead from window to window
-    log_steps: Tensor  # (..., K - 1, 2 W - 1) the log-mass of those sizes
+    log_steps: Tensor  # (..., K - 1, 2 W - 1) the log-mass of group k's sizes between windows
     log_suffix: Tensor  # (..., K - 1, W) log-mass of groups k + 1..K together
     total: int
 
@@ -290,41 +286,122 @@ class SuffixTables(NamedTuple):
     def width(self) -> int:
         return self.log_suffix.shape[-1]
 
+    @property
+    def sizes(self) -> Tensor:
+        """(..., K - 1, 2 W - 1): the sizes of group k that lead from window to window."""
+        before = F.pad(self.first[..., :-1], (1, 0), value=float(self.total + 1 - self.width))
+        return _sizes_between(before - self.first, self.width)
+
     def remaining(self) -> Tensor:
         """The totals of every boundary's window, (..., K - 1, W)."""
         return self.first[..., None] + _count(self.width, self.first)
 
-    def draw(self, noise: Tensor) -> Path:
-        """The largest choice at every boundary in turn, after adding noise (..., K - 1, W)."""
-        noisy_suffix = self.log_suffix + noise
-        with torch.no_grad():
-            position = torch.full(noise.shape[:-2], self.width - 1, device=noise.device)
-            positions = []
-            reverse = self._reverse()
-            steps = self.log_steps.expand(*noise.shape[:-2], -1, -1).unbind(-2)
-            for step, suffix in zip(steps, noisy_suffix.unbind(-2), strict=True):
-                logits = step.gather(-1, position[..., None] + reverse) + suffix
-                position = logits.argmax(-1)
-                positions.append(position)
-            chosen = torch.stack(positions, -1)
-        return self._path(chosen, self.first + chosen, noisy_suffix)
+    @property
+    def _fused(self) -> bool:
+        return urn_fused.available(self.log_suffix, self.log_suffix.shape[-2] + 1, self.width)
 
-    def follow(self, sizes: Tensor) -> Path:
+    def _canonical(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, ...): the leading dimensions as one."""
+        first, steps, suffix = self.first, self.log_steps, self.log_suffix
+        return (
+            first.reshape(-1, *first.shape[-1:]),
+            steps.reshape(-1, *steps.shape[-2:]),
+            suffix.reshape(-1, *suffix.shape[-2:]),
+        )
+
+    @torch.no_grad()
+    def draw(self, noise: Tensor) -> Tensor:
+        """Sizes (..., K): the largest choice at every boundary in turn, after adding noise."""
+        if self._fused:
+            draws = noise.reshape(-1, self.first.shape[:-1].numel(), *noise.shape[-2:])
+            sizes = urn_fused.best_choices(*self._canonical(), draws, self.total)
+            return sizes.reshape(*noise.shape[:-2], -1)
+        return sizes_left(self.first + self._choices(noise), self.total)
+
+    def _choices(self, noise: Tensor) -> Tensor:
+        """(..., K - 1): the position in its window that every boundary takes."""
+        position = torch.full(noise.shape[:-2], self.width - 1, device=noise.device)
+        positions = []
+        reverse = self._reverse()
+        steps = self.log_steps.expand(*noise.shape[:-2], -1, -1).unbind(-2)
+        for step, suffix in zip(steps, (self.log_suffix + noise).unbind(-2), strict=True):
+            logits = step.gather(-1, position[..., None] + reverse) + suffix
+            position = logits.argmax(-1)
+            positions.append(position)
+        return torch.stack(positions, -1)
+
+    def draw_softly(self, noise: Tensor, temperature: Tensor) -> SoftSizes:
+        """Draw with noise (..., K - 1, W); the soft sizes keep it."""
+        if self._fused:
+            draws = noise.reshape(-1, self.first.shape[:-1].numel(), *noise.shape[-2:])
+            return self._fused_draw(draws, None, temperature, noise.shape[:-2])
+        with torch.no_grad():
+            chosen = self._choices(noise)
+        return self._soft_sizes(chosen, self.first + chosen, noise, temperature)
+
+    def follow_softly(self, sizes: Tensor, temperature: Tensor) -> SoftSizes:
         """The path of given sizes (..., K), without noise."""
+        if self._fused:
+            draws = sizes.reshape(-1, self.first.shape[:-1].numel(), sizes.shape[-1])
+            return self._fused_draw(None, draws, temperature, sizes.shape[:-1])
         behind = self.total - sizes.cumsum(-1)[..., :-1]
         # Cast before clamping: not even a NaN may lead out of the table.
         chosen = (behind - self.first).long().clamp(0, self.width - 1)
-        return self._path(chosen, behind, self.log_suffix)
+        return self._soft_sizes(chosen, behind, None, temperature)
 
-    def _path(self, chosen: Tensor, behind: Tensor, log_suffix: Tensor) -> Path:
-        # All boundaries at once, which keeps the graph of the backward pass small.
-        position = F.pad(chosen[..., :-1], (1, 0), value=self.width - 1)
-        index = position[..., None] + self._reverse()
-        logits = self.log_steps.expand(*index.shape[:-1], -1).gather(-1, index) + log_suffix
-        return Path(F.pad(behind[..., :-1], (1, 0), value=float(self.total)), behind, logits)
+    def _fused_draw(
+        self, noise: Tensor | None, sizes: Tensor | None, temperature: Tensor, shape: torch.Size
+    ) -> SoftSizes:
+        if temperature.numel() > 1:
+            temperature = temperature.expand(self.first.shape[:-1])
+        drawn = urn_fused.soft_draws(
+            *self._canonical(), noise, sizes, temperature.flatten(), self.total
+        )
+        laws = drawn.laws.reshape(*shape, *drawn.laws.shape[-2:])
+        return SoftSizes(drawn.sizes.reshape(*shape, -1), laws)
+
+    def _soft_sizes(
+        self, chosen: Tensor, behind: Tensor, noise: Tensor | None, temperature: Tensor
+    ) -> SoftSizes:
+        positions = F.pad(chosen[..., :-1], (1, 0), value=self.width - 1)
+        sizes = sizes_left(behind, self.total)
+        laws = soft_laws_at(*self[:3], noise, temperature, sizes, positions, self.total)
+        return SoftSizes(sizes, laws)
 
     def _reverse(self) -> Tensor:
         return torch.arange(self.width - 1, -1, -1, device=self.first.device)
+
+
+def sizes_left(behind: Tensor, total: int) -> Tensor:
+    """Sizes (..., K) from what remains behind every group but the last."""
+    return -F.pad(F.pad(behind, (1, 0), value=float(total)), (0, 1)).diff(dim=-1)
+
+
+def soft_laws_at(
+    first: Tensor,
+    log_steps: Tensor,
+    log_suffix: Tensor,
+    noise: Tensor | None,
+    temperature: Tensor,
+    sizes: Tensor,
+    positions: Tensor,
+    total: int,
+) -> Tensor:
+    """(..., K - 1, n + 1): the law of every soft size, along a path that is already known.
+
+    All boundaries at once, which keeps the graph of the backward pass small.
+    """
+    width = log_suffix.shape[-1]
+    reverse = torch.arange(width - 1, -1, -1, device=first.device)
+    index = positions[..., None].long() + reverse
+    logits = log_steps.expand(*index.shape[:-1], -1).gather(-1, index) + log_suffix
+    if noise is not None:
+        logits = logits + noise
+    soft = torch.softmax(logits / temperature[..., None, None], -1)
+    before = total - F.pad(sizes[..., :-2].cumsum(-1), (1, 0))
+    remaining = first[..., None] + _count(width, first)
+    taken = (before[..., None] - remaining).long().clamp(0, total)
+    return soft.new_zeros(*soft.shape[:-1], total + 1).scatter_add(-1, taken, soft)
 
 
 def _count(length: int, like: Tensor) -> Tensor:
@@ -368,17 +445,38 @@ def suffix_tables(
     of to the mode of one conditional after the other. ``large`` is for :func:`log_binomial`.
     """
     width = window_width(total)
+    groups = log_weights.shape[-1]
+    if urn_fused.available(log_weights, groups, width):
+        batch = torch.broadcast_shapes(log_weights.shape, capacities.shape)
+        urns = (x.expand(batch).reshape(-1, groups) for x in (log_weights, capacities))
+        found = urn_fused.tables(total, width, *urns, maximise=maximise, large=large)
+        first, steps, suffix = (x.reshape(*batch[:-1], *x.shape[1:]) for x in found[:3])
+        return SuffixTables(first, steps, suffix, total)
     n = torch.full((), float(total), dtype=log_weights.dtype, device=log_weights.device)
-    logit = log_weights + tilt(n, log_weights.detach(), capacities)[..., None]
+    shift = tilt(n, log_weights.detach(), capacities)
     with torch.no_grad():
-        means = capacities * torch.sigmoid(logit)
+        means = capacities * torch.sigmoid(log_weights + shift[..., None])
         centre = means.flip(-1).cumsum(-1).flip(-1)[..., 1:]
         first = (centre.round() - (width - 1) // 2).clamp(0, total + 1 - width)
-        # From the full total, through the windows, to nothing behind the last group.
-        before = F.pad(first, (1, 0), value=float(total + 1 - width))
-        shifts = before - F.pad(first, (0, 1))
-        sizes = shifts[..., None] + (_count(2 * width - 1, logit) - (width - 1))
-    log_mass = _log_mass(sizes, logit, capacities, large)
+    return tables_at(total, log_weights, capacities, shift, first, maximise=maximise, large=large)
+
+
+def tables_at(
+    total: int,
+    log_weights: Tensor,
+    capacities: Tensor,
+    shift: Tensor,
+    first: Tensor,
+    *,
+    maximise: bool,
+    large: bool,
+) -> SuffixTables:
+    """The tables for a tilt and windows that are already known."""
+    width = window_width(total)
+    # From the full total, through the windows, to nothing behind the last group.
+    before = F.pad(first, (1, 0), value=float(total + 1 - width))
+    sizes = _sizes_between(before - F.pad(first, (0, 1)), width)
+    log_mass = _log_mass(sizes, log_weights + shift[..., None], capacities, large)
     log_steps, last = log_mass[..., :-1, :], log_mass[..., -1, width - 1 :]
     if maximise:
         suffix = [last]
@@ -389,7 +487,12 @@ def suffix_tables(
     else:
         masses = _chain(log_steps.exp()[..., 1:, :].flip(-2), last.exp())
         log_suffix = _safe_log(masses.flip(-2))
-    return SuffixTables(first, sizes[..., :-1, :], log_steps, log_suffix, total)
+    return SuffixTables(first, log_steps, log_suffix, total)
+
+
+def _sizes_between(shifts: Tensor, width: int) -> Tensor:
+    """(..., 2 W - 1): the sizes that lead from one window to another, so many totals further."""
+    return shifts[..., None] + (_count(2 * width - 1, shifts) - (width - 1))
 
 
 def _chain(steps: Tensor, start: Tensor) -> Tensor:

@@ -10,5 +10,5 @@ def gumbel_like(like: Tensor, generator: torch.Generator | None = None) -> Tenso
     Drawn in float64 and only then cast: float32 has too few distinct uniform numbers for a
     million elements to be told apart.
     """
-    uniform = torch.rand(like.shape, dtype=torch.float64, device=like.device, generator=generator)
-    return -torch.log(-torch.log(uniform.clamp_min(1e-300))).to(like.dtype)
+    noise = torch.rand(like.shape, dtype=torch.float64, device=like.device, generator=generator)
+    return noise.clamp_min_(1e-300).log_().neg_().log_().neg_().to(like.dtype)

@@ -1,5 +1,6 @@
 """Letting ``torch.func.vmap`` through functions that take any leading dimensions already."""
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,14 @@ from torch import Tensor
 
 
 def apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
-    """Call a custom function; torch leaves its ``apply`` without types."""
+    """Call a custom function; torch leaves its ``apply`` without types.
+
+    At every call torch asks for the signature of ``forward``, and inspecting a function takes
+    longer than many a kernel: it is inspected once.
+    """
+    forward = function.forward
+    if not hasattr(forward, "__signature__"):
+        forward.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
     return function.apply(*inputs)
 
 

@@ -1,0 +1,218 @@
+r"""Filling subsets from a NeuralSort, as Triton kernels that never store the order's matrix.
+
+In rank order the log-weight of rank q in row r, relative to the row's largest, is
+
+.. math:: (n - 1 - 2r) (s_q - s_r) - (D_q - D_r)
+
+with s the sorted scores and D the sums of their distances to all others. It is formed in float64,
+where large terms cancel, and goes on in float32. Every kernel makes the entries it needs anew.
+"""
+
+import triton
+import triton.language as tl
+
+_COUNTS = ["fillings", "elements", "groups"]  # one program for all of their values
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def rank_kernel(scores, order, ranked, distances, elements, BLOCK: tl.constexpr):
+    """Sorted scores and the sums of their distances to all others."""
+    base = tl.program_id(0).to(tl.int64) * elements
+    q = tl.arange(0, BLOCK)
+    inside = q < elements
+    element = tl.load(order + base + q, mask=inside, other=0)
+    score = tl.load(scores + base + element, mask=inside, other=0.0)
+    score = tl.minimum(tl.maximum(score, -1e30), 1e30)  # finite, even at the lowest temperatures
+    running = tl.cumsum(score, 0)
+    slope = (elements - 2 - 2 * q).to(tl.float64)
+    distance = 2.0 * running + slope * score - tl.sum(score, 0)
+    tl.store(ranked + base + q, score, mask=inside)
+    tl.store(distances + base + q, distance, mask=inside)
+
+
+@triton.jit
+def _raised(ranked, distances, base, r, q, elements):
+    """exp of the relative log-weights, (R, C); zero outside the matrix."""
+    row_score = tl.load(ranked + base + r, mask=r < elements, other=0.0)
+    row_distance = tl.load(distances + base + r, mask=r < elements, other=0.0)
+    score = tl.load(ranked + base + q, mask=q < elements, other=0.0)
+    distance = tl.load(distances + base + q, mask=q < elements, other=0.0)
+    slope = (elements - 1 - 2 * r).to(tl.float64)
+    fall = slope[:, None] * (score[None, :] - row_score[:, None])
+    fall -= distance[None, :] - row_distance[:, None]
+    inside = (r < elements)[:, None] & (q < elements)[None, :]
+    return tl.where(inside, tl.exp(fall.to(tl.float32)), 0.0)
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def normaliser_kernel(
+    ranked, distances, normalisers, elements, OWN: tl.constexpr, OTHER: tl.constexpr
+):
+    """The sum of every row."""
+    base = tl.program_id(0).to(tl.int64) * elements
+    r = tl.program_id(1) * OWN + tl.arange(0, OWN)
+    total = tl.zeros([OWN], tl.float32)
+    for start in range(0, elements, OTHER):
+        q = start + tl.arange(0, OTHER)
+        total += tl.sum(_raised(ranked, distances, base, r, q, elements), 1)
+    tl.store(normalisers + base + r, total, mask=r < elements)
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def fill_kernel(
+    windows,
+    ranked,
+    distances,
+    normalisers,
+    order,
+    filled,
+    fillings,
+    elements,
+    groups,
+    KB: tl.constexpr,
+    OTHER: tl.constexpr,
+    OWN: tl.constexpr,
+):
+    """Some ranks' columns of Y, written to the places of their elements."""
+    draw = tl.program_id(0).to(tl.int64)
+    base = draw * elements
+    q = tl.program_id(1) * OWN + tl.arange(0, OWN)
+    k = tl.arange(0, KB)
+    window = windows + (draw % fillings) * groups * elements
+    total = tl.zeros([KB, OWN], tl.float32)
+    for start in range(0, elements, OTHER):
+        r = start + tl.arange(0, OTHER)
+        normaliser = tl.load(normalisers + base + r, mask=r < elements, other=1.0)
+        weights = _raised(ranked, distances, base, r, q, elements) / normaliser[:, None]
+        here = (k < groups)[:, None] & (r < elements)[None, :]
+        alpha = tl.load(window + k[:, None] * elements + r[None, :], mask=here, other=0.0)
+        alpha = tl.maximum(alpha, 0.0)  # differences of rounded numbers may fall below
+        total += tl.dot(alpha, weights, input_precision="ieee")
+    element = tl.load(order + base + q, mask=q < elements, other=0)
+    target = filled + draw * groups * elements + k[:, None] * elements + element[None, :]
+    tl.store(target, total, mask=(k < groups)[:, None] & (q < elements)[None, :])
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def hard_fill_kernel(
+    sizes, order, filled, fillings, elements, groups, KB: tl.constexpr, OWN: tl.constexpr
+):
+    """One-hot columns: some ranks' elements in the subsets that whole sizes give them."""
+    draw = tl.program_id(0).to(tl.int64)
+    q = tl.program_id(1) * OWN + tl.arange(0, OWN)
+    k = tl.arange(0, KB)
+    size = tl.load(sizes + (draw % fillings) * groups + k, mask=k < groups - 1, other=0.0)
+    stops = tl.cumsum(size, 0)
+    passed = (q.to(tl.float64)[None, :] >= stops[:, None]) & (k < groups - 1)[:, None]
+    subset = tl.sum(passed.to(tl.int32), 0)
+    element = tl.load(order + draw * elements + q, mask=q < elements, other=0)
+    target = filled + draw * groups * elements + k[:, None] * elements + element[None, :]
+    here = (k[:, None] == subset[None, :]).to(tl.float32)
+    tl.store(target, here, mask=(k < groups)[:, None] & (q < elements)[None, :])
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def windows_gradient_kernel(
+    windows,
+    ranked,
+    distances,
+    normalisers,
+    order,
+    filled_grad,
+    windows_grad,
+    pulls,
+    fillings,
+    elements,
+    groups,
+    KB: tl.constexpr,
+    OWN: tl.constexpr,
+    OTHER: tl.constexpr,
+):
+    """Some rows: their sums, their windows' gradient, and the mean pull on their entries."""
+    draw = tl.program_id(0).to(tl.int64)
+    base = draw * elements
+    r = tl.program_id(1) * OWN + tl.arange(0, OWN)
+    k = tl.arange(0, KB)
+    grads = filled_grad + draw * groups * elements
+    normaliser = tl.zeros([OWN], tl.float32)
+    total = tl.zeros([OWN, KB], tl.float32)
+    for start in range(0, elements, OTHER):
+        q = start + tl.arange(0, OTHER)
+        raised = _raised(ranked, distances, base, r, q, elements)
+        element = tl.load(order + base + q, mask=q < elements, other=0)
+        there = (q < elements)[:, None] & (k < groups)[None, :]
+        grad = tl.load(grads + k[None, :] * elements + element[:, None], mask=there, other=0.0)
+        normaliser += tl.sum(raised, 1)
+        total += tl.dot(raised, grad, input_precision="ieee")
+    total = total / tl.maximum(normaliser, 1e-30)[:, None]
+    here = (r < elements)[:, None] & (k < groups)[None, :]
+    at = k[None, :] * elements + r[:, None]
+    alpha = tl.load(windows + (draw % fillings) * groups * elements + at, mask=here, other=0.0)
+    tl.store(normalisers + base + r, normaliser, mask=r < elements)
+    tl.store(pulls + base + r, tl.sum(alpha * total, 1), mask=r < elements)
+    tl.store(windows_grad + draw * groups * elements + at, total, mask=here)
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def scores_gradient_kernel(
+    windows,
+    ranked,
+    distances,
+    normalisers,
+    pulls,
+    order,
+    filled_grad,
+    ranked_grad,
+    distances_grad,
+    fillings,
+    elements,
+    groups,
+    KB: tl.constexpr,
+    OTHER: tl.constexpr,
+    OWN: tl.constexpr,
+):
+    """Some ranks: the softmax's gradient in their scores and distances."""
+    draw = tl.program_id(0).to(tl.int64)
+    base = draw * elements
+    q = tl.program_id(1) * OWN + tl.arange(0, OWN)
+    k = tl.arange(0, KB)
+    window = windows + (draw % fillings) * groups * elements
+    element = tl.load(order + base + q, mask=q < elements, other=0)
+    there = (k < groups)[:, None] & (q < elements)[None, :]
+    grads = filled_grad + draw * groups * elements
+    grad = tl.load(grads + k[:, None] * elements + element[None, :], mask=there, other=0.0)
+    by_slope = tl.zeros([OWN], tl.float64)
+    plain = tl.zeros([OWN], tl.float64)
+    for start in range(0, elements, OTHER):
+        r = start + tl.arange(0, OTHER)
+        inside = r < elements
+        normaliser = tl.load(normalisers + base + r, mask=inside, other=1.0)
+        pull = tl.load(pulls + base + r, mask=inside, other=0.0)
+        here = inside[:, None] & (k < groups)[None, :]
+        alpha = tl.load(window + k[None, :] * elements + r[:, None], mask=here, other=0.0)
+        weights = _raised(ranked, distances, base, r, q, elements) / normaliser[:, None]
+        outer = tl.dot(alpha, grad, input_precision="ieee")
+        inner = (weights * (outer - pull[:, None])).to(tl.float64)
+        slope = (elements - 1 - 2 * r).to(tl.float64)
+        by_slope += tl.sum(slope[:, None] * inner, 0)
+        plain += tl.sum(inner, 0)
+    tl.store(ranked_grad + base + q, by_slope, mask=q < elements)
+    tl.store(distances_grad + base + q, -plain, mask=q < elements)
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def rank_gradient_kernel(
+    order, ranked_grad, distances_grad, scores_grad, elements, BLOCK: tl.constexpr
+):
+    """Back through the sums of distances, to the places of the elements."""
+    base = tl.program_id(0).to(tl.int64) * elements
+    q = tl.arange(0, BLOCK)
+    inside = q < elements
+    direct = tl.load(ranked_grad + base + q, mask=inside, other=0.0)
+    grad = tl.load(distances_grad + base + q, mask=inside, other=0.0)
+    total = tl.sum(grad, 0)
+    later = total - tl.cumsum(grad, 0) + grad
+    slope = (elements - 2 - 2 * q).to(tl.float64)
+    value = direct + slope * grad + 2.0 * later - total
+    element = tl.load(order + base + q, mask=inside, other=0)
+    tl.store(scores_grad + base + element, value, mask=inside)
