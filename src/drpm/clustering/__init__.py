@@ -1,0 +1,1 @@
+"""Clustering with partitions: mixtures and the scores of a clustering."""
