@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import math
 from typing import Any, ClassVar
@@ -24,6 +25,8 @@ from drpm.distributions.estimators import leave_one_out_surrogate
 from tests import oracles
 from tests.oracles import (
     FALSE_ALARM,
+    GRADIENT_CASES,
+    GRADIENT_DRAWS,
     assert_expectation,
     assert_score_function_gradient,
     binomial_p_values,
@@ -31,6 +34,7 @@ from tests.oracles import (
     normal,
     parameters,
     slopes,
+    without_last,
 )
 
 DRAWS = 20_000
@@ -44,15 +48,12 @@ def cases(n: int, groups: int) -> list[tuple[Tensor, Tensor, Tensor | None]]:
     for index, scale in enumerate(SCALES):
         found.append((*parameters(n, groups, scale, 100 * n + 10 * groups + index), None))
     scores, weights = parameters(n, groups, 2.0, n)
-    full = torch.bincount(torch.arange(n) % groups, minlength=groups)
-    gap = torch.full((groups,), n)
-    gap[groups // 2] = 0 if groups > 1 else n
     # scores and weights of unlike scales, ties, a full urn, a group without room
     found += [
         (50 * scores, 0.1 * weights, None),
         (scores.round(), 10 * weights, None),
-        (scores, weights, full),
-        (10 * scores, weights, gap),
+        (scores, weights, torch.tensor(oracles.full_urn(n, groups))),
+        (10 * scores, weights, torch.tensor(oracles.closed_group(n, groups))),
     ]
     return found
 
@@ -651,33 +652,37 @@ def test_entropy_within_five_standard_errors(n: int, groups: int) -> None:
         torch.testing.assert_close(whole, exact.entropy(), rtol=1e-9, atol=1e-9)
 
 
-# Up to five elements and three groups: the slopes of every mass of a larger set take minutes.
-@pytest.mark.parametrize(("n", "groups"), list(itertools.product(range(1, 6), range(1, 4))))
-@pytest.mark.parametrize("scale", [0.5, 2.0, 10.0, 50.0])
+@small
+@pytest.mark.parametrize(("scale", "weight_scale", "room"), GRADIENT_CASES)
 def test_gradient_of_the_entropy_within_five_standard_errors(
-    n: int, groups: int, scale: float
+    n: int, groups: int, scale: float, weight_scale: float, room: oracles.Room | None
 ) -> None:
-    draws = 10_000
-    leaves = [t.requires_grad_() for t in parameters(n, groups, scale, 3)]
-    scores, weights = leaves
-    entropy = drpm.RandomPartition(*leaves).entropy(draws, generator=generator())
-    found = torch.autograd.grad(entropy - oracles.fisher(n, weights).entropy(), leaves)
-    law, cost = oracles.random_partition(*leaves), -oracles.fills(scores, groups)
-    # A common factor changes nothing: the last slope of each is minus the sum of the rest.
+    leaves = [t.requires_grad_() for t in parameters(n, groups, scale, 3, weight_scale)]
+    capacities = room and room(n, groups)
+    law = build(*leaves, None if capacities is None else torch.tensor(capacities))
+    entropy = law.entropy(GRADIENT_DRAWS, generator=generator())
+    sizes = oracles.fisher(n, leaves[1], capacities)
+    found = torch.autograd.grad(entropy - sizes.entropy(), leaves)
     for grad in found:
         assert abs(grad.sum()) < 1e-8
+    s, w = (leaf.detach() for leaf in leaves)
+    fills = functools.partial(oracles.fills, groups=groups)
+    exact, of_scores = oracles.random_partition(s, w, capacities), slopes(fills, s)
+    of_weights = slopes(lambda w: oracles.random_partition(s, w, capacities).log_mass, w)
+    cost, scores = -fills(s), without_last([of_scores, of_weights])
+    drawn = torch.cat([draw.Y for draw in law.draws(GRADIENT_DRAWS, generator())])
     limit = assert_score_function_gradient(
-        torch.cat([grad[:-1] for grad in found]),
-        law,
+        without_last(found),
+        oracles.count_values(drawn, exact.values),
+        exact,
         cost,
-        torch.cat([slopes(cost, leaf)[:, :-1] for leaf in leaves], -1),
-        torch.cat([slopes(law.log_mass, leaf)[:, :-1] for leaf in leaves], -1),
-        draws,
+        without_last([-of_scores, torch.zeros_like(of_weights)]),
+        scores,
     )
-    if (n, groups) == (5, 3) and scale <= 2:  # without the score-function part the test would fail
-        missing = torch.autograd.grad((law.mass * cost.detach()).sum(), leaves)
-        gap = torch.cat([grad[:-1] for grad in missing]).abs()
-        assert (gap > 2 * limit).any()
+    if (n, groups, room) == (5, 3, None) and scale <= 2:
+        # Without the score-function part the gradient would be further off.
+        missing = exact.expectation(cost[:, None] * scores).abs()
+        assert (missing > 2 * limit).any()
 
 
 @pytest.mark.parametrize("budget", [1, 300])
