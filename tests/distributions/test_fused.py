@@ -173,26 +173,29 @@ def test_partitions(
     hard: bool | str,
     noise: str,
 ) -> None:
-    log_scores = normal(*batch, elements).float().requires_grad_()
-    log_weights = normal(*batch, groups, seed=1).float().requires_grad_()
-    temperature = torch.tensor(0.7, device="cuda", requires_grad=True)
-    leaves = (log_scores, log_weights, temperature)
-    pull = normal(groups, elements, seed=2).float()
+    log_scores, log_weights = normal(*batch, elements), normal(*batch, groups, seed=1)
+    temperature, pull = torch.tensor(0.7, device="cuda").double(), normal(groups, elements, seed=2)
 
-    def draw() -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-        law = RelaxedRandomPartition(temperature, log_scores, log_weights, hard=hard)
+    def draw(dtype: torch.dtype) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        # What is exact in float32, so that both types see the same numbers.
+        rounded = (x.float().to(dtype) for x in (log_scores, log_weights, temperature))
+        leaves = scores, weights, heat = [x.requires_grad_() for x in rounded]
+        law = RelaxedRandomPartition(heat, scores, weights, hard=hard)
         generator = torch.Generator("cuda").manual_seed(3)
         parts = law.rsample_parts(shape, noise=noise, generator=generator)
         loss = (parts.Y * pull).sum() + (parts.sizes * pull[:, 0]).sum()
-        return parts.Y, parts.sizes, torch.autograd.grad(loss, leaves)
+        return parts.Y.double(), parts.sizes.double(), torch.autograd.grad(loss, leaves)
 
-    found = draw()
+    found = draw(torch.float32)
     with plain():
-        expected = draw()
+        expected = draw(torch.float64)
     torch.testing.assert_close(found[0], expected[0], rtol=0, atol=1e-5)
-    torch.testing.assert_close(found[1], expected[1])
-    for a, b in zip(found[2], expected[2], strict=True):
-        assert (a - b).norm() <= 1e-4 * b.norm() + 5e-4 * elements**0.5
+    torch.testing.assert_close(found[1], expected[1], rtol=0, atol=1e-3)
+    for a, b in zip(found[2][:2], expected[2][:2], strict=True):
+        assert (a - b).norm() <= 1e-4 * b.norm() + 1e-5 * elements**0.5
+    # All scores pull on the temperature, most of them against each other.
+    tension = (expected[2][0] * log_scores).abs().sum() + log_scores.numel() ** 0.5
+    assert (found[2][2] - expected[2][2]).abs() <= 1e-4 * tension
 
 
 def test_hard_draws_follow_the_law() -> None:

@@ -426,7 +426,8 @@ def _log_mass(sizes: Tensor, logit: Tensor, capacities: Tensor, large: bool) -> 
     possible = (sizes >= 0) & (sizes <= capacities[..., None])
     with torch.no_grad():
         binomial = log_binomial(capacities[..., None], sizes, large=large)
-    normaliser = capacities * F.softplus(logit)
+    # softplus, which torch itself cuts short beyond 20
+    normaliser = -capacities * F.logsigmoid(-logit)
     log_mass = sizes * logit[..., None] - normaliser[..., None] + binomial
     return torch.where(possible, log_mass, IMPOSSIBLE)
 

@@ -15,13 +15,15 @@ def apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
     longer than many a kernel: it is inspected once.
     """
     forward = function.forward
-    if not hasattr(forward, "__signature__"):
+    if not torch.compiler.is_compiling() and not hasattr(forward, "__signature__"):
         forward.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
     return function.apply(*inputs)
 
 
 def is_transformed(tensor: Tensor) -> bool:
     """Whether a tensor stands for others inside a ``torch.func`` transform."""
+    if torch.compiler.is_compiling():
+        return False  # a compiler sees through transforms
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
