@@ -124,7 +124,8 @@ class StackedProgram(BaseProgram):
         return terms["loss"], terms
 
     def _differentiate(self, batch: Batch, schedule: Mapping[str, Tensor]) -> Terms:
-        with self.devices.precision():
+        # torch.func records what it needs by itself; autograd need not keep a second graph.
+        with self.devices.precision(), torch.no_grad():
             gradients, terms = self._gradients(
                 self._trained, self._fixed, batch, self.settings, schedule
             )
