@@ -15,13 +15,17 @@ from benchmarks.results import Results, describe_environment
 from benchmarks.table import cost_tables, growth_table, notes
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, or read what was measured; then write the plot and print the tables."""
-    options = _parse(arguments)
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m benchmarks") -> None:
+    """Measure, or read what was measured; then write the plot and print the tables.
+
+    Arguments:
+        arguments: Those of the command line, unless others are given.
+        prog: The command, as messages call it.
+    """
+    options = _parse(arguments, prog)
     console = Console()
-    options.out.mkdir(parents=True, exist_ok=True)
     if options.redraw is not None:
-        results = Results.read(options.redraw)
+        results = options.redraw
     else:
         planned = plan(
             options.device,
@@ -76,9 +80,9 @@ def _describe(case: Case) -> str:
     )
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parse(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks",
+        prog=prog,
         description="Measure time and peak memory of the laws, next to a dense textbook version.",
     )
     parser.add_argument(
@@ -107,11 +111,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="on CUDA, also measure relaxed samples replayed from a CUDA graph",
     )
     parser.add_argument(
-        "--out", type=_folder, default=Path("out/bench"), help="folder for results.json, cost.png"
+        "--out", type=_folder, default="out/bench", help="folder for results.json, cost.png"
     )
     parser.add_argument(
         "--redraw",
-        type=_file,
+        type=_results,
         metavar="RESULTS",
         help="measure nothing: table and plot of an earlier results.json",
     )
@@ -149,15 +153,28 @@ def _operations(text: str) -> list[str]:
 
 
 def _folder(text: str) -> Path:
-    if Path(text).exists() and not Path(text).is_dir():
+    folder = Path(text)
+    if folder.exists() and not folder.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} exists and is not a folder")
-    return Path(text)
+    # Made first: a folder that cannot be written should be known before the work, not after it.
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(
+            f"the folder {text!r} cannot be made ({error.strerror})"
+        ) from error
+    return folder
 
 
-def _file(text: str) -> Path:
+def _results(text: str) -> Results:
     if not Path(text).is_file():
         raise argparse.ArgumentTypeError(f"there is no file {text!r}")
-    return Path(text)
+    try:
+        return Results.read(Path(text))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise argparse.ArgumentTypeError(
+            f"expected what this program wrote, got the file {text!r}, which is something else"
+        ) from error
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Train a small classifier of handwritten digits, and come back to it.
 
-    python examples/digits.py --out runs/digits --set training.epochs=3
+    python examples/digits.py --out runs/digits --preset quick --set training.epochs=3
     python examples/digits.py --evaluate runs/digits
 
 The first command can be stopped at any moment, or killed; given again, it goes on where it was.
@@ -17,15 +17,18 @@ from torch import Tensor, nn
 
 from drpm.data import Split, load
 from drpm.training import config as configs
+from drpm.training import presets
 from drpm.training.checkpoint import load_model, save_model
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices, connect
-from drpm.training.errors import ConfigError, RunError
-from drpm.training.loop import Interrupted, train
+from drpm.training.errors import ConfigError, Interrupted, RunError
+from drpm.training.loop import train
 from drpm.training.program import Batch, Program
 from drpm.training.progress import make_progress
 from drpm.training.runs import RunFolder
 from drpm.training.schedules import LinearSchedule
+
+PRESETS = Path(__file__).with_name("presets")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,14 @@ class Config:
         default_factory=lambda: TrainingConfig(epochs=10, batch_size=64, learning_rate=3e-3)
     )
 
+    def __post_init__(self) -> None:
+        if self.hidden < 1:
+            raise ConfigError(f"hidden must be at least 1, but got {self.hidden}.")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout must be in [0, 1), but got {self.dropout}.")
+        if self.noise < 0:
+            raise ConfigError(f"noise must be at least 0, but got {self.noise}.")
+
 
 def make_model(hidden: int, dropout: float) -> nn.Module:
     return nn.Sequential(
@@ -58,7 +69,10 @@ def make_model(hidden: int, dropout: float) -> nn.Module:
 
 
 def objective(
-    model: nn.Module, batch: Batch, schedule: Mapping[str, Tensor], generator: torch.Generator
+    model: nn.Module,
+    batch: Batch,
+    schedule: Mapping[str, Tensor],
+    generator: torch.Generator | None,
 ) -> dict[str, Tensor]:
     images = batch["images"]
     noise = torch.randn(images.shape, device=images.device, generator=generator)
@@ -121,6 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--out", type=Path, help="the run's folder, new or cut off")
     action.add_argument("--evaluate", type=Path, metavar="FOLDER", help="a finished run's folder")
+    parser.add_argument("--preset", help="settings to start from, such as quick")
     parser.add_argument(
         "--set",
         dest="assignments",
@@ -138,7 +153,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.devices is not None:
             options.assignments.append(f"training.devices={options.devices}")
-        config = configs.override(Config(), options.assignments)
+        preset = options.preset
+        config = Config() if preset is None else presets.load(Config, preset, folder=PRESETS)
+        config = configs.override(config, options.assignments)
         devices = connect(config.training)
         run = open_run(options.out, config, devices)
         if run.status == "finished":

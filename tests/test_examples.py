@@ -117,6 +117,41 @@ def test_the_model_loads_in_a_fresh_process(undisturbed: RunFolder) -> None:
     assert done.stdout == f"accuracy {expected:.4f}\n"
 
 
+# Which digits a saved model sees, told by a process that knows nothing but the folder.
+PREDICT = """
+import sys
+from pathlib import Path
+from drpm.data import load
+from examples import digits
+model = digits.read_model(Path(sys.argv[1])).eval()
+print(model(load("digits").test.inputs).argmax(1).tolist())
+"""
+
+
+def test_from_a_shell_killed_resumed_and_loaded(undisturbed: RunFolder, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    # A save at every step makes the run slow enough to be killed in its middle.
+    arguments = [DIGITS, "--out", str(folder), *SETTINGS, "--set=training.checkpoint_steps=1"]
+    process = subprocess.Popen(
+        [sys.executable, *arguments], stderr=subprocess.DEVNULL, env=ENVIRONMENT
+    )
+    deadline = time.monotonic() + 100
+    while not list(folder.glob("checkpoint/step-00001?")) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    run = RunFolder.open(folder)
+    assert run.status == "cut off"
+    resumed = command(*arguments)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "going on with" in resumed.stderr
+    assert resumed.stdout == f"accuracy {run.result()['metrics']['accuracy']:.4f}\n"
+    found, expected = (command("-c", PREDICT, str(each.path)) for each in (run, undisturbed))
+    assert found.returncode == 0, found.stderr
+    assert found.stdout == expected.stdout
+    assert len(json.loads(found.stdout)) == 355
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_ends(tmp_path: Path, number: int, code: int) -> None:
     folder = tmp_path / "run"

@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "distributions": {"relaxation"},
     ROOT: {"relaxation", "distributions"},
     "nn": LAWS,
-    "studies": LAWS,
+    "studies": LAWS | {"training"},
     "data": set(),
     "training": LAWS | {"nn", "data"},
     "report": set(),

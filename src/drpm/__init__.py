@@ -1,14 +1,23 @@
 """Learning with partitions: exact, differentiable distributions over ways to split a set."""
 
-from drpm.distributions.base import OrderLaw, SizeLaw
-from drpm.distributions.divergences import partition_kl
-from drpm.distributions.estimators import score_function_loss
-from drpm.distributions.orders import PlackettLuce, subset_permutation_log_prob
-from drpm.distributions.partitions import RandomPartition
-from drpm.distributions.relaxed_orders import RelaxedPlackettLuce
-from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
-from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric
-from drpm.distributions.sizes import FisherHypergeometric
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from drpm.distributions import (
+        FisherHypergeometric,
+        OrderLaw,
+        PlackettLuce,
+        RandomPartition,
+        RelaxedFisherHypergeometric,
+        RelaxedPlackettLuce,
+        RelaxedRandomPartition,
+        SizeLaw,
+        partition_kl,
+        score_function_loss,
+        subset_permutation_log_prob,
+    )
 
 __version__ = "0.1.0"
 
@@ -25,3 +34,20 @@ __all__ = [
     "score_function_loss",
     "subset_permutation_log_prob",
 ]
+
+if not TYPE_CHECKING:
+    # The laws need torch, which takes a second to import. Whoever only asks the command line for
+    # help should not wait for it, so they are fetched when the first of them is used.
+
+    def __getattr__(name: str) -> Any:
+        if name in __all__:
+            laws = import_module("drpm.distributions")
+            globals().update({each: getattr(laws, each) for each in __all__})
+            return globals()[name]
+        # The parts of the package, so that `import drpm` is enough for `drpm.distributions`.
+        if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
+            return import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

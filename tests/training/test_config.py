@@ -378,6 +378,7 @@ def test_a_wrong_override_is_refused(assignment: str, complaint: str) -> None:
         ("device", "cuda:x"),
         ("devices", 0),
         ("precision", "16"),
+        ("matmul", "medium"),
         ("step", "compiled"),
         ("checkpoint_every", 0),
         ("checkpoint_steps", 0),

@@ -43,6 +43,9 @@ def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) ->
         (2, {"device": "cuda:2"}, "one of the 2 GPUs of this machine, but got 'cuda:2'"),
         (2, {"device": "cuda:1", "devices": 2}, "leave the choice open where devices is 2"),
         (2, {"device": "cuda", "devices": 3}, "devices must be at most 2, the GPUs here"),
+        (2, {"device": "cpu", "step": "graph"}, "step must be 'eager' .* 'graph' on 1 x cpu"),
+        (2, {"devices": 2, "step": "graph"}, "step must be 'eager' .* 'graph' on 2 x cuda"),
+        (2, {"devices": 2, "step": "compile"}, "step must be 'eager' .* 'compile' on 2 x cuda"),
     ],
 )
 def test_what_a_machine_lacks(

@@ -539,6 +539,9 @@ def test_bad_jobs_and_arguments_are_refused() -> None:
         ({"workers": 0}, "workers must be at least 1, but got 0"),
         ({"backend": "slurm"}, "backend must be 'local' or 'ray', but got 'slurm'"),
         ({"address": "here"}, "address and gpus are for the backend 'ray'"),
+        ({"device": "gpu"}, "device must be 'auto', 'cpu', .* but got 'gpu'"),
+        ({"device": "cuda:99"}, "device must be one .* but got 'cuda:99'"),
+        ({"device": "cpu"}, "device must be left out for the sweep 'grid', .* but got 'cpu'"),
     ],
 )
 def test_bad_options_are_refused(tmp_path: Path, options: dict[str, Any], complaint: str) -> None:

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from drpm.cli import data
-from drpm.cli.bounds import bounds
+from drpm.cli import bench, bounds, data, reproduce
+from drpm.cli.errors import EXIT_CODES
 
 __all__ = ["app", "main"]
 
@@ -22,9 +22,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-
-app.command()(bounds)
+app.command()(bounds.bounds)
 app.add_typer(data.app, name="data")
+app.command()(reproduce.reproduce)
+# The program reads its options itself, that for help among them.
+app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})(bench.bench)
 
 
 def main() -> None:
@@ -41,7 +43,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(epilog=EXIT_CODES)
 def drpm(
     version: Annotated[
         bool,

@@ -1,9 +1,12 @@
 """The command ``drpm bounds``."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from drpm.cli.options import Json, Seed, number
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -15,10 +18,14 @@ def bounds(
     out: Annotated[
         Path, typer.Option(help="Folder for the pictures and the summary.", file_okay=False)
     ] = Path("out/bounds"),
-    draws: Annotated[int, typer.Option(help="Monte Carlo draws per setting.", min=1)] = 1_000_000,
-    seed: Annotated[
-        int, typer.Option(help="Settles the random parameters and the draws.", min=0, max=2**63 - 1)
-    ] = 0,
+    draws: Annotated[
+        int,
+        typer.Option(
+            help="Monte Carlo draws per setting.", metavar="NUMBER", parser=number(int, 1)
+        ),
+    ] = 1_000_000,
+    seed: Seed = 0,
+    as_json: Json = False,
 ) -> None:
     """Compare the paper's bounds on the mass of a partition with the exact mass.
 
@@ -28,7 +35,6 @@ def bounds(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-    console = Console()
     # Made first: a folder that cannot be written should be known before the work, not after it.
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -43,7 +49,7 @@ def bounds(
         TaskProgressColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=Console(stderr=True)) as progress:
         # Shown before the imports below, which take long enough to be noticed.
         sampling = progress.add_task(f"Four times {draws:,} draws", total=None)
         from drpm.studies import bounds as study
@@ -57,6 +63,12 @@ def bounds(
         pictures = figures.save_figures(results, out)
         progress.update(painting, total=1, completed=1)
 
+    if as_json:
+        facts = json.loads((out / "bounds.json").read_bytes())
+        facts["pictures"] = [str(picture) for picture in pictures]
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    console = Console()
     labels = [masses.setting.label for masses in results]
     console.print(_bounds_table(labels, summaries, draws))
     console.print(f"Summary: {out / 'bounds.json'}", highlight=False, soft_wrap=True)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drpm.cli.errors import one_sentence
+from drpm.cli.options import Json, Seed
+from drpm.cli.tables import print_table
 
 if TYPE_CHECKING:
     from drpm.data.files import FileReport
@@ -17,7 +19,6 @@ app = typer.Typer(no_args_is_help=True, help="List, fetch, check and show data s
 
 Name = Annotated[str, typer.Argument(help="A data set; drpm data list names them.")]
 NameOrPath = Annotated[str, typer.Argument(help="A data set, or your own file or folder.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", help="An option of the set, as name=value; may be repeated."),
@@ -33,7 +34,7 @@ def list_sets(as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps(entries, indent=2))
         return
-    _print_table(
+    print_table(
         ["Name", "At hand", "What it is", "Shapes"],
         [[entry[key] for key in ("name", "state", "title", "shapes")] for entry in entries],
     )
@@ -73,7 +74,7 @@ def check(name: Name, as_json: Json = False) -> None:
         if as_json:
             typer.echo(json.dumps([_report(report) for report in reports], indent=2))
         elif reports:
-            _print_table(
+            print_table(
                 ["File", "State", "What was found"],
                 [[r.file.path, r.state, r.detail] for r in reports],
             )
@@ -93,9 +94,7 @@ def show(
         Path | None, typer.Option(help="The picture to write.", show_default="out/data/NAME.png")
     ] = None,
     part: Annotated[str, typer.Option(help="The part to show: train or test.")] = "train",
-    seed: Annotated[
-        int, typer.Option(help="Settles what is random in the set.", min=0, max=2**63 - 1)
-    ] = 0,
+    seed: Seed = 0,
     option: Options = None,
     as_json: Json = False,
 ) -> None:
@@ -185,23 +184,3 @@ def _sizes(dataset: "Dataset") -> str:
 def _few(names: Sequence[str], most: int = 10) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
-
-
-def _print_table(header: list[str], rows: list[list[str]]) -> None:
-    """A table on a terminal; lines with tabs where another program reads."""
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        for row in rows:
-            typer.echo("\t".join(row))
-        return
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column, title in enumerate(header):
-        table.add_column(title, no_wrap=column == 0)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)

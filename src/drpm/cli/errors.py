@@ -5,20 +5,32 @@ from contextlib import contextmanager
 
 import typer
 
+from drpm.training.errors import Interrupted, RunError
+
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 refused or failed, told in one sentence; 2 wrong usage; "
+    "128 + n stopped by signal n, with everything saved."
+)
+
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
     """Turn a refusal of the library into a sentence and exit code 1, without a traceback.
 
-    Refusals are ValueErrors and failures of the disk; anything else is a bug and looks like one.
+    Refusals are ValueErrors, runs that cannot go on and failures of the disk; anything else is a
+    bug and looks like one.
     """
+    code = 1
     try:
         yield
-    except ValueError as error:
-        message = str(error)
+    except (ValueError, RunError) as error:
+        message = f"error: {error}"
     except OSError as error:
-        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        message = f"error: {why}"
+    except Interrupted as interruption:
+        code, message = interruption.exit_code, str(interruption)
     else:
         return
-    typer.echo(f"error: {message}", err=True)
-    raise typer.Exit(1)
+    typer.echo(message, err=True)
+    raise typer.Exit(code)

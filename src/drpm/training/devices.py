@@ -105,6 +105,7 @@ def connect(config: TrainingConfig) -> Devices:
     here = int(os.environ.get("LOCAL_WORLD_SIZE", started)) if started > 1 else config.devices
     several = started > 1 or config.devices > 1
     device = _find(config.device, here)
+    require_step(config.step, device, max(started, config.devices))
     if not several and config.precision == "32-true":
         return Devices(device)
 
@@ -121,6 +122,20 @@ def connect(config: TrainingConfig) -> Devices:
     if several:
         fabric.launch()
     return Devices(fabric.device, fabric)
+
+
+def require_step(step: str, device: torch.device, count: int) -> None:
+    """Refuse a way to take steps that there cannot be on so many devices of this kind."""
+    if step == "graph" and (device.type != "cuda" or count > 1):
+        raise ConfigError(
+            "step must be 'eager' or 'auto' where a run is not on one CUDA device, "
+            f"but got 'graph' on {count} x {device}."
+        )
+    if step == "compile" and count > 1:
+        raise ConfigError(
+            "step must be 'eager' or 'auto' where several devices share a run, "
+            f"but got 'compile' on {count} x {device}."
+        )
 
 
 def _find(name: str, count: int) -> torch.device:

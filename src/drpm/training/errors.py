@@ -1,6 +1,11 @@
 """What can go wrong around a run, each told in one sentence that a person can act on."""
 
 import errno
+from pathlib import Path
+from typing import Final
+
+# What a shell reports for a process that a signal has ended is this plus the signal's number.
+SIGNAL_EXIT: Final = 128
 
 
 class ConfigError(ValueError):
@@ -9,6 +14,16 @@ class ConfigError(ValueError):
 
 class RunError(RuntimeError):
     """A run that cannot start or go on: the folder or file, and why."""
+
+
+class Interrupted(Exception):
+    """A run was asked to stop, and has saved what it did."""
+
+    def __init__(self, number: int, step: int, folder: Path) -> None:
+        super().__init__(
+            f"Stopped after step {step} and saved; run the same command again to go on ({folder})."
+        )
+        self.exit_code = SIGNAL_EXIT + number
 
 
 def reason(error: OSError) -> str:

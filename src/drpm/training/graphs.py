@@ -7,7 +7,8 @@ from typing import Any, Final, final
 import torch
 from torch import Tensor
 
-from drpm.training.errors import ConfigError, RunError
+from drpm.training.devices import require_step
+from drpm.training.errors import RunError
 from drpm.training.program import BaseProgram
 
 _WARM_UPS: Final = 3
@@ -23,11 +24,7 @@ class CapturedStep:
     """
 
     def __init__(self, program: BaseProgram) -> None:
-        if program.device.type != "cuda" or program.devices.count > 1:
-            raise ConfigError(
-                "step must be 'eager' or 'auto' where a run is not on one CUDA device, "
-                f"but got 'graph' on {program.devices.count} x {program.device}."
-            )
+        require_step("graph", program.device, program.devices.count)
         self._graph = torch.cuda.CUDAGraph()
         self._graph.register_generator_state(program.generator)
         before = snapshot(program.state())

@@ -3,35 +3,28 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from drpm.training.checkpoint import last_good, load_latest, save_state
+from drpm.training.compiling import compile_step
 from drpm.training.config import TrainingConfig
-from drpm.training.errors import RunError
+from drpm.training.errors import Interrupted, RunError
 from drpm.training.events import Events
 from drpm.training.graphs import CapturedStep
+from drpm.training.matmul import matmul_precision
 from drpm.training.program import BaseProgram, Readings
 from drpm.training.runs import RunFolder
 from drpm.training.signals import StopRequest
 
+__all__ = ["Evaluation", "Interrupted", "Outcome", "Progress", "learning_rate", "train"]
+
 Evaluation = Callable[[int], Mapping[str, float]]
 
-# What a shell reports for a process that a signal has ended is this plus the signal's number.
-_SIGNAL_EXIT: Final = 128
-
-
-class Interrupted(Exception):
-    """A run was asked to stop, and has saved what it did."""
-
-    def __init__(self, number: int, step: int, folder: Path) -> None:
-        super().__init__(
-            f"Stopped after step {step} and saved; run the same command again to go on ({folder})."
-        )
-        self.exit_code = _SIGNAL_EXIT + number
+# What "auto" stands for on one CUDA device; elsewhere that is "eager".
+AUTO_ON_CUDA: Final = "graph"
 
 
 class Progress(Protocol):
@@ -79,6 +72,7 @@ def train(
             f"runs must be {program.width}, one folder for each run, but got {len(runs)}."
         )
     with ExitStack() as stack:
+        stack.enter_context(matmul_precision(program.config.matmul))
         if program.devices.is_first:
             for run in runs:
                 stack.enter_context(run.lock())
@@ -135,9 +129,14 @@ class _Training:
                 self.progress.stop()
 
     def _prepare(self) -> Callable[[], None]:
-        """The step as a captured graph where that is possible, unless eager steps are asked for."""
+        """The step in the form that the configuration asks for."""
         one_card = self.program.device.type == "cuda" and self.program.devices.count == 1
-        if self.config.step == "graph" or (self.config.step == "auto" and one_card):
+        way: str = self.config.step
+        if way == "auto":
+            way = AUTO_ON_CUDA if one_card else "eager"
+        if way == "compile":
+            compile_step(self.program)
+        if way == "graph" or (way == "compile" and one_card):
             return CapturedStep(self.program)
         return self.program.step
 

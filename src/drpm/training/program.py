@@ -20,8 +20,8 @@ Terms = Mapping[str, Tensor]
 class Objective(Protocol):
     """What is minimised: named scalars, of which ``"loss"`` is the one that counts.
 
-    ``generator`` is the source of all noise. What draws from the device's own instead, such as
-    dropout, resumes as exactly.
+    ``generator`` is the source of all noise. Where it is None, that is the device's own, which
+    dropout and its like draw from in any case; it resumes as exactly.
     """
 
     def __call__(
@@ -29,11 +29,11 @@ class Objective(Protocol):
         model: Any,
         batch: Batch,
         schedule: Mapping[str, Tensor],
-        generator: torch.Generator,
+        generator: torch.Generator | None,
     ) -> Terms: ...
 
 
-Augmentation = Callable[[Batch, torch.Generator], Batch]
+Augmentation = Callable[[Batch, torch.Generator | None], Batch]
 
 
 class Evaluated(nn.Module):
@@ -55,9 +55,12 @@ class Evaluated(nn.Module):
         self.augment, self.generator = augment, generator
 
     def forward(self, batch: Batch, schedule: Mapping[str, Tensor]) -> Terms:
+        # The compiler cannot follow a generator: it would break the step in two at every draw, and
+        # leave stacked runs uncompiled altogether.
+        generator = None if torch.compiler.is_compiling() else self.generator
         if self.augment is not None:
-            batch = self.augment(batch, self.generator)
-        return self.objective(self.model, batch, schedule, self.generator)
+            batch = self.augment(batch, generator)
+        return self.objective(self.model, batch, schedule, generator)
 
 
 def make_optimizer(

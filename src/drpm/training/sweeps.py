@@ -9,6 +9,7 @@ several processes (or on several machines that share the folder) divide the runs
 """
 
 import dataclasses
+import inspect
 import json
 import logging
 import re
@@ -24,8 +25,9 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from drpm.training.backends import Backend, LocalProcesses, Outcome, RayTasks, sentence
 from drpm.training.checkpoint import write_atomic
-from drpm.training.config import nearest
-from drpm.training.errors import ConfigError, RunError, reason
+from drpm.training.config import TrainingConfig, nearest
+from drpm.training.devices import connect
+from drpm.training.errors import SIGNAL_EXIT, ConfigError, RunError, reason
 from drpm.training.runs import RunFolder
 from drpm.training.signals import StopRequest
 
@@ -54,6 +56,7 @@ class SweepRun:
 
     The job is called as ``job(folder, **arguments)`` in a process of its own. It begins the run in
     that folder, or continues the one it finds there, and ends with :meth:`RunFolder.finish`.
+    A job that can choose where it computes has another argument, ``device``, with a default.
 
     Arguments:
         folder: The run's folder, from the sweep's folder on.
@@ -133,9 +136,12 @@ SWEEPS: dict[str, Callable[[], Sweep]] = {}
 def register(name: str) -> Callable[[Callable[[], Sweep]], Callable[[], Sweep]]:
     """Make a sweep known under a name; for use above a function that returns it.
 
+    The first line of the function's docstring is what lists of sweeps say about it.
+
     Example:
         >>> @register("an-example")
         ... def example() -> Sweep:
+        ...     "A run that is not there."
         ...     return Sweep("an-example", [SweepRun("seed-0", "package.module:train")])
         >>> find("an-example").runs[0].folder
         'seed-0'
@@ -149,6 +155,11 @@ def register(name: str) -> Callable[[Callable[[], Sweep]], Callable[[], Sweep]]:
         return make
 
     return add
+
+
+def describe(name: str) -> str:
+    """What a registered sweep says about itself, in one line."""
+    return (inspect.getdoc(SWEEPS[name]) or "").partition("\n")[0]
 
 
 def find(name: str) -> Sweep:
@@ -224,7 +235,7 @@ class SweepReport:
     def exit_status(self) -> int:
         """For the command line: as a shell has it after a signal, 1 if a run failed, else 0."""
         if self.signal is not None:
-            return 128 + self.signal
+            return SIGNAL_EXIT + self.signal
         return 1 if self.failed else 0
 
     def summary(self) -> str:
@@ -232,7 +243,8 @@ class SweepReport:
         counts = Counter(run.state for run in self.runs)
         left = len(self.runs) - sum(run.settled for run in self.runs)
         line = (
-            f"{self.name}: {len(self.runs)} runs, {counts['finished']} finished, "
+            f"{self.name}: {len(self.runs)} run{'' if len(self.runs) == 1 else 's'}, "
+            f"{counts['finished']} finished, "
             f"{counts['skipped']} skipped (finished before), {counts['failed']} failed"
         )
         lines = [line + (f", {left} left; the same command goes on." if left else ".")]
@@ -252,6 +264,7 @@ def run_sweep(
     workers: int | None = 1,
     address: str | None = None,
     gpus: float | None = None,
+    device: str | None = None,
     progress: Progress | None = None,
 ) -> SweepReport:
     """Bring every run of a sweep to its end; a run that fails is tried once more, after the rest.
@@ -268,6 +281,7 @@ def run_sweep(
         address: The Ray cluster.
         gpus: The GPUs of each run on the cluster, or its share of one; None for one if the
             cluster has any. On this machine all runs share what there is.
+        device: Where the runs compute, as the training settings name it; None leaves it to them.
         progress: Told of every change.
     """
     if workers is not None and workers < 1:
@@ -276,17 +290,33 @@ def run_sweep(
         raise ConfigError(f"backend must be 'local' or 'ray', but got {backend!r}.")
     if backend == "local" and (address is not None or gpus is not None):
         raise ConfigError("address and gpus are for the backend 'ray', but it is 'local'.")
+    if device is not None:
+        _require_device(sweep, device, here=backend == "local")
     # Absolute, because workers may have another working directory.
     ledger = _Ledger(sweep, Path(out).absolute(), progress)
+    placed = {} if device is None else {"device": device}
     stop = StopRequest()
     if not ledger.all_settled():
         with closing(_open(backend, workers, address, gpus)) as pool, stop:
             try:
-                _drive(ledger, pool, stop)
+                _drive(ledger, pool, stop, placed)
             finally:
                 ledger.close()
     number = None if ledger.all_settled() else stop.signal
     return SweepReport(sweep.name, ledger.out, tuple(ledger.states.values()), number)
+
+
+def _require_device(sweep: Sweep, device: str, *, here: bool) -> None:
+    """Refuse a device that there cannot be, and one for runs that do not let it be chosen."""
+    config = TrainingConfig(device=device)
+    if here:
+        connect(config)
+    for job in {run.job for run in sweep.runs}:
+        if "device" not in inspect.signature(_resolve(job)).parameters:
+            raise ConfigError(
+                f"device must be left out for the sweep {sweep.name!r}, whose runs do not let it "
+                f"be chosen, but got {device!r}."
+            )
 
 
 def _open(
@@ -297,7 +327,7 @@ def _open(
     return LocalProcesses(workers or import_module("joblib").cpu_count())
 
 
-def _drive(ledger: "_Ledger", pool: Backend, stop: StopRequest) -> None:
+def _drive(ledger: "_Ledger", pool: Backend, stop: StopRequest, placed: Mapping[str, Any]) -> None:
     """Give the runs out and take their outcomes in, until all are settled or a signal comes."""
     queue = deque(run for run in ledger.sweep.runs if not ledger.states[run.folder].settled)
     elsewhere: list[SweepRun] = []
@@ -326,7 +356,7 @@ def _drive(ledger: "_Ledger", pool: Backend, stop: StopRequest) -> None:
             else:
                 ledger.start(run)
                 running[run.folder] = run
-                pool.start(run.folder, execute, ledger.out, run)
+                pool.start(run.folder, execute, ledger.out, run, placed)
         for folder, outcome in pool.collect(POLL):
             run = running.pop(folder)
             match ledger.settle(run, outcome, stopping):
@@ -515,12 +545,13 @@ def _take(folder: Path, held: ExitStack) -> None:
         raise InUse(str(error)) from error
 
 
-def execute(out: Path, run: SweepRun) -> Outcome:
+def execute(out: Path, run: SweepRun, placed: Mapping[str, Any] | None = None) -> Outcome:
     """Do one run: in the worker, under its claim, whatever the job may raise.
 
     Arguments:
         out: The sweep's folder.
         run: The run.
+        placed: Further arguments, which say where it is done and not what.
     """
     folder = out / run.folder
     try:
@@ -531,7 +562,7 @@ def execute(out: Path, run: SweepRun) -> Outcome:
             # Whatever lies there tells of an earlier attempt.
             (out / CLAIMS / run.folder / ERROR).unlink(missing_ok=True)
             try:
-                _resolve(run.job)(folder, **run.arguments)
+                _resolve(run.job)(folder, **{**run.arguments, **(placed or {})})
             except BaseException:
                 _write_traceback(out, run)
                 raise

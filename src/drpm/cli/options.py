@@ -1,0 +1,41 @@
+"""Numbers on the command line, refused with what was expected and what came."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+N = TypeVar("N", bound=float)
+
+
+def number(kind: type[N], least: N, most: N | None = None) -> Callable[[Any], N]:
+    """A parser for an option: a number of a kind, in a range.
+
+    Arguments:
+        kind: ``int`` or ``float``.
+        least: The smallest number that will do.
+        most: The largest, if there is one.
+    """
+    word = "a whole number" if kind is int else "a number"
+    span = f"of at least {least}" if most is None else f"from {least} to {most}"
+
+    def parse(value: Any) -> N:
+        try:
+            parsed = kind(value)
+        except ValueError:
+            parsed = None
+        # Compared this way round, what is not a number is refused as well.
+        if parsed is None or not (parsed >= least and (most is None or parsed <= most)):
+            raise typer.BadParameter(f"expected {word} {span}, but got '{value}'.")
+        return parsed
+
+    return parse
+
+
+Seed = Annotated[
+    int,
+    typer.Option(
+        help="Settles what is random.", metavar="NUMBER", parser=number(int, 0, 2**63 - 1)
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]

@@ -1,0 +1,117 @@
+"""The command ``drpm reproduce``: the runs behind a table or a figure, brought to their end."""
+
+import json
+from dataclasses import asdict
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from drpm.cli.errors import one_sentence
+from drpm.cli.options import Json, number
+from drpm.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from drpm.training.sweeps import SweepReport
+
+# The modules that register sweeps. An application is known here by this line alone.
+SOURCES = ("drpm.studies.sweeps",)
+
+LIST = "list"
+
+
+class Where(StrEnum):
+    local = "local"
+    ray = "ray"
+
+
+def reproduce(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help=f"A sweep, or '{LIST}' for those there are.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the runs.", show_default="out/reproduce/NAME"),
+    ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            help="How many runs go on at once; 0 for as many as there is room for.",
+            metavar="NUMBER",
+            parser=number(int, 0),
+        ),
+    ] = 1,
+    backend: Annotated[
+        Where, typer.Option(help="Processes of this machine, or a Ray cluster.")
+    ] = Where.local,
+    address: Annotated[str | None, typer.Option(help="The Ray cluster, as host:port.")] = None,
+    gpus: Annotated[
+        float | None,
+        typer.Option(
+            help="GPUs of each run on the cluster.",
+            metavar="NUMBER",
+            parser=number(float, 0),
+            show_default="1 where there are any",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="What each run computes on: auto, cpu, cuda, cuda:1, ...",
+            show_default="what the sweep says",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Do the runs behind a table or a figure; what is finished is skipped.
+
+    A sweep that was stopped or killed goes on with the same command.
+    """
+    from drpm.training import sweeps
+
+    for source in SOURCES:
+        import_module(source)
+    if name == LIST:
+        _list(as_json)
+        return
+    from drpm.cli.sweep_progress import follow
+
+    with one_sentence():
+        sweep = sweeps.find(name)
+        folder = out or Path("out/reproduce") / name
+        with follow(sweep.name) as progress:
+            report = sweeps.run_sweep(
+                sweep,
+                folder,
+                backend=backend.value,
+                workers=workers or None,
+                address=address,
+                gpus=gpus,
+                device=device,
+                progress=progress,
+            )
+    typer.echo(json.dumps(_plain(report), indent=2) if as_json else report.summary())
+    if not as_json:
+        typer.echo(f"Runs: {folder}")
+    raise typer.Exit(report.exit_status)
+
+
+def _list(as_json: bool) -> None:
+    from drpm.training.sweeps import SWEEPS, describe, find
+
+    entries = [
+        {"name": name, "runs": len(find(name).runs), "about": describe(name)} for name in SWEEPS
+    ]
+    if as_json:
+        typer.echo(json.dumps(entries, indent=2))
+        return
+    print_table(
+        ["Name", "Runs", "What it is"],
+        [[str(entry[key]) for key in ("name", "runs", "about")] for entry in entries],
+    )
+
+
+def _plain(report: "SweepReport") -> dict[str, Any]:
+    return {**asdict(report), "out": str(report.out), "exit_status": report.exit_status}

@@ -1,0 +1,232 @@
+"""``drpm reproduce``: what it runs, shows, writes and answers with."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from drpm.cli import app
+from drpm.cli.sweep_progress import Board, follow
+from drpm.studies import sweeps as studies
+from drpm.training import sweeps
+from drpm.training.backends import Call, Outcome
+from drpm.training.runs import RunFolder
+from drpm.training.sweeps import RunState, Sweep, SweepRun
+
+
+def train(folder: Path, fail: bool = False, device: str = "auto") -> None:
+    run = RunFolder.create(folder, "", overwrite=True)
+    if fail:
+        raise ValueError("It was told to fail.")
+    run.finish({"device": device})
+
+
+class Inline:
+    """Makes each call at once, in this process."""
+
+    def __init__(self) -> None:
+        self.ended: deque[tuple[str, Outcome]] = deque()
+
+    def has_room(self) -> bool:
+        return not self.ended
+
+    def start(self, key: str, call: Call, *arguments: Any) -> None:
+        self.ended.append((key, call(*arguments)))
+
+    def collect(self, timeout: float) -> list[tuple[str, Outcome]]:
+        ended, self.ended = list(self.ended), deque()
+        return ended
+
+    def interrupt(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """A table of two runs and one that fails, done in this process; what workers are opened."""
+    opened: list[Any] = []
+
+    def open_inline(*arguments: Any) -> Inline:
+        opened.append(arguments)
+        return Inline()
+
+    def table() -> Sweep:
+        """The numbers of a table."""
+        return Sweep("table-1", (SweepRun("a/seed-0", train), SweepRun("a/seed-1", train)))
+
+    def broken() -> Sweep:
+        return Sweep("broken", (SweepRun("good", train), SweepRun("bad", train, {"fail": True})))
+
+    monkeypatch.setattr(sweeps, "SWEEPS", {"table-1": table, "broken": broken})
+    monkeypatch.setattr(sweeps, "_open", open_inline)
+    monkeypatch.chdir(tmp_path)
+    return opened
+
+
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, ["reproduce", *arguments], env={"COLUMNS": "200"})
+    assert isinstance(result.exception, SystemExit | None), repr(result.exception)
+    return result
+
+
+def test_list() -> None:
+    assert run("list").stdout == "table-1\t2\tThe numbers of a table.\nbroken\t2\t\n"
+    entries = json.loads(run("list", "--json").stdout)
+    assert entries[0] == {"name": "table-1", "runs": 2, "about": "The numbers of a table."}
+
+
+def test_a_sweep_is_run_and_then_skipped(tmp_path: Path) -> None:
+    first = run("table-1")
+    assert first.exit_code == 0, first.output
+    assert first.stdout.splitlines() == [
+        "table-1: 2 runs, 2 finished, 0 skipped (finished before), 0 failed.",
+        "Runs: out/reproduce/table-1",
+    ]
+    assert first.stderr.splitlines() == [
+        "0 of 2 runs: a/seed-0 running",
+        "1 of 2 runs: a/seed-0 finished in 0:00:00",
+        "1 of 2 runs: a/seed-1 running",
+        "2 of 2 runs: a/seed-1 finished in 0:00:00",
+    ]
+    assert RunFolder.open("out/reproduce/table-1/a/seed-1").status == "finished"
+    again = run("table-1")
+    assert "0 finished, 2 skipped (finished before), 0 failed." in again.stdout
+    assert again.stderr == ""
+
+
+def test_a_run_that_fails(tmp_path: Path) -> None:
+    result = run("broken", "--out", "here")
+    assert result.exit_code == 1
+    assert "bad failed 2 times: It was told to fail." in result.stdout
+    assert "1 of 2 runs: bad waiting: It was told to fail." in result.stderr
+    assert "2 of 2 runs: bad failed, attempt 2: It was told to fail." in result.stderr
+    report = json.loads(run("broken", "--out", "here", "--json").stdout)
+    assert (report["name"], report["out"]) == ("broken", str(tmp_path / "here"))
+    assert report["exit_status"] == 1
+    assert [entry["state"] for entry in report["runs"]] == ["skipped", "failed"]
+
+
+def test_options_arrive(registry: list[Any]) -> None:
+    run("table-1", "--backend", "ray", "--workers", "0", "--address", "there:1", "--gpus", "0.5")
+    run("table-1", "--out", "other", "--workers", "3", "--device", "cpu")
+    assert registry == [("ray", None, "there:1", 0.5), ("local", 3, None, None)]
+    for out, device in (("out/reproduce/table-1", "auto"), ("other", "cpu")):
+        assert RunFolder.open(f"{out}/a/seed-0").result()["metrics"] == {"device": device}
+
+
+def test_a_device_is_no_part_of_what_is_run() -> None:
+    assert run("table-1", "--device", "cpu").exit_code == 0
+    assert "2 skipped" in run("table-1").stdout
+
+
+# The studies, and real processes.
+
+
+def test_the_bounds_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeps, "SWEEPS", {"bounds": studies.bounds})
+    monkeypatch.setattr(studies, "DRAWS", 200)
+    result = run("bounds", "--out", "here")
+    assert result.exit_code == 0, result.output
+    found = RunFolder.open("here/seed-0")
+    assert found.config_text() == "draws = 200\nseed = 0\n"
+    metrics = found.result()["metrics"]
+    assert metrics["equal_weights_equal_scores"]["total_mass"] == pytest.approx(1.0)
+    assert len(list(found.figures_dir.glob("*.png"))) == 5
+    document = json.loads((found.path / "bounds.json").read_text())
+    assert document["num_draws"] == 200
+
+
+SLOW = """
+import time
+from drpm.training import sweeps
+from drpm.training.runs import RunFolder
+from drpm.training.signals import StopRequest
+
+@sweeps.register("slow")
+def slow():
+    return sweeps.Sweep("slow", [sweeps.SweepRun("a", "slow_sweep:train")])
+
+def train(folder):
+    run = RunFolder.create(folder, "", overwrite=True)
+    with run.lock(), StopRequest() as stop:
+        run.log({"step": 1})
+        while stop.signal is None:
+            time.sleep(0.02)
+        raise RuntimeError("stopped")
+"""
+
+
+def test_a_signal_stops_it_with_its_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "slow_sweep.py").write_text(SLOW, encoding="utf-8")
+    main = "from drpm import cli; cli.reproduce.SOURCES = ['slow_sweep']; cli.main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", main, "reproduce", "slow"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    begun = tmp_path / "out" / "reproduce" / "slow" / "a" / "metrics.jsonl"
+    end = time.monotonic() + 60
+    while not begun.exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    assert "1 left; the same command goes on." in out
+    assert "Traceback" not in errors
+
+
+# What people see on a terminal.
+
+
+def drawn(board: Board) -> str:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(board.render())
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def test_the_board_shows_what_goes_on_and_what_went_wrong() -> None:
+    now = 0.0
+    board = Board("table-1", clock=lambda: now)
+    assert "0 of 0 runs" in drawn(board)
+    board(RunState("a", "skipped"), 1, 4)
+    board(RunState("b", "running", 1), 1, 4)
+    board(RunState("c", "running", 2), 1, 4)
+    now = 65.0
+    picture = drawn(board)
+    assert "1 of 4 runs" in picture
+    assert "b running            0:01:05" in picture
+    assert "c running, attempt 2 0:01:05" in picture
+    assert "a" not in {line.split()[0] for line in picture.splitlines()}
+    board(RunState("b", "finished", 1, seconds=65.0), 2, 4)
+    board(RunState("c", "failed", 2, "The disk is full."), 3, 4)
+    board(RunState("d", "elsewhere"), 3, 4)
+    picture = drawn(board)
+    assert "3 of 4 runs" in picture
+    assert "c failed, attempt 2: The disk is full." in picture
+    assert "d in use by another process" in picture
+    assert "  b" not in picture
+
+
+def test_a_terminal_gets_the_board_and_is_left_clean() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with follow("table-1", console) as progress:
+        assert isinstance(progress, Board)
+        progress(RunState("a", "running", 1), 0, 1)
+        assert threading.active_count() > 1

@@ -1,0 +1,112 @@
+"""Help, completion and mistyped commands answer at once: torch is imported by what needs it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import drpm
+
+# Each takes from a tenth of a second to more than one.
+SLOW = ("torch", "numpy", "scipy", "sklearn", "matplotlib", "lightning", "joblib", "ray")
+
+COMMANDS = (
+    "--help",
+    "--version",
+    "bounds --help",
+    "data --help",
+    "data show --help",
+    "reproduce --help",
+    "bound",
+    "data show",
+    "reproduce",
+    "bounds --draws 0",
+)
+
+# In one process for all of them, which is what makes it quick; what one imports, it keeps.
+HELP = f"""
+import sys
+from typer.testing import CliRunner
+import drpm.cli
+
+def slow():
+    return sorted(set({SLOW}) & set(sys.modules))
+
+assert not slow(), slow()
+for command in {COMMANDS}:
+    result = CliRunner().invoke(drpm.cli.app, command.split())
+    assert isinstance(result.exception, SystemExit | None), (command, result.exception)
+    assert not slow(), (command, slow())
+"""
+
+
+def run(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_and_refusals_do_without_torch() -> None:
+    run(HELP)
+
+
+# The package that makes this possible.
+
+
+def test_the_public_names() -> None:
+    assert set(drpm.__all__) <= set(dir(drpm))
+    for name in drpm.__all__:
+        assert getattr(drpm, name).__name__ == name
+    with pytest.raises(AttributeError, match="module 'drpm' has no attribute 'RandomPartitions'"):
+        _ = drpm.RandomPartitions  # type: ignore[attr-defined]
+
+
+def test_names_and_parts_come_when_they_are_asked_for() -> None:
+    run(
+        "import sys, drpm; assert 'torch' not in sys.modules; "
+        "assert drpm.data.registry.DATASETS; "
+        "from drpm import *; assert RandomPartition is drpm.distributions.RandomPartition"
+    )
+
+
+@pytest.mark.parametrize("way", ["drpm", "drpm.distributions.partitions"])
+def test_divergences_are_registered_however_a_law_was_found(way: str) -> None:
+    run(
+        f"from {way} import RandomPartition; import torch; "
+        "law = RandomPartition(torch.zeros(2).double(), torch.zeros(2).double()); "
+        "assert abs(torch.distributions.kl_divergence(law, law)) < 1e-9"
+    )
+
+
+# Completion.
+
+DRPM = shutil.which("drpm", path=str(Path(sys.executable).parent))
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.skipif(DRPM is None, reason="the package is not installed")
+def test_completion_is_installed_and_completes(tmp_path: Path) -> None:
+    assert DRPM is not None
+    path = os.pathsep.join([str(Path(DRPM).parent), os.environ["PATH"]])
+    environment = {**os.environ, "HOME": str(tmp_path), "PATH": path}
+    script = """
+        drpm --install-completion || exit 1
+        source ~/.bashrc
+        words() {
+            COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+            # The function that bash would call, as bash calls it.
+            $(complete -p drpm | sed 's/.*-F \\([^ ]*\\).*/\\1/') drpm
+            echo "${COMPREPLY[*]}"
+        }
+        words drpm re
+        words drpm reproduce --back
+        words drpm reproduce bounds --backend ""
+    """
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "bash completion installed" in done.stdout
+    assert done.stdout.splitlines()[-3:] == ["reproduce", "--backend", "local ray"]

@@ -1,0 +1,248 @@
+"""Compiled steps do what eager steps do, and where there is no compiler, eager steps do."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from drpm.training import loop
+from drpm.training.compiling import compile_step
+from drpm.training.devices import Devices, connect
+from drpm.training.errors import ConfigError
+from drpm.training.graphs import CapturedStep
+from drpm.training.loop import train
+from drpm.training.program import BaseProgram, Program
+from drpm.training.schedules import LinearSchedule
+from drpm.training.stacking import StackedProgram
+from tests.training.toys import (
+    copied,
+    make_model,
+    make_run,
+    noisy_squares,
+    points,
+    same,
+    settings,
+    squares,
+    steps_of,
+    take_steps,
+)
+
+# Traces the step and splits it into forward and backward as inductor has it done, but then calls
+# torch's own operations: quick, the same to the last bit, and it needs no compiler.
+TRACED = "aot_eager"
+
+
+def scheduled(model: Any, batch: Any, schedule: Any, generator: Any) -> dict[str, Tensor]:
+    terms = squares(model, batch, schedule, generator)
+    return {**terms, "loss": (1 + schedule["beta"]) * terms["loss"]}
+
+
+def make(
+    stacked: bool, objective: Any = scheduled, device: str = "cpu", **changes: Any
+) -> BaseProgram:
+    config = settings(device=device, **changes)
+    options: dict[str, Any] = {
+        "schedules": {"beta": LinearSchedule(0.0, 1.0, 10)},
+        "devices": connect(config),
+    }
+    if stacked:
+        models = [make_model(seed) for seed in range(3)]
+        return StackedProgram(models, objective, points(), config, **options)
+    return Program(make_model(), objective, points(), config, **options)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_compiled_step_equals_an_eager_one(stacked: bool) -> None:
+    changes: dict[str, Any] = {"gradient_clip": 0.1, "weight_decay": 0.01}
+    eager, compiled = (make(stacked, **changes) for _ in range(2))
+    before = copied(compiled.tensors())
+    assert compile_step(compiled, TRACED)
+    assert same(compiled.tensors(), before)
+    assert int(compiled.step_count) == 0
+    calls = graphs_called()
+    torch.testing.assert_close(take_steps(compiled, 12), take_steps(eager, 12))
+    torch.testing.assert_close(compiled.tensors(), eager.tensors())
+    # Traced once, and not again at any of these steps.
+    assert graphs_called() == calls > 0
+
+
+def graphs_called() -> int:
+    """How many operations the compiler has seen."""
+    import torch._dynamo.utils
+
+    return int(torch._dynamo.utils.counters["stats"]["calls_captured"])
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_noise_is_the_devices_own(stacked: bool) -> None:
+    ends = []
+    for seed in (5, 5, 6):
+        program = make(stacked, noisy_squares, learning_rate=1e-9, batch_size=40)
+        assert compile_step(program, TRACED)
+        torch.manual_seed(seed)
+        ends.append(take_steps(program, 3)[:, 0].flatten())
+    # Other noise for each step and run, and the same again for the same seed.
+    assert len(set(ends[0].tolist())) == len(ends[0])
+    assert torch.equal(ends[0], ends[1])
+    assert not torch.equal(ends[0], ends[2])
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_training_and_resuming(
+    tmp_path: Path, stacked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, noise included, as eager runs do."""
+    monkeypatch.setattr(loop, "compile_step", lambda program: compile_step(program, TRACED))
+
+    def runs(name: str, program: BaseProgram) -> list[Any]:
+        count = range(program.width)
+        return [make_run(tmp_path / f"{name}-{run}", program.config) for run in count]
+
+    def fresh() -> BaseProgram:
+        return make(stacked, noisy_squares, step="compile", log_every=1)
+
+    whole = fresh()
+    train(whole, runs("whole", whole))
+
+    class Stop(Exception):
+        pass
+
+    class Stopper:
+        def start(self, total_steps: int, done: int) -> None:
+            pass
+
+        def update(self, step: int, metrics: Any) -> None:
+            if step == 7:
+                raise Stop
+
+        def stop(self) -> None:
+            pass
+
+    cut = fresh()
+    folders = runs("cut", cut)
+    with pytest.raises(Stop):
+        train(cut, folders, progress=Stopper())
+    torch.rand(3)
+    resumed = fresh()
+    train(resumed, folders)
+    assert same(copied(resumed.tensors()), copied(whole.tensors()))
+    assert steps_of(folders[0]) == list(range(1, 16))
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "64-true"])
+def test_other_precisions(precision: Any) -> None:
+    eager, compiled = (make(False, precision=precision) for _ in range(2))
+    assert compile_step(compiled, TRACED)
+    torch.testing.assert_close(take_steps(compiled, 6), take_steps(eager, 6), rtol=2e-2, atol=1e-3)
+
+
+def test_an_objective_that_cannot_be_traced_whole(caplog: pytest.LogCaptureFixture) -> None:
+    def objective(model: Any, batch: Any, schedule: Any, generator: Any) -> dict[str, Tensor]:
+        terms = squares(model, batch, schedule, generator)
+        # What the compiler cannot follow is left to Python, between two compiled halves.
+        torch._dynamo.graph_break()
+        return {**terms, "twice": 2 * terms["loss"]}
+
+    eager, compiled = (make(False, objective) for _ in range(2))
+    assert compile_step(compiled, TRACED)
+    torch.testing.assert_close(take_steps(compiled, 6), take_steps(eager, 6))
+    assert not told(caplog)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
+    """What we say; torch keeps a diary of its own."""
+    ours = [record for record in caplog.records if record.name.startswith("drpm")]
+    return [(record.levelno, record.getMessage()) for record in ours]
+
+
+def no_compiler(graph: Any, inputs: Any) -> Any:
+    raise RuntimeError("Failed to find C compiler.\nPlease specify one via CC.")
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_without_a_compiler_there_is_one_line(
+    stacked: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    eager, program = (make(stacked) for _ in range(2))
+    assert not compile_step(program, no_compiler)
+    assert told(caplog) == [
+        (
+            logging.WARNING,
+            "The training step goes on without being compiled. "
+            "RuntimeError: Failed to find C compiler.",
+        )
+    ]
+    assert torch.equal(take_steps(program, 6), take_steps(eager, 6))
+
+
+def test_a_fault_of_the_objective_is_still_told(tmp_path: Path) -> None:
+    def objective(*arguments: Any) -> dict[str, Tensor]:
+        raise ValueError("images must be squares")
+
+    program = make(False, objective, step="compile")
+    with pytest.raises(ValueError, match="images must be squares"):
+        train(program, [make_run(tmp_path, program.config)])
+
+
+def test_several_devices_are_refused() -> None:
+    devices = Devices()
+    devices.count = 2
+    program = Program(make_model(), squares, points(), settings(), devices=devices)
+    with pytest.raises(ConfigError, match="where several devices share a run, but got 'compile'"):
+        compile_step(program, TRACED)
+
+
+def test_many_programs_in_one_process() -> None:
+    """Torch compiles one function eight times and then no more, which would go unnoticed."""
+    for _ in range(10):
+        assert compile_step(make(False), TRACED)
+        assert graphs_called() > 0
+
+
+# With inductor, on a GPU.
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_compiled_and_captured_equals_eager(stacked: bool, optimizer: Any) -> None:
+    changes = {"optimizer": optimizer, "gradient_clip": 0.5, "learning_rate": 0.01}
+    eager, program = (make(stacked, device="cuda", **changes) for _ in range(2))
+    assert compile_step(program)
+    step = CapturedStep(program)
+    for number in range(20):
+        for each, take in ((eager, eager.step), (program, step)):
+            if number % each.steps_per_epoch == 0:
+                each.shuffle()
+            take()
+    torch.testing.assert_close(program.tensors(), eager.tensors(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("stacked", [False, True])
+def test_noise_differs_between_replays_of_a_compiled_step(stacked: bool) -> None:
+    program = make(stacked, noisy_squares, device="cuda", batch_size=40, learning_rate=1e-9)
+    assert compile_step(program)
+    step = CapturedStep(program)
+    values = []
+    for _ in range(3):
+        program.shuffle()
+        step()
+        values.append(program.readings().values[:, 0])
+    found = torch.cat(values).flatten().tolist()
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_compiled_run_on_a_gpu(tmp_path: Path, stacked: bool) -> None:
+    ends = []
+    for way in ("eager", "compile"):
+        program = make(stacked, device="cuda", step=way)
+        count = range(program.width)
+        train(program, [make_run(tmp_path / f"{way}-{run}", program.config) for run in count])
+        ends.append(copied(program.tensors()))
+    torch.testing.assert_close(*ends, rtol=1e-4, atol=1e-5)
