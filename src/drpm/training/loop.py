@@ -48,6 +48,7 @@ def train(
     program: BaseProgram,
     runs: Sequence[RunFolder],
     *,
+    before_epoch: Callable[[int], None] | None = None,
     evaluate: Evaluation | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
@@ -59,6 +60,9 @@ def train(
     Arguments:
         program: What to train; one run, or several stacked ones.
         runs: One folder for each of them. The first one also holds the checkpoint of all.
+        before_epoch: Called with the number of every epoch that begins, the first one being 0. It
+            may change the model's tensors in place, as a function of them and the number alone:
+            a run that was cut off calls it again.
         evaluate: From the index of a run to its final metrics, after the last step. It may also
             save what is to be kept of the run.
         progress: Told about every report.
@@ -76,7 +80,7 @@ def train(
         if program.devices.is_first:
             for run in runs:
                 stack.enter_context(run.lock())
-        _Training(program, runs, progress).run()
+        _Training(program, runs, progress, before_epoch).run()
         metrics: list[dict[str, float]] = []
         if program.devices.is_first:
             for index, run in enumerate(runs):
@@ -89,9 +93,14 @@ class _Training:
     """One call of :func:`train`."""
 
     def __init__(
-        self, program: BaseProgram, runs: Sequence[RunFolder], progress: Progress | None
+        self,
+        program: BaseProgram,
+        runs: Sequence[RunFolder],
+        progress: Progress | None,
+        before_epoch: Callable[[int], None] | None,
     ) -> None:
         self.program, self.config = program, program.config
+        self.before_epoch = before_epoch
         self.runs, self.checkpoints = runs, runs[0].checkpoint_dir
         self.writes = program.devices.is_first
         self.progress = progress if self.writes else None
@@ -144,7 +153,10 @@ class _Training:
         config, program = self.config, self.program
         while self.step < self.total:
             if self.step % self.per_epoch == 0:
-                program.set_learning_rate(learning_rate(config, self.step // self.per_epoch))
+                epoch = self.step // self.per_epoch
+                program.set_learning_rate(learning_rate(config, epoch))
+                if self.before_epoch is not None:
+                    self.before_epoch(epoch)
                 program.shuffle()
             take_step()
             self.step += 1

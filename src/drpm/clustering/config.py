@@ -1,0 +1,149 @@
+"""The settings of a clustering: everything that is needed to do it again."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from drpm.training.config import TrainingConfig
+from drpm.training.errors import ConfigError
+
+Method = Literal["drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head"]
+Likelihood = Literal["auto", "bernoulli", "gaussian"]
+Views = Literal["auto", "digits", "mnist", "fashion-mnist", "noise"]
+
+
+def _require(config: Any, name: str, expected: str, holds: Callable[[Any], object]) -> None:
+    value = getattr(config, name)
+    if not holds(value):
+        raise ConfigError(f"{name} must be {expected}, but got {value!r}.")
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The autoencoder: fully connected, with ReLU between layers.
+
+    Arguments:
+        latent: Dimensions of the latent space.
+        encoder: Widths of the encoder's layers.
+        decoder: Widths of the decoder's layers.
+    """
+
+    latent: int = 10
+    encoder: tuple[int, ...] = (500, 500, 2000)
+    decoder: tuple[int, ...] = (2000, 500, 500)
+
+    def __post_init__(self) -> None:
+        _require(self, "latent", "at least 1", lambda value: value >= 1)
+        for name in ("encoder", "decoder"):
+            _require(
+                self,
+                name,
+                "one or more widths of at least 1",
+                lambda widths: widths and all(width >= 1 for width in widths),
+            )
+
+
+@dataclass(frozen=True)
+class PretrainingConfig:
+    """What happens before there are clusters.
+
+    Arguments:
+        kind: ``contrastive``: instances and clusters told apart across two views, with
+            reconstruction; ``reconstruction``: that alone.
+        views: How the second view is made from the first; ``auto`` by the shape of the data.
+        instance_temperature: Of the loss between instances.
+        cluster_temperature: Of the loss between clusters.
+        training: How it is trained.
+    """
+
+    kind: Literal["contrastive", "reconstruction"] = "contrastive"
+    views: Views = "auto"
+    instance_temperature: float = 0.5
+    cluster_temperature: float = 1.0
+    training: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(epochs=200, batch_size=1024, learning_rate=1e-3)
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("instance_temperature", "cluster_temperature"):
+            _require(self, name, "positive", lambda value: value > 0)
+
+
+@dataclass(frozen=True)
+class MixtureConfig:
+    """The Gaussian mixture that the clusters start from.
+
+    Arguments:
+        restarts: Independent starts, of which the likeliest is kept.
+        init: ``k-means++``: seeds alone; ``kmeans``: Lloyd's iterations after them.
+        floor: What is added to all variances.
+    """
+
+    restarts: int = 10
+    init: Literal["k-means++", "kmeans"] = "k-means++"
+    floor: float = 1e-4
+
+    def __post_init__(self) -> None:
+        _require(self, "restarts", "at least 1", lambda value: value >= 1)
+        _require(self, "floor", "positive", lambda value: value > 0)
+
+
+@dataclass(frozen=True)
+class ClusteringConfig:
+    """A clustering from raw data to clusters.
+
+    Arguments:
+        method: The model.
+        clusters: How many.
+        objective: ``bounds``: the paper's loss; ``exact``: the exact mass in their place.
+        likelihood: Of the data given the latent code; ``auto``: Bernoulli where all values lie in
+            [0, 1], else Gaussian.
+        beta: The weight of the latent divergence; it grows from a tenth of it, exponentially.
+        gamma: The weight of the sizes' divergence.
+        delta: The weight of the order's divergence.
+        partitions: Partitions drawn in a step.
+        codes: Latent codes drawn for an example in a step.
+        temperature: Of the relaxed orders, at the start and at the end.
+        annealing_steps: Steps over which temperature and beta reach their ends.
+        freeze_encoder: Whether the encoder's layers stay as pretraining left them.
+        refit_every: Epochs from one fit of the mixture to the next while the temperature falls;
+            none for the first one alone.
+        refit_detaches_prior: Whether, from the first refit on, the clusters move by refits alone.
+        network: The autoencoder.
+        pretraining: What comes first.
+        mixture: The start of the clusters.
+        training: How the model is trained.
+    """
+
+    method: Method = "drpm-vc"
+    clusters: int = 10
+    objective: Literal["bounds", "exact"] = "bounds"
+    likelihood: Likelihood = "auto"
+    beta: float = 1.0
+    gamma: float = 1.0
+    delta: float = 0.01
+    partitions: int = 100
+    codes: int = 1
+    temperature: tuple[float, float] = (1.0, 0.5)
+    annealing_steps: int = 100_000
+    freeze_encoder: bool = True
+    refit_every: int | None = None
+    refit_detaches_prior: bool = True
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    pretraining: PretrainingConfig = field(default_factory=PretrainingConfig)
+    mixture: MixtureConfig = field(default_factory=MixtureConfig)
+    training: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(
+            epochs=1024, batch_size=256, optimizer="adamw", learning_rate=1e-4, weight_decay=0.01
+        )
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("clusters", "partitions", "codes", "annealing_steps"):
+            _require(self, name, "at least 1", lambda value: value >= 1)
+        for name in ("beta", "gamma", "delta"):
+            _require(self, name, "at least 0", lambda value: value >= 0)
+        _require(self, "temperature", "two positive numbers", lambda pair: all(x > 0 for x in pair))
+        _require(
+            self, "refit_every", "at least 1 or none", lambda value: value is None or value >= 1
+        )

@@ -1,0 +1,74 @@
+"""The autoencoder that all clusterings share."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from drpm.clustering.config import NetworkConfig
+
+
+def layers(widths: Sequence[int]) -> nn.Sequential:
+    """Linear layers, each followed by a ReLU."""
+    return nn.Sequential(
+        *(layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU()))
+    )
+
+
+class Posterior(NamedTuple):
+    """Independent Gaussians, (..., l)."""
+
+    mean: Tensor
+    log_variance: Tensor
+
+    def sample(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+        size = shape + self.mean.shape
+        noise = torch.randn(
+            size, dtype=self.mean.dtype, device=self.mean.device, generator=generator
+        )
+        return self.mean + noise * (self.log_variance / 2).exp()
+
+
+class Autoencoder(nn.Module):
+    """From rows (..., d) to latent Gaussians, and from latent codes back.
+
+    Arguments:
+        columns: The length d of a row.
+        config: The widths.
+        likelihood: ``"bernoulli"`` or ``"gaussian"``, what a decoded row is the parameter of.
+    """
+
+    def __init__(self, columns: int, config: NetworkConfig, likelihood: str) -> None:
+        super().__init__()
+        self.likelihood = likelihood
+        self.encoder = layers([columns, *config.encoder])
+        self.mean = nn.Linear(config.encoder[-1], config.latent)
+        self.log_variance = nn.Linear(config.encoder[-1], config.latent)
+        self.decoder = nn.Sequential(
+            layers([config.latent, *config.decoder]), nn.Linear(config.decoder[-1], columns)
+        )
+
+    def posterior(self, features: Tensor) -> Posterior:
+        """Of rows that went through the encoder's layers."""
+        return Posterior(self.mean(features), self.log_variance(features))
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """The mean row of every code."""
+        raw: Tensor = self.decoder(codes)
+        return torch.sigmoid(raw) if self.likelihood == "bernoulli" else raw
+
+    def log_likelihood(self, rows: Tensor, codes: Tensor) -> Tensor:
+        """log p(row | code), summed over the columns; up to a constant if Gaussian."""
+        raw: Tensor = self.decoder(codes)
+        rows = rows.expand_as(raw)
+        if self.likelihood == "bernoulli":
+            return -F.binary_cross_entropy_with_logits(raw, rows, reduction="none").sum(-1)
+        return -0.5 * (raw - rows).square().sum(-1)
+
+    def reset_variance(self, log_variance: float = -2.0) -> None:
+        """The same variance for every row, where pretraining taught none."""
+        nn.init.zeros_(self.log_variance.weight)
+        nn.init.constant_(self.log_variance.bias, log_variance)

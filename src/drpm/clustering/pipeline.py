@@ -1,0 +1,273 @@
+"""From rows to clusters: pretraining, a mixture to start from, and the model itself.
+
+All of it for one seed or for several at once; each has its own folder, and a folder that was cut
+off is gone on with.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from drpm.clustering.config import ClusteringConfig, MixtureConfig
+from drpm.clustering.fitted import FittedClustering
+from drpm.clustering.mixtures import Mixture, fit_mixture
+from drpm.clustering.models import MixtureVAE, build_objective, choose_likelihood
+from drpm.clustering.pretraining import (
+    ContrastiveObjective,
+    Pretrained,
+    reconstruction_objective,
+)
+from drpm.clustering.views import choose_view
+from drpm.training import config as configs
+from drpm.training.checkpoint import load_model, save_model
+from drpm.training.config import TrainingConfig
+from drpm.training.devices import Devices
+from drpm.training.errors import ConfigError
+from drpm.training.loop import Progress, train
+from drpm.training.program import BaseProgram, Program
+from drpm.training.runs import RunFolder
+from drpm.training.schedules import ConstantSchedule, ExponentialSchedule, Schedule, WarmUp
+from drpm.training.stacking import StackedProgram
+
+ProgressFactory = Callable[[str], Progress | None]
+
+_ROWS_AT_ONCE = 8192
+
+
+def fit_clusterings(
+    rows: Tensor,
+    shape: torch.Size,
+    config: ClusteringConfig,
+    folders: Sequence[Path],
+    *,
+    seeds: Sequence[int],
+    progress: ProgressFactory = lambda stage: None,
+) -> list[FittedClustering]:
+    """Cluster rows, once for every seed.
+
+    Arguments:
+        rows: (n, d), the training data on the device to work on.
+        shape: The shape of an input, which a row is the flattened form of.
+        config: The settings.
+        folders: One for each seed, for what the stages write; continued if they were cut off.
+        seeds: They settle everything that is random.
+        progress: From the name of a stage to whoever shows how far it is.
+    """
+    if len(rows) < config.clusters:
+        raise ConfigError(
+            f"clusters must be at most the number of examples, {len(rows)}, "
+            f"but got {config.clusters}."
+        )
+    rows = rows.float()
+    if config.method == "gmm":
+        return _cluster_rows(rows, shape, config, seeds)
+    likelihood = choose_likelihood(rows, config.likelihood)
+    stages = _Stages(rows, config, folders, seeds, progress)
+    pretrained = []
+    for seed in seeds:
+        torch.manual_seed(seed)
+        model = MixtureVAE(rows.shape[-1], config, likelihood).to(rows.device)
+        pretrained.append((model, Pretrained(model.autoencoder, config.clusters).to(rows.device)))
+    models = [model for model, _ in pretrained]
+    stages.pretrain([wrapped for _, wrapped in pretrained], shape)
+    _place_priors(models, rows, config, seeds)
+    if config.method in ("drpm-vc", "vade"):
+        stages.train(models)
+    heads = [
+        wrapped.clusters if config.method == "contrastive-head" else None
+        for _, wrapped in pretrained
+    ]
+    return [
+        FittedClustering(
+            config,
+            shape,
+            Mixture(*(x.detach() for x in model.prior.mixture())),
+            model.autoencoder,
+            head,
+        )
+        for model, head in zip(models, heads, strict=True)
+    ]
+
+
+def _cluster_rows(
+    rows: Tensor, shape: torch.Size, config: ClusteringConfig, seeds: Sequence[int]
+) -> list[FittedClustering]:
+    found = []
+    for seed in seeds:
+        fitted = _fit(rows, config.clusters, config.mixture, seed)
+        found.append(FittedClustering(config, shape, fitted))
+    return found
+
+
+def _fit(points: Tensor, clusters: int, config: MixtureConfig, seed: int) -> Mixture:
+    generator = torch.Generator(points.device).manual_seed(seed)
+    fitted = fit_mixture(
+        points,
+        clusters,
+        restarts=config.restarts,
+        init=config.init,
+        reg_covar=config.floor,
+        generator=generator,
+    )
+    return Mixture(*(x.to(points.dtype) for x in fitted.mixture))
+
+
+@torch.no_grad()
+def _features(model: MixtureVAE, rows: Tensor) -> Tensor:
+    encoder = model.autoencoder.encoder
+    return torch.cat([encoder(part) for part in rows.split(_ROWS_AT_ONCE)])
+
+
+def _place_priors(
+    models: Sequence[MixtureVAE], rows: Tensor, config: ClusteringConfig, seeds: Sequence[int]
+) -> None:
+    for model, seed in zip(models, seeds, strict=True):
+        with torch.no_grad():
+            codes = model.autoencoder.mean(_features(model, rows))
+        model.prior.place(_fit(codes, config.clusters, config.mixture, seed))
+
+
+class _Stages:
+    """The trainings of one call."""
+
+    def __init__(
+        self,
+        rows: Tensor,
+        config: ClusteringConfig,
+        folders: Sequence[Path],
+        seeds: Sequence[int],
+        progress: ProgressFactory,
+    ) -> None:
+        self.rows, self.config, self.seeds = rows, config, seeds
+        self.folders, self.progress = folders, progress
+        self.devices = Devices(rows.device)
+
+    def pretrain(self, models: Sequence[Pretrained], shape: torch.Size) -> None:
+        config = self.config.pretraining
+        objective: Any = reconstruction_objective
+        if config.kind == "contrastive":
+            objective = ContrastiveObjective(config, choose_view(config.views, shape), shape)
+        self._run("pretraining", models, objective, config.training, {"rows": self.rows})
+        for model in models:
+            if self.config.method == "vade":
+                model.autoencoder.log_variance.load_state_dict(model.autoencoder.mean.state_dict())
+            elif config.kind == "contrastive":
+                model.autoencoder.reset_variance()
+
+    def train(self, models: Sequence[MixtureVAE]) -> None:
+        config = self.config
+        data, run_data = {"rows": self.rows}, {}
+        if config.freeze_encoder:
+            # What a frozen encoder makes of the data is known once and for all.
+            features = [_features(model, self.rows) for model in models]
+            if len(models) == 1:
+                data["features"] = features[0]
+            else:
+                run_data["features"] = torch.stack(features)
+            for model in models:
+                model.autoencoder.encoder.requires_grad_(False)
+        self._run(
+            "training",
+            models,
+            build_objective(config),
+            config.training,
+            data,
+            run_data=run_data,
+            schedules=_schedules(config),
+            refits=config.refit_every is not None,
+        )
+
+    def _run(
+        self,
+        stage: str,
+        models: Sequence[nn.Module],
+        objective: Any,
+        config: TrainingConfig,
+        data: Mapping[str, Tensor],
+        *,
+        run_data: Mapping[str, Tensor] | None = None,
+        schedules: Mapping[str, Schedule] | None = None,
+        refits: bool = False,
+    ) -> None:
+        """Train models of one stage, unless their folders hold them finished already."""
+        runs = [
+            self._open(folder / stage, config, seed)
+            for folder, seed in zip(self.folders, self.seeds, strict=True)
+        ]
+        if not all(run.status == "finished" for run in runs):
+            config = replace(config, seed=self.seeds[0])
+            program: BaseProgram
+            if len(models) == 1:
+                program = Program(
+                    models[0], objective, data, config, schedules=schedules, devices=self.devices
+                )
+            else:
+                program = StackedProgram(
+                    models,
+                    objective,
+                    data,
+                    config,
+                    run_data=run_data,
+                    schedules=schedules,
+                    devices=self.devices,
+                )
+
+            def evaluate(index: int) -> dict[str, float]:
+                save_model(runs[index].model_dir, program.model_state(index), {"stage": stage})
+                return {}
+
+            train(
+                program,
+                runs,
+                before_epoch=self._refitter(program, models) if refits else None,
+                evaluate=evaluate,
+                progress=self.progress(stage),
+            )
+        for model, run in zip(models, runs, strict=True):
+            model.load_state_dict(load_model(run.model_dir).tensors)
+            model.to(self.rows.device)
+
+    def _open(self, path: Path, config: TrainingConfig, seed: int) -> RunFolder:
+        if (path / "config.toml").exists():
+            return RunFolder.open(path)
+        return RunFolder.create(path, configs.dumps(replace(config, seed=seed)))
+
+    def _refitter(self, program: BaseProgram, models: Sequence[nn.Module]) -> Callable[[int], None]:
+        """Fits the mixture to the codes of now, every few epochs while the temperature falls."""
+        config = self.config
+        assert config.refit_every is not None
+        every = config.refit_every
+        last = config.annealing_steps // program.steps_per_epoch
+        scratch = MixtureVAE(
+            self.rows.shape[-1],
+            config,
+            models[0].autoencoder.likelihood,  # type: ignore[union-attr,arg-type]
+        ).to(self.rows.device)
+
+        def refit(epoch: int) -> None:
+            if epoch == 0 or epoch % every or epoch > last:
+                return
+            tensors = program.tensors()
+            for run, seed in enumerate(self.seeds):
+                scratch.load_state_dict(program.model_state(run))
+                with torch.no_grad():
+                    codes = scratch.autoencoder.mean(_features(scratch, self.rows))
+                fitted = _fit(codes, config.clusters, config.mixture, seed + epoch)
+                scratch.prior.place(fitted, detached=config.refit_detaches_prior)
+                for name, value in scratch.prior.state_dict().items():
+                    held = tensors[f"prior.{name}"]
+                    target = held if isinstance(program, Program) else held[run]
+                    with torch.no_grad():
+                        target.copy_(value)
+
+        return refit
+
+
+def _schedules(config: ClusteringConfig) -> dict[str, Schedule]:
+    steps = config.annealing_steps
+    beta: Schedule = WarmUp(config.beta, steps) if config.beta > 0 else ConstantSchedule(0.0)
+    return {"temperature": ExponentialSchedule(*config.temperature, steps), "beta": beta}
