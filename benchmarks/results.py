@@ -14,6 +14,7 @@ import drpm
 from benchmarks.cases import TEMPERATURE, Case
 from benchmarks.growth import Growth, fit_growth
 from benchmarks.measure import Measurement
+from drpm.training.runs import git_revision
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ def describe_environment(device: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda if is_cuda else None,
         "drpm": drpm.__version__,
+        "git_revision": git_revision(),
         "settings": {
             "dtype": "float32",
             "temperature": TEMPERATURE,

@@ -255,3 +255,15 @@ def test_gradcheck_in_q() -> None:
             ),
             leaves,
         )
+
+
+def test_batches_that_do_not_fit_are_refused() -> None:
+    p = drpm.RandomPartition(torch.zeros(2, 6), torch.zeros(3))
+    q = drpm.RandomPartition(torch.zeros(3, 6), torch.zeros(3))
+    with pytest.raises(ValueError, match=r"p and q must have leading shapes that broadcast"):
+        drpm.partition_kl(p, q)
+    with pytest.raises(ValueError, match=r"p and q must have leading shapes that broadcast"):
+        torch.distributions.kl_divergence(
+            drpm.FisherHypergeometric(3, torch.zeros(2, 3)),
+            drpm.FisherHypergeometric(3, torch.zeros(4, 3)),
+        )

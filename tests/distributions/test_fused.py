@@ -244,3 +244,95 @@ def test_second_derivatives_are_those_of_the_plain_version() -> None:
         expected = twice()
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def relaxed(log_weights: Tensor, **options: object) -> RelaxedRandomPartition:
+    log_scores = normal(6, seed=4).float()
+    return RelaxedRandomPartition(0.7, log_scores, log_weights, validate_args=False, **options)  # type: ignore[arg-type]
+
+
+def test_jacobians_are_those_of_the_plain_version() -> None:
+    log_weights = normal(3).float()
+
+    def value(log_weights: Tensor) -> Tensor:
+        return relaxed(log_weights, hard=False).mode
+
+    found = torch.func.jacrev(value)(log_weights)
+    with plain():
+        torch.testing.assert_close(found, torch.func.jacrev(value)(log_weights))
+
+
+def test_batched_gradients_are_those_of_the_plain_version() -> None:
+    log_weights = normal(3).float().requires_grad_()
+    pulls = normal(4, 3, 6, seed=5).float()
+
+    def slopes() -> Tensor:
+        value = relaxed(log_weights, hard=False).mode
+        return torch.autograd.grad(value, log_weights, pulls, is_grads_batched=True)[0]
+
+    found = slopes()
+    with plain():
+        torch.testing.assert_close(found, slopes())
+
+
+def test_no_draws() -> None:
+    law = relaxed(normal(3).float())
+    assert law.rsample((0,)).shape == (0, 3, 6)
+    assert law.discrete.sample((0, 2)).shape == (0, 2, 3, 6)
+    assert law.discrete.sizes.sample((0,)).shape == (0, 3)
+
+
+@pytest.mark.parametrize("temperature", [1e-20, 1e-30, 1.0])
+def test_ties_stay_finite(temperature: float) -> None:
+    log_scores = torch.full((7,), 3.3, device="cuda", requires_grad=True)
+    law = RelaxedRandomPartition(temperature, log_scores, torch.zeros(3, device="cuda"), hard=False)
+    value = law.mode
+    (slope,) = torch.autograd.grad(value[0].sum(), log_scores)
+    assert torch.isfinite(value).all()
+    assert torch.isfinite(slope).all()
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_unchecked_weights_lead_nowhere(bad: float) -> None:
+    log_weights = torch.full((3,), bad, device="cuda", requires_grad=True)
+    value = relaxed(log_weights).rsample((5,))
+    torch.autograd.grad(value.sum(), log_weights)
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("window", ["one-hot", "sigmoid"])
+def test_many_groups_and_batched_temperatures(window: str) -> None:
+    log_scores, log_weights = normal(2, 60).float(), normal(2, 40, seed=1).float()
+    temperature = torch.tensor([0.3, 2.0], device="cuda")
+    leaves = [x.requires_grad_() for x in (log_scores, log_weights, temperature)]
+
+    def draw() -> tuple[Tensor, ...]:
+        law = RelaxedRandomPartition(
+            temperature, log_scores, log_weights, hard=False, window=window
+        )
+        value = law.rsample((3,), generator=torch.Generator("cuda").manual_seed(0))
+        return value, *torch.autograd.grad(value.square().sum(), leaves)
+
+    found = draw()
+    with plain():
+        for a, b in zip(found, draw(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+
+
+def test_capture_replays_what_was_drawn() -> None:
+    log_weights, log_scores = normal(4).float(), normal(30, seed=1).float()
+
+    def draw() -> Tensor:
+        law = RelaxedRandomPartition(0.5, log_scores, log_weights, validate_args=False)
+        return law.rsample_parts((4,), noise="none").Y
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        expected = draw()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        captured = draw()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(captured, expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -668,3 +669,8 @@ def test_mapped_gradients_equal_looped_ones(
         normal(2, 1_500).float(), normal(2, 4, seed=1).float()
     )
     assert all(torch.isfinite(g).all() for g in large)
+
+
+def test_any_real_number_is_a_temperature() -> None:
+    law = drpm.RelaxedRandomPartition(np.float32(0.5), torch.zeros(3), torch.zeros(2))
+    assert law.temperature == 0.5

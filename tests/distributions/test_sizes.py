@@ -637,3 +637,16 @@ def test_merged_refuses_the_closed_form_kl() -> None:
     for pair in ((exact, merged), (merged, exact)):
         with pytest.raises(NotImplementedError, match="method='exact'"):
             kl_divergence(*pair)
+
+
+def test_variance_is_never_negative() -> None:
+    weights = 50 * oracles.normal(300, 4)
+    law = drpm.FisherHypergeometric(6, weights)
+    assert (law.variance >= 0).all()
+    edge = drpm.FisherHypergeometric(8, torch.tensor([0.0, 400.0, -700.0]), torch.tensor([7, 3, 2]))
+    assert torch.isfinite(edge.stddev).all()
+
+
+def test_empty_groups_hold_a_positive_zero() -> None:
+    law = drpm.FisherHypergeometric(4, torch.tensor([-50.0, 0.0, -60.0]))
+    assert str(law.sample(generator=generator())) == "tensor([0., 4., 0.])"

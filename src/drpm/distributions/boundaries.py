@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drpm.distributions import urn_fused
-from drpm.relaxation.mapping import apply, is_transformed, to_leading
+from drpm.relaxation.mapping import apply, is_transformed, needs_plain, to_leading
 
 _SUMS_AT_ONCE = 16
 
@@ -100,7 +100,7 @@ def _running_sums_gradient(laws: Tensor, width: int, grad: Tensor) -> Tensor:
     ``grad`` may lack the entry of n, which no boundary needs.
     """
     n = laws.shape[-1] - 1
-    if _fused(laws) and not torch.is_grad_enabled():
+    if _fused(laws) and not needs_plain(grad) and not is_transformed(grad):
         period = _period(laws, width)
         spectra, pulls = (torch.fft.rfft(x, period) for x in (laws, grad))
         pulls = urn_fused.running_products_gradient(spectra, pulls)

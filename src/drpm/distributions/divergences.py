@@ -8,7 +8,7 @@ from drpm.distributions import urn
 from drpm.distributions.estimators import leave_one_out_surrogate
 from drpm.distributions.partitions import RandomPartition
 from drpm.distributions.sizes import FisherHypergeometric
-from drpm.distributions.validation import readable, require_choice
+from drpm.distributions.validation import readable, require_broadcast, require_choice
 
 
 def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
@@ -24,7 +24,7 @@ def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
     for name, law in (("p", p), ("q", q)):
         if law.method == "merged":
             raise NotImplementedError(f"the divergence needs {name} to have method='exact'.")
-    batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
+    batch = require_broadcast("p and q", p.batch_shape, q.batch_shape)
     dtype = torch.promote_types(p.dtype, q.dtype)
     if p.total_count != q.total_count:
         return torch.full(batch, torch.inf, dtype=dtype, device=p.log_weights.device)
@@ -89,7 +89,7 @@ def partition_kl(
             f"q must be a law over partitions of shape {tuple(p.event_shape)}, as p is, "
             f"but got {tuple(q.event_shape)}."
         )
-    batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
+    batch = require_broadcast("p and q", p.batch_shape, q.batch_shape)
     p, q = p.expand(batch), q.expand(batch)
     costs, log_probs = [], []
     for draw in p.draws(num_samples, generator):

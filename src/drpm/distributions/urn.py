@@ -204,7 +204,8 @@ def moments(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Moments:
     )
     mean = capacities * (inversion.chance + mean_d)
     variance = capacities.square() * (mean_d2 - mean_d.square()) + capacities * mean_z1z
-    return Moments(mean, variance)
+    # Where it is nearly nothing, rounding may leave less; the gradient does not mind.
+    return Moments(mean, variance + (variance.clamp_min(0) - variance).detach())
 
 
 @torch.no_grad()
@@ -309,13 +310,18 @@ class SuffixTables(NamedTuple):
             suffix.reshape(-1, *suffix.shape[-2:]),
         )
 
+    def _as_draws(self, tensor: Tensor, event_dims: int) -> Tensor:
+        """(S, B, ...): any number of draws, none included, for the batch of these tables."""
+        batch, event = self.first.shape[:-1].numel(), tensor.shape[-event_dims:]
+        return tensor.reshape(tensor.shape[:-event_dims].numel() // batch, batch, *event)
+
     @torch.no_grad()
     def draw(self, noise: Tensor) -> Tensor:
         """Sizes (..., K): the largest choice at every boundary in turn, after adding noise."""
         if self._fused:
-            draws = noise.reshape(-1, self.first.shape[:-1].numel(), *noise.shape[-2:])
+            draws = self._as_draws(noise, 2)
             sizes = urn_fused.best_choices(*self._canonical(), draws, self.total)
-            return sizes.reshape(*noise.shape[:-2], -1)
+            return sizes.reshape(*noise.shape[:-2], noise.shape[-2] + 1)
         return sizes_left(self.first + self._choices(noise), self.total)
 
     def _choices(self, noise: Tensor) -> Tensor:
@@ -333,7 +339,7 @@ class SuffixTables(NamedTuple):
     def draw_softly(self, noise: Tensor, temperature: Tensor) -> SoftSizes:
         """Draw with noise (..., K - 1, W); the soft sizes keep it."""
         if self._fused:
-            draws = noise.reshape(-1, self.first.shape[:-1].numel(), *noise.shape[-2:])
+            draws = self._as_draws(noise, 2)
             return self._fused_draw(draws, None, temperature, noise.shape[:-2])
         with torch.no_grad():
             chosen = self._choices(noise)
@@ -342,7 +348,7 @@ class SuffixTables(NamedTuple):
     def follow_softly(self, sizes: Tensor, temperature: Tensor) -> SoftSizes:
         """The path of given sizes (..., K), without noise."""
         if self._fused:
-            draws = sizes.reshape(-1, self.first.shape[:-1].numel(), sizes.shape[-1])
+            draws = self._as_draws(sizes, 1)
             return self._fused_draw(None, draws, temperature, sizes.shape[:-1])
         behind = self.total - sizes.cumsum(-1)[..., :-1]
         # Cast before clamping: not even a NaN may lead out of the table.
@@ -358,7 +364,7 @@ class SuffixTables(NamedTuple):
             *self._canonical(), noise, sizes, temperature.flatten(), self.total
         )
         laws = drawn.laws.reshape(*shape, *drawn.laws.shape[-2:])
-        return SoftSizes(drawn.sizes.reshape(*shape, -1), laws)
+        return SoftSizes(drawn.sizes.reshape(*shape, drawn.sizes.shape[-1]), laws)
 
     def _soft_sizes(
         self, chosen: Tensor, behind: Tensor, noise: Tensor | None, temperature: Tensor
@@ -374,7 +380,7 @@ class SuffixTables(NamedTuple):
 
 def sizes_left(behind: Tensor, total: int) -> Tensor:
     """Sizes (..., K) from what remains behind every group but the last."""
-    return -F.pad(F.pad(behind, (1, 0), value=float(total)), (0, 1)).diff(dim=-1)
+    return F.pad(behind, (1, 0), value=float(total)) - F.pad(behind, (0, 1))
 
 
 def soft_laws_at(

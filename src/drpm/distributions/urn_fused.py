@@ -5,41 +5,35 @@ kernels of :mod:`drpm.distributions.urn_kernels`. Whether they can be used is fo
 to say; everything they do, plain torch does elsewhere.
 """
 
-import importlib.util
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from drpm.relaxation.mapping import apply, is_transformed, to_leading
+from drpm.relaxation.launching import has_triton, launch, power_of_two
+from drpm.relaxation.mapping import apply, needs_plain, plain_gradients, to_leading
 
 # Beyond these an urn is enough work for a whole GPU, and one program for each would be slower.
 _WIDEST = 1024
 _MOST_GROUPS = 64
-
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def available(like: Tensor, groups: int, width: int) -> bool:
     """Whether urns of so many groups and so wide a window can take this path."""
     return (
         like.is_cuda
-        and _HAS_TRITON
         and 2 <= groups <= _MOST_GROUPS
         and width <= _WIDEST
         and like.numel() > 0
         and not torch.compiler.is_compiling()  # a compiler fuses the plain version by itself
+        and has_triton()
     )
-
-
-def _power_of_two(count: int) -> int:
-    return 1 << max(0, count - 1).bit_length()
 
 
 def _tile(width: int) -> dict[str, int]:
     """Rows and columns of a table that a program works on at once, in some 64 numbers a thread."""
-    rows = min(512, max(32, _power_of_two(width)))
+    rows = min(512, max(32, power_of_two(width)))
     return {"ROWS": rows, "COLS": 16 if rows > 128 else 32, "num_warps": 16 if rows > 128 else 4}
 
 
@@ -92,7 +86,10 @@ class _Tables(torch.autograd.Function):
             masses=new(batch, groups - 1, width),
             slopes=new(batch, groups, 3),
         )
-        kernels.steps_kernel[(batch, groups)](
+        launch(
+            kernels.steps_kernel,
+            (batch, groups),
+            log_weights,
             log_weights,
             capacities,
             out.first,
@@ -104,10 +101,13 @@ class _Tables(torch.autograd.Function):
             groups,
             width,
             LARGE=large,
-            KB=_power_of_two(groups),
+            KB=power_of_two(groups),
             BLOCK=256,
         )
-        kernels.chain_kernel[(batch,)](
+        launch(
+            kernels.chain_kernel,
+            (batch,),
+            log_weights,
             out.log_steps,
             out.steps,
             out.log_last,
@@ -136,24 +136,22 @@ class _Tables(torch.autograd.Function):
             return None, None, None
         steps_grad = torch.zeros_like(saved.log_steps) if grads[1] is None else grads[1]
         suffix_grad = torch.zeros_like(saved.log_suffix) if grads[2] is None else grads[2]
-        if torch.is_grad_enabled() and not is_transformed(steps_grad):
+        if needs_plain(steps_grad):
             from drpm.distributions import urn  # the plain version has derivatives of its own
 
-            plain = urn.tables_at(
-                ctx.settings.total,
-                log_weights,
-                capacities,
-                saved.tilt,
-                saved.first,
-                maximise=ctx.settings.maximise,
-                large=ctx.settings.large,
-            )
-            (grad,) = torch.autograd.grad(
-                (plain.log_steps, plain.log_suffix),
-                (log_weights,),
-                (steps_grad, suffix_grad),
-                create_graph=True,
-            )
+            def plain(log_weights: Tensor) -> tuple[Tensor, Tensor]:
+                tables = urn.tables_at(
+                    ctx.settings.total,
+                    log_weights,
+                    capacities,
+                    saved.tilt,
+                    saved.first,
+                    maximise=ctx.settings.maximise,
+                    large=ctx.settings.large,
+                )
+                return tables.log_steps, tables.log_suffix
+
+            (grad,) = plain_gradients(plain, (log_weights,), (steps_grad, suffix_grad))
             return grad, None, None
         grad = apply(
             _TablesGradient,
@@ -195,7 +193,10 @@ class _TablesGradient(torch.autograd.Function):
         groups = boundaries + 1
         running = torch.empty_like(masses)
         weights_grad = masses.new_empty(batch, groups)
-        kernels.chain_gradient_kernel[(batch,)](
+        launch(
+            kernels.chain_gradient_kernel,
+            (batch,),
+            masses,
             log_steps,
             steps,
             masses,
@@ -206,7 +207,10 @@ class _TablesGradient(torch.autograd.Function):
             MAXIMISE=maximise,
             **_tile(width),
         )
-        kernels.steps_gradient_kernel[(batch, groups)](
+        launch(
+            kernels.steps_gradient_kernel,
+            (batch, groups),
+            masses,
             log_steps,
             steps,
             log_last,
@@ -297,7 +301,10 @@ def _launch_draw(
     hard = first.new_empty(draws, batch, boundaries + 1)
     positions = torch.empty((draws, batch, boundaries), dtype=torch.int32, device=first.device)
     unused = first
-    kernels.draw_kernel[(draws * batch,)](
+    launch(
+        kernels.draw_kernel,
+        (draws * batch,),
+        first,
         first.contiguous(),
         log_steps.contiguous(),
         log_suffix.contiguous(),
@@ -315,7 +322,7 @@ def _launch_draw(
         NOISY=noise is not None,
         SOFT=laws is not None,
         WARM=temperature is not None and temperature.numel() > 1,
-        BLOCK=max(32, _power_of_two(width)),
+        BLOCK=max(32, power_of_two(width)),
     )
     return hard, positions
 
@@ -378,19 +385,18 @@ class _SoftDraws(torch.autograd.Function):
             return (None,) * 7
         first, log_steps, log_suffix, noise, temperature, hard, positions, laws = ctx.saved_tensors
         inputs = (first, log_steps, log_suffix, noise, temperature, hard, positions)
-        if torch.is_grad_enabled() and not is_transformed(laws_grad):
+        if needs_plain(laws_grad):
             from drpm.distributions import urn  # the plain version has derivatives of its own
 
-            plain = urn.soft_laws_at(*inputs, ctx.total)
-            wanted = [t for t in (log_steps, log_suffix, temperature) if t.requires_grad]
-            found = iter(torch.autograd.grad(plain, wanted, laws_grad, create_graph=True))
-            grads = [
-                next(found) if t.requires_grad else None
-                for t in (log_steps, log_suffix, temperature)
-            ]
+            def plain(log_steps: Tensor, log_suffix: Tensor, temperature: Tensor) -> Tensor:
+                tables = (first, log_steps, log_suffix)
+                return urn.soft_laws_at(*tables, noise, temperature, hard, positions, ctx.total)
+
+            leaves = (log_steps, log_suffix, temperature)
+            grads = plain_gradients(plain, leaves, (laws_grad,))
         else:
             warms = ctx.needs_input_grad[5]
-            grads = list(apply(_SoftDrawsGradient, *inputs, laws, laws_grad, ctx.total, warms))
+            grads = tuple(apply(_SoftDrawsGradient, *inputs, laws, laws_grad, ctx.total, warms))
         return None, grads[0], grads[1], None, None, grads[2], None
 
     @staticmethod
@@ -407,7 +413,7 @@ def _merge_draws(info: Any, dim: int | None, draws: Tensor | None) -> Tensor | N
     if draws is None:
         return None
     (leading,) = to_leading(info, (dim,), (draws,))
-    return leading.movedim(0, 1).flatten(1, 2)
+    return leading.movedim(0, 1).flatten(1, 2).contiguous()
 
 
 def _merge_temperature(info: Any, dim: int | None, temperature: Tensor, batch: int) -> Tensor:
@@ -441,15 +447,18 @@ class _SoftDrawsGradient(torch.autograd.Function):
         suffix_grad = laws.new_empty(draws, batch, boundaries, width)
         heat_grad = (laws.new_empty if warms else laws.new_zeros)(draws, batch, boundaries)
         warm = temperature.numel() > 1
-        kernels.draw_gradient_kernel[(draws * batch, boundaries)](
+        launch(
+            kernels.draw_gradient_kernel,
+            (draws * batch, boundaries),
+            first,
             first.contiguous(),
             log_steps.contiguous(),
             log_suffix.contiguous(),
             first if noise is None else noise.contiguous(),
             temperature.contiguous(),
-            hard,
-            positions,
-            laws,
+            hard.contiguous(),
+            positions.contiguous(),
+            laws.contiguous(),
             laws_grad.contiguous(),
             steps_grad,
             suffix_grad,
@@ -461,8 +470,8 @@ class _SoftDrawsGradient(torch.autograd.Function):
             NOISY=noise is not None,
             WARM=warm,
             HEAT_GRAD=warms,
-            KB=_power_of_two(boundaries + 1),
-            BLOCK=max(32, _power_of_two(width)),
+            KB=power_of_two(boundaries + 1),
+            BLOCK=max(32, power_of_two(width)),
         )
         if draws == 1:
             steps_grad, suffix_grad = steps_grad[0], suffix_grad[0]
@@ -508,13 +517,16 @@ class _Mode(torch.autograd.Function):
 
         groups = log_weights.shape[-1]
         modes = torch.empty_like(log_weights, memory_format=torch.contiguous_format)
-        kernels.mode_kernel[(modes.numel() // groups,)](
+        launch(
+            kernels.mode_kernel,
+            (modes.numel() // groups,),
+            log_weights,
             log_weights.contiguous(),
             capacities.contiguous(),
             modes,
             total,
             groups,
-            KB=_power_of_two(groups),
+            KB=power_of_two(groups),
         )
         return modes
 
@@ -540,7 +552,7 @@ def running_products(spectra: Tensor) -> Tensor:
     products = torch.empty_like(spectra)
     count, bins = spectra.shape[-3:-1]
     grid = (spectra.shape[:-3].numel(), -(-bins // 128))
-    kernels.products_kernel[grid](spectra, products, count, bins, BLOCK=128)
+    launch(kernels.products_kernel, grid, spectra, spectra, products, count, bins, BLOCK=128)
     return torch.view_as_complex(products)
 
 
@@ -553,5 +565,15 @@ def running_products_gradient(spectra: Tensor, pulls: Tensor) -> Tensor:
     grads = torch.empty_like(spectra)
     count, bins = spectra.shape[-3:-1]
     grid = (spectra.shape[:-3].numel(), -(-bins // 128))
-    kernels.products_gradient_kernel[grid](spectra, pulls, grads, count, bins, BLOCK=128)
+    launch(
+        kernels.products_gradient_kernel,
+        grid,
+        spectra,
+        spectra,
+        pulls,
+        grads,
+        count,
+        bins,
+        BLOCK=128,
+    )
     return torch.view_as_complex(grads)

@@ -437,7 +437,8 @@ def draw_kernel(
             tl.store(target + taken, soft, mask=inside & (taken >= 0) & (taken <= total))
         full = before
         if FREE:
-            position = tl.argmax(logits, 0)
+            # Not even a NaN may lead out of the table.
+            position = tl.minimum(tl.argmax(logits, 0), width - 1)
             before = start + position.to(tl.float64)
         else:
             before = full - tl.load(given + draw * groups + k)
@@ -572,6 +573,7 @@ def products_gradient_kernel(spectra, pulls, grads, count, bins, BLOCK: tl.const
         s_real = tl.load(spectra + at, mask=inside, other=0.0)
         s_imag = -tl.load(spectra + at + 1, mask=inside, other=0.0)
         real, imag = _times(real, imag, s_real, s_imag)
+    tl.debug_barrier()
     pull_real = tl.zeros([BLOCK], tl.float64)
     pull_imag = tl.zeros([BLOCK], tl.float64)
     for i in range(count):  # then, from the last back, what pulls on it and all behind it

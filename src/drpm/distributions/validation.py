@@ -1,7 +1,7 @@
 """Refusals in one sentence: the argument, what was expected and what came."""
 
 import math
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -122,7 +122,7 @@ def require_temperature(value: Any, *, check: bool) -> Tensor | float:
         return value
     if (
         isinstance(value, bool)
-        or not isinstance(value, int | float)
+        or not isinstance(value, Real)
         or not 0 < value < float("inf")
     ):
         raise ValueError(f"temperature must be positive and finite, but got {describe(value)}.")

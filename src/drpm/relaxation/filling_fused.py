@@ -3,32 +3,31 @@
 Canonical shapes: windows (A, K, n), scores and orders (S, A, n): S draws share a batch of windows.
 """
 
-import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from drpm.relaxation.mapping import apply, is_transformed, to_leading
+from drpm.relaxation.filling import fill_softly
+from drpm.relaxation.launching import has_triton, launch, power_of_two
+from drpm.relaxation.mapping import apply, needs_plain, plain_gradients, to_leading
 
 # The sums over ranks are one program's work, so there is a longest order it can hold.
 _LONGEST = 8192
 _MOST_GROUPS = 64
-
-_HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def available(alpha: Tensor, scores: Tensor, sort: str) -> bool:
     """Whether a filling can take this path, which gives float32."""
     return (
         scores.is_cuda
-        and _HAS_TRITON
         and sort == "neuralsort"
         and alpha.shape[-2] <= _MOST_GROUPS
         and 2 <= scores.shape[-1] <= _LONGEST
         and alpha.numel() > 0
         and scores.numel() > 0
         and not torch.compiler.is_compiling()  # a compiler fuses the plain version by itself
+        and has_triton()
     )
 
 
@@ -58,10 +57,6 @@ def fill(alpha: Tensor, scores: Tensor, order: Tensor, sizes: Tensor | None) -> 
     return filled.reshape(*batch, groups, n)
 
 
-def _power_of_two(count: int) -> int:
-    return 1 << max(0, count - 1).bit_length()
-
-
 def _ranked(scores: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
     from drpm.relaxation import filling_kernels as kernels
 
@@ -69,7 +64,7 @@ def _ranked(scores: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
     ranked = torch.empty_like(scores)
     distances = torch.empty_like(ranked)
     kernels.rank_kernel[(scores.shape[:-1].numel(),)](
-        scores, order, ranked, distances, n, BLOCK=_power_of_two(n)
+        scores, order, ranked, distances, n, BLOCK=power_of_two(n)
     )
     return ranked, distances
 
@@ -82,7 +77,7 @@ def _tile(draws: int, n: int, groups: int) -> dict[str, int]:
 
     The best of 27 settings on an H200: thin tiles for one long order, square ones for many.
     """
-    blocks = max(16, _power_of_two(groups))
+    blocks = max(16, power_of_two(groups))
     if draws * -(-n // 32) < _PROGRAMS:
         return {"KB": blocks, "OWN": 16, "OTHER": 128, "num_warps": 4}
     return {"KB": blocks, "OWN": 32, "OTHER": 64, "num_warps": 2}
@@ -100,17 +95,47 @@ class _Fill(torch.autograd.Function):
         tile = _tile(draws * many, n, groups)
         blocks = -(-n // tile["OWN"])
         if sizes is not None:  # what is soft is needed backwards only
-            kernels.hard_fill_kernel[(draws * many, blocks)](
-                sizes.contiguous(), order, filled, many, n, groups, tile["KB"], tile["OWN"]
+            launch(
+                kernels.hard_fill_kernel,
+                (draws * many, blocks),
+                scores,
+                sizes.contiguous(),
+                order,
+                filled,
+                many,
+                n,
+                groups,
+                tile["KB"],
+                tile["OWN"],
             )
             return filled
         ranked, distances = _ranked(scores, order)
         normalisers = windows.new_empty(scores.shape)
-        kernels.normaliser_kernel[(draws * many, blocks)](
-            ranked, distances, normalisers, n, OWN=tile["OWN"], OTHER=tile["OTHER"]
+        launch(
+            kernels.normaliser_kernel,
+            (draws * many, blocks),
+            scores,
+            ranked,
+            distances,
+            normalisers,
+            n,
+            OWN=tile["OWN"],
+            OTHER=tile["OTHER"],
         )
-        kernels.fill_kernel[(draws * many, blocks)](
-            windows, ranked, distances, normalisers, order, filled, many, n, groups, **tile
+        launch(
+            kernels.fill_kernel,
+            (draws * many, blocks),
+            scores,
+            windows,
+            ranked,
+            distances,
+            normalisers,
+            order,
+            filled,
+            many,
+            n,
+            groups,
+            **tile,
         )
         return filled
 
@@ -121,15 +146,13 @@ class _Fill(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         windows, scores, order = ctx.saved_tensors
-        if torch.is_grad_enabled() and not is_transformed(grad):
-            # The plain version has derivatives of its own.
-            from drpm.relaxation.sorting import neural_sort
+        if needs_plain(grad):
 
-            soft = windows @ neural_sort(scores).to(windows.dtype)
-            wanted = [t for t in (windows, scores) if t.requires_grad]
-            found = iter(torch.autograd.grad(soft, wanted, grad, create_graph=True))
-            both = [next(found) if t.requires_grad else None for t in (windows, scores)]
-            return *both, None, None
+            def plain(windows: Tensor, scores: Tensor) -> Tensor:
+                soft = fill_softly(windows, scores.clamp(-1e30, 1e30), "neuralsort")
+                return soft.to(windows.dtype)
+
+            return *plain_gradients(plain, (windows, scores), (grad,)), None, None
         return *apply(_FillGradient, windows, scores, order, grad), None, None
 
     @staticmethod
@@ -162,7 +185,10 @@ class _FillGradient(torch.autograd.Function):
         ranked_grad, distances_grad = torch.empty_like(ranked), torch.empty_like(ranked)
         tile = _tile(draws * many, n, groups)
         grid = (draws * many, -(-n // tile["OWN"]))
-        kernels.windows_gradient_kernel[grid](
+        launch(
+            kernels.windows_gradient_kernel,
+            grid,
+            scores,
             windows,
             ranked,
             distances,
@@ -176,7 +202,10 @@ class _FillGradient(torch.autograd.Function):
             groups,
             **tile,
         )
-        kernels.scores_gradient_kernel[grid](
+        launch(
+            kernels.scores_gradient_kernel,
+            grid,
+            scores,
             windows,
             ranked,
             distances,
@@ -191,8 +220,16 @@ class _FillGradient(torch.autograd.Function):
             groups,
             **tile,
         )
-        kernels.rank_gradient_kernel[(draws * many,)](
-            order, ranked_grad, distances_grad, scores_grad, n, BLOCK=_power_of_two(n)
+        launch(
+            kernels.rank_gradient_kernel,
+            (draws * many,),
+            scores,
+            order,
+            ranked_grad,
+            distances_grad,
+            scores_grad,
+            n,
+            BLOCK=power_of_two(n),
         )
         return windows_grad[0] if draws == 1 else windows_grad.sum(0), scores_grad
 

@@ -40,6 +40,8 @@ def _raised(ranked, distances, base, r, q, elements):
     slope = (elements - 1 - 2 * r).to(tl.float64)
     fall = slope[:, None] * (score[None, :] - row_score[:, None])
     fall -= distance[None, :] - row_distance[:, None]
+    # A row's own rank weighs most; among ties, rounding may say otherwise.
+    fall = tl.minimum(fall, 0.0)
     inside = (r < elements)[:, None] & (q < elements)[None, :]
     return tl.where(inside, tl.exp(fall.to(tl.float32)), 0.0)
 
@@ -148,6 +150,7 @@ def windows_gradient_kernel(
     here = (r < elements)[:, None] & (k < groups)[None, :]
     at = k[None, :] * elements + r[:, None]
     alpha = tl.load(windows + (draw % fillings) * groups * elements + at, mask=here, other=0.0)
+    alpha = tl.maximum(alpha, 0.0)
     tl.store(normalisers + base + r, normaliser, mask=r < elements)
     tl.store(pulls + base + r, tl.sum(alpha * total, 1), mask=r < elements)
     tl.store(windows_grad + draw * groups * elements + at, total, mask=here)
@@ -190,6 +193,7 @@ def scores_gradient_kernel(
         pull = tl.load(pulls + base + r, mask=inside, other=0.0)
         here = inside[:, None] & (k < groups)[None, :]
         alpha = tl.load(window + k[None, :] * elements + r[:, None], mask=here, other=0.0)
+        alpha = tl.maximum(alpha, 0.0)
         weights = _raised(ranked, distances, base, r, q, elements) / normaliser[:, None]
         outer = tl.dot(alpha, grad, input_precision="ieee")
         inner = (weights * (outer - pull[:, None])).to(tl.float64)

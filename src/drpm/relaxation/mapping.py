@@ -1,7 +1,7 @@
 """Letting ``torch.func.vmap`` through functions that take any leading dimensions already."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,32 @@ def is_transformed(tensor: Tensor) -> bool:
     if torch.compiler.is_compiling():
         return False  # a compiler sees through transforms
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def needs_plain(grad: Tensor) -> bool:
+    """Whether a backward pass has to be made of plain operations.
+
+    So it is where its own derivatives are asked for, and for ``is_grads_batched``, whose tensors
+    no custom function can look into.
+    """
+    if torch._C._functorch.is_legacy_batchedtensor(grad):
+        return True
+    return torch.is_grad_enabled() and not is_transformed(grad)
+
+
+def plain_gradients(
+    function: Callable[..., Any], leaves: Sequence[Tensor], grads: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """The gradients in some tensors of a function of them; None in those that ask for none."""
+    again = torch.is_grad_enabled()
+    if not again:
+        leaves = [leaf.detach().requires_grad_(leaf.requires_grad) for leaf in leaves]
+    with torch.enable_grad():
+        out = function(*leaves)
+    outs = out if isinstance(out, tuple) else (out,)
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    found = iter(torch.autograd.grad(outs, wanted, tuple(grads), create_graph=again))
+    return tuple(next(found) if leaf.requires_grad else None for leaf in leaves)
 
 
 def to_leading(info: Any, in_dims: Sequence[int | None], inputs: Sequence[Tensor]) -> list[Tensor]:
