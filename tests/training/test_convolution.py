@@ -1,5 +1,6 @@
 """Convolutions by matrix products: torch's values and gradients, without its grouped kernels."""
 
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from drpm.training import convolution
 from drpm.training.convolution import Conv2d, conv2d
 from drpm.training.devices import Devices
 from drpm.training.graphs import CapturedStep
+from drpm.training.matmul import matmul_precision
 from drpm.training.program import BaseProgram, Batch, Program
 from drpm.training.stacking import StackedProgram
 from tests.training.toys import settings, take_steps
@@ -39,7 +41,10 @@ CASES: dict[str, tuple[Any, ...]] = {
     "one window an image": ((3, 4), (3, 4), 1, 0, 2, 2),
     "one pixel an image": ((1, 1), (1, 1), 1, 0, 2, 2),
     "one row, one window": ((1, 5), (1, 5), 1, 0, 2, 2),
+    "many outputs": ((5, 4), (3, 3), 1, 1, 3, 70),
+    "many channels": ((5, 5), (4, 2), 1, (0, 2), 20, 3),
 }
+UNSTRIDED = [name for name, case in CASES.items() if case[2] == 1]
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +56,13 @@ def by_products(monkeypatch: pytest.MonkeyPatch) -> None:
 class Example:
     """Stacked inputs of one case, and what torch makes of them run by run."""
 
-    def __init__(self, name: str, dtype: torch.dtype = torch.float64, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        name: str,
+        dtype: torch.dtype = torch.float64,
+        device: str = "cpu",
+        number: int = 4,
+    ) -> None:
         size, window, stride, padding, channels, outputs = CASES[name]
         generator = torch.Generator().manual_seed(0)
 
@@ -59,7 +70,7 @@ class Example:
             return torch.randn(RUNS, *shape, generator=generator).to(device, dtype)
 
         self.options = {"stride": stride, "padding": padding}
-        images = draw(4, channels, *size)
+        images = draw(number, channels, *size)
         self.inputs = (images, draw(outputs, channels, *window), draw(outputs))
         shape = self.convolve(F.conv2d, *(x[0] for x in self.inputs)).shape
         self.factors = draw(*shape)
@@ -354,8 +365,12 @@ def test_autocast_is_that_of_a_convolution() -> None:
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-def test_compiled_it_is_one_graph(mapped: bool) -> None:
-    example = Example("LeNet, second")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_compiled_it_is_one_graph(
+    mapped: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolution, "_DIRECT", {"cpu"})  # which a compiler has to go without
+    example = Example("LeNet, second", dtype)
     step: Callable[..., Any] = grad(example.loss, argnums=(0, 1, 2))
     inputs = (*example.inputs, example.factors)
     step, inputs = (vmap(step), inputs) if mapped else (step, tuple(x[0] for x in inputs))
@@ -370,8 +385,159 @@ def test_compiled_it_is_one_graph(mapped: bool) -> None:
         # What the compiler says of torch's insides.
         warnings.simplefilter("ignore")
         found = torch.compile(step, backend=backend, fullgraph=True)(*inputs)
-    torch.testing.assert_close(found, step(*inputs))
+    monkeypatch.setattr(convolution, "_DIRECT", set())
+    torch.testing.assert_close(found, step(*inputs), rtol=1e-4, atol=1e-3)
     assert len(convolutions) == (0 if mapped else 2)
+
+
+def stand_in_correlation(
+    images: Tensor, weight: Tensor, bias: Tensor | None, size: Any, padding: Any, turned: bool
+) -> Tensor:
+    """What a kernel does, in torch's words."""
+    if turned:
+        weight = weight.flip(-2, -1).transpose(-4, -3)
+    down, across = padding
+    runs = images.shape[:-4].numel()
+    flat = F.pad(images, (across, across, down, down)).flatten(0, -5)
+    found = [
+        F.conv2d(
+            flat[run],
+            weight.flatten(0, -5)[run],
+            bias if bias is None else bias.reshape(runs, -1)[run],
+        )
+        for run in range(runs)
+    ]
+    assert tuple(found[0].shape[-2:]) == tuple(size)
+    return torch.stack(found).unflatten(0, images.shape[:-4])
+
+
+def stand_in_gradient(images: Tensor, gradient: Tensor, windows: Any) -> tuple[Tensor, Tensor]:
+    shape = (gradient.shape[-3], images.shape[-3], *windows.size)
+    pairs = zip(images.flatten(0, -5), gradient.flatten(0, -5), strict=True)
+    weights = [nn.grad.conv2d_weight(x, shape, g, padding=windows.padding) for x, g in pairs]
+    return torch.stack(weights).unflatten(0, images.shape[:-4]), gradient.sum((-4, -2, -1))
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def direct(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A device on which convolutions are done by kernels, and by nothing else.
+
+    On the CPU there are stand-ins for them, except where TRITON_INTERPRET=1 says that Triton is to
+    run them there.
+    """
+    device: str = request.param
+    if device == "cpu":
+        monkeypatch.setattr(convolution, "_DIRECT", {"cpu"})
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            monkeypatch.setattr(convolution, "_correlate_directly", stand_in_correlation)
+            monkeypatch.setattr(convolution, "_weight_gradient_directly", stand_in_gradient)
+    monkeypatch.delattr(convolution, "_Convolution")
+    return device
+
+
+def assert_near(found: Tensor, expected: Tensor, tolerance: float = 1e-4) -> None:
+    """To a tolerance in units of what is usual: large sums have their rounding near zero, too."""
+    assert found.dtype == torch.float32
+    usual = max(1.0, expected.square().mean().sqrt().item())
+    torch.testing.assert_close(
+        found.cpu().double(), expected, rtol=tolerance, atol=tolerance * usual
+    )
+
+
+@pytest.mark.parametrize("name", UNSTRIDED)
+def test_kernels_values(name: str, direct: str) -> None:
+    example = Example(name, torch.float32, direct)
+    values, _ = Example(name).expected()
+    assert_near(vmap(example.ours)(*example.inputs), values)
+    without = vmap(lambda images, weight: example.ours(images, weight, None))(*example.inputs[:2])
+    assert_near(without, values - Example(name).inputs[2][:, None, :, None, None])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", UNSTRIDED)
+def test_kernels_gradients(name: str, way: Callable[[Example], Any], direct: str) -> None:
+    example = Example(name, torch.float32, direct)
+    _, gradients = Example(name).expected()
+    for found, expected in zip(way(example), gradients, strict=True):
+        assert_near(found, expected)
+        # Or the optimiser would not take all of them at once.
+        assert found.is_contiguous()
+
+
+@pytest.mark.parametrize("name", ["padded", "many channels"])
+def test_kernels_second_derivatives(name: str, direct: str) -> None:
+    def curvature(by: Callable[..., Tensor], example: Example) -> Any:
+        def slope(*inputs: Tensor) -> Tensor:
+            def bent(*inputs: Tensor) -> Tensor:
+                return (example.convolve(by, *inputs) / 8).tanh().sum()
+
+            found = grad(bent, argnums=(0, 1, 2))(*inputs)
+            return sum((x.square().sum() for x in found), torch.zeros(()))
+
+        return vmap(grad(slope, argnums=(0, 1, 2)))(*example.inputs)
+
+    found = curvature(conv2d, Example(name, torch.float32, direct))
+    for one, expected in zip(found, curvature(F.conv2d, Example(name)), strict=True):
+        assert_near(one, expected)
+
+
+@pytest.mark.parametrize("dims", [(0, None, 0), (None, 0, 0), (0, 0, None), (None, None, None)])
+def test_kernels_with_inputs_in_common(dims: tuple[int | None, ...], direct: str) -> None:
+    def gradients(by: Callable[..., Tensor], example: Example) -> Any:
+        pairs = zip(example.inputs, dims, strict=True)
+        inputs = [x if dim == 0 else x[0] for x, dim in pairs]
+
+        def loss(*inputs: Tensor) -> Tensor:
+            return (example.convolve(by, *inputs[:3]) * inputs[3]).sum()
+
+        inside = vmap(grad(loss, argnums=(0, 1, 2)), (*dims, 0))(*inputs, example.factors)
+        if dims == (None, None, None):
+            return inside
+
+        def total(*inputs: Tensor) -> Tensor:
+            return vmap(loss, (*dims, 0))(*inputs, example.factors).sum()
+
+        return *inside, *grad(total, argnums=(0, 1, 2))(*inputs)
+
+    found = gradients(conv2d, Example("padded", torch.float32, direct))
+    for one, expected in zip(found, gradients(F.conv2d, Example("padded")), strict=True):
+        assert_near(one, expected)
+
+
+def test_kernels_map_over_any_dimension_and_inside_each_other(direct: str) -> None:
+    images, weight, bias = Example("padded", torch.float32, direct).inputs
+    expected = torch.stack([F.conv2d(*run) for run in zip(*Example("padded").inputs, strict=True)])
+    found = vmap(conv2d, (2, 4, 1), 1)(images.movedim(0, 2), weight.movedim(0, 4), bias.mT)
+    assert_near(found.movedim(1, 0), expected)
+
+    pairs = vmap(vmap(conv2d, (None, 0, 0)), (0, None, None))(images, weight, bias)
+    assert_near(pairs.diagonal().movedim(-1, 0), expected)
+    one = vmap(conv2d)(images[:, 0], weight, bias)
+    assert_near(one, expected[:, 0])
+
+
+def test_kernels_are_for_float32_at_stride_1(direct: str) -> None:
+    for example in (Example("strided", torch.float32, direct), Example("plain", device=direct)):
+        # As if it were missing, because the fixture took it away.
+        with pytest.raises(NameError, match="_Convolution"):
+            vmap(example.ours)(*example.inputs)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("precision", ["highest", "high"])
+@pytest.mark.parametrize("name", ["LeNet, first", "LeNet, second"])
+def test_kernels_on_full_batches(name: str, precision: Any) -> None:
+    example = Example(name, torch.float32, "cuda", number=256)
+    values, gradients = Example(name, number=256).expected()
+    tolerance = 1e-4 if precision == "highest" else 1e-2
+    with matmul_precision(precision):
+        assert_near(vmap(example.ours)(*example.inputs), values, tolerance)
+        first = gradients_inside(example)
+        for found, expected in zip(first, gradients, strict=True):
+            assert_near(found, expected, tolerance)
+        # Sums are added up in the same order every time.
+        for found, again in zip(first, gradients_inside(example), strict=True):
+            assert torch.equal(found, again)
 
 
 @pytest.mark.cuda
