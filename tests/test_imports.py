@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "studies": LAWS | {"training"},
     "data": set(),
     "training": LAWS | {"nn", "data"},
-    "report": set(),
+    "report": {"training"},
     "presets": set(),
     **{name: LAWS | {"nn", "presets"} | TOOLS for name in APPLICATIONS},
     "cli": LAWS | {"nn", "studies", "presets"} | TOOLS | APPLICATIONS,

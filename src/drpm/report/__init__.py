@@ -1,0 +1,13 @@
+"""Pictures and a page of a finished run; they are made from its folder and nothing else.
+
+A run's folder is read as :mod:`drpm.training.runs` writes it, with two additions, both optional.
+``arrays.npz`` holds what there is to draw, under the names of :class:`drpm.report.arrays.Arrays`.
+``result.json`` may have three further entries for the page: ``comparison`` (method -> metric ->
+value), ``data`` (a description of the data: a sentence, or names and values) and ``command`` (the
+command line that repeats the run).
+"""
+
+from drpm.report.figures import write_figures
+from drpm.report.page import write_page
+
+__all__ = ["write_figures", "write_page"]

@@ -1,0 +1,157 @@
+"""Pictures of generated images, each cluster in rows of its own."""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+
+from drpm.report.style import INK, RESOLUTION, WIDTH, bare, colours, new_figure
+
+MAX_CLUSTERS: Final = 50  # that get a row; more make a picture nobody scrolls through
+MAX_SAMPLES: Final = 20  # of a cluster, side by side
+_MAX_ACROSS: Final = 32
+_MAX_ROWS: Final = 3  # of one cluster in a partition
+
+_MARGIN, _LABELS, _TITLE = 0.12, 1.05, 0.4  # inches
+_MAX_CELL: Final = 0.62
+
+
+class _Mosaic(NamedTuple):
+    """Blocks of images one below the other: pixels, and where each block starts and ends."""
+
+    pixels: NDArray[np.float32]
+    tops: list[int]
+    bottoms: list[int]
+
+
+def draw_image_samples(samples: NDArray[Any]) -> Figure:
+    """One row of images for each cluster; samples (K, m, ...)."""
+    num_clusters, num_samples = samples.shape[:2]
+    shown = samples[:MAX_CLUSTERS, :MAX_SAMPLES]
+    pixels = displayable(shown.reshape(-1, *samples.shape[2:]))
+    blocks = pixels.reshape(*shown.shape[:2], *pixels.shape[1:])
+    title = "Generated images, one row for each cluster"
+    if num_clusters > MAX_CLUSTERS:
+        title += f" (the first {MAX_CLUSTERS} of {num_clusters})"
+    names = [f"cluster {index}" for index in range(len(blocks))]
+    return _draw(list(blocks), names, min(num_samples, MAX_SAMPLES), num_clusters, title)
+
+
+def draw_image_partition(points: NDArray[Any], clusters: NDArray[Any], num_clusters: int) -> Figure:
+    """The images of one partition, cluster by cluster; the length of a row is the size."""
+    sizes = np.bincount(clusters, minlength=num_clusters)[:MAX_CLUSTERS]
+    across = min(max(int(sizes.max()), 1), _MAX_ACROSS)
+    pixels = displayable(points)
+    most = _MAX_ROWS * across
+    blocks, names = [], []
+    for index, size in enumerate(sizes.tolist()):
+        blocks.append(pixels[clusters == index][:most])
+        names.append(f"cluster {index} ({size:,})")
+    title = f"One sampled partition of {len(points):,} points (sizes in brackets)"
+    if (sizes > most).any():
+        title += f", at most {most} shown of a cluster"
+    return _draw(blocks, names, across, num_clusters, title)
+
+
+def displayable(images: NDArray[Any]) -> NDArray[np.float32]:
+    """Images (N, H, W, 3) in [0, 1] from (N, H, W) or (N, C, H, W) in any range."""
+    pixels = images.astype(np.float32)
+    if images.dtype == np.uint8:
+        pixels /= 255
+    if pixels.ndim == 3:
+        pixels = pixels[:, None]
+    low, high = float(pixels.min()), float(pixels.max())
+    # Only what lies outside is stretched: a dark image in the usual range is meant to be dark.
+    if low < -1e-3 or high > 1 + 1e-3:
+        pixels = (pixels - low) / ((high - low) or 1.0)
+    pixels = np.clip(pixels, 0, 1).transpose(0, 2, 3, 1)
+    return np.broadcast_to(pixels, (*pixels.shape[:3], 3))
+
+
+def _draw(
+    blocks: Sequence[NDArray[np.float32]],
+    names: Sequence[str],
+    across: int,
+    num_clusters: int,
+    title: str,
+) -> Figure:
+    cell = min(_MAX_CELL, (WIDTH - _LABELS - _MARGIN) / across)
+    blocks = [_shrunk(block, round(cell * RESOLUTION)) for block in blocks]
+    mosaic = _compose(blocks, across)
+    height, width = mosaic.pixels.shape[:2]
+    inches = cell * across / width  # for each pixel of the mosaic
+    picture_width, picture_height = width * inches, height * inches
+    # Wide enough for the title, however narrow the picture is.
+    full_width = max(_LABELS + picture_width + _MARGIN, 0.075 * len(title) + 2 * _MARGIN)
+    full_height = _TITLE + picture_height + _MARGIN
+    figure = new_figure(full_width, full_height, layout=None)
+    axes = figure.add_axes(
+        (
+            _LABELS / full_width,
+            _MARGIN / full_height,
+            picture_width / full_width,
+            picture_height / full_height,
+        )
+    )
+    enlarged = inches * RESOLUTION >= 1.5
+    axes.imshow(
+        mosaic.pixels, aspect="auto", interpolation="nearest" if enlarged else "antialiased"
+    )
+    bare(axes)
+    axes.tick_params(length=0, pad=9)
+    axes.set_xticks([])
+    middles = [
+        (top + bottom) / 2 - 0.5 for top, bottom in zip(mosaic.tops, mosaic.bottoms, strict=True)
+    ]
+    axes.set_yticks(middles, names, size=8, color=INK)
+    palette = colours(num_clusters)
+    for index, (top, bottom) in enumerate(zip(mosaic.tops, mosaic.bottoms, strict=True)):
+        # The colour that the cluster has in the other pictures, as a bar between name and images.
+        axes.add_patch(
+            Rectangle(
+                (-0.09 / picture_width, top - 0.5),
+                0.05 / picture_width,
+                bottom - top,
+                transform=axes.get_yaxis_transform(),
+                color=palette[index],
+                linewidth=0,
+                clip_on=False,
+            )
+        )
+    figure.text(_MARGIN / full_width, 1 - 0.12 / full_height, title, va="top", size=10, color=INK)
+    return figure
+
+
+def _shrunk(images: NDArray[np.float32], pixels: int) -> NDArray[np.float32]:
+    """Images no larger than they will be drawn, by whole factors: large ones would cost time."""
+    factor = images.shape[2] // max(pixels, 1)
+    if factor < 2 or images.shape[1] < factor:
+        return images
+    height, width = images.shape[1] // factor, images.shape[2] // factor
+    cut = images[:, : height * factor, : width * factor]
+    split = cut.reshape(len(images), height, factor, width, factor, 3)
+    small: NDArray[np.float32] = split.mean((2, 4), dtype=np.float32)
+    return small
+
+
+def _compose(blocks: Sequence[NDArray[np.float32]], across: int) -> _Mosaic:
+    height, width = blocks[0].shape[1:3]
+    gap = max(1, width // 14)
+    between = 3 * gap if any(len(block) > across for block in blocks) else gap
+    # A cluster without any image keeps its row, so that its emptiness is seen.
+    rows = [max(1, -(-len(block) // across)) for block in blocks]
+    total = sum(rows) * (height + gap) - gap * len(rows) + between * (len(rows) - 1)
+    pixels = np.ones((total, across * (width + gap) - gap, 3), np.float32)
+    tops, bottoms, start = [], [], 0
+    for block, count in zip(blocks, rows, strict=True):
+        for index, image in enumerate(block):
+            row, column = divmod(index, across)
+            top, left = start + row * (height + gap), column * (width + gap)
+            pixels[top : top + height, left : left + width] = image
+        tops.append(start)
+        bottoms.append(start + count * (height + gap) - gap)
+        start = bottoms[-1] + between
+    return _Mosaic(pixels, tops, bottoms)

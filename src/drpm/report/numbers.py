@@ -1,0 +1,85 @@
+"""Values of a result as texts: numbers that line up, times that can be read."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+NOTHING: Final = "—"
+
+
+class MetricTable(NamedTuple):
+    """Metrics by method: the names of the columns, and each metric with one text for each."""
+
+    methods: list[str]
+    rows: list[tuple[str, list[str]]]
+
+
+def metric_table(
+    metrics: Mapping[str, Any], comparison: Mapping[str, Mapping[str, Any]]
+) -> MetricTable:
+    """The metrics of a run, beside those of other methods where there are any.
+
+    Arguments:
+        metrics: The run's own metrics.
+        comparison: Metrics by method. The run may be one of them; it is recognised by its values.
+    """
+    own = flat(metrics)
+    others = {method: flat(values) for method, values in comparison.items()}
+    itself = next((name for name, of in others.items() if of and of.items() <= own.items()), None)
+    if itself is not None:
+        columns = {**others, itself: others[itself] | own}
+    else:
+        columns = {"this run": own, **others} if own else others
+    names = list(dict.fromkeys(name for values in columns.values() for name in values))
+    rows = [(name, aligned([values.get(name) for values in columns.values()])) for name in names]
+    return MetricTable(list(columns), rows)
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values under dotted names; what is listed becomes one text."""
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            result |= flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list | tuple):
+            result[f"{prefix}{key}"] = ", ".join(map(text, value))
+        else:
+            result[f"{prefix}{key}"] = value
+    return result
+
+
+def aligned(values: Sequence[Any]) -> list[str]:
+    """Values of one metric as texts, all with the decimals that the largest of them needs."""
+    floats = [abs(value) for value in values if isinstance(value, float) and math.isfinite(value)]
+    largest = max(floats, default=0.0)
+    if largest == 0 or not 1e-3 <= largest < 1e7:
+        return [text(value) for value in values]
+    decimals = max(0, 3 - math.floor(math.log10(largest)))
+    return [
+        f"{value:,.{decimals}f}" if isinstance(value, float) else text(value) for value in values
+    ]
+
+
+def text(value: Any) -> str:
+    """One value as it stands in a table."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(text, value))
+    return str(value)
+
+
+def duration(seconds: float) -> str:
+    """A time span in the two units that matter."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
