@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from drpm.cli import bench, bounds, data, reproduce
+from drpm.cli import bench, bounds, cluster, data, reproduce
 from drpm.cli.errors import EXIT_CODES
 
 __all__ = ["app", "main"]
@@ -22,6 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+app.command()(cluster.cluster)
 app.command()(bounds.bounds)
 app.add_typer(data.app, name="data")
 app.command()(reproduce.reproduce)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drpm.cli.errors import one_sentence
-from drpm.cli.options import Json, Seed
+from drpm.cli.options import Json, Seed, parse_options
 from drpm.cli.tables import print_table
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def show(
 ) -> None:
     """Draw a contact sheet of a data set, and say what is in it."""
     with one_sentence():
-        options = _parse(option or [])
+        options = parse_options(option or [])
         from drpm.data.registry import DATASETS, load
         from drpm.data.sheets import contact_sheet
 
@@ -159,20 +159,6 @@ def _report(report: "FileReport") -> dict[str, str | None]:
         "state": report.state,
         "detail": report.detail,
     }
-
-
-def _parse(options: Sequence[str]) -> dict[str, Any]:
-    """Options as name=value; a value that reads as JSON is one, any other is text."""
-    parsed: dict[str, Any] = {}
-    for option in options:
-        name, equals, value = option.partition("=")
-        if not name or not equals:
-            raise ValueError(f"An option should read name=value, not '{option}'.")
-        try:
-            parsed[name] = json.loads(value)
-        except json.JSONDecodeError:
-            parsed[name] = value
-    return parsed
 
 
 def _sizes(dataset: "Dataset") -> str:

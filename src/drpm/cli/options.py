@@ -1,6 +1,7 @@
-"""Numbers on the command line, refused with what was expected and what came."""
+"""Options of the command line, refused with what was expected and what came."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -39,3 +40,17 @@ Seed = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+def parse_options(options: Sequence[str]) -> dict[str, Any]:
+    """Options as name=value; a value that reads as JSON is one, any other is text."""
+    parsed: dict[str, Any] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not name or not equals:
+            raise ValueError(f"An option should read name=value, not '{option}'.")
+        try:
+            parsed[name] = json.loads(value)
+        except json.JSONDecodeError:
+            parsed[name] = value
+    return parsed

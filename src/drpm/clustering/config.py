@@ -75,12 +75,14 @@ class MixtureConfig:
 
     Arguments:
         restarts: Independent starts, of which the likeliest is kept.
-        init: ``k-means++``: seeds alone; ``kmeans``: Lloyd's iterations after them.
+        init: Where its iterations start. ``k-means++``: from seeds alone; ``kmeans``: from Lloyd's
+            iterations after them; ``contrastive-head``: no iterations, but the Gaussians of what
+            the cluster head of contrastive pretraining says.
         floor: What is added to all variances.
     """
 
     restarts: int = 10
-    init: Literal["k-means++", "kmeans"] = "k-means++"
+    init: Literal["k-means++", "kmeans", "contrastive-head"] = "k-means++"
     floor: float = 1e-4
 
     def __post_init__(self) -> None:

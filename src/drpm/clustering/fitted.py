@@ -56,15 +56,21 @@ class FittedClustering:
         )
 
     @torch.no_grad()
-    def chances(self, rows: Tensor) -> Tensor:
-        """(n, K): how likely every cluster is for every row."""
+    def chances(self, rows: Tensor, *, sampled: bool = True) -> Tensor:
+        """(n, K): how likely every cluster is for every row.
+
+        Arguments:
+            rows: (n, d).
+            sampled: Whether VaDE judges a row by a draw of its code, as the paper has it, instead
+                of the mean, which depends on no other row.
+        """
         if self.head is not None:
             assert self.autoencoder is not None
             encoder, head = self.autoencoder.encoder, self.head
             parts = [head(encoder(part)).softmax(-1) for part in rows.split(_ROWS_AT_ONCE)]
             return torch.cat(parts)
         points = self.embed(rows)
-        if self.config.method == "vade":
+        if self.config.method == "vade" and sampled:
             points = self._sampled_codes(rows)
         scores = torch.cat(
             [log_densities(part, self.mixture) for part in points.split(_ROWS_AT_ONCE)]

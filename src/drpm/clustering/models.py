@@ -11,6 +11,7 @@ from drpm.clustering.config import ClusteringConfig
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.networks import Autoencoder, Posterior
 from drpm.clustering.prior import MixturePrior, divergences, log_densities
+from drpm.distributions.estimators import leave_one_out_surrogate
 from drpm.distributions.orders import PlackettLuce
 from drpm.distributions.partitions import RandomPartition
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
@@ -127,7 +128,9 @@ def exact_terms(
     n = log_scores.shape[-1]
     size_divergence = _size_divergence(sizes, n, log_weights, mixture)
     law = RandomPartition(log_scores, log_weights, validate_args=False)
-    fill = law.fill_log_prob(partitions.detach()).mean()
+    fills = law.fill_log_prob(partitions.detach())
+    # The mass of given draws has a gradient of mean zero: what counts is that others are drawn.
+    fill = leave_one_out_surrogate(fills, fills)
     orders = torch.lgamma(sizes + 1).sum()
     return size_divergence, fill - (orders - math.lgamma(n + 1))
 

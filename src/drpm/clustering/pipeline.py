@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from drpm.clustering.config import ClusteringConfig, MixtureConfig
 from drpm.clustering.fitted import FittedClustering
-from drpm.clustering.mixtures import Mixture, fit_mixture
+from drpm.clustering.mixtures import Mixture, estimate_mixture, fit_mixture, refine_mixture
 from drpm.clustering.models import MixtureVAE, build_objective, choose_likelihood
+from drpm.clustering.networks import Autoencoder
 from drpm.clustering.pretraining import (
     ContrastiveObjective,
     Pretrained,
@@ -46,6 +47,7 @@ def fit_clusterings(
     *,
     seeds: Sequence[int],
     progress: ProgressFactory = lambda stage: None,
+    starts: Sequence[FittedClustering] | None = None,
 ) -> list[FittedClustering]:
     """Cluster rows, once for every seed.
 
@@ -56,6 +58,8 @@ def fit_clusterings(
         folders: One for each seed, for what the stages write; continued if they were cut off.
         seeds: They settle everything that is random.
         progress: From the name of a stage to whoever shows how far it is.
+        starts: For each seed a clustering of the same networks to go on from: a model takes it
+            over, clusters and all; a latent mixture goes on with its autoencoder.
     """
     if len(rows) < config.clusters:
         raise ConfigError(
@@ -66,6 +70,8 @@ def fit_clusterings(
     if config.method == "gmm":
         return _cluster_rows(rows, shape, config, seeds)
     likelihood = choose_likelihood(rows, config.likelihood)
+    if starts is not None:
+        likelihood = _autoencoder(starts[0]).likelihood
     stages = _Stages(rows, config, folders, seeds, progress)
     pretrained = []
     for seed in seeds:
@@ -73,8 +79,11 @@ def fit_clusterings(
         model = MixtureVAE(rows.shape[-1], config, likelihood).to(rows.device)
         pretrained.append((model, Pretrained(model.autoencoder, config.clusters).to(rows.device)))
     models = [model for model, _ in pretrained]
-    stages.pretrain([wrapped for _, wrapped in pretrained], shape)
-    _place_priors(models, rows, config, seeds)
+    for model, start in zip(models, starts or (), strict=bool(starts)):
+        model.autoencoder.load_state_dict(_autoencoder(start).state_dict())
+    if starts is None or config.method == "latent-gmm":
+        stages.pretrain([wrapped for _, wrapped in pretrained], shape)
+    _place_priors(pretrained, rows, config, seeds, starts)
     if config.method in ("drpm-vc", "vade"):
         stages.train(models)
     heads = [
@@ -93,6 +102,12 @@ def fit_clusterings(
     ]
 
 
+def _autoencoder(start: FittedClustering) -> Autoencoder:
+    if start.autoencoder is None:
+        raise ConfigError("starts must have autoencoders, but got a mixture of rows.")
+    return start.autoencoder
+
+
 def _cluster_rows(
     rows: Tensor, shape: torch.Size, config: ClusteringConfig, seeds: Sequence[int]
 ) -> list[FittedClustering]:
@@ -105,11 +120,13 @@ def _cluster_rows(
 
 def _fit(points: Tensor, clusters: int, config: MixtureConfig, seed: int) -> Mixture:
     generator = torch.Generator(points.device).manual_seed(seed)
+    # A cluster head was only there at the first fit, and only for codes.
+    init = "k-means++" if config.init == "contrastive-head" else config.init
     fitted = fit_mixture(
         points,
         clusters,
         restarts=config.restarts,
-        init=config.init,
+        init=init,
         reg_covar=config.floor,
         generator=generator,
     )
@@ -123,12 +140,31 @@ def _features(model: MixtureVAE, rows: Tensor) -> Tensor:
 
 
 def _place_priors(
-    models: Sequence[MixtureVAE], rows: Tensor, config: ClusteringConfig, seeds: Sequence[int]
+    pretrained: Sequence[tuple[MixtureVAE, Pretrained]],
+    rows: Tensor,
+    config: ClusteringConfig,
+    seeds: Sequence[int],
+    starts: Sequence[FittedClustering] | None,
 ) -> None:
-    for model, seed in zip(models, seeds, strict=True):
+    for index, ((model, wrapped), seed) in enumerate(zip(pretrained, seeds, strict=True)):
+        if starts is not None and config.method != "latent-gmm":
+            model.prior.place(starts[index].mixture)
+            continue
         with torch.no_grad():
             codes = model.autoencoder.mean(_features(model, rows))
-        model.prior.place(_fit(codes, config.clusters, config.mixture, seed))
+        if starts is not None:
+            found = _refine(codes, starts[index].mixture, config.mixture)
+        elif config.mixture.init == "contrastive-head":
+            chances = torch.cat([wrapped.chances(part) for part in rows.split(_ROWS_AT_ONCE)])
+            # Not refined: iterations on the codes alone would forget what the head knows.
+            found = estimate_mixture(codes, chances.detach(), reg_covar=config.mixture.floor)
+        else:
+            found = _fit(codes, config.clusters, config.mixture, seed)
+        model.prior.place(found)
+
+
+def _refine(codes: Tensor, start: Mixture, config: MixtureConfig) -> Mixture:
+    return refine_mixture(codes, start, reg_covar=config.floor).mixture
 
 
 class _Stages:

@@ -164,7 +164,7 @@ class Noise:
 
 
 VIEWS: dict[str, View] = {
-    "digits": Affine(degrees=12, translation=0.08, scale=(0.9, 1.1), shear=6),
+    "digits": Affine(degrees=20, translation=0.12, scale=(0.8, 1.2), shear=10),
     "mnist": Either(
         Affine(degrees=30, translation=0.2, scale=(0.75, 1.25), shear=10),
         ResizedCrop(area=(0.5, 1.2), aspect=(0.8, 1.2)),

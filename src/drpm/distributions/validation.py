@@ -1,9 +1,10 @@
 """Refusals in one sentence: the argument, what was expected and what came."""
 
 import math
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -120,10 +121,7 @@ def require_temperature(value: Any, *, check: bool) -> Tensor | float:
             bad = value.detach()[~((value > 0) & torch.isfinite(value))].flatten()[0].item()
             raise ValueError(f"temperature must be positive and finite, but got {bad}.")
         return value
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, Real)
-        or not 0 < value < float("inf")
-    ):
+    real = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
+    if not real or not 0 < value < float("inf"):
         raise ValueError(f"temperature must be positive and finite, but got {describe(value)}.")
     return float(value)

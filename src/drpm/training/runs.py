@@ -32,11 +32,13 @@ CHECKPOINTS: Final = "checkpoint"
 MODEL: Final = "model"
 FIGURES: Final = "figures"
 EVENTS: Final = "events"
+ARRAYS: Final = "arrays.npz"
+PAGE: Final = "index.html"
 LOCK: Final = ".lock"
 
 # What starting over removes, the result first: a half-removed run must not look finished. The
 # configuration is not among them, because the new one takes its place in one rename.
-_CONTENTS: Final = (RESULT, MODEL, CHECKPOINTS, METRICS, FIGURES, EVENTS)
+_CONTENTS: Final = (RESULT, MODEL, CHECKPOINTS, METRICS, FIGURES, EVENTS, ARRAYS, PAGE)
 
 
 @final
@@ -297,6 +299,7 @@ class RunFolder:
         *,
         seed: int | None = None,
         device: torch.device | str = "cpu",
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         """Write the result, which is what makes a run finished.
 
@@ -305,8 +308,10 @@ class RunFolder:
             seed: The seed; where none is given, ``seed`` or ``training.seed`` of the
                 configuration.
             device: What the run was computed on.
+            facts: What else a reader should know, such as the command or the data.
         """
         result = {
+            **_plain(dict(facts or {})),
             "metrics": _plain(dict(metrics)),
             "seed": self._configured_seed() if seed is None else seed,
             "versions": versions(),

@@ -1,0 +1,151 @@
+"""The command ``drpm cluster``."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from drpm.cli.data import NameOrPath, Options
+from drpm.cli.errors import one_sentence
+from drpm.cli.options import Json, number, parse_options
+from drpm.cli.tables import print_table
+
+if TYPE_CHECKING:
+    pass
+
+DEFAULT_PRESET = "fast-cluster"
+
+
+def cluster(
+    data: NameOrPath,
+    out: Annotated[Path, typer.Option(help="The run's folder, new or cut off.")] = Path(
+        "out/cluster"
+    ),
+    clusters: Annotated[
+        int | None,
+        typer.Option(
+            help="How many clusters; by default as many as there are classes, or 10.",
+            metavar="NUMBER",
+            parser=number(int, 1),
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="drpm-vc, vade, latent-gmm, gmm or contrastive-head."),
+    ] = None,
+    preset: Annotated[
+        str, typer.Option(help="Settings to start from; paper-cluster-mnist is one.")
+    ] = DEFAULT_PRESET,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as training.epochs=50."),
+    ] = None,
+    seeds: Annotated[
+        str, typer.Option(help="One seed, or several such as 0,1,2, each in its own folder.")
+    ] = "0",
+    option: Options = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Run the other methods as well, from the same start.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda: with a number.")] = "auto",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Start anew where a run lies.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Cluster a data set, or your own file, and generate from every cluster.
+
+    Given again after it was cut off, it goes on where it was. The folder ends up with labels.csv,
+    the model, the figures and a page that shows them.
+    """
+    with one_sentence():
+        results = _run(
+            data,
+            out,
+            clusters,
+            _settings(method, settings or [], device),
+            preset,
+            _seeds(seeds),
+            option or [],
+            compare,
+            overwrite,
+        )
+    if as_json:
+        typer.echo(json.dumps(results if len(results) > 1 else results[0], indent=2))
+        return
+    _show(results)
+
+
+def _settings(method: str | None, settings: list[str], device: str) -> list[str]:
+    named = [] if method is None else [f"method={method}"]
+    both = [f"training.device={device}", f"pretraining.training.device={device}"]
+    return [*named, *both, *settings]
+
+
+def _seeds(text: str) -> list[int]:
+    from drpm.training.errors import ConfigError
+
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) < 2**63 for word in words):
+        raise ConfigError(f"seeds must be whole numbers such as 0,1,2, but got {text!r}.")
+    if len(set(words)) != len(words):
+        raise ConfigError(f"seeds must all differ, but got {text!r}.")
+    return [int(word) for word in words]
+
+
+def _run(
+    name: str,
+    out: Path,
+    clusters: int | None,
+    settings: list[str],
+    preset: str,
+    seeds: list[int],
+    options: list[str],
+    compare: bool,
+    overwrite: bool,
+) -> list[dict[str, Any]]:
+    from dataclasses import replace
+
+    from drpm.clustering.config import ClusteringConfig
+    from drpm.clustering.job import Job, do_job, open_job
+    from drpm.data import load
+    from drpm.report import write_page
+    from drpm.training import config as configs
+    from drpm.training import presets
+    from drpm.training.devices import connect
+    from drpm.training.progress import make_progress
+
+    config: ClusteringConfig = configs.override(presets.load(ClusteringConfig, preset), settings)
+    device = connect(config.training).device
+    dataset = load(name, device=device, **parse_options(options))
+    if clusters is None:
+        clusters = next((len(names) for names in dataset.classes.values()), config.clusters)
+    config = replace(config, clusters=clusters)
+    results = []
+    for seed in seeds:
+        folder = out if len(seeds) == 1 else out / f"seed-{seed}"
+        training = replace(config.training, seed=seed)
+        job = Job(name, tuple(options), compare, replace(config, training=training))
+        run = open_job(folder, job, overwrite=overwrite)
+        if run.status != "finished":
+            words = ["drpm", *sys.argv[1:]]
+            do_job(job, dataset, run, command=words, progress=lambda stage: make_progress())
+        page = write_page(run.path, title=f"{dataset.name}: {config.clusters} clusters")
+        results.append({**run.result(), "folder": str(run.path), "page": str(page)})
+    return results
+
+
+def _show(results: list[dict[str, Any]]) -> None:
+    for result in results:
+        if result["comparison"]:
+            print_table(
+                ["Method", "ACC", "NMI", "ARI"],
+                [
+                    [name, *(f"{scores[key]:.3f}" for key in ("accuracy", "nmi", "ari"))]
+                    for name, scores in result["comparison"].items()
+                ],
+            )
+        typer.echo(f"Labels: {Path(result['folder']) / 'labels.csv'}")
+        typer.echo(f"Page: {result['page']}")

@@ -1,0 +1,734 @@
+"""Clusterings as scikit-learn estimators: of tables or images, and able to make new ones."""
+
+import copy
+import json
+import math
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from numbers import Real
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import (
+    BaseEstimator,
+    ClassNamePrefixFeaturesOutMixin,
+    ClusterMixin,
+    TransformerMixin,
+)
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from torch import Tensor
+
+from drpm.clustering.config import (
+    ClusteringConfig,
+    Method,
+    MixtureConfig,
+    NetworkConfig,
+    PretrainingConfig,
+)
+from drpm.clustering.fitted import FittedClustering, load_clustering
+from drpm.clustering.mixtures import Mixture
+from drpm.clustering.models import choose_likelihood
+from drpm.clustering.pipeline import fit_clusterings
+from drpm.distributions.validation import describe, require_choice, require_count
+from drpm.training.checkpoint import write_atomic
+from drpm.training.config import TrainingConfig
+from drpm.training.devices import connect
+from drpm.training.errors import SIGNAL_EXIT, Interrupted, RunError
+from drpm.training.loop import Progress
+
+Array = NDArray[Any]
+
+_DESCRIPTION = "estimator.json"
+_LIKELIHOODS = ("auto", "bernoulli", "gaussian")
+
+# The deviation of standardised data. That of the Gaussian likelihood is one: were this one too, the
+# noise of a table of few columns would be allowed to hide its clusters.
+_SPREAD = 2.0
+
+
+class _Clustering(
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]  # scikit-learn has no annotations
+    TransformerMixin,  # type: ignore[misc]
+    ClusterMixin,  # type: ignore[misc]
+    BaseEstimator,  # type: ignore[misc]
+):
+    """What the three estimators share: all but the settings of their model.
+
+    Inside, a row is flat and float32 for training, float64 for all that comes after, so that what
+    is said of a row does not depend on the rows beside it. That happens on the CPU, wherever the
+    model was trained: so it is the same on every machine.
+    """
+
+    _method: ClassVar[Method]
+
+    model_: FittedClustering
+    labels_: Array
+    cluster_centers_: Array
+    n_iter_: int
+    n_features_in_: int
+    _shape: tuple[int, ...]
+    _likelihood: str
+    _shift: Array
+    _scale: Array
+
+    def __init__(
+        self,
+        n_clusters: int,
+        *,
+        latent_dim: int,
+        hidden: tuple[int, ...],
+        max_iter: int,
+        batch_size: int,
+        learning_rate: float,
+        likelihood: str,
+        warm_start: bool,
+        device: str,
+        verbose: bool,
+        random_state: Any,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.latent_dim = latent_dim
+        self.hidden = hidden
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.likelihood = likelihood
+        self.warm_start = warm_start
+        self.device = device
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    # Fitting.
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Find the clusters of a table or of images.
+
+        Arguments:
+            X: Rows (n, d), grey images (n, height, width) or images (n, channels, height, width).
+            y: Not used.
+        """
+        self._check_parameters()
+        warm = bool(self.warm_start) and hasattr(self, "model_")
+        data, shape = self._validate(X, reset=not warm)
+        if self.n_clusters > len(data):
+            raise ValueError(
+                f"n_clusters must be at most n_samples={len(data)}, but got {self.n_clusters}."
+            )
+        if warm:
+            self._check_warm_start()
+        else:
+            self._set_scale(data, shape)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        found = self._train(self._to_rows(data).float(), shape, seed, warm)
+        self._set_model(found)
+        labels = self._chances(data).argmax(1)
+        # Clusters that no row is in come last, so that labels leave no number out.
+        order = np.argsort(np.bincount(labels, minlength=self.n_clusters) == 0, kind="stable")
+        mixture = Mixture(*(x[torch.from_numpy(order)] for x in found.mixture))
+        self._set_model(replace(found, mixture=mixture))
+        self.labels_ = np.argsort(order)[labels]
+        self.n_iter_ = self.max_iter
+        return self
+
+    def fit_predict(self, X: Any, y: Any = None, **kwargs: Any) -> Array:
+        """The clusters of the rows that they are found among, (n,)."""
+        return self.fit(X).labels_
+
+    def _train(
+        self, rows: Tensor, shape: tuple[int, ...], seed: int, warm: bool
+    ) -> FittedClustering:
+        config = self._config(len(rows), warm)
+        device = connect(config.training).device
+        # Images of one channel have that channel for the networks' augmentations.
+        full = (1, *shape) if len(shape) == 2 else shape
+        with (
+            TemporaryDirectory(prefix="drpm-") as folder,
+            # Training seeds torch's own generator, which is the caller's.
+            torch.random.fork_rng([device] if device.type == "cuda" else []),
+            _told_as_usual(),
+        ):
+            (found,) = fit_clusterings(
+                rows.to(device),
+                torch.Size(full),
+                config,
+                [Path(folder)],
+                seeds=[seed],
+                progress=self._progress,
+                starts=[_convert(self.model_, torch.float32).to(device)] if warm else None,
+            )
+        return found
+
+    def _progress(self, stage: str) -> Progress | None:
+        if not self.verbose:
+            return None
+        from drpm.training.progress import make_progress
+
+        return make_progress()
+
+    def _config(self, rows: int, warm: bool) -> ClusteringConfig:
+        """The settings of a fit of so many rows."""
+        training = TrainingConfig(
+            epochs=self.max_iter,
+            batch_size=self.batch_size,
+            learning_rate=float(self.learning_rate),
+            drop_last=False,
+            device=self.device,
+            # Nobody goes on from the folder of a fit.
+            checkpoint_every=self.max_iter,
+        )
+        steps = self.max_iter * math.ceil(rows / self.batch_size)
+        return ClusteringConfig(
+            method=self._method,
+            clusters=int(self.n_clusters),
+            likelihood=self.likelihood,  # type: ignore[arg-type]  # checked already
+            # What goes on goes on from the end of the schedules.
+            annealing_steps=1 if warm else max(1, steps // 2),
+            network=NetworkConfig(self.latent_dim, tuple(self.hidden), tuple(self.hidden)[::-1]),
+            pretraining=PretrainingConfig(training=self._pretraining(training)),
+            mixture=MixtureConfig(),
+            training=training,
+        )
+
+    def _pretraining(self, training: TrainingConfig) -> TrainingConfig:
+        """How the networks are pretrained, given how the model is trained."""
+        return training
+
+    def _check_parameters(self) -> None:
+        for name in ("n_clusters", "latent_dim", "max_iter", "batch_size"):
+            require_count(name, getattr(self, name))
+        try:
+            widths = [require_count("hidden", width) for width in self.hidden]
+        except (TypeError, ValueError):
+            widths = []
+        if not widths:
+            raise ValueError(
+                "hidden must be one or more widths of at least 1 in a tuple, "
+                f"but got {self.hidden!r}."
+            )
+        _require_number("learning_rate", self.learning_rate, positive=True)
+        require_choice("likelihood", self.likelihood, _LIKELIHOODS)
+
+    def _check_warm_start(self) -> None:
+        """What has been learned fits no other networks and no other clusters."""
+        network = self.model_.config.network
+        known = {
+            "n_clusters": self.model_.clusters,
+            "latent_dim": network.latent,
+            "hidden": network.encoder,
+        }
+        for name, value in known.items():
+            asked = getattr(self, name)
+            if (tuple(asked) if name == "hidden" else asked) != value:
+                raise ValueError(f"{name} must stay {value!r} in a warm start, but got {asked!r}.")
+
+    # From what comes in to rows, and back.
+
+    def _validate(self, X: Any, *, reset: bool) -> tuple[Array, tuple[int, ...]]:
+        """Flat rows, and the shape of what each of them was."""
+        shape: tuple[int, ...] | None = None
+        if getattr(X, "ndim", 2) > 2:
+            X = np.asarray(X)
+            shape = X.shape[1:]
+            if len(shape) > 3 or 0 in X.shape:
+                raise ValueError(
+                    "X must have the shape (n, d), (n, height, width) or "
+                    f"(n, channels, height, width), none of them 0, but got {X.shape}."
+                )
+            if not reset and shape != self._shape:
+                raise ValueError(
+                    f"X must hold what the clusters were found among, of shape {self._shape}, "
+                    f"but got {shape}."
+                )
+            X = X.reshape(len(X), -1)
+        data: Array = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32])
+        # Rows of a model of images are images laid flat.
+        return data, (data.shape[1:] if reset else self._shape) if shape is None else shape
+
+    def _set_scale(self, data: Array, shape: tuple[int, ...]) -> None:
+        """What is taken off the data, and what they are divided by, before a network sees them."""
+        rows = torch.tensor(data, dtype=torch.float64)
+        likelihood = choose_likelihood(rows, self.likelihood)
+        if likelihood == "bernoulli" and choose_likelihood(rows, "auto") != "bernoulli":
+            raise ValueError(
+                "X must lie in [0, 1] where likelihood is 'bernoulli', "
+                f"but got values from {data.min():g} to {data.max():g}."
+            )
+        shift, scale = torch.zeros(rows.shape[1]).double(), torch.ones(rows.shape[1]).double()
+        if likelihood == "gaussian":
+            # Columns of a table have units of their own; pixels share one.
+            some = rows if len(shape) == 1 else rows.reshape(-1, 1)
+            shift, spread = some.mean(0).expand_as(shift), some.std(0, correction=0)
+            # A constant column differs from its mean by rounding at most.
+            noise = 10 * torch.finfo(torch.float32).eps * some.abs().amax(0)
+            scale = torch.where(spread > noise, spread / _SPREAD, 1.0).expand_as(scale)
+        self._likelihood, self._shape = likelihood, tuple(shape)
+        self._shift, self._scale = shift.numpy().copy(), scale.numpy().copy()
+
+    def _to_rows(self, data: Array) -> Tensor:
+        return torch.from_numpy((data.astype(np.float64) - self._shift) / self._scale)
+
+    def _from_rows(self, rows: Tensor, dtype: Any = np.float64) -> Array:
+        data = rows.numpy() * self._scale + self._shift
+        return data.reshape(-1, *self._shape).astype(dtype)
+
+    def _set_model(self, found: FittedClustering) -> None:
+        self.model_ = _convert(found.to("cpu"), torch.float64)
+        self.cluster_centers_ = self._from_rows(self.model_.decode(self.model_.mixture.means))
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.model_.config.network.latent
+
+    # What the clusters say of rows.
+
+    def _chances(self, data: Array) -> Array:
+        return self.model_.chances(self._to_rows(data), sampled=False).numpy()
+
+    def predict_proba(self, X: Any) -> Array:
+        """How likely every cluster is for every row, (n, n_clusters)."""
+        check_is_fitted(self)
+        data, _ = self._validate(X, reset=False)
+        return self._chances(data).astype(data.dtype)
+
+    def predict(self, X: Any) -> Array:
+        """The likeliest cluster of every row, (n,)."""
+        check_is_fitted(self)
+        data, _ = self._validate(X, reset=False)
+        labels: Array = self._chances(data).argmax(1)
+        return labels
+
+    def transform(self, X: Any) -> Array:
+        """The latent code of every row, (n, latent_dim)."""
+        check_is_fitted(self)
+        data, _ = self._validate(X, reset=False)
+        return self.model_.embed(self._to_rows(data)).numpy().astype(data.dtype)
+
+    def inverse_transform(self, X: Any) -> Array:
+        """What latent codes (n, latent_dim) stand for, in the shape of the training data."""
+        check_is_fitted(self)
+        codes = check_array(X, dtype=[np.float64, np.float32], input_name="X")
+        if codes.shape[1] != self._n_features_out:
+            raise ValueError(
+                f"X must have {self._n_features_out} columns, the latent dimensions, "
+                f"but got {codes.shape[1]}."
+            )
+        decoded = self.model_.decode(torch.tensor(codes, dtype=torch.float64))
+        return self._from_rows(decoded, codes.dtype)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The evidence lower bound of a row, in nats, averaged over rows.
+
+        It bounds the mean log-density of the rows from below, in the units of X; with a Bernoulli
+        likelihood, their log-probability.
+        """
+        check_is_fitted(self)
+        data, _ = self._validate(X, reset=False)
+        bound = self.model_.lower_bounds(self._to_rows(data)).mean().item()
+        if self._likelihood == "gaussian":
+            # The model leaves the Gaussian's constant out, and knows nothing of the scale.
+            bound -= data.shape[1] * math.log(2 * math.pi) / 2 + np.log(self._scale).sum()
+        return float(bound)
+
+    # What they can make.
+
+    def sample(
+        self, n: int = 1, cluster: int | None = None, *, random_state: Any = None
+    ) -> tuple[Array, Array]:
+        """New rows, each from a cluster drawn by its weight or all from one.
+
+        Arguments:
+            n: How many.
+            cluster: The cluster to draw from; by default all of them.
+            random_state: Settles the draw; by default the estimator's does, and an estimator with
+                a number for one draws the same rows at every call.
+
+        Returns:
+            The rows, in the shape of the training data, and their clusters (n,).
+        """
+        generator = self._generator(n, random_state)
+        if cluster is None:
+            labels = self.model_.draw_clusters(n, generator)
+        else:
+            known = self.model_.clusters
+            if cluster not in range(known):
+                raise ValueError(
+                    f"cluster must be a whole number from 0 to {known - 1} or None, "
+                    f"but got {cluster!r}."
+                )
+            labels = torch.full((n,), int(cluster))
+        return self._from_rows(self.model_.sample(labels, generator)), labels.numpy()
+
+    def sample_partition(self, n: int, *, random_state: Any = None) -> tuple[Array, Array]:
+        """New rows whose clusters are drawn together, as one partition of n elements.
+
+        Arguments:
+            n: How many.
+            random_state: Settles the draw, as in :meth:`sample`.
+
+        Returns:
+            The rows, in the shape of the training data, and their clusters (n,).
+        """
+        generator = self._generator(n, random_state)
+        labels = self.model_.draw_partition(n, generator)
+        return self._from_rows(self.model_.sample(labels, generator)), labels.numpy()
+
+    def _generator(self, n: int, random_state: Any) -> torch.Generator:
+        check_is_fitted(self)
+        require_count("n", n)
+        source = check_random_state(self.random_state if random_state is None else random_state)
+        return torch.Generator().manual_seed(int(source.randint(2**31 - 1)))
+
+    # Keeping it.
+
+    def save(self, folder: str | Path) -> None:
+        """Write the fitted estimator to a folder, as numbers and text.
+
+        Arguments:
+            folder: It is made where it is missing; an estimator that lies there is replaced.
+        """
+        check_is_fitted(self)
+        folder = Path(folder)
+        _convert(self.model_, torch.float32).save(folder)
+        description = {
+            "estimator": type(self).__name__,
+            "parameters": {name: _plain(value) for name, value in self.get_params().items()},
+            "shape": self._shape,
+            "likelihood": self._likelihood,
+            "shift": self._shift.tolist(),
+            "scale": self._scale.tolist(),
+            "labels": self.labels_.tolist(),
+            "iterations": int(self.n_iter_),
+            "names": list(getattr(self, "feature_names_in_", [])),
+        }
+        write_atomic(folder / _DESCRIPTION, json.dumps(description).encode())
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read what :meth:`save` wrote; nothing is unpickled.
+
+        Arguments:
+            folder: The folder.
+        """
+        path = Path(folder) / _DESCRIPTION
+        try:
+            description = json.loads(path.read_bytes())
+            kind = description["estimator"]
+            parameters = description["parameters"]
+        except OSError:
+            raise RunError(f"{folder} holds no estimator: {_DESCRIPTION} is missing.") from None
+        except (ValueError, KeyError, TypeError):
+            raise RunError(
+                f"The estimator in {folder} is damaged: {path.name} is garbled."
+            ) from None
+        if kind != cls.__name__:
+            raise RunError(f"{folder} must hold a {cls.__name__}, but got a {kind}.")
+        parameters["hidden"] = tuple(parameters["hidden"])
+        found = cls(**parameters)
+        found._shape = tuple(description["shape"])
+        found._likelihood = description["likelihood"]
+        found._shift, found._scale = (np.asarray(description[x]) for x in ("shift", "scale"))
+        found._set_model(load_clustering(Path(folder)))
+        found.labels_ = np.asarray(description["labels"], dtype=np.int64)
+        found.n_iter_ = description["iterations"]
+        found.n_features_in_ = len(found._shift)
+        if description["names"]:
+            found.feature_names_in_ = np.asarray(description["names"], dtype=object)
+        return found
+
+
+class _Model(_Clustering):
+    """Those with a model of their own, that is trained after the networks were."""
+
+    pretrain_iter: int | None
+
+    def _pretraining(self, training: TrainingConfig) -> TrainingConfig:
+        epochs = self.max_iter if self.pretrain_iter is None else self.pretrain_iter
+        return replace(training, epochs=epochs, checkpoint_every=max(1, epochs))
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        if self.pretrain_iter is not None:
+            require_count("pretrain_iter", self.pretrain_iter)
+
+
+class DRPMClustering(_Model):
+    """Clusters as the subsets of a random partition, which a whole batch falls into at once.
+
+    An autoencoder learns latent codes, by contrast with noisy or warped copies of the rows; a
+    Gaussian mixture of the codes gives the clusters to start from; and then codes, clusters and
+    the partition of every batch are learned together.
+
+    Where all values lie in [0, 1] they are the means of Bernoulli variables. Elsewhere they are
+    standardised on the way in, and back on the way out: the columns of a table each for itself,
+    the pixels of images all alike.
+
+    References:
+        Sutter, Ryser, Liebeskind and Vogt, *Differentiable Random Partition Models*, 2023.
+
+    Arguments:
+        n_clusters: How many clusters.
+        latent_dim: Dimensions of the latent codes.
+        hidden: Widths of the encoder's layers; the decoder has them in reverse.
+        max_iter: Epochs of the model.
+        pretrain_iter: Epochs of the autoencoder before; by default as many.
+        batch_size: Rows in a step.
+        learning_rate: The size of steps.
+        beta: The weight of the latent codes' divergence from their clusters.
+        objective: ``"bounds"``: the published loss; ``"exact"``: the exact mass of partitions in
+            the place of its bounds.
+        partitions: Partitions drawn in a step.
+        likelihood: ``"bernoulli"``, ``"gaussian"``, or ``"auto"`` to decide by the values.
+        warm_start: Whether another fit goes on from what the last one learned.
+        device: Where it is trained; ``"auto"`` takes a GPU where there is one.
+        verbose: Whether to show how far a fit is.
+        random_state: Settles everything that is random.
+
+    Attributes:
+        labels_: The cluster of every training row, (n,).
+        cluster_centers_: What the mean of every cluster stands for, in the shape of X.
+        model_: The clustering itself.
+        n_features_in_: The numbers in a row.
+        n_iter_: The epochs of the last fit.
+
+    Example:
+        >>> from sklearn.datasets import make_blobs
+        >>> X, _ = make_blobs(90, centers=3, random_state=0)
+        >>> model = DRPMClustering(3, max_iter=5, random_state=0).fit(X)
+        >>> model.predict_proba(X).shape
+        (90, 3)
+        >>> new, clusters = model.sample(4, cluster=2)
+        >>> new.shape, clusters.tolist()
+        ((4, 2), [2, 2, 2, 2])
+    """
+
+    _method = "drpm-vc"
+
+    def __init__(
+        self,
+        n_clusters: int = 10,
+        *,
+        latent_dim: int = 10,
+        hidden: tuple[int, ...] = (128, 128),
+        max_iter: int = 100,
+        pretrain_iter: int | None = None,
+        batch_size: int = 128,
+        learning_rate: float = 1e-3,
+        beta: float = 1.0,
+        objective: str = "bounds",
+        partitions: int = 20,
+        likelihood: str = "auto",
+        warm_start: bool = False,
+        device: str = "auto",
+        verbose: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            n_clusters,
+            latent_dim=latent_dim,
+            hidden=hidden,
+            max_iter=max_iter,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            likelihood=likelihood,
+            warm_start=warm_start,
+            device=device,
+            verbose=verbose,
+            random_state=random_state,
+        )
+        self.pretrain_iter = pretrain_iter
+        self.beta = beta
+        self.objective = objective
+        self.partitions = partitions
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        _require_number("beta", self.beta, positive=False)
+        require_choice("objective", self.objective, ("bounds", "exact"))
+        require_count("partitions", self.partitions)
+
+    def _config(self, rows: int, warm: bool) -> ClusteringConfig:
+        return replace(
+            super()._config(rows, warm),
+            beta=float(self.beta),
+            objective=self.objective,  # type: ignore[arg-type]  # checked already
+            partitions=int(self.partitions),
+        )
+
+
+class VaDE(_Model):
+    """Variational deep embedding: every row has a cluster of its own, drawn independently.
+
+    It starts as :class:`DRPMClustering` does, from pretrained codes and a mixture of them, and
+    then learns codes and clusters together. Data are treated in the same way.
+
+    References:
+        Jiang et al., *Variational deep embedding: an unsupervised and generative approach to
+        clustering*, 2017.
+
+    Arguments:
+        n_clusters: How many clusters.
+        latent_dim: Dimensions of the latent codes.
+        hidden: Widths of the encoder's layers; the decoder has them in reverse.
+        max_iter: Epochs of the model.
+        pretrain_iter: Epochs of the autoencoder before; by default as many.
+        batch_size: Rows in a step.
+        learning_rate: The size of steps.
+        likelihood: ``"bernoulli"``, ``"gaussian"``, or ``"auto"`` to decide by the values.
+        warm_start: Whether another fit goes on from what the last one learned.
+        device: Where it is trained; ``"auto"`` takes a GPU where there is one.
+        verbose: Whether to show how far a fit is.
+        random_state: Settles everything that is random.
+
+    Attributes are those of :class:`DRPMClustering`.
+
+    Example:
+        >>> from sklearn.datasets import make_blobs
+        >>> X, _ = make_blobs(90, centers=3, random_state=0)
+        >>> VaDE(3, max_iter=5, random_state=0).fit(X).transform(X).shape
+        (90, 10)
+    """
+
+    _method = "vade"
+
+    def __init__(
+        self,
+        n_clusters: int = 10,
+        *,
+        latent_dim: int = 10,
+        hidden: tuple[int, ...] = (128, 128),
+        max_iter: int = 100,
+        pretrain_iter: int | None = None,
+        batch_size: int = 128,
+        learning_rate: float = 1e-3,
+        likelihood: str = "auto",
+        warm_start: bool = False,
+        device: str = "auto",
+        verbose: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            n_clusters,
+            latent_dim=latent_dim,
+            hidden=hidden,
+            max_iter=max_iter,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            likelihood=likelihood,
+            warm_start=warm_start,
+            device=device,
+            verbose=verbose,
+            random_state=random_state,
+        )
+        self.pretrain_iter = pretrain_iter
+
+    def _config(self, rows: int, warm: bool) -> ClusteringConfig:
+        return replace(super()._config(rows, warm), freeze_encoder=False)
+
+
+class LatentGMM(_Clustering):
+    """A Gaussian mixture of the latent codes that an autoencoder has learned by itself.
+
+    Data are treated as in :class:`DRPMClustering`, which starts from these clusters.
+
+    Arguments:
+        n_clusters: How many clusters.
+        latent_dim: Dimensions of the latent codes.
+        hidden: Widths of the encoder's layers; the decoder has them in reverse.
+        max_iter: Epochs of the autoencoder.
+        batch_size: Rows in a step.
+        learning_rate: The size of steps.
+        likelihood: ``"bernoulli"``, ``"gaussian"``, or ``"auto"`` to decide by the values.
+        warm_start: Whether another fit goes on from what the last one learned.
+        device: Where it is trained; ``"auto"`` takes a GPU where there is one.
+        verbose: Whether to show how far a fit is.
+        random_state: Settles everything that is random.
+
+    Attributes are those of :class:`DRPMClustering`.
+
+    Example:
+        >>> from sklearn.datasets import make_blobs
+        >>> X, _ = make_blobs(90, centers=3, random_state=0)
+        >>> LatentGMM(3, max_iter=5, random_state=0).fit_predict(X).shape
+        (90,)
+    """
+
+    _method = "latent-gmm"
+
+    def __init__(
+        self,
+        n_clusters: int = 10,
+        *,
+        latent_dim: int = 10,
+        hidden: tuple[int, ...] = (128, 128),
+        max_iter: int = 100,
+        batch_size: int = 128,
+        learning_rate: float = 1e-3,
+        likelihood: str = "auto",
+        warm_start: bool = False,
+        device: str = "auto",
+        verbose: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        super().__init__(
+            n_clusters,
+            latent_dim=latent_dim,
+            hidden=hidden,
+            max_iter=max_iter,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            likelihood=likelihood,
+            warm_start=warm_start,
+            device=device,
+            verbose=verbose,
+            random_state=random_state,
+        )
+
+
+def _convert(model: FittedClustering, dtype: torch.dtype) -> FittedClustering:
+    """A copy in another precision."""
+    autoencoder = copy.deepcopy(model.autoencoder)
+    return replace(
+        model,
+        mixture=Mixture(*(x.to(dtype) for x in model.mixture)),
+        autoencoder=None if autoencoder is None else autoencoder.to(dtype),
+    )
+
+
+@contextmanager
+def _told_as_usual() -> Iterator[None]:
+    """Signals act as they do elsewhere: there is no folder that a later command could go on in."""
+    try:
+        yield
+    except Interrupted as stopped:
+        # For Ctrl-C this raises KeyboardInterrupt.
+        signal.raise_signal(stopped.exit_code - SIGNAL_EXIT)
+        raise
+
+
+def _require_number(name: str, value: Any, *, positive: bool) -> None:
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not 0 <= value < math.inf or (positive and value == 0):
+        expected = "a positive number" if positive else "a number of at least 0"
+        raise ValueError(f"{name} must be {expected}, but got {describe(value)}.")
+
+
+def _plain(value: Any) -> Any:
+    """A parameter as JSON has it; a generator has no such form, and none stands for it."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, bool | int | float | str) else None
