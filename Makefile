@@ -11,8 +11,8 @@ PIP := $(RUN) pip --disable-pip-version-check install -c constraints.txt
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-demo: $(READY) ## compare the bounds on a partition's probability with its exact value
-	$(VENV)/bin/drpm bounds
+demo: $(READY) ## cluster handwritten digits, and compare with other methods
+	$(VENV)/bin/drpm cluster digits --compare --out out/demo
 
 test: lint types ## run every check: lint, format, types, doctests, tests
 	$(RUN) pytest

@@ -66,12 +66,12 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def table() -> Sweep:
         """The numbers of a table."""
-        return Sweep("table-1", (SweepRun("a/seed-0", train), SweepRun("a/seed-1", train)))
+        return Sweep("table-x", (SweepRun("a/seed-0", train), SweepRun("a/seed-1", train)))
 
     def broken() -> Sweep:
         return Sweep("broken", (SweepRun("good", train), SweepRun("bad", train, {"fail": True})))
 
-    monkeypatch.setattr(sweeps, "SWEEPS", {"table-1": table, "broken": broken})
+    monkeypatch.setattr(sweeps, "SWEEPS", {"table-x": table, "broken": broken})
     monkeypatch.setattr(sweeps, "_open", open_inline)
     monkeypatch.chdir(tmp_path)
     return opened
@@ -84,17 +84,17 @@ def run(*arguments: str) -> Result:
 
 
 def test_list() -> None:
-    assert run("list").stdout == "table-1\t2\tThe numbers of a table.\nbroken\t2\t\n"
+    assert run("list").stdout == "table-x\t2\tThe numbers of a table.\nbroken\t2\t\n"
     entries = json.loads(run("list", "--json").stdout)
-    assert entries[0] == {"name": "table-1", "runs": 2, "about": "The numbers of a table."}
+    assert entries[0] == {"name": "table-x", "runs": 2, "about": "The numbers of a table."}
 
 
 def test_a_sweep_is_run_and_then_skipped(tmp_path: Path) -> None:
-    first = run("table-1")
+    first = run("table-x")
     assert first.exit_code == 0, first.output
     assert first.stdout.splitlines() == [
-        "table-1: 2 runs, 2 finished, 0 skipped (finished before), 0 failed.",
-        "Runs: out/reproduce/table-1",
+        "table-x: 2 runs, 2 finished, 0 skipped (finished before), 0 failed.",
+        "Runs: out/reproduce/table-x",
     ]
     assert first.stderr.splitlines() == [
         "0 of 2 runs: a/seed-0 running",
@@ -102,8 +102,8 @@ def test_a_sweep_is_run_and_then_skipped(tmp_path: Path) -> None:
         "1 of 2 runs: a/seed-1 running",
         "2 of 2 runs: a/seed-1 finished in 0:00:00",
     ]
-    assert RunFolder.open("out/reproduce/table-1/a/seed-1").status == "finished"
-    again = run("table-1")
+    assert RunFolder.open("out/reproduce/table-x/a/seed-1").status == "finished"
+    again = run("table-x")
     assert "0 finished, 2 skipped (finished before), 0 failed." in again.stdout
     assert again.stderr == ""
 
@@ -121,16 +121,16 @@ def test_a_run_that_fails(tmp_path: Path) -> None:
 
 
 def test_options_arrive(registry: list[Any]) -> None:
-    run("table-1", "--backend", "ray", "--workers", "0", "--address", "there:1", "--gpus", "0.5")
-    run("table-1", "--out", "other", "--workers", "3", "--device", "cpu")
+    run("table-x", "--backend", "ray", "--workers", "0", "--address", "there:1", "--gpus", "0.5")
+    run("table-x", "--out", "other", "--workers", "3", "--device", "cpu")
     assert registry == [("ray", None, "there:1", 0.5), ("local", 3, None, None)]
-    for out, device in (("out/reproduce/table-1", "auto"), ("other", "cpu")):
+    for out, device in (("out/reproduce/table-x", "auto"), ("other", "cpu")):
         assert RunFolder.open(f"{out}/a/seed-0").result()["metrics"] == {"device": device}
 
 
 def test_a_device_is_no_part_of_what_is_run() -> None:
-    assert run("table-1", "--device", "cpu").exit_code == 0
-    assert "2 skipped" in run("table-1").stdout
+    assert run("table-x", "--device", "cpu").exit_code == 0
+    assert "2 skipped" in run("table-x").stdout
 
 
 # The studies, and real processes.
@@ -203,7 +203,7 @@ def drawn(board: Board) -> str:
 
 def test_the_board_shows_what_goes_on_and_what_went_wrong() -> None:
     now = 0.0
-    board = Board("table-1", clock=lambda: now)
+    board = Board("table-x", clock=lambda: now)
     assert "0 of 0 runs" in drawn(board)
     board(RunState("a", "skipped"), 1, 4)
     board(RunState("b", "running", 1), 1, 4)
@@ -226,7 +226,7 @@ def test_the_board_shows_what_goes_on_and_what_went_wrong() -> None:
 
 def test_a_terminal_gets_the_board_and_is_left_clean() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
-    with follow("table-1", console) as progress:
+    with follow("table-x", console) as progress:
         assert isinstance(progress, Board)
         progress(RunState("a", "running", 1), 0, 1)
         assert threading.active_count() > 1

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from drpm.training.sweeps import SweepReport
 
 # The modules that register sweeps. An application is known here by this line alone.
-SOURCES = ("drpm.studies.sweeps",)
+SOURCES = ("drpm.studies.sweeps", "drpm.clustering.sweeps")
 
 LIST = "list"
 

@@ -149,3 +149,12 @@ class ClusteringConfig:
         _require(
             self, "refit_every", "at least 1 or none", lambda value: value is None or value >= 1
         )
+        needs_head = self.method == "contrastive-head" or self.mixture.init == "contrastive-head"
+        if needs_head and self.pretraining.kind != "contrastive" and self.method != "gmm":
+            raise ConfigError(
+                "pretraining.kind must be 'contrastive' where the contrastive head is used, "
+                f"but got {self.pretraining.kind!r}."
+            )
+        for stage in (self.pretraining.training, self.training):
+            _require(stage, "precision", "'32-true' for clusterings", lambda x: x == "32-true")
+            _require(stage, "devices", "1 for clusterings", lambda value: value == 1)

@@ -155,10 +155,10 @@ class _Clustering(
         # Images of one channel have that channel for the networks' augmentations.
         full = (1, *shape) if len(shape) == 2 else shape
         with (
+            _told_as_usual(),
             TemporaryDirectory(prefix="drpm-") as folder,
             # Training seeds torch's own generator, which is the caller's.
             torch.random.fork_rng([device] if device.type == "cuda" else []),
-            _told_as_usual(),
         ):
             (found,) = fit_clusterings(
                 rows.to(device),
@@ -169,7 +169,7 @@ class _Clustering(
                 progress=self._progress,
                 starts=[_convert(self.model_, torch.float32).to(device)] if warm else None,
             )
-        return found
+        return found.to("cpu")
 
     def _progress(self, stage: str) -> Progress | None:
         if not self.verbose:
@@ -285,7 +285,7 @@ class _Clustering(
         return data.reshape(-1, *self._shape).astype(dtype)
 
     def _set_model(self, found: FittedClustering) -> None:
-        self.model_ = _convert(found.to("cpu"), torch.float64)
+        self.model_ = _convert(found, torch.float64)
         self.cluster_centers_ = self._from_rows(self.model_.decode(self.model_.mixture.means))
 
     @property
@@ -401,6 +401,8 @@ class _Clustering(
         """
         check_is_fitted(self)
         folder = Path(folder)
+        # Until all is written there is no estimator here, rather than parts of two.
+        (folder / _DESCRIPTION).unlink(missing_ok=True)
         _convert(self.model_, torch.float32).save(folder)
         description = {
             "estimator": type(self).__name__,
@@ -422,25 +424,31 @@ class _Clustering(
         Arguments:
             folder: The folder.
         """
-        path = Path(folder) / _DESCRIPTION
+        folder = Path(folder)
         try:
-            description = json.loads(path.read_bytes())
-            kind = description["estimator"]
-            parameters = description["parameters"]
+            description = json.loads((folder / _DESCRIPTION).read_bytes())
         except OSError:
             raise RunError(f"{folder} holds no estimator: {_DESCRIPTION} is missing.") from None
+        except ValueError:
+            description = None
+        try:
+            kind = description["estimator"]
+            if kind != cls.__name__:
+                raise RunError(f"{folder} must hold a {cls.__name__}, but got a {kind}.")
+            return cls._build(description, load_clustering(folder))
         except (ValueError, KeyError, TypeError):
             raise RunError(
-                f"The estimator in {folder} is damaged: {path.name} is garbled."
+                f"The estimator in {folder} is damaged: {_DESCRIPTION} is garbled."
             ) from None
-        if kind != cls.__name__:
-            raise RunError(f"{folder} must hold a {cls.__name__}, but got a {kind}.")
-        parameters["hidden"] = tuple(parameters["hidden"])
-        found = cls(**parameters)
+
+    @classmethod
+    def _build(cls, description: dict[str, Any], model: FittedClustering) -> Self:
+        parameters = description["parameters"]
+        found = cls(**parameters | {"hidden": tuple(parameters["hidden"])})
         found._shape = tuple(description["shape"])
         found._likelihood = description["likelihood"]
         found._shift, found._scale = (np.asarray(description[x]) for x in ("shift", "scale"))
-        found._set_model(load_clustering(Path(folder)))
+        found._set_model(model)
         found.labels_ = np.asarray(description["labels"], dtype=np.int64)
         found.n_iter_ = description["iterations"]
         found.n_features_in_ = len(found._shift)
@@ -528,7 +536,7 @@ class DRPMClustering(_Model):
         learning_rate: float = 1e-3,
         beta: float = 1.0,
         objective: str = "bounds",
-        partitions: int = 20,
+        partitions: int = 10,
         likelihood: str = "auto",
         warm_start: bool = False,
         device: str = "auto",
@@ -709,9 +717,12 @@ def _convert(model: FittedClustering, dtype: torch.dtype) -> FittedClustering:
 
 @contextmanager
 def _told_as_usual() -> Iterator[None]:
-    """Signals act as they do elsewhere: there is no folder that a later command could go on in."""
+    """Signals and failures as of any function: there is no folder that a run could go on in."""
     try:
         yield
+    except RunError as error:
+        # The rest of the sentence is about that folder.
+        raise RunError(f"{str(error).partition(';')[0].rstrip('.')}.") from None
     except Interrupted as stopped:
         # For Ctrl-C this raises KeyboardInterrupt.
         signal.raise_signal(stopped.exit_code - SIGNAL_EXIT)

@@ -1,5 +1,6 @@
 """A finished clustering: what it says of new rows, and what it can make."""
 
+import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -122,7 +123,10 @@ class FittedClustering:
 
     @torch.no_grad()
     def lower_bounds(self, rows: Tensor) -> Tensor:
-        """(n,): the evidence lower bound of every row, or its log-density among the rows."""
+        """(n,): the evidence lower bound of every row, or its log-density among the rows.
+
+        A Gaussian likelihood has variance one, and leaves out its constant.
+        """
         if self.autoencoder is None:
             return self.mixture.log_prob(rows)
         generator = torch.Generator(self.device).manual_seed(0)
@@ -141,8 +145,9 @@ class FittedClustering:
         return replace(
             self,
             mixture=Mixture(*(x.to(device) for x in self.mixture)),
-            autoencoder=None if self.autoencoder is None else self.autoencoder.to(device),
-            head=None if self.head is None else self.head.to(device),
+            # Copies: a module moves itself, and this clustering stays where it is.
+            autoencoder=copy.deepcopy(self.autoencoder).to(device) if self.autoencoder else None,
+            head=copy.deepcopy(self.head).to(device) if self.head else None,
         )
 
     def save(self, folder: Path) -> None:

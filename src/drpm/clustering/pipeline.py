@@ -5,14 +5,19 @@ off is gone on with.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from drpm.clustering.config import ClusteringConfig, MixtureConfig
+from drpm.clustering.config import (
+    ClusteringConfig,
+    MixtureConfig,
+    NetworkConfig,
+    PretrainingConfig,
+)
 from drpm.clustering.fitted import FittedClustering
 from drpm.clustering.mixtures import Mixture, estimate_mixture, fit_mixture, refine_mixture
 from drpm.clustering.models import MixtureVAE, build_objective, choose_likelihood
@@ -27,7 +32,7 @@ from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, save_model
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
-from drpm.training.errors import ConfigError
+from drpm.training.errors import ConfigError, RunError
 from drpm.training.loop import Progress, train
 from drpm.training.program import BaseProgram, Program
 from drpm.training.runs import RunFolder
@@ -167,6 +172,16 @@ def _refine(codes: Tensor, start: Mixture, config: MixtureConfig) -> Mixture:
     return refine_mixture(codes, start, reg_covar=config.floor).mixture
 
 
+@dataclass(frozen=True)
+class _Pretraining:
+    """What pretraining depends on."""
+
+    seed: int
+    clusters: int
+    network: NetworkConfig
+    pretraining: PretrainingConfig
+
+
 class _Stages:
     """The trainings of one call."""
 
@@ -231,7 +246,7 @@ class _Stages:
     ) -> None:
         """Train models of one stage, unless their folders hold them finished already."""
         runs = [
-            self._open(folder / stage, config, seed)
+            self._open(folder / stage, stage, config, seed)
             for folder, seed in zip(self.folders, self.seeds, strict=True)
         ]
         if not all(run.status == "finished" for run in runs):
@@ -267,17 +282,27 @@ class _Stages:
             model.load_state_dict(load_model(run.model_dir).tensors)
             model.to(self.rows.device)
 
-    def _open(self, path: Path, config: TrainingConfig, seed: int) -> RunFolder:
-        if (path / "config.toml").exists():
-            return RunFolder.open(path)
-        return RunFolder.create(path, configs.dumps(replace(config, seed=seed)))
+    def _open(self, path: Path, stage: str, config: TrainingConfig, seed: int) -> RunFolder:
+        """The folder of a stage: what it depends on has to be what it was begun with."""
+        config = replace(config, seed=seed)
+        whole = self.config
+        own: Any = replace(whole, training=config)
+        if stage == "pretraining":  # the same for every method and objective: it can be taken over
+            pretraining = replace(whole.pretraining, training=config)
+            own = _Pretraining(seed, whole.clusters, whole.network, pretraining)
+        text = configs.dumps(own)
+        if not (path / "config.toml").exists():
+            return RunFolder.create(path, text)
+        run = RunFolder.open(path)
+        if run.config_text() != text:
+            raise RunError(f"The stage in {path} has other settings; choose another folder.")
+        return run
 
     def _refitter(self, program: BaseProgram, models: Sequence[nn.Module]) -> Callable[[int], None]:
         """Fits the mixture to the codes of now, every few epochs while the temperature falls."""
         config = self.config
         assert config.refit_every is not None
         every = config.refit_every
-        last = config.annealing_steps // program.steps_per_epoch
         scratch = MixtureVAE(
             self.rows.shape[-1],
             config,
@@ -285,7 +310,8 @@ class _Stages:
         ).to(self.rows.device)
 
         def refit(epoch: int) -> None:
-            if epoch == 0 or epoch % every or epoch > last:
+            falls = epoch * program.steps_per_epoch < config.annealing_steps
+            if epoch == 0 or epoch % every or not falls:
                 return
             tensors = program.tensors()
             for run, seed in enumerate(self.seeds):

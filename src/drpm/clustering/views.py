@@ -137,7 +137,7 @@ class CropFlipBlur:
         outer, centre = side / (1 + 2 * side), 1 / (1 + 2 * side)
         for dim in (-1, -2):
             padding = (1, 1, 0, 0) if dim == -1 else (0, 0, 1, 1)
-            wide = F.pad(seen, padding)
+            wide = F.pad(seen, padding, mode="reflect")
             size = seen.shape[dim]
             near = wide.narrow(dim, 0, size) + wide.narrow(dim, 2, size)
             seen = centre[:, None, None, None] * seen + outer[:, None, None, None] * near

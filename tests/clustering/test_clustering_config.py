@@ -1,0 +1,140 @@
+"""Settings of a clustering: refusals in one sentence, and the way through TOML."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from drpm.clustering.config import (
+    ClusteringConfig,
+    MixtureConfig,
+    NetworkConfig,
+    PretrainingConfig,
+)
+from drpm.training.config import TrainingConfig, dumps, loads, override
+from drpm.training.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("cls", "change", "sentence"),
+    [
+        (ClusteringConfig, {"clusters": 0}, "clusters must be at least 1, but got 0."),
+        (ClusteringConfig, {"partitions": 0}, "partitions must be at least 1, but got 0."),
+        (ClusteringConfig, {"codes": -1}, "codes must be at least 1, but got -1."),
+        (
+            ClusteringConfig,
+            {"annealing_steps": 0},
+            "annealing_steps must be at least 1, but got 0.",
+        ),
+        (ClusteringConfig, {"beta": -0.1}, "beta must be at least 0, but got -0.1."),
+        (ClusteringConfig, {"gamma": -1.0}, "gamma must be at least 0, but got -1.0."),
+        (ClusteringConfig, {"delta": float("nan")}, "delta must be at least 0, but got nan."),
+        (
+            ClusteringConfig,
+            {"temperature": (1.0, 0.0)},
+            "temperature must be two positive numbers, but got (1.0, 0.0).",
+        ),
+        (
+            ClusteringConfig,
+            {"refit_every": 0},
+            "refit_every must be at least 1 or none, but got 0.",
+        ),
+        (NetworkConfig, {"latent": 0}, "latent must be at least 1, but got 0."),
+        (
+            NetworkConfig,
+            {"encoder": ()},
+            "encoder must be one or more widths of at least 1, but got ().",
+        ),
+        (
+            NetworkConfig,
+            {"decoder": (5, 0)},
+            "decoder must be one or more widths of at least 1, but got (5, 0).",
+        ),
+        (
+            PretrainingConfig,
+            {"instance_temperature": 0.0},
+            "instance_temperature must be positive, but got 0.0.",
+        ),
+        (
+            PretrainingConfig,
+            {"cluster_temperature": -1.0},
+            "cluster_temperature must be positive, but got -1.0.",
+        ),
+        (MixtureConfig, {"restarts": 0}, "restarts must be at least 1, but got 0."),
+        (MixtureConfig, {"floor": 0.0}, "floor must be positive, but got 0.0."),
+    ],
+)
+def test_refusals(cls: Any, change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        cls(**change)
+    assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("assignment", "sentence"),
+    [
+        ("method=drpm", "method must be one of 'drpm-vc', 'vade'"),
+        ("objective=exactly", "did you mean 'exact'"),
+        ("network.encoder=500,0", "network.encoder must be one or more widths"),
+        ("pretraining.instance_temperature=0", "pretraining.instance_temperature must be positive"),
+        ("pretraining.training.epochs=-1", "pretraining.training.epochs must be at least 0"),
+        ("mixture.floor=0", "mixture.floor must be positive"),
+        ("cluster=3", "did you mean clusters"),
+        ("temperature=1", "temperature must be a list of 2"),
+    ],
+)
+def test_overrides_are_refused_by_their_full_name(assignment: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        override(ClusteringConfig(), [assignment])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        ClusteringConfig(),
+        ClusteringConfig(
+            method="vade",
+            clusters=7,
+            objective="exact",
+            likelihood="gaussian",
+            beta=0.1,
+            gamma=0.0,
+            delta=1e-7,
+            partitions=3,
+            codes=2,
+            temperature=(0.9, 0.3),
+            annealing_steps=12,
+            freeze_encoder=False,
+            refit_every=10,
+            refit_detaches_prior=False,
+            network=NetworkConfig(3, (4,), (5, 6, 7, 8)),
+            pretraining=PretrainingConfig("reconstruction", "noise", 0.1, 0.2, TrainingConfig()),
+            mixture=MixtureConfig(2, "kmeans", 1e-5),
+            training=TrainingConfig(optimizer="sgd", gradient_clip=2.0),
+        ),
+    ],
+)
+def test_round_trip(config: ClusteringConfig) -> None:
+    assert loads(ClusteringConfig, dumps(config)) == config
+
+
+def test_the_round_trip_above_leaves_no_setting_at_its_default() -> None:
+    """So that a setting which gets lost on the way is seen."""
+    marks = test_round_trip.pytestmark[0].args[1]
+    for default, other in zip(*(dataclasses.astuple(config) for config in marks), strict=True):
+        assert default != other
+
+
+def test_what_the_paper_says() -> None:
+    config = ClusteringConfig()
+    assert (config.beta, config.gamma, config.delta) == (1.0, 1.0, 0.01)
+    assert (config.codes, config.partitions) == (1, 100)
+    assert (config.temperature, config.annealing_steps) == ((1.0, 0.5), 100_000)
+    training = config.training
+    assert (training.optimizer, training.learning_rate) == ("adamw", 1e-4)
+    assert (training.batch_size, training.epochs) == (256, 1024)
+    assert config.freeze_encoder
+    pretraining = config.pretraining.training
+    assert (pretraining.epochs, pretraining.batch_size) == (200, 1024)
+    assert (pretraining.optimizer, pretraining.learning_rate) == ("adam", 1e-3)
+    assert (config.mixture.restarts, config.mixture.floor) == (10, 1e-4)

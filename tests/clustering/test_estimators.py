@@ -1,0 +1,382 @@
+"""The estimators: scikit-learn's own checks, and what they promise besides."""
+
+import json
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_digits, make_blobs
+from sklearn.metrics import adjusted_rand_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import drpm.clustering
+from drpm.clustering import DRPMClustering, LatentGMM, VaDE
+from drpm.training.errors import RunError
+
+ESTIMATORS = [DRPMClustering, VaDE, LatentGMM]
+METHODS = ["predict", "predict_proba", "transform"]
+
+each = pytest.mark.parametrize("kind", ESTIMATORS)
+
+
+def quick(kind: Any, n_clusters: int = 3, **parameters: Any) -> Any:
+    settings = {"max_iter": 3, "hidden": (32, 32), "latent_dim": 4, "random_state": 0}
+    return kind(n_clusters, **settings | parameters)
+
+
+def blobs(n: int = 60, d: int = 3, seed: int = 0) -> tuple[Any, Any]:
+    X, y = make_blobs(n, d, centers=3, random_state=seed)
+    return X * 10 + 100, y
+
+
+@pytest.fixture(scope="module")
+def images() -> Any:
+    return load_digits().images[:150] / 16
+
+
+@parametrize_with_checks([kind(n_clusters=2, max_iter=2) for kind in ESTIMATORS])
+def test_it_is_a_scikit_learn_estimator(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def test_the_public_names() -> None:
+    assert set(drpm.clustering.__all__) <= set(dir(drpm.clustering))
+    with pytest.raises(AttributeError, match=r"'drpm\.clustering' has no attribute 'VaDEs'"):
+        _ = drpm.clustering.VaDEs  # type: ignore[attr-defined]
+
+
+# Clusters.
+
+
+@pytest.mark.parametrize("kind", [DRPMClustering, LatentGMM])
+def test_a_table_in_a_csv_file(tmp_path: Path, kind: Any) -> None:
+    X, y = make_blobs(500, 3, centers=4, cluster_std=0.8, random_state=1)
+    np.savetxt(tmp_path / "table.csv", X * [1, 100, 0.01] + [0, 5, 1000], delimiter=",")
+    table = np.loadtxt(tmp_path / "table.csv", delimiter=",")
+    # The processor's time: the clock on the wall also counts what else runs on this machine.
+    began = time.process_time()
+    labels = kind(4, random_state=0).fit_predict(table)
+    assert time.process_time() - began < 30
+    assert adjusted_rand_score(y, labels) > 0.8
+
+
+@each
+def test_predictions_are_the_likeliest_clusters(kind: Any) -> None:
+    X, _ = blobs()
+    model = quick(kind).fit(X)
+    chances = model.predict_proba(X)
+    assert chances.shape == (60, 3)
+    np.testing.assert_allclose(chances.sum(1), 1)
+    np.testing.assert_array_equal(model.predict(X), chances.argmax(1))
+    np.testing.assert_array_equal(model.predict(X), model.labels_)
+    assert model.n_iter_ == 3
+    assert model.n_features_in_ == 3
+    assert model.cluster_centers_.shape == (3, 3)
+
+
+@each
+def test_the_score_tells_the_data_from_noise(kind: Any) -> None:
+    X, _ = blobs(200)
+    model = quick(kind, max_iter=30).fit(X)
+    noise = np.random.default_rng(0).uniform(X.min(0) - 50, X.max(0) + 50, X.shape)
+    assert np.isfinite(model.score(X))
+    assert model.score(X) > model.score(noise)
+
+
+def test_the_score_is_in_the_units_of_the_data() -> None:
+    X, _ = blobs()
+    fine, coarse = quick(VaDE).fit(X), quick(VaDE).fit(X * 8)
+    assert coarse.score(X * 8) == pytest.approx(fine.score(X) - 3 * np.log(8), abs=1e-3)
+
+
+@each
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_answers_have_the_type_of_the_question(kind: Any, dtype: Any) -> None:
+    X, _ = blobs()
+    model = quick(kind).fit(X)
+    assert model.predict_proba(X.astype(dtype)).dtype == dtype
+    codes = model.transform(X.astype(dtype))
+    assert codes.dtype == dtype
+    assert model.inverse_transform(codes).dtype == dtype
+    assert model.predict(X.astype(dtype)).dtype == np.int64
+
+
+def test_codes_and_back() -> None:
+    X, _ = blobs(300)
+    model = quick(LatentGMM, max_iter=200).fit(X)
+    back = model.inverse_transform(model.transform(X))
+    # What is left is far less than what there was, in every column.
+    assert ((back - X).std(0) < 0.3 * X.std(0)).all()
+    assert list(model.get_feature_names_out()) == [f"latentgmm{i}" for i in range(4)]
+
+
+def test_constant_columns_and_equal_rows() -> None:
+    X, _ = blobs()
+    X[:, 1] = 1e6 / 3
+    model = quick(DRPMClustering).fit(X)
+    assert np.isfinite(model.transform(X)).all()
+    assert np.isfinite(model.sample(5)[0]).all()
+    quick(DRPMClustering, 2).fit(np.full((8, 2), 7.0))
+
+
+def test_both_objectives_and_one_partition() -> None:
+    X, _ = blobs()
+    for objective in ("bounds", "exact"):
+        assert quick(DRPMClustering, objective=objective, partitions=1).fit(X).labels_.shape == (
+            60,
+        )
+
+
+# Images.
+
+
+@each
+@pytest.mark.parametrize("channels", [None, 1, 3])
+def test_images_come_out_as_they_went_in(kind: Any, channels: int | None, images: Any) -> None:
+    X = images if channels is None else np.repeat(images[:, None], channels, 1)
+    model = quick(kind, 5).fit(X)
+    new, labels = model.sample(7)
+    assert new.shape == (7, *X.shape[1:])
+    assert new.min() >= 0
+    assert new.max() <= 1
+    assert labels.shape == (7,)
+    assert model.inverse_transform(model.transform(X)).shape == X.shape
+    assert model.cluster_centers_.shape == (5, *X.shape[1:])
+    for method in METHODS:
+        flat = getattr(model, method)(X.reshape(len(X), -1))
+        np.testing.assert_array_equal(flat, getattr(model, method)(X))
+
+
+def test_pixels_of_other_ranges_share_one_scale(images: Any) -> None:
+    model = quick(VaDE, 5).fit(images * 255)
+    assert len(set(model._scale)) == 1
+    assert model.sample(3)[0].shape == (3, 8, 8)
+
+
+def test_other_images_are_refused(images: Any) -> None:
+    model = quick(VaDE, 5).fit(images)
+    with pytest.raises(
+        ValueError, match=r"X must hold what .* of shape \(8, 8\), but got \(4, 16\)"
+    ):
+        model.predict(images.reshape(-1, 4, 16))
+    with pytest.raises(ValueError, match=r"X must have the shape .*, but got \(150, 1, 1, 8, 8\)"):
+        model.fit(images[:, None, None])
+
+
+# Sampling.
+
+
+@each
+def test_samples_and_their_clusters(kind: Any) -> None:
+    X, _ = blobs()
+    model = quick(kind).fit(X)
+    new, labels = model.sample(200)
+    assert new.shape == (200, 3)
+    assert set(labels) <= {0, 1, 2}
+    np.testing.assert_array_equal(model.sample(200)[0], new)
+    assert (model.sample(200, random_state=1)[0] != new).any()
+    new, labels = model.sample(4, cluster=1)
+    assert new.shape == (4, 3)
+    assert (labels == 1).all()
+    one, _ = model.sample()
+    assert one.shape == (1, 3)
+
+
+@each
+def test_a_partition_is_drawn_as_a_whole(kind: Any) -> None:
+    X, _ = blobs()
+    model = quick(kind).fit(X)
+    new, labels = model.sample_partition(90)
+    assert new.shape == (90, 3)
+    weights = model.model_.mixture.log_weights.exp().numpy()
+    sizes = [
+        np.bincount(model.sample_partition(90, random_state=seed)[1], minlength=3)
+        for seed in range(20)
+    ]
+    # Sizes follow Fisher's law, whose mean has w / (1 + c w) for the share of a cluster.
+    assert np.argmax(np.mean(sizes, 0)) == np.argmax(weights)
+    assert all(size.sum() == 90 for size in sizes)
+    assert labels.dtype == np.int64
+
+
+# Repeating, keeping, going on.
+
+
+@each
+def test_a_seed_settles_everything_and_touches_nothing(kind: Any) -> None:
+    X, _ = blobs()
+    before = torch.get_rng_state()
+    first, again = quick(kind).fit(X), quick(kind).fit(X)
+    np.testing.assert_array_equal(first.transform(X), again.transform(X))
+    np.testing.assert_array_equal(torch.get_rng_state(), before)
+    other = quick(kind, random_state=np.random.RandomState(1)).fit(X)
+    assert (other.transform(X) != first.transform(X)).any()
+
+
+@each
+def test_copies(kind: Any) -> None:
+    X, _ = blobs()
+    model = quick(kind).fit(X)
+    copied = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(copied.predict_proba(X), model.predict_proba(X))
+    assert clone(model).get_params() == model.get_params()
+    assert not hasattr(clone(model), "labels_")
+
+
+@each
+@pytest.mark.parametrize("shape", [(60, 3), (60, 4, 4)])
+def test_a_fresh_process_predicts_the_same(
+    tmp_path: Path, kind: Any, shape: tuple[int, ...]
+) -> None:
+    X = np.random.default_rng(0).normal(3, 2, shape)
+    model = quick(kind, np.int64(3)).fit(X)
+    model.save(tmp_path / "model")
+    np.save(tmp_path / "X.npy", X)
+    code = f"""
+import sys, numpy as np
+sys.modules["pickle"].loads = sys.modules["pickle"].load = None
+from drpm.clustering import {kind.__name__}
+model = {kind.__name__}.load(sys.argv[1] + "/model")
+X = np.load(sys.argv[1] + "/X.npy")
+np.savez(sys.argv[1] + "/out.npz", chances=model.predict_proba(X), codes=model.transform(X),
+         new=model.sample(5)[0], labels=model.labels_, score=model.score(X))
+"""
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    out = np.load(tmp_path / "out.npz")
+    np.testing.assert_array_equal(out["chances"], model.predict_proba(X))
+    np.testing.assert_array_equal(out["codes"], model.transform(X))
+    np.testing.assert_array_equal(out["new"], model.sample(5)[0])
+    np.testing.assert_array_equal(out["labels"], model.labels_)
+    assert out["score"] == model.score(X)
+    assert kind.load(tmp_path / "model").get_params() == model.get_params()
+
+
+def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"holds no estimator: estimator\.json is missing"):
+        VaDE.load(tmp_path)
+    X, _ = blobs()
+    quick(LatentGMM).fit(X).save(tmp_path)
+    with pytest.raises(RunError, match="must hold a VaDE, but got a LatentGMM"):
+        VaDE.load(tmp_path)
+    for text in ("{", "[]", json.dumps({"estimator": "VaDE"})):
+        (tmp_path / "estimator.json").write_text(text)
+        with pytest.raises(RunError, match=r"is damaged: estimator\.json is garbled"):
+            VaDE.load(tmp_path)
+
+
+@each
+def test_a_warm_start_goes_on(kind: Any) -> None:
+    X, _ = blobs(120)
+    model = quick(kind, warm_start=True, max_iter=100).fit(X)
+    first, score, found = model.labels_, model.score(X), model.model_
+    model.set_params(max_iter=5).fit(X)
+    assert model.model_ is not found
+    # The same clusters under the same names, a little better or nearly as good.
+    assert (model.labels_ == first).mean() > 0.8
+    assert model.score(X) > score - 1
+    assert model.n_iter_ == 5
+    # From the weights of before: five epochs move them less than they are apart by chance.
+    moved = np.abs(model.transform(X) - found.embed(model._to_rows(X)).numpy()).mean()
+    anew = quick(kind, max_iter=5, random_state=1).fit(X)
+    assert moved < np.abs(model.transform(X) - anew.transform(X)).mean()
+
+
+def test_a_warm_start_keeps_the_networks() -> None:
+    X, _ = blobs()
+    model = quick(VaDE, warm_start=True).fit(X)
+    with pytest.raises(ValueError, match="n_clusters must stay 3 in a warm start, but got 4"):
+        clone_of(model, n_clusters=4).fit(X)
+    with pytest.raises(ValueError, match=r"hidden must stay \(32, 32\) in a warm start, but got"):
+        clone_of(model, hidden=(16,)).fit(X)
+    with pytest.raises(ValueError, match="X has 2 features, but VaDE is expecting 3"):
+        clone_of(model).fit(X[:, :2])
+    model.set_params(warm_start=False, n_clusters=4).fit(X[:, :2])
+
+
+def clone_of(model: Any, **parameters: Any) -> Any:
+    """A fitted copy with other parameters."""
+    return pickle.loads(pickle.dumps(model)).set_params(**parameters)
+
+
+# Showing, stopping, refusing.
+
+
+def test_progress_is_shown_on_demand(capfd: pytest.CaptureFixture[str]) -> None:
+    X, _ = blobs()
+    quick(DRPMClustering).fit(X)
+    assert capfd.readouterr() == ("", "")
+    quick(DRPMClustering, verbose=True).fit(X)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "step 3 of 3: loss" in err
+
+
+def test_a_fit_can_be_stopped() -> None:
+    X, _ = blobs()
+    model = quick(LatentGMM, max_iter=10**6)
+    stop = threading.Timer(1.0, signal.raise_signal, [signal.SIGINT])
+    stop.start()
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X)
+    assert not hasattr(model, "labels_")
+
+
+def test_a_fit_that_diverges_says_so() -> None:
+    X, _ = blobs()
+    with pytest.raises(RunError, match=r"^The [^;/]* not (a )?finite[^;/]*\.$"):
+        quick(VaDE, learning_rate=1e30, max_iter=30).fit(X)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "complaint"),
+    [
+        ({"n_clusters": 0}, "n_clusters must be a whole number of at least 1, but got 0"),
+        ({"n_clusters": 61}, "n_clusters must be at most n_samples=60, but got 61"),
+        ({"latent_dim": 1.5}, "latent_dim must be a whole number of at least 1, but got 1.5"),
+        ({"hidden": ()}, r"hidden must be one or more widths of at least 1 .*, but got \(\)"),
+        ({"hidden": 64}, "hidden must be one or more widths of at least 1 .*, but got 64"),
+        ({"hidden": (64, 0)}, r"hidden must be one or more widths .*, but got \(64, 0\)"),
+        ({"max_iter": 0}, "max_iter must be a whole number of at least 1, but got 0"),
+        ({"pretrain_iter": -1}, "pretrain_iter must be a whole number of at least 1, but got -1"),
+        ({"batch_size": None}, "batch_size must be a whole number of at least 1, but got a None"),
+        ({"learning_rate": 0}, "learning_rate must be a positive number, but got 0"),
+        ({"learning_rate": "1"}, "learning_rate must be a positive number, but got '1'"),
+        ({"beta": -1.0}, "beta must be a number of at least 0, but got -1.0"),
+        ({"objective": "bound"}, "objective must be one of 'bounds', 'exact', but got 'bound'"),
+        ({"partitions": 0}, "partitions must be a whole number of at least 1, but got 0"),
+        ({"likelihood": "poisson"}, "likelihood must be one of 'auto', .*, but got 'poisson'"),
+        ({"likelihood": "bernoulli"}, r"X must lie in \[0, 1\] where likelihood is 'bernoulli'"),
+        ({"device": "gpu"}, "device must be 'auto', 'cpu', .*, but got 'gpu'"),
+    ],
+)
+def test_bad_parameters_are_named(parameters: dict[str, Any], complaint: str) -> None:
+    X, _ = blobs()
+    with pytest.raises(ValueError, match=complaint):
+        quick(DRPMClustering).set_params(**parameters).fit(X)
+
+
+def test_bad_questions_are_named() -> None:
+    X, _ = blobs()
+    model = quick(VaDE).fit(X)
+    with pytest.raises(ValueError, match="cluster must be a whole number from 0 to 2 or None"):
+        model.sample(3, cluster=3)
+    with pytest.raises(ValueError, match="n must be a whole number of at least 1, but got 0"):
+        model.sample(0)
+    with pytest.raises(ValueError, match=r"n must be a whole number of at least 1, but got 2\.5"):
+        model.sample_partition(2.5)
+    with pytest.raises(ValueError, match="X must have 4 columns, the latent dimensions, but got 3"):
+        model.inverse_transform(X)
+
+
+def test_the_likelihood_can_be_chosen(images: Any) -> None:
+    assert quick(VaDE, 5).fit(images)._likelihood == "bernoulli"
+    assert quick(VaDE, 5, likelihood="gaussian").fit(images)._likelihood == "gaussian"

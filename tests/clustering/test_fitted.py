@@ -1,0 +1,291 @@
+"""Finished clusterings: what they say of rows, what they make, and the way to disk and back."""
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, MixtureSameFamily, MultivariateNormal
+
+from drpm.clustering.config import ClusteringConfig, NetworkConfig
+from drpm.clustering.fitted import FittedClustering, load_clustering
+from drpm.clustering.mixtures import Mixture
+from drpm.clustering.networks import Autoencoder
+from drpm.clustering.pretraining import projector
+from drpm.training.checkpoint import save_model
+from drpm.training.errors import RunError
+from tests import oracles
+from tests.oracles import FALSE_ALARM, chi_square_p_value, count_values, generator, normal
+
+COLUMNS, CLUSTERS, LATENT = 6, 3, 2
+NETWORK = NetworkConfig(LATENT, (8, 5), (7,))
+METHODS = ("drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head")
+
+
+def make(method: str, likelihood: str = "bernoulli") -> FittedClustering:
+    config = ClusteringConfig(method=method, clusters=CLUSTERS, network=NETWORK)  # type: ignore[arg-type]
+    columns = COLUMNS if method == "gmm" else LATENT
+    torch.manual_seed(1)
+    mixture = Mixture(
+        torch.tensor([0.7, 0.25, 0.05]).log(),
+        normal(CLUSTERS, columns).float(),
+        normal(CLUSTERS, columns, seed=1).exp().float(),
+    )
+    parts: dict[str, Any] = {}
+    if method != "gmm":
+        parts["autoencoder"] = Autoencoder(COLUMNS, NETWORK, likelihood)
+        with torch.no_grad():
+            parts["autoencoder"].mean.weight.mul_(8)
+    if method == "contrastive-head":
+        parts["head"] = projector(NETWORK.encoder[-1], CLUSTERS)
+    return FittedClustering(config, torch.Size([1, 2, 3]), mixture, **parts)
+
+
+def some_rows(count: int = 20) -> Tensor:
+    return torch.rand(count, COLUMNS, generator=generator(3))
+
+
+def densities(points: Tensor, mixture: Mixture) -> Tensor:
+    """(n, K), without weights."""
+    laws = [
+        MultivariateNormal(m, torch.diag(v))
+        for m, v in zip(mixture.means, mixture.variances, strict=True)
+    ]
+    return torch.stack([law.log_prob(points).exp() for law in laws], -1)
+
+
+# What they say.
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_chances_sum_to_one(method: str) -> None:
+    fitted, rows = make(method), some_rows()
+    chances = fitted.chances(rows)
+    assert chances.shape == (20, CLUSTERS)
+    assert not chances.requires_grad
+    torch.testing.assert_close(chances.sum(-1), torch.ones(20))
+    assert torch.equal(fitted.predict(rows), chances.argmax(-1))
+    assert torch.equal(chances, fitted.chances(rows))
+
+
+@pytest.mark.parametrize("method", ["drpm-vc", "latent-gmm", "gmm"])
+@torch.no_grad()
+def test_chances_by_densities(method: str) -> None:
+    """The partition model knows no weights of single rows."""
+    fitted, rows = make(method), some_rows()
+    points = rows
+    if fitted.autoencoder is not None:
+        points = fitted.autoencoder.mean(fitted.autoencoder.encoder(rows))
+    joint = densities(points, fitted.mixture)
+    if method != "drpm-vc":
+        joint = joint * torch.tensor([0.7, 0.25, 0.05])
+    expected = joint / joint.sum(-1, keepdim=True)
+    torch.testing.assert_close(fitted.chances(rows), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_who_knows_weights(method: str) -> None:
+    fitted, rows = make(method), some_rows()
+    equal = fitted.mixture._replace(log_weights=torch.full((CLUSTERS,), -math.log(CLUSTERS)))
+    other = replace(fitted, mixture=equal)
+    same = torch.equal(fitted.chances(rows), other.chances(rows))
+    assert same == (method in ("drpm-vc", "contrastive-head"))
+
+
+@torch.no_grad()
+def test_vade_judges_by_a_drawn_code() -> None:
+    fitted, rows = make("vade"), some_rows(2_000)
+    assert fitted.autoencoder is not None
+    # Certain codes are drawn as they are.
+    fitted.autoencoder.reset_variance(-60.0)
+    joint = densities(fitted.embed(rows), fitted.mixture) * fitted.mixture.log_weights.exp()
+    expected = joint / joint.sum(-1, keepdim=True)
+    torch.testing.assert_close(fitted.chances(rows), expected, rtol=1e-4, atol=1e-6)
+    # Uncertain ones are not.
+    fitted.autoencoder.reset_variance(1.0)
+    assert not torch.allclose(fitted.chances(rows), expected, atol=0.1)
+
+
+def test_vade_by_mean_codes_looks_at_no_other_row() -> None:
+    fitted, rows = make("vade"), some_rows()
+    chances = fitted.chances(rows, sampled=False)
+    torch.testing.assert_close(fitted.chances(rows.flip(0), sampled=False), chances.flip(0))
+    expected = replace(fitted, config=make("latent-gmm").config).chances(rows)
+    torch.testing.assert_close(chances, expected)
+
+
+@torch.no_grad()
+def test_the_contrastive_head_decides_alone() -> None:
+    fitted, rows = make("contrastive-head"), some_rows()
+    assert fitted.head is not None
+    assert fitted.autoencoder is not None
+    scores = fitted.head(fitted.autoencoder.encoder(rows)).exp()
+    torch.testing.assert_close(fitted.chances(rows), scores / scores.sum(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("method", ["drpm-vc", "latent-gmm", "gmm", "contrastive-head"])
+def test_no_row_depends_on_another(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor on how many are looked at together."""
+    fitted, rows = make(method), some_rows()
+    chances, codes = fitted.chances(rows), fitted.embed(rows)
+    torch.testing.assert_close(fitted.chances(rows.flip(0)), chances.flip(0))
+    monkeypatch.setattr("drpm.clustering.fitted._ROWS_AT_ONCE", 3)
+    torch.testing.assert_close(fitted.chances(rows), chances)
+    torch.testing.assert_close(fitted.embed(rows), codes)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("likelihood", ["bernoulli", "gaussian"])
+def test_lower_bounds_are_finite(method: str, likelihood: str) -> None:
+    fitted = make(method, likelihood)
+    bounds = fitted.lower_bounds(some_rows())
+    assert bounds.shape == (20,)
+    assert bounds.isfinite().all()
+    assert torch.equal(bounds, fitted.lower_bounds(some_rows()))
+
+
+@torch.no_grad()
+def test_lower_bounds_of_certain_codes() -> None:
+    """Then chances are exact, and what they cost is the mixture's density but for the entropy."""
+    fitted, rows = make("drpm-vc"), some_rows().round()
+    assert fitted.autoencoder is not None
+    fitted.autoencoder.reset_variance(-20.0)
+    codes = fitted.embed(rows)
+    law = MixtureSameFamily(
+        Categorical(logits=fitted.mixture.log_weights),
+        MultivariateNormal(fitted.mixture.means, torch.diag_embed(fitted.mixture.variances)),
+    )
+    fit = Bernoulli(fitted.decode(codes)).log_prob(rows).sum(-1)
+    entropy = LATENT * 0.5 * (1 + math.log(2 * math.pi) - 20.0)
+    expected = fit + law.log_prob(codes) + entropy
+    torch.testing.assert_close(fitted.lower_bounds(rows), expected, rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+def test_a_cluster_in_three_parts_costs_what_it_costs_whole() -> None:
+    whole, rows = make("drpm-vc"), some_rows()
+    means, variances = (x[:1] for x in whole.mixture[1:])
+    single = replace(whole, mixture=Mixture(torch.zeros(1), means, variances))
+    parts = Mixture(whole.mixture.log_weights, means.expand(3, -1), variances.expand(3, -1))
+    found = replace(whole, mixture=parts).lower_bounds(rows)
+    torch.testing.assert_close(found, single.lower_bounds(rows))
+
+
+def test_among_rows_the_bound_is_the_density() -> None:
+    fitted, rows = make("gmm"), some_rows()
+    law = MixtureSameFamily(
+        Categorical(logits=fitted.mixture.log_weights),
+        MultivariateNormal(fitted.mixture.means, torch.diag_embed(fitted.mixture.variances)),
+    )
+    torch.testing.assert_close(fitted.lower_bounds(rows), law.log_prob(rows), rtol=1e-4, atol=1e-4)
+
+
+# What they make.
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_samples(method: str) -> None:
+    fitted = make(method)
+    clusters = torch.tensor([0, 2, 2, 1])
+    rows = fitted.sample(clusters, generator(1))
+    assert rows.shape == (4, COLUMNS)
+    assert not rows.requires_grad
+    assert torch.equal(rows, fitted.sample(clusters, generator(1)))
+    assert not torch.equal(rows[1], rows[2])
+    if method != "gmm":
+        assert ((rows > 0) & (rows < 1)).all()
+    assert fitted.sample(clusters[:0]).shape == (0, COLUMNS)
+
+
+def test_samples_follow_their_gaussians() -> None:
+    fitted, draws = make("gmm"), 3_000
+    clusters = torch.arange(CLUSTERS).repeat_interleave(draws)
+    rows = fitted.sample(clusters, generator()).double().reshape(CLUSTERS, draws, COLUMNS)
+    means, variances = fitted.mixture.means.double(), fitted.mixture.variances.double()
+    errors = (rows.mean(1) - means) / (variances / draws).sqrt()
+    squares = (((rows - means[:, None]) ** 2).sum(1) / variances).numpy()
+    law = scipy.stats.chi2(draws)
+    # 18 means and 18 variances, two-sided.
+    rate = FALSE_ALARM / 72
+    assert scipy.stats.norm.sf(errors.abs().numpy()).min() > rate
+    assert min(law.cdf(squares).min(), law.sf(squares).min()) > rate
+
+
+def test_clusters_by_their_weights() -> None:
+    drawn = make("latent-gmm").draw_clusters(5_000, generator())
+    counts = torch.bincount(drawn, minlength=CLUSTERS).numpy()
+    assert chi_square_p_value(counts, np.array([0.7, 0.25, 0.05])) > FALSE_ALARM
+
+
+def test_a_partition_of_rows_without_preference() -> None:
+    """Sizes by Fisher's law; given them, all partitions are alike. Two tests at half the rate."""
+    fitted, count, draws = make("drpm-vc"), 3, 2_000
+    source = generator()
+    drawn = torch.stack([fitted.draw_partition(count, source) for _ in range(draws)])
+    assert drawn.shape == (draws, count)
+    sizes = torch.nn.functional.one_hot(drawn, CLUSTERS).sum(1)
+    law = oracles.fisher(count, fitted.mixture.log_weights)
+    counts = count_values(sizes, law.values)
+    assert chi_square_p_value(counts, law.mass.numpy()) > FALSE_ALARM / 2
+    whole = oracles.random_partition(torch.zeros(count), fitted.mixture.log_weights.double())
+    labels = whole.values.argmax(-2)
+    assert chi_square_p_value(count_values(drawn, labels), whole.mass.numpy()) > FALSE_ALARM / 2
+
+
+def test_a_large_partition() -> None:
+    labels = make("drpm-vc").draw_partition(200, generator())
+    assert labels.shape == (200,)
+    assert set(labels.tolist()) <= set(range(CLUSTERS))
+
+
+# To disk and back.
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("likelihood", ["bernoulli", "gaussian"])
+def test_round_trip(tmp_path: Path, method: str, likelihood: str) -> None:
+    fitted, rows = make(method, likelihood), some_rows()
+    fitted.save(tmp_path / "model")
+    again = load_clustering(tmp_path / "model")
+    assert again.config == fitted.config
+    assert again.shape == fitted.shape == torch.Size([1, 2, 3])
+    assert torch.equal(again.chances(rows), fitted.chances(rows))
+    assert torch.equal(again.lower_bounds(rows), fitted.lower_bounds(rows))
+    clusters = torch.tensor([0, 1, 2])
+    assert torch.equal(again.sample(clusters, generator()), fitted.sample(clusters, generator()))
+
+
+def test_a_fresh_process_predicts_the_same(tmp_path: Path) -> None:
+    rows, folders = some_rows(), [tmp_path / method for method in METHODS]
+    np.save(tmp_path / "rows.npy", rows.numpy())
+    for method, folder in zip(METHODS, folders, strict=True):
+        make(method).save(folder)
+    program = """
+import sys, numpy, torch
+from pathlib import Path
+from drpm.clustering.fitted import load_clustering
+rows = torch.from_numpy(numpy.load(sys.argv[1]))
+for folder in sys.argv[2:]:
+    numpy.save(folder + ".npy", load_clustering(Path(folder)).chances(rows).numpy())
+"""
+    subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "rows.npy"), *map(str, folders)], check=True
+    )
+    for method, folder in zip(METHODS, folders, strict=True):
+        found = np.load(f"{folder}.npy")
+        assert np.array_equal(found, make(method).chances(rows).numpy()), method
+
+
+def test_another_kind_of_model_is_refused(tmp_path: Path) -> None:
+    save_model(tmp_path / "model", {"a": torch.zeros(1)}, {"stage": "training"})
+    with pytest.raises(RunError, match="holds another kind of model than a clustering"):
+        load_clustering(tmp_path / "model")
+    with pytest.raises(RunError):
+        load_clustering(tmp_path / "nothing")

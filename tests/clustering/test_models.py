@@ -1,0 +1,534 @@
+"""The losses against enumeration: all clusters of a row, all orders and partitions of a batch."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Independent, Normal, kl_divergence
+
+from drpm import RandomPartition
+from drpm.clustering.config import ClusteringConfig, NetworkConfig
+from drpm.clustering.mixtures import Mixture
+from drpm.clustering.models import (
+    MixtureVAE,
+    PartitionObjective,
+    bound_terms,
+    build_objective,
+    choose_likelihood,
+    exact_terms,
+    vade_objective,
+)
+from drpm.clustering.networks import Posterior
+from drpm.clustering.prior import divergences
+from drpm.training.config import TrainingConfig
+from drpm.training.program import Batch
+from drpm.training.stacking import StackedProgram
+from tests import oracles
+from tests.oracles import Enumeration, assert_expectation, assert_mean, generator, normal
+
+COLUMNS = 5
+CLOSE = {"rtol": 1e-8, "atol": 1e-8}
+TERMS = ("reconstruction", "latent", "sizes", "order")
+
+
+def settings(clusters: int = 3, **changes: Any) -> ClusteringConfig:
+    chosen = {"partitions": 4, "network": NetworkConfig(2, (6,), (7,)), **changes}
+    return ClusteringConfig(clusters=clusters, **chosen)
+
+
+def make_model(
+    config: ClusteringConfig, likelihood: str = "bernoulli", seed: int = 1
+) -> MixtureVAE:
+    """A small model whose clusters are neither alike nor far apart."""
+    torch.manual_seed(seed)
+    model = MixtureVAE(COLUMNS, config, likelihood).double()
+    k, latent = config.clusters, config.network.latent
+    model.prior.place(
+        Mixture(
+            normal(k, seed=seed).log_softmax(-1),
+            normal(k, latent, seed=seed + 1),
+            normal(k, latent, seed=seed + 2).exp(),
+        )
+    )
+    with torch.no_grad():
+        model.log10_scale.fill_(-0.3)  # random orders
+        model.autoencoder.mean.weight.mul_(6)
+    return model
+
+
+def make_batch(n: int = 4, seed: int = 0) -> Batch:
+    return {"rows": (normal(n, COLUMNS, seed=seed) > 0).double()}
+
+
+def schedule(temperature: float = 1.0, beta: float = 0.7) -> dict[str, Tensor]:
+    values = {"temperature": temperature, "beta": beta}
+    return {name: torch.tensor(x, dtype=torch.float64) for name, x in values.items()}
+
+
+def posterior_of(model: MixtureVAE, batch: Batch) -> Posterior:
+    return Posterior(*(x.detach() for x in model.posterior(batch["rows"])))
+
+
+def divergence_table(posterior: Posterior, mixture: Mixture) -> Tensor:
+    """KL of every row's posterior from every cluster, one pair at a time."""
+
+    def gaussian(mean: Tensor, variance: Tensor) -> Independent:
+        return Independent(Normal(mean, variance.sqrt()), 1)
+
+    rows = [
+        torch.stack(
+            [
+                kl_divergence(gaussian(m, v.exp()), gaussian(*cluster))
+                for cluster in zip(mixture.means, mixture.variances, strict=True)
+            ]
+        )
+        for m, v in zip(*posterior, strict=True)
+    ]
+    return torch.stack(rows).detach()
+
+
+def naive_parameters(model: MixtureVAE, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Log-scores and log-weights of a batch by the settings, one row at a time."""
+    posterior, mixture = posterior_of(model, batch), model.prior.mixture()
+    table, clusters = divergence_table(posterior, mixture), len(mixture.means)
+    u = 10 ** float(model.log10_scale.detach())
+    scores = [u * (clusters - min(range(clusters), key=lambda k: float(row[k]))) for row in table]
+    shares = []
+    for mean in posterior.mean:
+        densities = [
+            float(Normal(m, v.sqrt()).log_prob(mean).sum().exp().detach())
+            for m, v in zip(mixture.means, mixture.variances, strict=True)
+        ]
+        shares.append([density / sum(densities) for density in densities])
+    weights = torch.tensor(shares, dtype=torch.float64).mean(0) + 1e-6
+    return torch.tensor(scores, dtype=torch.float64), weights.log()
+
+
+def mode_sizes(n: int, log_weights: Tensor) -> Tensor:
+    return torch.tensor(oracles.fisher_mode(n, log_weights.tolist(), [n] * len(log_weights)))
+
+
+def size_log_prob(sizes: Tensor, log_weights: Tensor) -> Tensor:
+    law = oracles.fisher(int(sizes.sum()), log_weights)
+    return law.log_mass[(law.values == sizes.long()).all(1)][0]
+
+
+def fills_of_size(log_scores: Tensor, sizes: Tensor) -> Enumeration:
+    """All partitions of these sizes, with their masses given the sizes."""
+    n, groups = len(log_scores), len(sizes)
+    values = oracles.to_matrix(oracles.assignments(n, groups), groups)
+    fits = (values.sum(-1) == sizes).all(-1)
+    return Enumeration(values[fits], oracles.fills(log_scores, groups)[fits])
+
+
+# VaDE.
+
+
+@pytest.mark.parametrize("likelihood", ["bernoulli", "gaussian"])
+@torch.no_grad()
+def test_vade_against_a_sum_over_clusters(likelihood: str) -> None:
+    """In the form of its authors: densities and entropies instead of divergences."""
+    config = settings(method="vade")
+    model, batch = make_model(config, likelihood), make_batch()
+    found = vade_objective(model, batch, {}, generator(7))
+
+    posterior, mixture = posterior_of(model, batch), model.prior.mixture()
+    codes = posterior.sample((), generator(7))
+    bound = []
+    for row, z, mean, log_variance in zip(batch["rows"], codes, *posterior, strict=True):
+        decoded = model.autoencoder.decode(z)
+        if likelihood == "bernoulli":
+            fit = Bernoulli(decoded).log_prob(row).sum()
+        else:
+            fit = -((decoded - row) ** 2).sum() / 2
+        clusters = [
+            Normal(m, v.sqrt()) for m, v in zip(mixture.means, mixture.variances, strict=True)
+        ]
+        weights = mixture.log_weights.exp().tolist()
+        joint = [
+            weight * math.exp(float(cluster.log_prob(z).sum()))
+            for weight, cluster in zip(weights, clusters, strict=True)
+        ]
+        total = fit + Normal(mean, (log_variance / 2).exp()).entropy().sum()
+        for k in range(3):
+            chance = joint[k] / sum(joint)
+            expected = clusters[k].log_prob(mean).sum()
+            expected -= (log_variance.exp() / mixture.variances[k]).sum() / 2
+            total = total + chance * (expected + mixture.log_weights[k] - math.log(chance))
+        bound.append(total)
+    torch.testing.assert_close(found["loss"], -torch.stack(bound).mean(), **CLOSE)
+    parts = found["reconstruction"] + found["latent"] + found["clusters"]
+    torch.testing.assert_close(found["loss"], parts)
+
+
+def test_vade_trains_everything_but_the_scale_of_scores() -> None:
+    config = settings(method="vade")
+    model = make_model(config)
+    vade_objective(model, make_batch(), {}, generator())["loss"].backward()
+    without = {name for name, p in model.named_parameters() if p.grad is None}
+    assert without == {"log10_scale"}
+
+
+# The parameters of the partition.
+
+
+@pytest.mark.parametrize("seed", range(5))
+@torch.no_grad()
+def test_parameters_of_the_partition(seed: int) -> None:
+    config = settings()
+    model, batch = make_model(config, seed=seed), make_batch(6, seed=seed)
+    posterior, mixture = posterior_of(model, batch), model.prior.mixture()
+    found = PartitionObjective(config).parameters(
+        model, posterior, mixture, divergences(posterior, mixture)
+    )
+    for part, expected in zip(found, naive_parameters(model, batch), strict=True):
+        torch.testing.assert_close(part, expected, **CLOSE)
+
+
+@torch.no_grad()
+def test_the_likeliest_partition_puts_every_row_in_its_nearest_cluster() -> None:
+    config = settings(clusters=4)
+    model = make_model(config)
+    model.log10_scale.fill_(1.0)
+    means = torch.tensor([[0.0, 0], [9, 0], [0, 9], [9, 9]], dtype=torch.float64)
+    model.prior.place(Mixture(normal(4).log_softmax(-1), means, torch.ones_like(means)))
+    labels = torch.tensor([3, 0, 2, 2, 0, 1, 3, 3, 1, 2])
+    posterior = Posterior(
+        means[labels] + 0.3 * normal(10, 2), torch.full((10, 2), -2.0, dtype=torch.float64)
+    )
+    mixture = model.prior.mixture()
+    distance = divergences(posterior, mixture)
+    scores, weights = PartitionObjective(config).parameters(model, posterior, mixture, distance)
+    assert torch.equal(distance.argmin(-1), labels)
+    # The nearer the first cluster, the sooner a row is drawn.
+    assert (scores[labels == 0].min() > scores[labels == 1].max()).all()
+    assert (scores[labels == 2].min() > scores[labels == 3].max()).all()
+    assert torch.equal(RandomPartition(scores, weights).mode.argmax(-2), labels)
+
+
+# The two parts of the partition's divergence.
+
+CASES = [(4, 3, 0), (5, 2, 1), (4, 4, 2), (3, 3, 3), (5, 1, 4)]
+
+
+def law_and_prior(n: int, groups: int, seed: int) -> tuple[Tensor, Tensor, Mixture]:
+    log_scores, log_weights = oracles.parameters(n, groups, seed=seed)
+    weights = normal(groups, seed=seed + 50).log_softmax(-1)
+    return log_scores, log_weights, Mixture(weights, torch.zeros(groups, 1), torch.ones(groups, 1))
+
+
+@pytest.mark.parametrize(("n", "groups", "seed"), CASES)
+def test_bound_terms_are_upper_minus_lower_bound(n: int, groups: int, seed: int) -> None:
+    """Of the law's and the prior's mass, for every partition of all possible sizes."""
+    log_scores, log_weights, mixture = law_and_prior(n, groups, seed)
+    law = RandomPartition(log_scores, log_weights)
+    prior = RandomPartition(torch.zeros_like(log_scores), mixture.log_weights)
+    for sizes in oracles.size_vectors(n, [n] * groups):
+        found = bound_terms(sizes.double(), log_scores, log_weights, mixture)
+        for Y in fills_of_size(log_scores, sizes).values[:5]:
+            # All orders are alike to the prior, the one that led to Y among them.
+            order = torch.argsort(Y.argmax(-2), stable=True)
+            upper = law.log_prob_bounds(Y, order).upper
+            lower = prior.log_prob_bounds(Y, order).lower
+            torch.testing.assert_close(sum(found), upper - lower, **CLOSE)
+
+
+@pytest.mark.parametrize(("n", "groups", "seed"), CASES)
+def test_bound_terms_against_all_orders(n: int, groups: int, seed: int) -> None:
+    log_scores, log_weights, mixture = law_and_prior(n, groups, seed)
+    for sizes in oracles.size_vectors(n, [n] * groups):
+        size_term, order_term = bound_terms(sizes.double(), log_scores, log_weights, mixture)
+        count = math.prod(math.factorial(size) for size in sizes.tolist())
+        expected = math.log(count) + size_log_prob(sizes, log_weights)
+        expected = expected - size_log_prob(sizes, mixture.log_weights)
+        torch.testing.assert_close(size_term, expected, **CLOSE)
+        best = oracles.plackett_luce(log_scores).log_mass.max()
+        torch.testing.assert_close(order_term, best + math.log(math.factorial(n)), **CLOSE)
+
+
+@pytest.mark.parametrize(("n", "groups", "seed"), CASES)
+def test_exact_terms_against_all_partitions(n: int, groups: int, seed: int) -> None:
+    log_scores, log_weights, mixture = law_and_prior(n, groups, seed)
+    law = oracles.random_partition(log_scores, log_weights)
+    prior = oracles.random_partition(torch.zeros_like(log_scores), mixture.log_weights)
+    for sizes in oracles.size_vectors(n, [n] * groups):
+        fits = (law.values.sum(-1) == sizes).all(-1)
+        gaps = (law.log_mass - prior.log_mass)[fits]
+        found = exact_terms(law.values[fits], sizes.double(), log_scores, log_weights, mixture)
+        torch.testing.assert_close(sum(found), gaps.mean(), **CLOSE)
+        expected = size_log_prob(sizes, log_weights) - size_log_prob(sizes, mixture.log_weights)
+        torch.testing.assert_close(found[0], expected, **CLOSE)
+        # The bound holds for each of them, and so for any mean.
+        bound = sum(bound_terms(sizes.double(), log_scores, log_weights, mixture))
+        assert bound >= gaps.max() - 1e-9
+
+
+def test_the_exact_term_of_an_order_without_preference_is_none() -> None:
+    _, log_weights, mixture = law_and_prior(4, 3, 0)
+    partitions = oracles.to_matrix(oracles.assignments(4, 3), 3)
+    partitions = partitions[(partitions.sum(-1) == torch.tensor([2, 1, 1])).all(-1)]
+    sizes, scores = torch.tensor([2.0, 1, 1], dtype=torch.float64), normal(1).expand(4)
+    found = exact_terms(partitions, sizes, scores, log_weights, mixture)[1]
+    assert float(found) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_gradient_of_the_exact_term_is_that_of_the_divergence() -> None:
+    """The draws depend on the scores too: their own mass alone has a gradient of mean zero."""
+    base, log_weights, mixture = law_and_prior(4, 3, 0)
+    sizes = torch.tensor([2, 1, 1])
+
+    def divergence(scale: Tensor) -> Tensor:
+        law = fills_of_size(scale * base, sizes)
+        return (law.mass * law.log_mass).sum()
+
+    scale = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
+    (expected,) = torch.autograd.grad(divergence(scale), scale)
+    law = fills_of_size((scale * base).detach(), sizes)
+    repeats, draws = 60, 40
+    chosen = torch.multinomial(law.mass, repeats * draws, replacement=True, generator=generator())
+    estimates = []
+    for index in chosen.split(draws):
+        term = exact_terms(law.values[index], sizes.double(), scale * base, log_weights, mixture)[1]
+        estimates.append(torch.autograd.grad(term, scale)[0])
+    # Student's t with 59 degrees of freedom: 5.5e-6.
+    error = assert_mean(torch.stack(estimates), expected)
+    assert expected > 10 * error  # zero is far off
+
+
+# The whole loss.
+
+
+@pytest.mark.parametrize("objective", ["bounds", "exact"])
+@pytest.mark.parametrize(("n", "clusters", "seed"), [(4, 3, 29), (5, 2, 7), (5, 3, 16), (4, 1, 4)])
+@torch.no_grad()
+def test_the_loss_against_all_partitions(n: int, clusters: int, seed: int, objective: str) -> None:
+    draws, gamma, delta, beta = 2_000, 1.7, 0.3, 0.7
+    config = settings(
+        clusters, partitions=draws, objective=objective, gamma=gamma, delta=delta, codes=3
+    )
+    model, batch = make_model(config, seed=seed), make_batch(n, seed)
+    found = PartitionObjective(config)(model, batch, schedule(beta=beta), generator(9))
+    assert set(found) == {"loss", *TERMS}
+    torch.testing.assert_close(found["loss"], sum(found[name] for name in TERMS))
+
+    # Reconstruction: the first numbers drawn are those of the codes.
+    posterior, mixture = posterior_of(model, batch), model.prior.mixture()
+    decoded = model.autoencoder.decode(posterior.sample((3,), generator(9)))
+    fits = Bernoulli(decoded).log_prob(batch["rows"].expand_as(decoded)).sum(-1)
+    torch.testing.assert_close(found["reconstruction"], -fits.mean(), **CLOSE)
+
+    # Sizes: without noise.
+    log_scores, log_weights = naive_parameters(model, batch)
+    sizes = mode_sizes(n, log_weights)
+    # Every cluster is the nearest of some row, and none stays empty.
+    assert len(log_scores.unique()) == clusters
+    assert (sizes > 0).all()
+    size_gap = size_log_prob(sizes, log_weights) - size_log_prob(sizes, mixture.log_weights)
+    count = math.prod(math.factorial(size) for size in sizes.tolist())
+    size_term = size_gap + (math.log(count) if objective == "bounds" else 0.0)
+    torch.testing.assert_close(found["sizes"], gamma * size_term.clamp_min(0) / n, **CLOSE)
+
+    # Partitions: draws of all that have these sizes. Two means, each at 7.5e-6.
+    law = fills_of_size(log_scores, sizes)
+    table = divergence_table(posterior, mixture)
+    assert_expectation(found["latent"] * n / beta, law, (law.values * table.T).sum((-2, -1)), draws)
+    if objective == "bounds":
+        best = oracles.plackett_luce(log_scores).log_mass.max()
+        expected = best + math.log(math.factorial(n))
+        torch.testing.assert_close(found["order"], delta * expected / n**2, **CLOSE)
+    else:
+        orders = math.log(math.factorial(n) / count)
+        assert_expectation(found["order"] * n**2 / delta, law, law.log_mass + orders, draws)
+
+
+@torch.no_grad()
+def test_a_negative_term_of_the_sizes_counts_as_none() -> None:
+    """Three rows in three clusters of their own: one order leads there, the prior prefers it."""
+    config = settings(clusters=3)
+    model, batch = make_model(config), make_batch(3)
+    means = torch.tensor([[0.0, 0], [1, 0], [0, 1]], dtype=torch.float64)
+    equal = torch.zeros(3, dtype=torch.float64).log_softmax(-1)
+    model.prior.place(Mixture(equal, means, torch.ones_like(means)))
+    log_scores, log_weights = naive_parameters(model, batch)
+    sizes = mode_sizes(3, log_weights)
+    assert sizes.tolist() == [1, 1, 1]
+    term = bound_terms(sizes.double(), log_scores, log_weights, model.prior.mixture())[0]
+    assert term < -1e-3
+    found = PartitionObjective(config)(model, batch, schedule(), generator())
+    assert found["sizes"] == 0
+
+
+@pytest.mark.parametrize("name", ["beta", "gamma", "delta"])
+@torch.no_grad()
+def test_weights_of_the_terms(name: str) -> None:
+    """Ten times the weight, ten times its own term and nothing else."""
+    term = {"beta": "latent", "gamma": "sizes", "delta": "order"}[name]
+
+    def terms(factor: float) -> dict[str, Tensor]:
+        weights = {"gamma": 1.0, "delta": 1.0} | ({name: factor} if name != "beta" else {})
+        config = settings(clusters=2, **weights)
+        beta = factor if name == "beta" else 1.0
+        objective = PartitionObjective(config)
+        return objective(make_model(config), make_batch(6), schedule(beta=beta), generator())
+
+    one, ten = terms(1.0), terms(10.0)
+    for key in TERMS:
+        assert one[key] != 0
+        torch.testing.assert_close(ten[key], one[key] * (10 if key == term else 1))
+
+
+# Gradients.
+
+
+def gradients(objective: str, term: str, **changes: Any) -> dict[str, Tensor]:
+    """The parameters that a term moves, with their gradients."""
+    config = settings(clusters=2, objective=objective, partitions=20, **changes)
+    model = make_model(config)
+    PartitionObjective(config)(model, make_batch(6), schedule(), generator())[term].backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def moved(found: dict[str, Tensor]) -> set[str]:
+    return {name for name, gradient in found.items() if gradient.any()}
+
+
+@pytest.mark.parametrize("objective", ["bounds", "exact"])
+def test_what_each_term_trains(objective: str) -> None:
+    """The partition's parameters carry no gradient but that of the scale."""
+    prior = {"prior.means", "prior.log_variances"}
+    assert moved(gradients(objective, "order")) == {"log10_scale"}
+    assert moved(gradients(objective, "sizes")) == {"prior.log_weights"}
+    layers = ("mean", "log_variance")
+    heads = {f"autoencoder.{head}.{x}" for head in layers for x in ("weight", "bias")}
+    encoder = {"autoencoder.encoder.0.weight", "autoencoder.encoder.0.bias"}
+    assert moved(gradients(objective, "latent")) == prior | heads | encoder | {"log10_scale"}
+    fit = moved(gradients(objective, "reconstruction"))
+    assert fit >= heads | encoder
+    assert all(name.startswith("autoencoder.") for name in fit)
+
+
+def test_the_latent_term_moves_clusters_for_given_partitions() -> None:
+    """As if the partitions that were drawn had been given, which the choice of them ignores."""
+    config = settings(clusters=2, partitions=1)
+    model, batch = make_model(config), make_batch(6)
+    found = PartitionObjective(config)(model, batch, schedule(beta=1.0), generator(3))["latent"]
+    # With one draw the term itself tells the partition.
+    posterior, mixture = model.posterior(batch["rows"]), model.prior.mixture()
+    table = divergences(posterior, mixture)
+    labels = oracles.assignments(6, 2)
+    costs = table.detach().gather(1, labels.T).sum(0) / 6
+    matches = labels[(costs - found.detach()).abs() < 1e-10]
+    assert len(matches) == 1
+    given = table.gather(1, matches[0][:, None]).sum() / 6
+    parameters = [model.prior.means, model.prior.log_variances, model.autoencoder.mean.weight]
+    for one, two in zip(
+        torch.autograd.grad(found, parameters, retain_graph=True),
+        torch.autograd.grad(given, parameters),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, two, **CLOSE)
+
+
+@pytest.mark.parametrize("method", ["drpm-vc", "vade"])
+def test_a_frozen_encoder_is_not_even_asked(method: str) -> None:
+    config = settings(clusters=2, method=method)
+    model, batch = make_model(config), make_batch(6)
+    objective = build_objective(config)
+    expected = objective(model, batch, schedule(), generator())
+    features = model.autoencoder.encoder(batch["rows"]).detach()
+    model.autoencoder.encoder = torch.nn.Sequential(torch.nn.Identity())
+    found = objective(model, {**batch, "features": features}, schedule(), generator())
+    torch.testing.assert_close(found, expected)
+    found["loss"].backward()
+    assert model.autoencoder.mean.weight.grad is not None
+
+
+@pytest.mark.parametrize("objective", ["bounds", "exact"])
+def test_a_detached_prior_gets_no_gradient(objective: str) -> None:
+    config = settings(clusters=2, objective=objective)
+    model = make_model(config)
+    model.prior.place(Mixture(*(x.detach() for x in model.prior.mixture())), detached=True)
+    found = PartitionObjective(config)(model, make_batch(6), schedule(), generator())
+    found["loss"].backward()
+    for parameter in model.prior.parameters():
+        assert parameter.grad is None or not parameter.grad.any()
+    assert model.log10_scale.grad is not None
+    assert model.log10_scale.grad != 0
+
+
+# Stacked runs.
+
+
+@pytest.mark.parametrize("method", ["drpm-vc", "vade"])
+@pytest.mark.parametrize("objective", ["bounds", "exact"])
+def test_stacked_runs_have_the_terms_of_their_own_models(method: str, objective: str) -> None:
+    """Where nothing is random: certain codes, clusters far apart, and scores likewise."""
+    network = NetworkConfig(2, (2,), (7,))
+    config = settings(clusters=2, method=method, objective=objective, network=network)
+    models, features = [make_model(config, seed=seed) for seed in (1, 2)], []
+    rows = make_batch(6)["rows"]
+    for model, labels in zip(models, ([0, 1, 0, 0, 1, 0], [1, 1, 0, 1, 1, 0]), strict=True):
+        means = torch.tensor([[0.0, 9.0], [9.0, 0.0]], dtype=torch.float64)
+        weights = model.prior.mixture().log_weights.detach()
+        model.prior.place(Mixture(weights, means, torch.ones_like(means)))
+        model.autoencoder.reset_variance(-60.0)
+        with torch.no_grad():
+            model.log10_scale.fill_(2.5)
+            model.autoencoder.mean.weight.copy_(torch.eye(2))
+            model.autoencoder.mean.bias.zero_()
+        features.append(means[torch.tensor(labels)])
+    training = TrainingConfig(epochs=1, batch_size=6, precision="64-true")
+
+    class Fixed:
+        def value(self, step: Tensor) -> Tensor:
+            return torch.ones((), dtype=torch.float64)
+
+    program = StackedProgram(
+        models,
+        build_objective(config),
+        {"rows": rows},
+        training,
+        run_data={"features": torch.stack(features)},
+        schedules={"temperature": Fixed(), "beta": Fixed()},
+    )
+    expected = [
+        build_objective(config)(
+            model, {"rows": rows, "features": own}, schedule(1.0, 1.0), generator()
+        )
+        for model, own in zip(models, features, strict=True)
+    ]
+    assert expected[0]["loss"] != expected[1]["loss"]
+    program.shuffle()
+    program.step()
+    names, values = program.readings()
+    for run, terms in enumerate(expected):
+        for name, value in zip(names, values[0, :, run], strict=True):
+            torch.testing.assert_close(value, terms[name].detach(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "asked", "chosen"),
+    [
+        ([[0.0, 1.0]], "auto", "bernoulli"),
+        ([[0.5, 0.2]], "auto", "bernoulli"),
+        ([[0.0, 1.01]], "auto", "gaussian"),
+        ([[-0.01, 1.0]], "auto", "gaussian"),
+        ([[math.nan, 1.0]], "auto", "gaussian"),
+        ([[0.0, 1.0]], "gaussian", "gaussian"),
+        ([[0.0, 3.0]], "bernoulli", "bernoulli"),
+    ],
+)
+def test_likelihood(rows: list[list[float]], asked: str, chosen: str) -> None:
+    assert choose_likelihood(torch.tensor(rows), asked) == chosen
+
+
+def test_the_scale_starts_at_ten() -> None:
+    model = MixtureVAE(COLUMNS, settings(), "bernoulli")
+    posterior = Posterior(torch.zeros(2, 2), torch.zeros(2, 2))
+    distance = torch.tensor([[0.0, 1.0, 2.0], [5.0, 4.0, 3.0]])
+    scores, _ = PartitionObjective(settings()).parameters(
+        model, posterior, model.prior.mixture(), distance
+    )
+    torch.testing.assert_close(scores.detach(), torch.tensor([30.0, 10.0]))

@@ -1,0 +1,377 @@
+"""From rows to clusters on blobs that anybody can tell apart: results, folders, resumption."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from drpm.clustering import pipeline
+from drpm.clustering.config import (
+    ClusteringConfig,
+    MixtureConfig,
+    NetworkConfig,
+    PretrainingConfig,
+)
+from drpm.clustering.fitted import FittedClustering
+from drpm.clustering.metrics import accuracy
+from drpm.clustering.mixtures import Mixture
+from drpm.clustering.pipeline import fit_clusterings
+from drpm.training.config import TrainingConfig
+from drpm.training.errors import ConfigError
+from drpm.training.runs import RunFolder
+from tests.oracles import generator
+
+ROWS, CLUSTERS = 90, 3
+LABELS = torch.arange(ROWS) % CLUSTERS
+
+
+def blobs() -> Tensor:
+    """Three of them in four dimensions, 13 standard deviations from each other."""
+    noise = 0.3 * torch.randn(ROWS, 4, generator=generator(1))
+    return 4 * torch.eye(4)[LABELS] + noise - 1
+
+
+def settings(method: str = "drpm-vc", *, epochs: int = 2, **changes: Any) -> ClusteringConfig:
+    chosen = {
+        "partitions": 5,
+        "annealing_steps": 12,
+        "network": NetworkConfig(latent=2, encoder=(16, 16), decoder=(16,)),
+        "pretraining": pretraining(),
+        "mixture": MixtureConfig(restarts=4),
+        "training": TrainingConfig(
+            epochs=epochs, batch_size=30, optimizer="adamw", learning_rate=1e-3, weight_decay=0.01
+        ),
+        **changes,
+    }
+    return ClusteringConfig(method=method, clusters=CLUSTERS, **chosen)  # type: ignore[arg-type]
+
+
+def pretraining(kind: str = "contrastive", epochs: int = 15) -> PretrainingConfig:
+    training = TrainingConfig(epochs=epochs, batch_size=45, learning_rate=1e-2)
+    return PretrainingConfig(kind=kind, training=training)  # type: ignore[arg-type]
+
+
+def fit(
+    config: ClusteringConfig, folder: Path, seeds: Sequence[int] = (0,), **options: Any
+) -> list[FittedClustering]:
+    folders = [folder / str(seed) for seed in seeds]
+    return fit_clusterings(blobs(), torch.Size([4]), config, folders, seeds=seeds, **options)
+
+
+def correct(fitted: FittedClustering) -> float:
+    return accuracy(LABELS.numpy(), fitted.predict(blobs()).numpy())
+
+
+def tensors(fitted: FittedClustering) -> list[Tensor]:
+    found = list(fitted.mixture)
+    for module in (fitted.autoencoder, fitted.head):
+        found += [] if module is None else list(module.state_dict().values())
+    return found
+
+
+def same(one: FittedClustering, two: FittedClustering) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(tensors(one), tensors(two), strict=True))
+
+
+def stages_of(calls: list[str]) -> Callable[[str], None]:
+    """A listener to the stages that really are trained."""
+    return lambda stage: calls.append(stage)
+
+
+# Results.
+
+
+@pytest.mark.parametrize("method", ["gmm", "latent-gmm", "drpm-vc", "vade", "contrastive-head"])
+def test_every_method_finds_the_blobs(tmp_path: Path, method: str) -> None:
+    (fitted,) = fit(settings(method), tmp_path)
+    # VaDE judges by drawn codes, whose variance starts as large as their means.
+    assert correct(fitted) > (0.6 if method == "vade" else 0.9)
+    assert (fitted.autoencoder is None) == (method == "gmm")
+    assert (fitted.head is not None) == (method == "contrastive-head")
+    trained = {path.name for path in (tmp_path / "0").glob("*")}
+    expected = {"gmm": set(), "drpm-vc": {"pretraining", "training"}}
+    expected["vade"] = expected["drpm-vc"]
+    assert trained == expected.get(method, {"pretraining"})
+    for stage in trained:
+        assert RunFolder.open(tmp_path / "0" / stage).status == "finished"
+
+
+@pytest.mark.parametrize("objective", ["bounds", "exact"])
+def test_reconstruction_and_either_objective(tmp_path: Path, objective: str) -> None:
+    config = settings(objective=objective, pretraining=pretraining("reconstruction"))
+    (fitted,) = fit(config, tmp_path)
+    assert correct(fitted) > 0.9
+    lines = RunFolder.open(tmp_path / "0" / "training").metrics()
+    assert lines
+    assert {"loss", "reconstruction", "latent", "sizes", "order"} < set(lines[-1])
+
+
+def test_unfrozen_encoders_are_trained_and_frozen_ones_are_not(tmp_path: Path) -> None:
+    def change(freeze: bool) -> float:
+        folder = tmp_path / str(freeze)
+        (start,) = fit(settings("latent-gmm", pretraining=pretraining(epochs=1)), folder)
+        (end,) = fit(
+            settings("drpm-vc", pretraining=pretraining(epochs=1), freeze_encoder=freeze), folder
+        )
+        weights = [x.autoencoder.encoder[0].weight for x in (start, end)]  # type: ignore[union-attr]
+        return float((weights[1] - weights[0]).detach().abs().max())
+
+    assert change(True) == 0
+    assert change(False) > 1e-4
+
+
+def test_without_training_the_mixture_is_the_latent_one(tmp_path: Path) -> None:
+    (latent,) = fit(settings("latent-gmm"), tmp_path)
+    for method in ("drpm-vc", "vade"):
+        (fitted,) = fit(settings(method, epochs=0), tmp_path / method)
+        for one, two in zip(fitted.mixture, latent.mixture, strict=True):
+            torch.testing.assert_close(one, two)
+        heads = fitted.autoencoder
+        assert heads is not None
+        if method == "vade":
+            assert torch.equal(heads.log_variance.weight, heads.mean.weight)
+            assert torch.equal(heads.log_variance.bias, heads.mean.bias)
+        else:
+            assert not heads.log_variance.weight.any()
+            assert (heads.log_variance.bias == -2).all()
+        # The mixture was fitted to the codes: the mean of these is the mixture's.
+        codes = fitted.embed(blobs())
+        mean = fitted.mixture.log_weights.exp() @ fitted.mixture.means
+        torch.testing.assert_close(mean, codes.mean(0), rtol=1e-3, atol=1e-3)
+
+
+def test_reconstruction_keeps_the_variance(tmp_path: Path) -> None:
+    config = settings(epochs=0, pretraining=pretraining("reconstruction", epochs=1))
+    (fitted,) = fit(config, tmp_path)
+    assert fitted.autoencoder is not None
+    assert fitted.autoencoder.log_variance.weight.any()
+
+
+# Seeds.
+
+
+def test_a_seed_settles_everything(tmp_path: Path) -> None:
+    config = settings(pretraining=pretraining(epochs=1))
+    (first,) = fit(config, tmp_path / "first")
+    torch.rand(3)
+    (again,) = fit(config, tmp_path / "again")
+    assert same(first, again)
+    (other,) = fit(config, tmp_path / "other", seeds=[1])
+    assert not same(first, other)
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_stacked_seeds(tmp_path: Path, freeze: bool) -> None:
+    config = settings(freeze_encoder=freeze, refit_every=1)
+    first, second = fit(config, tmp_path, seeds=[3, 4])
+    for seed in (3, 4):
+        for stage in ("pretraining", "training"):
+            run = RunFolder.open(tmp_path / str(seed) / stage)
+            assert run.status == "finished"
+            assert run.result()["seed"] == seed
+    assert not same(first, second)
+    assert correct(first) > 0.9
+    assert correct(second) > 0.9
+    # What the folders hold is all there is to know.
+    again = fit(config, tmp_path, seeds=[3, 4])
+    assert same(first, again[0])
+    assert same(second, again[1])
+
+
+# Interruptions.
+
+
+def test_finished_stages_are_not_repeated(tmp_path: Path) -> None:
+    config, calls = settings(pretraining=pretraining(epochs=1)), []
+    (first,) = fit(config, tmp_path, progress=stages_of(calls))
+    assert calls == ["pretraining", "training"]
+    (again,) = fit(config, tmp_path, progress=stages_of(calls))
+    assert calls == ["pretraining", "training"]
+    assert same(first, again)
+
+
+@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+@pytest.mark.parametrize("where", ["pretraining", "between", "training"])
+def test_a_cut_off_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, seeds: list[int]
+) -> None:
+    config = settings(epochs=4, pretraining=pretraining(epochs=2), refit_every=2)
+    whole = fit(config, tmp_path / "whole", seeds)
+
+    class Crash(Exception):
+        pass
+
+    def crash(*arguments: Any, **options: Any) -> Any:
+        raise Crash
+
+    class Crashing:
+        """Stops after a checkpoint; in training that is where the next thing is a refit."""
+
+        def start(self, total_steps: int, done: int) -> None: ...
+
+        def update(self, step: int, metrics: Any) -> None:
+            if step > {"pretraining": 2, "training": 6}[where]:
+                raise Crash
+
+        def stop(self) -> None: ...
+
+    def listener(stage: str) -> Crashing | None:
+        return Crashing() if stage == where else None
+
+    with monkeypatch.context() as patched:
+        if where == "between":
+            patched.setattr(pipeline, "_place_priors", crash)
+        with pytest.raises(Crash):
+            fit(config, tmp_path / "cut", seeds, progress=listener)
+    states = [
+        RunFolder.open(path).status
+        for path in (tmp_path / "cut" / "0" / stage for stage in ("pretraining", "training"))
+        if path.exists()
+    ]
+    assert (
+        states
+        == {
+            "pretraining": ["cut off"],
+            "between": ["finished"],
+            "training": ["finished", "cut off"],
+        }[where]
+    )
+    calls: list[str] = []
+    end = fit(config, tmp_path / "cut", seeds, progress=stages_of(calls))
+    assert calls == (["pretraining", "training"] if where == "pretraining" else ["training"])
+    for one, two in zip(whole, end, strict=True):
+        assert same(one, two)
+
+
+# Refits.
+
+
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch) -> list[Mixture]:
+    """All mixtures that are fitted."""
+    found: list[Mixture] = []
+    original = pipeline._fit
+
+    def recorded(*arguments: Any) -> Mixture:
+        found.append(original(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(pipeline, "_fit", recorded)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("every", "annealing", "count"),
+    [
+        (None, 100, 0),
+        (2, 100, 2),  # at epochs 2 and 4 of five
+        (3, 100, 1),
+        (1, 100, 4),
+        (1, 8, 2),  # three steps an epoch: from epoch 3 on the temperature stays
+        (5, 100, 0),
+    ],
+)
+def test_when_the_mixture_is_fitted_again(
+    tmp_path: Path, fits: list[Mixture], every: int | None, annealing: int, count: int
+) -> None:
+    config = settings(
+        epochs=5, pretraining=pretraining(epochs=1), refit_every=every, annealing_steps=annealing
+    )
+    fit(config, tmp_path)
+    assert len(fits) == 1 + count
+
+
+@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+@pytest.mark.parametrize("detaches", [True, False])
+def test_a_refit_may_detach_the_prior(
+    tmp_path: Path, fits: list[Mixture], detaches: bool, seeds: list[int]
+) -> None:
+    config = settings(
+        epochs=4,
+        pretraining=pretraining(epochs=1),
+        refit_every=2,
+        refit_detaches_prior=detaches,
+        annealing_steps=100,
+    )
+    found = fit(config, tmp_path, seeds)
+    assert len(fits) == 2 * len(seeds)
+    for fitted, last in zip(found, fits[len(seeds) :], strict=True):
+        gap = float((fitted.mixture.means - last.means).abs().max())
+        # Two epochs of three steps at a rate of 1e-3 go at most 6e-3 far, or nowhere.
+        assert (gap < 1e-6) if detaches else (1e-6 < gap < 1e-2)
+
+
+def test_without_refits_the_prior_is_trained(tmp_path: Path, fits: list[Mixture]) -> None:
+    (fitted,) = fit(settings(pretraining=pretraining(epochs=1)), tmp_path)
+    for one, two in zip(fitted.mixture, fits[0], strict=True):
+        assert not torch.equal(one, two)
+
+
+def test_refits_see_the_codes_of_now(tmp_path: Path, fits: list[Mixture]) -> None:
+    """The last epoch starts from them; at a tiny rate they are still the codes of the end."""
+    config = settings(epochs=3, freeze_encoder=False, refit_every=2, annealing_steps=100)
+    training = replace(config.training, learning_rate_decay=1e-6, decay_every=2)
+    (fitted,) = fit(replace(config, training=training), tmp_path)
+    codes = fitted.embed(blobs())
+    start, last = ((x.log_weights.exp() @ x.means) for x in fits)
+    torch.testing.assert_close(last, codes.mean(0), rtol=1e-3, atol=1e-3)
+    assert float((start - codes.mean(0)).abs().max()) > 3e-3
+
+
+# Edges.
+
+
+@pytest.mark.parametrize("method", ["gmm", "drpm-vc"])
+def test_more_clusters_than_examples(tmp_path: Path, method: str) -> None:
+    rows = blobs()[:2]
+    with pytest.raises(
+        ConfigError, match="clusters must be at most the number of examples, 2, but got 3"
+    ):
+        fit_clusterings(rows, torch.Size([4]), settings(method), [tmp_path], seeds=[0])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("method", ["drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head"])
+def test_one_cluster(tmp_path: Path, method: str) -> None:
+    config = replace(settings(method, pretraining=pretraining(epochs=1)), clusters=1)
+    (fitted,) = fit(config, tmp_path)
+    assert not fitted.predict(blobs()).any()
+    assert fitted.lower_bounds(blobs()).isfinite().all()
+
+
+def test_images_and_their_likelihood(tmp_path: Path) -> None:
+    images = torch.rand(40, 64, generator=generator())
+    config = settings(pretraining=pretraining(epochs=1))
+    (fitted,) = fit_clusterings(images, torch.Size([1, 8, 8]), config, [tmp_path], seeds=[0])
+    assert fitted.autoencoder is not None
+    assert fitted.autoencoder.likelihood == "bernoulli"
+    assert fitted.shape == torch.Size([1, 8, 8])
+    (rows,) = fit(config, tmp_path / "rows")
+    assert rows.autoencoder is not None
+    assert rows.autoencoder.likelihood == "gaussian"
+
+
+def test_no_beta(tmp_path: Path) -> None:
+    (fitted,) = fit(settings(beta=0.0, pretraining=pretraining(epochs=1)), tmp_path)
+    records = RunFolder.open(tmp_path / "0" / "training").metrics()
+    assert all(record["latent"] == 0 for record in records)
+    assert all(x.isfinite().all() for x in tensors(fitted))
+
+
+def test_schedules() -> None:
+    config = ClusteringConfig(beta=0.5, temperature=(1.0, 0.5), annealing_steps=100)
+    schedules = pipeline._schedules(config)
+    found = [
+        (s["temperature"], s["beta"])
+        for s in [
+            {name: schedule.value(step) for name, schedule in schedules.items()}
+            for step in (0, 50, 100, 1000)
+        ]
+    ]
+    expected = [(1.0, 0.05), (0.5**0.5, (0.05 * 0.5) ** 0.5), (0.5, 0.5), (0.5, 0.5)]
+    for one, two in zip(found, expected, strict=True):
+        assert one == pytest.approx(two)
