@@ -72,6 +72,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return Sweep("broken", (SweepRun("good", train), SweepRun("bad", train, {"fail": True})))
 
     monkeypatch.setattr(sweeps, "SWEEPS", {"table-x": table, "broken": broken})
+    monkeypatch.setattr("drpm.cli.reproduce.SOURCES", ())  # no real ones beside them
     monkeypatch.setattr(sweeps, "_open", open_inline)
     monkeypatch.chdir(tmp_path)
     return opened
