@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,9 +11,6 @@ from drpm.cli.data import NameOrPath, Options
 from drpm.cli.errors import one_sentence
 from drpm.cli.options import Json, number, parse_options
 from drpm.cli.tables import print_table
-
-if TYPE_CHECKING:
-    pass
 
 DEFAULT_PRESET = "fast-cluster"
 
@@ -43,8 +40,11 @@ def cluster(
         typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as training.epochs=50."),
     ] = None,
     seeds: Annotated[
-        str, typer.Option(help="One seed, or several such as 0,1,2, each in its own folder.")
-    ] = "0",
+        str | None,
+        typer.Option(
+            help="One seed, or several such as 0,1,2, each in its own folder.", show_default="0"
+        ),
+    ] = None,
     option: Options = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Run the other methods as well, from the same start.")
@@ -64,10 +64,9 @@ def cluster(
         results = _run(
             data,
             out,
-            clusters,
-            _settings(method, settings or [], device),
+            _settings(method, clusters, settings or [], device),
             preset,
-            _seeds(seeds),
+            None if seeds is None else _seeds(seeds),
             option or [],
             compare,
             overwrite,
@@ -78,8 +77,11 @@ def cluster(
     _show(results)
 
 
-def _settings(method: str | None, settings: list[str], device: str) -> list[str]:
+def _settings(
+    method: str | None, clusters: int | None, settings: list[str], device: str
+) -> list[str]:
     named = [] if method is None else [f"method={method}"]
+    named += [] if clusters is None else [f"clusters={clusters}"]
     both = [f"training.device={device}", f"pretraining.training.device={device}"]
     return [*named, *both, *settings]
 
@@ -90,18 +92,18 @@ def _seeds(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) < 2**63 for word in words):
         raise ConfigError(f"seeds must be whole numbers such as 0,1,2, but got {text!r}.")
-    if len(set(words)) != len(words):
+    numbers = [int(word) for word in words]
+    if len(set(numbers)) != len(numbers):
         raise ConfigError(f"seeds must all differ, but got {text!r}.")
-    return [int(word) for word in words]
+    return numbers
 
 
 def _run(
     name: str,
     out: Path,
-    clusters: int | None,
     settings: list[str],
     preset: str,
-    seeds: list[int],
+    seeds: list[int] | None,
     options: list[str],
     compare: bool,
     overwrite: bool,
@@ -109,30 +111,35 @@ def _run(
     from dataclasses import replace
 
     from drpm.clustering.config import ClusteringConfig
-    from drpm.clustering.job import Job, do_job, open_job
+    from drpm.clustering.job import Job, check_job, class_names, do_job, open_job
     from drpm.data import load
     from drpm.report import write_page
     from drpm.training import config as configs
     from drpm.training import presets
     from drpm.training.devices import connect
     from drpm.training.progress import make_progress
+    from drpm.training.runs import PAGE
 
     config: ClusteringConfig = configs.override(presets.load(ClusteringConfig, preset), settings)
     device = connect(config.training).device
     dataset = load(name, device=device, **parse_options(options))
-    if clusters is None:
-        clusters = next((len(names) for names in dataset.classes.values()), config.clusters)
-    config = replace(config, clusters=clusters)
+    if not any(setting.partition("=")[0].strip() == "clusters" for setting in settings):
+        config = replace(config, clusters=len(class_names(dataset)) or config.clusters)
     results = []
+    seeds = seeds or [config.training.seed]
     for seed in seeds:
         folder = out if len(seeds) == 1 else out / f"seed-{seed}"
         training = replace(config.training, seed=seed)
         job = Job(name, tuple(options), compare, replace(config, training=training))
+        check_job(job, dataset)
         run = open_job(folder, job, overwrite=overwrite)
         if run.status != "finished":
             words = ["drpm", *sys.argv[1:]]
             do_job(job, dataset, run, command=words, progress=lambda stage: make_progress())
-        page = write_page(run.path, title=f"{dataset.name}: {config.clusters} clusters")
+        # The page is the last that is written: where there is one, all of it is there.
+        page = (run.path / PAGE).resolve()
+        if not page.exists():
+            page = write_page(run.path, title=f"{dataset.name}: {config.clusters} clusters")
         results.append({**run.result(), "folder": str(run.path), "page": str(page)})
     return results
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,12 +17,16 @@ from drpm.clustering.config import ClusteringConfig, Method
 from drpm.clustering.fitted import FittedClustering
 from drpm.clustering.metrics import clustering_scores
 from drpm.clustering.pipeline import ProgressFactory, fit_clusterings
+from drpm.clustering.views import choose_view
 from drpm.data.types import Dataset, Split
 from drpm.training import config as configs
-from drpm.training.errors import RunError
-from drpm.training.runs import ARRAYS, RunFolder
+from drpm.training.errors import ConfigError, RunError
+from drpm.training.runs import ARRAYS, METRICS, RunFolder
 
 LABELS = "labels.csv"
+
+_STAGES = ("pretraining", "training")
+_OTHERS = "others"
 
 # How much of everything a page shows.
 _SAMPLES = 10
@@ -55,15 +60,34 @@ class Job:
     clustering: ClusteringConfig = field(default_factory=ClusteringConfig)
 
 
+def check_job(job: Job, data: Dataset) -> None:
+    """Refuse settings that cannot be met with the data, before anything is written."""
+    config = job.clustering
+    if config.clusters > len(data.train):
+        raise ConfigError(
+            f"clusters must be at most the number of examples, {len(data.train)}, "
+            f"but got {config.clusters}."
+        )
+    if config.pretraining.kind == "contrastive" and (config.method != "gmm" or job.compare):
+        choose_view(config.pretraining.views, data.input_shape)
+
+
 def open_job(folder: Path, job: Job, *, overwrite: bool = False) -> RunFolder:
     """The folder of a job, new if there is none; one with other settings is refused."""
     text = configs.dumps(job)
-    if overwrite or not (folder / "config.toml").exists():
-        run = RunFolder.create(folder, text, overwrite=overwrite)
-        for stage in ("pretraining", "training", "others"):
-            shutil.rmtree(folder / stage, ignore_errors=True)
-        return run
+    if not (folder / "config.toml").exists():
+        return RunFolder.create(folder, text)
     run = RunFolder.open(folder)
+    if overwrite:
+        # The result first and the settings last: killed in between, this is no finished run, and
+        # never one that goes on with the stages of another.
+        with run.lock():
+            run.result_path.unlink(missing_ok=True)
+            for name in (*_STAGES, _OTHERS):
+                if (folder / name).exists():
+                    shutil.rmtree(folder / name)
+            (folder / LABELS).unlink(missing_ok=True)
+        return RunFolder.create(folder, text, overwrite=True)
     if run.config_text() != text:
         raise RunError(
             f"The run in {folder} has other settings; choose another folder, or overwrite it."
@@ -84,18 +108,23 @@ def do_job(
     Returns:
         The result as the folder's ``result.json`` has it.
     """
+    check_job(job, data)
     config = job.clustering
     seed, device = config.training.seed, data.train.inputs.device
     rows = data.train.inputs.flatten(1)
-    (fitted,) = fit_clusterings(
-        rows, data.input_shape, config, [run.path], seeds=[seed], progress=progress
-    )
-    judge = _Judge(data)
-    metrics = judge(fitted.predict)
-    comparison = {NAMES[config.method]: metrics} if metrics else {}
-    if job.compare and metrics:
-        comparison |= _others(job, data, run, judge, progress)
+    # Held from the start, so that nobody overwrites what is being made, and the time is all of it.
     with run.lock():
+        _gather_metrics(run)
+        _ = run.wall_time
+        (fitted,) = fit_clusterings(
+            rows, data.input_shape, config, [run.path], seeds=[seed], progress=progress
+        )
+        _require_finite(fitted, run)
+        judge = _Judge(data)
+        metrics = judge(fitted.predict)
+        comparison = {NAMES[config.method]: metrics} if metrics else {}
+        if job.compare and metrics:
+            comparison |= _others(job, data, run, judge, progress)
         fitted.save(run.model_dir)
         run.write_atomic(LABELS, _labels(fitted, data))
         run.write_atomic(ARRAYS, _arrays(fitted, data, seed))
@@ -105,6 +134,18 @@ def do_job(
         bound = fitted.lower_bounds(data.test.inputs.flatten(1)).mean().item()
         run.finish({**metrics, "lower_bound": bound}, seed=seed, device=device, facts=facts)
     return run.result()
+
+
+def _require_finite(fitted: FittedClustering, run: RunFolder) -> None:
+    """Refuse what a last step, after which there was no loss any more, may have ruined."""
+    tensors = [*fitted.mixture]
+    for module in (fitted.autoencoder, fitted.head):
+        tensors += [] if module is None else module.state_dict().values()
+    if not all(x.isfinite().all() for x in tensors):
+        raise RunError(
+            f"The model of the run {run.path} has numbers that are not finite; overwrite it with "
+            "a smaller learning rate."
+        )
 
 
 class _Judge:
@@ -122,10 +163,19 @@ class _Judge:
 
 def class_labels(data: Dataset, split: Split) -> Tensor | None:
     """The classes of a split, if it has any: those called ``label``, or else the first."""
-    found = {name: x for name, x in split.targets.items() if name in data.classes}
-    if "label" in split.targets:
-        return split.targets["label"]
-    return next(iter(found.values()), None)
+    name = _target(data)
+    return None if name is None else split.targets.get(name)
+
+
+def class_names(data: Dataset) -> tuple[str, ...]:
+    """What the classes of :func:`class_labels` are called; nothing where there are none."""
+    name = _target(data)
+    return () if name is None else data.classes[name]
+
+
+def _target(data: Dataset) -> str | None:
+    # A label that is a number, not a class, has no names and is nothing to compare clusters with.
+    return "label" if "label" in data.classes else next(iter(data.classes), None)
 
 
 def _others(
@@ -136,15 +186,19 @@ def _others(
 
     config, rows = job.clustering, data.train.inputs.flatten(1)
     found = {}
+    pretrained = run.path / "pretraining"
     for method in get_args(Method):
         if method == config.method or (
             method == "contrastive-head" and config.pretraining.kind != "contrastive"
         ):
             continue
-        folder = run.path / "others" / method
-        pretrained = run.path / "pretraining"
-        if pretrained.exists() and not (folder / "pretraining").exists():
-            shutil.copytree(pretrained, folder / "pretraining")
+        folder = run.path / _OTHERS / method
+        if method != "gmm":
+            if pretrained.exists():
+                _copy_whole(pretrained, folder / "pretraining")
+            # A mixture of the rows has none; then the first of the others is where it begins.
+            else:
+                pretrained = folder / "pretraining"
         other = replace(config, method=method)
         if method == "vade":
             other = replace(other, freeze_encoder=False)
@@ -161,6 +215,17 @@ def _others(
     means.fit(rows.double().cpu().numpy())
     found[NAMES["k-means"]] = judge(lambda rows: means.predict(rows.double().cpu().numpy()))
     return found
+
+
+def _copy_whole(source: Path, target: Path) -> None:
+    """Copy a folder unless it is there; it appears as a whole, whenever the process is killed."""
+    if target.exists() or target == source:
+        return
+    half = target.with_name(f".{target.name}.tmp")
+    if half.exists():
+        shutil.rmtree(half)
+    shutil.copytree(source, half)
+    half.rename(target)
 
 
 def _labels(fitted: FittedClustering, data: Dataset) -> str:
@@ -188,30 +253,27 @@ def _arrays(fitted: FittedClustering, data: Dataset, seed: int) -> bytes:
     members = fitted.draw_partition(_PARTITION, generator)
     order = members.argsort()
     points = undo(fitted.sample(members, generator)).reshape(-1, *data.input_shape)
-    rows = data.test.inputs.flatten(1)[:_POINTS]
-    codes = fitted.embed(rows).double()
+    rows = data.test.inputs.flatten(1)
+    codes = fitted.embed(rows[:_POINTS]).double()
     chosen = fitted.predict(rows)
     arrays = {
         "samples": _squeeze(samples),
         "partition_points": _squeeze(points[order]),
         "partition_clusters": members[order],
         "latent": _flatten_map(codes),
-        "latent_clusters": chosen,
+        "latent_clusters": chosen[:_POINTS],
         "sizes": torch.bincount(fitted.predict(data.train.inputs.flatten(1)), minlength=clusters),
     }
-    labels = class_labels(data, data.test)
+    labels, names = class_labels(data, data.test), class_names(data)
     if labels is not None:
-        everyone = fitted.predict(data.test.inputs.flatten(1))
         arrays["latent_labels"] = labels[:_POINTS]
-        classes = int(labels.max()) + 1
-        confusion = torch.zeros(classes, clusters, dtype=torch.int64)
+        confusion = torch.zeros(len(names), clusters, dtype=torch.int64)
         confusion.index_put_(
-            (labels.cpu(), everyone.cpu()), torch.ones(len(labels), dtype=torch.int64), True
+            (labels.cpu(), chosen.cpu()), torch.ones(len(labels), dtype=torch.int64), True
         )
         arrays["confusion"] = confusion
     plain = {name: x.detach().cpu().numpy() for name, x in arrays.items()}
-    names = data.classes.get("label") or next(iter(data.classes.values()), ())
-    if "confusion" in plain and len(names) == len(plain["confusion"]):
+    if labels is not None:
         plain["label_names"] = np.array(names)
     if data.columns:
         plain["column_names"] = np.array(data.columns)
@@ -235,21 +297,26 @@ def _squeeze(images: Tensor) -> Tensor:
 def _flatten_map(codes: Tensor) -> Tensor:
     """Codes in the plane: their two main directions."""
     centred = codes - codes.mean(0)
-    if centred.shape[-1] < 2:
-        return torch.cat([centred, torch.zeros_like(centred)], -1)[:, :2]
-    directions: Tensor = torch.linalg.svd(centred, full_matrices=False).Vh
-    return centred @ directions[:2].mT
+    directions = torch.linalg.svd(centred, full_matrices=False).Vh
+    plane: Tensor = centred @ directions[:2].mT
+    # A single code, or codes of one number, have only one direction.
+    return torch.nn.functional.pad(plane, (0, 2 - plane.shape[-1]))
 
 
 def _gather_metrics(run: RunFolder) -> None:
-    """The stages' metrics as the run's own, each line with its stage."""
-    if run.metrics_path.exists():
-        run.metrics_path.unlink()
-    for stage in ("pretraining", "training"):
+    """The stages' metrics as the run's own: each line with its stage, the time going on."""
+    lines, before = [], 0.0
+    for stage in _STAGES:
         folder = run.path / stage
-        if (folder / "config.toml").exists():
-            for record in RunFolder.open(folder).metrics():
-                run.log({**record, "stage": stage})
+        if not (folder / "config.toml").exists():
+            continue
+        after = before
+        for record in RunFolder.open(folder).metrics():
+            after = before + record.get("wall_time", 0.0)
+            lines.append({**record, "stage": stage, "wall_time": round(after, 3)})
+        before = after
+    if lines:
+        run.write_atomic(METRICS, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def _describe(data: Dataset) -> dict[str, Any]:

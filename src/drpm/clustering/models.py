@@ -136,9 +136,18 @@ def exact_terms(
 
 
 def _size_divergence(sizes: Tensor, n: int, log_weights: Tensor, mixture: Mixture) -> Tensor:
-    posterior = FisherHypergeometric(n, log_weights, validate_args=False)
-    prior = FisherHypergeometric(n, mixture.log_weights, validate_args=False)
-    return posterior.log_prob(sizes) - prior.log_prob(sizes)
+    """log q(sizes) - log p(sizes), with a gradient in the prior's weights alone.
+
+    The law of sizes is an exponential family: the gradient is the mean minus the sizes, and needs
+    no pass back through the normaliser.
+    """
+    with torch.no_grad():
+        posterior = FisherHypergeometric(n, log_weights, validate_args=False)
+        prior = FisherHypergeometric(n, mixture.log_weights, validate_args=False)
+        value = posterior.log_prob(sizes) - prior.log_prob(sizes)
+        slope = prior.mean - sizes
+    pull = (slope * mixture.log_weights).sum(-1)
+    return value + (pull - pull.detach())
 
 
 def vade_objective(
