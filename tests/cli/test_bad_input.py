@@ -131,6 +131,126 @@ CASES = {
     "file in place of a folder": Case(
         "drpm bounds --draws 1 --out file.xyz", ("'--out'", "file.xyz"), MISUSED
     ),
+    # Clusterings.
+    "more clusters than rows": Case(
+        "drpm cluster good.csv --clusters 4 --out run",
+        ("clusters must be at most the number of examples, 3, but got 4",),
+    ),
+    "no clusters": Case(
+        "drpm cluster digits --clusters 0 --out run",
+        ("'--clusters': expected a whole number of at least 1, but got '0'",),
+        MISUSED,
+    ),
+    "clusters in words": Case(
+        "drpm cluster digits --clusters many --out run",
+        ("'--clusters': expected a whole number", "got 'many'"),
+        MISUSED,
+    ),
+    "no clusters as a setting": Case(
+        "drpm cluster digits --set clusters=0 --out run", ("clusters must be at least 1", "got 0")
+    ),
+    "unknown preset of a clustering": Case(
+        "drpm cluster digits --preset fast-clutser --out run",
+        ("'fast-clutser' is not a preset; did you mean 'fast-cluster'",),
+    ),
+    "unknown method": Case(
+        "drpm cluster digits --method vaed --out run",
+        ("method must be one of 'drpm-vc'", "but got 'vaed'; did you mean 'vade'?"),
+    ),
+    "negative epochs of a clustering": Case(
+        "drpm cluster digits --set training.epochs=-1 --out run",
+        ("training.epochs must be at least 0, but got -1",),
+    ),
+    "negative epochs of pretraining": Case(
+        "drpm cluster digits --set pretraining.training.epochs=-1 --out run",
+        ("pretraining.training.epochs must be at least 0, but got -1",),
+    ),
+    "unknown setting of a clustering": Case(
+        "drpm cluster digits --set bata=1 --out run",
+        ("bata is not a setting; did you mean beta?",),
+    ),
+    "clustering's setting of another type": Case(
+        "drpm cluster digits --set gamma=large --out run", ("gamma must be a", "got 'large'")
+    ),
+    "no layers": Case(
+        "drpm cluster digits --set network.encoder= --out run",
+        ("network.encoder must be one or more widths of at least 1, but got ()",),
+    ),
+    "negative temperature": Case(
+        "drpm cluster digits --set temperature=1,-1 --out run",
+        ("temperature must be two positive numbers", "-1.0"),
+    ),
+    "several devices for a clustering": Case(
+        "drpm cluster digits --set training.devices=2 --out run",
+        ("devices must be 1 for clusterings, but got 2",),
+    ),
+    "no head to start from": Case(
+        "drpm cluster digits --set pretraining.kind=reconstruction --out run",
+        ("pretraining.kind must be 'contrastive'", "but got 'reconstruction'"),
+    ),
+    "views of images for a table": Case(
+        "drpm cluster good.csv --clusters 2 --set pretraining.views=mnist --out run",
+        ("views must be 'noise' for rows of numbers, but got 'mnist'",),
+    ),
+    "unknown data set to cluster": Case(
+        "drpm cluster digit --out run", ("no data set 'digit'", "did you mean digits")
+    ),
+    "missing file to cluster": Case(
+        "drpm cluster nothing.csv --out run", ("nothing.csv does not exist",)
+    ),
+    "strings to cluster": Case(
+        "drpm cluster words.csv --out run", ("numbers only", "text in the column a ('x')")
+    ),
+    "NaN to cluster": Case(
+        "drpm cluster nan.csv --out run", ("missing or infinite values in the column b (2)",)
+    ),
+    "header only to cluster": Case(
+        "drpm cluster header.csv --out run", ("at least two rows", "has no row")
+    ),
+    "one row to cluster": Case(
+        "drpm cluster one.csv --out run", ("at least two rows", "has one row")
+    ),
+    "constant column to cluster": Case(
+        "drpm cluster constant.csv --out run", ("the same value in every row of the column a",)
+    ),
+    "unknown option of data to cluster": Case(
+        "drpm cluster good.csv -o label_colum=a --out run",
+        ("no option 'label_colum'", "did you mean label_column"),
+    ),
+    "unwritable folder of a clustering": Case(
+        "drpm cluster good.csv --clusters 2 --out file.xyz/a",
+        ("The run folder file.xyz/a cannot be made",),
+    ),
+    "file in place of a clustering": Case(
+        "drpm cluster good.csv --clusters 2 --out file.xyz", ("folder file.xyz cannot be made",)
+    ),
+    "folder of another run": Case(
+        "drpm cluster good.csv --clusters 2 --out other-run",
+        ("The run in other-run has other settings; choose another folder, or overwrite it.",),
+    ),
+    "folder of something else": Case(
+        "drpm cluster good.csv --clusters 2 --out folder --overwrite",
+        ("folder is not empty and holds no run (it has notes.txt)",),
+    ),
+    "seeds in words": Case(
+        "drpm cluster digits --seeds a --out run", ("seeds must be whole numbers", "but got 'a'")
+    ),
+    "a seed twice": Case(
+        "drpm cluster digits --seeds 0,0 --out run", ("seeds must all differ, but got '0,0'",)
+    ),
+    "a seed twice, spelt otherwise": Case(
+        "drpm cluster digits --seeds 1,01 --out run", ("seeds must all differ, but got '1,01'",)
+    ),
+    "negative seed of a clustering": Case(
+        "drpm cluster digits --seeds -1 --out run", ("seeds must be whole numbers", "got '-1'")
+    ),
+    "unknown device to cluster on": Case(
+        "drpm cluster digits --device gpu --out run", ("device must be 'auto'", "but got 'gpu'")
+    ),
+    "card that is not there": Case(
+        "drpm cluster digits --device cuda:99 --out run", ("device must be one", "got 'cuda:99'")
+    ),
+    "nothing to cluster": Case("drpm cluster", ("Missing argument",), MISUSED),
     # Sweeps.
     "unknown sweep": Case("drpm reproduce bonds", ("'bonds' is not a sweep", "mean 'bounds'")),
     "unknown sweep, none near": Case("drpm reproduce zzz", ("not a sweep; there are", "'bounds'")),

@@ -107,6 +107,7 @@ def test_overrides_are_refused_by_their_full_name(assignment: str, sentence: str
             freeze_encoder=False,
             refit_every=10,
             refit_detaches_prior=False,
+            copy_mean_head=False,
             network=NetworkConfig(3, (4,), (5, 6, 7, 8)),
             pretraining=PretrainingConfig("reconstruction", "noise", 0.1, 0.2, TrainingConfig()),
             mixture=MixtureConfig(2, "kmeans", 1e-5),

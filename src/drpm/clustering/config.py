@@ -111,6 +111,8 @@ class ClusteringConfig:
         refit_every: Epochs from one fit of the mixture to the next while the temperature falls;
             none for the first one alone.
         refit_detaches_prior: Whether, from the first refit on, the clusters move by refits alone.
+        copy_mean_head: For VaDE, whether log-variances start as a copy of the means, as in the
+            authors' code, instead of all equal and small.
         network: The autoencoder.
         pretraining: What comes first.
         mixture: The start of the clusters.
@@ -131,6 +133,7 @@ class ClusteringConfig:
     freeze_encoder: bool = True
     refit_every: int | None = None
     refit_detaches_prior: bool = True
+    copy_mean_head: bool = True
     network: NetworkConfig = field(default_factory=NetworkConfig)
     pretraining: PretrainingConfig = field(default_factory=PretrainingConfig)
     mixture: MixtureConfig = field(default_factory=MixtureConfig)

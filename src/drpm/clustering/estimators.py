@@ -52,6 +52,10 @@ _LIKELIHOODS = ("auto", "bernoulli", "gaussian")
 # noise of a table of few columns would be allowed to hide its clusters.
 _SPREAD = 2.0
 
+# Steps of pretraining, where their number is left open. After fewer, codes hardly tell rows apart,
+# and what follows soon loses the clusters.
+_LEAST_PRETRAINING = 50
+
 
 class _Clustering(
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]  # scikit-learn has no annotations
@@ -193,16 +197,17 @@ class _Clustering(
         return ClusteringConfig(
             method=self._method,
             clusters=int(self.n_clusters),
-            likelihood=self.likelihood,  # type: ignore[arg-type]  # checked already
+            # Decided already: standardised data might look as if they lay in [0, 1] by nature.
+            likelihood=self._likelihood,  # type: ignore[arg-type]
             # What goes on goes on from the end of the schedules.
             annealing_steps=1 if warm else max(1, steps // 2),
             network=NetworkConfig(self.latent_dim, tuple(self.hidden), tuple(self.hidden)[::-1]),
-            pretraining=PretrainingConfig(training=self._pretraining(training)),
+            pretraining=PretrainingConfig(training=self._pretraining(training, rows)),
             mixture=MixtureConfig(),
             training=training,
         )
 
-    def _pretraining(self, training: TrainingConfig) -> TrainingConfig:
+    def _pretraining(self, training: TrainingConfig, rows: int) -> TrainingConfig:
         """How the networks are pretrained, given how the model is trained."""
         return training
 
@@ -462,9 +467,12 @@ class _Model(_Clustering):
 
     pretrain_iter: int | None
 
-    def _pretraining(self, training: TrainingConfig) -> TrainingConfig:
-        epochs = self.max_iter if self.pretrain_iter is None else self.pretrain_iter
-        return replace(training, epochs=epochs, checkpoint_every=max(1, epochs))
+    def _pretraining(self, training: TrainingConfig, rows: int) -> TrainingConfig:
+        epochs = self.pretrain_iter
+        if epochs is None:
+            needed = math.ceil(_LEAST_PRETRAINING / math.ceil(rows / self.batch_size))
+            epochs = max(self.max_iter, needed)
+        return replace(training, epochs=epochs, checkpoint_every=epochs)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -491,7 +499,8 @@ class DRPMClustering(_Model):
         latent_dim: Dimensions of the latent codes.
         hidden: Widths of the encoder's layers; the decoder has them in reverse.
         max_iter: Epochs of the model.
-        pretrain_iter: Epochs of the autoencoder before; by default as many.
+        pretrain_iter: Epochs of the autoencoder before; by default as many, or 50 steps if those
+            are more.
         batch_size: Rows in a step.
         learning_rate: The size of steps.
         beta: The weight of the latent codes' divergence from their clusters.
@@ -591,7 +600,8 @@ class VaDE(_Model):
         latent_dim: Dimensions of the latent codes.
         hidden: Widths of the encoder's layers; the decoder has them in reverse.
         max_iter: Epochs of the model.
-        pretrain_iter: Epochs of the autoencoder before; by default as many.
+        pretrain_iter: Epochs of the autoencoder before; by default as many, or 50 steps if those
+            are more.
         batch_size: Rows in a step.
         learning_rate: The size of steps.
         likelihood: ``"bernoulli"``, ``"gaussian"``, or ``"auto"`` to decide by the values.
@@ -643,7 +653,8 @@ class VaDE(_Model):
         self.pretrain_iter = pretrain_iter
 
     def _config(self, rows: int, warm: bool) -> ClusteringConfig:
-        return replace(super()._config(rows, warm), freeze_encoder=False)
+        # Variances that start as large as means would drown the codes of a short training.
+        return replace(super()._config(rows, warm), freeze_encoder=False, copy_mean_head=False)
 
 
 class LatentGMM(_Clustering):

@@ -30,6 +30,7 @@ _OTHERS = "others"
 
 # How much of everything a page shows.
 _SAMPLES = 10
+_ROW_SAMPLES = 100  # of tables, whose quantiles are drawn
 _PARTITION = 128
 _POINTS = 4000
 
@@ -248,8 +249,9 @@ def _arrays(fitted: FittedClustering, data: Dataset, seed: int) -> bytes:
     device, clusters = fitted.device, fitted.clusters
     generator = torch.Generator(device).manual_seed(seed)
     undo = _unstandardise(data)
-    each = torch.arange(clusters, device=device).repeat_interleave(_SAMPLES)
-    samples = undo(fitted.sample(each, generator)).reshape(clusters, _SAMPLES, *data.input_shape)
+    count = _ROW_SAMPLES if len(data.input_shape) == 1 else _SAMPLES
+    each = torch.arange(clusters, device=device).repeat_interleave(count)
+    samples = undo(fitted.sample(each, generator)).reshape(clusters, count, *data.input_shape)
     members = fitted.draw_partition(_PARTITION, generator)
     order = members.argsort()
     points = undo(fitted.sample(members, generator)).reshape(-1, *data.input_shape)
@@ -320,8 +322,11 @@ def _gather_metrics(run: RunFolder) -> None:
 
 
 def _describe(data: Dataset) -> dict[str, Any]:
-    shape = " x ".join(map(str, data.input_shape))
-    facts: dict[str, Any] = {"name": data.name, "examples": len(data.train), "shape": shape}
+    facts: dict[str, Any] = {"name": data.name, "examples": len(data.train)}
+    if len(data.input_shape) == 1:
+        facts["columns"] = data.input_shape[0]
+    else:
+        facts["shape"] = " x ".join(map(str, data.input_shape))
     if data.test is not data.train:
         facts["test examples"] = len(data.test)
     return facts

@@ -204,7 +204,7 @@ class _Stages:
             objective = ContrastiveObjective(config, choose_view(config.views, shape), shape)
         self._run("pretraining", models, objective, config.training, {"rows": self.rows})
         for model in models:
-            if self.config.method == "vade":
+            if self.config.method == "vade" and self.config.copy_mean_head:
                 model.autoencoder.log_variance.load_state_dict(model.autoencoder.mean.state_dict())
             elif config.kind == "contrastive":
                 model.autoencoder.reset_variance()

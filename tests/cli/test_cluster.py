@@ -1,0 +1,381 @@
+"""``drpm cluster``: from a data set or a file to labels, a model, figures and a page."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from drpm.cli import app
+from drpm.training.runs import RunFolder
+
+# Sums depend on how many threads share them, so "bit for bit" holds for equal numbers.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+SMALL = [
+    "--device=cpu",
+    "--set=network.encoder=32,16",
+    "--set=network.decoder=16,32",
+    "--set=network.latent=4",
+    "--set=partitions=4",
+    "--set=pretraining.training.epochs=2",
+    "--set=training.epochs=2",
+]
+# Saved at every step, which makes pretraining slow enough to be killed in its middle.
+STEPS = 50
+DIGITS = [
+    *("digits", *SMALL),
+    "--set=pretraining.training.epochs=10",
+    "--set=pretraining.training.checkpoint_steps=1",
+]
+
+FIGURES = {"samples", "partition", "latent", "confusion", "sizes", "curves"}
+
+
+def cluster(*arguments: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["cluster", *map(str, arguments)])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        timeout=120,
+    )
+
+
+def labels(folder: Path) -> list[dict[str, str]]:
+    with open(folder / "labels.csv", encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def result(folder: Path) -> dict[str, Any]:
+    return RunFolder.open(folder).result()
+
+
+def weights(folder: Path) -> bytes:
+    (file,) = (folder / "model").glob("*.safetensors")
+    return file.read_bytes()
+
+
+def pictures(folder: Path) -> set[str]:
+    return {path.stem for path in (folder / "figures").iterdir()}
+
+
+def contents(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    """Every file with the time it was written."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def write_table(path: Path, kinds: list[str] | None = None) -> np.ndarray:
+    """500 rows of three columns in three heaps, far from mean 0 and deviation 1."""
+    generator = np.random.default_rng(0)
+    heaps = np.arange(500) % 3
+    centres = np.array([[1000.0, -5, 0.1], [1500, -7, 0.1], [1000, -5, 0.5]])
+    table = centres[heaps] + generator.normal(0, [20, 0.1, 0.02], (500, 3))
+    lines = ["height,depth,share" + (",label" if kinds else "")]
+    for row, heap in zip(table, heaps, strict=True):
+        lines.append(",".join(f"{x:.6g}" for x in row) + (f",{kinds[heap]}" if kinds else ""))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return table
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Digits, clustered from a shell without anything in the way."""
+    folder = tmp_path_factory.mktemp("cluster") / "whole"
+    done = shell("-m", "drpm", "cluster", *DIGITS, "--out", folder)
+    assert done.returncode == 0, done.stderr
+    assert f"Labels: {folder / 'labels.csv'}\n" in done.stdout
+    assert done.stdout.endswith(f"Page: {folder / 'index.html'}\n")
+    return folder
+
+
+def test_the_labels(whole: Path) -> None:
+    text = (whole / "labels.csv").read_text()
+    assert text.startswith("split,index,cluster,confidence\n")
+    rows = labels(whole)
+    assert Counter(row["split"] for row in rows) == {"train": 1442, "test": 355}
+    for split, count in (("train", 1442), ("test", 355)):
+        indices = [int(row["index"]) for row in rows if row["split"] == split]
+        assert indices == list(range(count))
+    assert {int(row["cluster"]) for row in rows} <= set(range(10))
+    # The likeliest of ten clusters is never less likely than a tenth.
+    assert all(0.0999 <= float(row["confidence"]) <= 1 for row in rows)
+
+
+def test_the_result(whole: Path) -> None:
+    found = result(whole)
+    assert set(found["metrics"]) == {"nmi", "ari", "accuracy", "lower_bound"}
+    assert found["data"] == {
+        "name": "digits",
+        "examples": 1442,
+        "shape": "1 x 8 x 8",
+        "test examples": 355,
+    }
+    assert found["command"] == ["drpm", "cluster", *DIGITS, "--out", str(whole)]
+    assert list(found["comparison"]) == ["DRPM-VC"]
+    # The time is that of the trainings and all around them.
+    assert found["wall_time"] > RunFolder.open(whole / "pretraining").result()["wall_time"]
+    times = [record["wall_time"] for record in RunFolder.open(whole).metrics()]
+    assert times == sorted(times)
+    assert times[-1] <= found["wall_time"]
+    stages = Counter(record["stage"] for record in RunFolder.open(whole).metrics())
+    assert stages == {"pretraining": STEPS, "training": 2}
+
+
+def test_the_scores_are_those_of_the_test_part(whole: Path) -> None:
+    from drpm.clustering.metrics import clustering_scores
+    from drpm.data import load
+
+    clusters = [int(row["cluster"]) for row in labels(whole) if row["split"] == "test"]
+    scores = clustering_scores(load("digits").test.targets["label"], clusters)._asdict()
+    metrics = result(whole)["metrics"]
+    assert {name: metrics[name] for name in scores} == pytest.approx(scores)
+
+
+def test_figures_and_page(whole: Path) -> None:
+    assert pictures(whole) == FIGURES
+    page = (whole / "index.html").read_text(encoding="utf-8")
+    assert page.count("data:image/png;base64,") == 6
+    # All of it is in the one file.
+    assert not re.findall(r"""(?:src|href)=["'](?!data:)""", page)
+    assert "digits: 10 clusters" in page
+    assert "drpm cluster digits" in page
+
+
+def test_a_second_call_does_nothing_new(whole: Path) -> None:
+    before = contents(whole)
+    again = cluster(*DIGITS, "--out", whole)
+    assert contents(whole) == before
+    assert again.stderr == ""
+    assert again.stdout.endswith(f"Page: {whole / 'index.html'}\n")
+
+
+def test_a_page_that_is_missing_is_written_again(whole: Path) -> None:
+    page = whole / "index.html"
+    before, model = page.read_bytes(), weights(whole)
+    page.unlink()
+    cluster(*DIGITS, "--out", whole)
+    assert page.read_bytes() == before
+    assert weights(whole) == model
+
+
+def test_other_settings_are_refused(whole: Path) -> None:
+    before = contents(whole)
+    refused = cluster(*DIGITS, "--clusters=4", "--out", whole, code=1)
+    assert "has other settings" in refused.stderr
+    assert contents(whole) == before
+
+
+# What a saved model says, told by a process that can unpickle nothing.
+PREDICT = """
+import pickle, sys, torch
+from pathlib import Path
+from drpm.clustering.fitted import load_clustering
+from drpm.data import load
+data = load("digits")
+def refuse(*arguments, **options):
+    raise AssertionError("something was unpickled")
+pickle.load = pickle.loads = pickle.Unpickler = torch.load = refuse
+model = load_clustering(Path(sys.argv[1]) / "model")
+for split in (data.train, data.test):
+    print(*model.predict(split.inputs.flatten(1)).tolist())
+"""
+
+
+def test_killed_resumed_and_loaded_in_a_fresh_process(whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    command = ["-m", "drpm", "cluster", *DIGITS, "--out", str(folder)]
+    process = subprocess.Popen(
+        [sys.executable, *command], stderr=subprocess.DEVNULL, env=ENVIRONMENT
+    )
+    deadline = time.monotonic() + 100
+    wanted = "pretraining/checkpoint/step-0000[12]*"
+    while not list(folder.glob(wanted)) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert RunFolder.open(folder / "pretraining").status == "cut off"
+    assert not (folder / "training").exists()
+
+    resumed = shell(*command)
+    assert resumed.returncode == 0, resumed.stderr
+    (step,) = re.findall(rf"going on after step (\d+) of {STEPS}", resumed.stderr)
+    assert 9 <= int(step) < STEPS
+    assert (folder / "labels.csv").read_bytes() == (whole / "labels.csv").read_bytes()
+    assert weights(folder) == weights(whole)
+    assert result(folder)["metrics"] == result(whole)["metrics"]
+    assert pictures(folder) == FIGURES
+    assert not list(folder.rglob("*.tmp"))
+
+    told = shell("-c", PREDICT, folder)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.split() == [row["cluster"] for row in labels(whole)]
+
+
+def test_a_table(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "table.csv")
+    folder = tmp_path / "run"
+    cluster(tmp_path / "table.csv", *SMALL, "--clusters=3", "--out", folder)
+    assert Counter(row["split"] for row in labels(folder)) == {"train": 500}
+    assert pictures(folder) == FIGURES - {"confusion"}
+    found = result(folder)
+    assert set(found["metrics"]) == {"lower_bound"}
+    assert found["comparison"] == {}
+    assert found["data"]["columns"] == 3
+    with np.load(folder / "arrays.npz") as arrays:
+        assert arrays["column_names"].tolist() == ["height", "depth", "share"]
+        assert arrays["sizes"].sum() == 500
+        # As the file has them, not as the network sees them.
+        samples = arrays["samples"].reshape(-1, 3)
+        assert (np.abs(samples.mean(0) - table.mean(0)) < 3 * table.std(0)).all()
+
+
+def test_a_table_with_labels(tmp_path: Path) -> None:
+    write_table(tmp_path / "table.csv", ["cat", "dog", "<i>cow"])
+    folder = tmp_path / "run"
+    shown = cluster(tmp_path / "table.csv", *SMALL, "--out", folder)
+    assert shown.stdout.startswith("DRPM-VC\t")
+    assert pictures(folder) == FIGURES
+    with np.load(folder / "arrays.npz") as arrays:
+        # As many clusters as classes, where nobody says how many.
+        assert arrays["confusion"].shape == (3, 3)
+        assert arrays["label_names"].tolist() == ["<i>cow", "cat", "dog"]
+
+
+def test_labels_that_are_numbers_are_no_classes(tmp_path: Path) -> None:
+    write_table(tmp_path / "table.csv", ["0.5", "1.5", "2.25"])
+    folder = tmp_path / "run"
+    cluster(tmp_path / "table.csv", *SMALL, "--clusters=2", "--out", folder)
+    assert set(result(folder)["metrics"]) == {"lower_bound"}
+    assert pictures(folder) == FIGURES - {"confusion"}
+
+
+def test_a_folder_of_images(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    for kind, colour in (("red", (255, 0, 0)), ("blue", (0, 0, 255))):
+        (tmp_path / "images" / kind).mkdir(parents=True)
+        for number in range(20):
+            pixels = generator.integers(0, 100, (8, 6, 3)) + np.array(colour)
+            image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+            image.save(tmp_path / "images" / kind / f"{number}.png")
+    folder = tmp_path / "run"
+    cluster(tmp_path / "images", *SMALL, "--out", folder)
+    assert len(labels(folder)) == 40
+    assert pictures(folder) == FIGURES
+    assert result(folder)["data"]["shape"] == "3 x 8 x 6"
+    with np.load(folder / "arrays.npz") as arrays:
+        assert arrays["samples"].shape == (2, 10, 3, 8, 6)
+
+
+def test_an_array_of_images_without_labels(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (30, 5, 7)).astype(np.uint8)
+    np.save(tmp_path / "images.npy", images)
+    folder = tmp_path / "run"
+    cluster(tmp_path / "images.npy", *SMALL, "--method=gmm", "--clusters=2", "--out", folder)
+    assert len(labels(folder)) == 30
+    # A mixture has no training, and the data no labels.
+    assert pictures(folder) == FIGURES - {"confusion", "curves"}
+    with np.load(folder / "arrays.npz") as arrays:
+        assert arrays["samples"].shape == (2, 10, 5, 7)
+
+
+def test_several_seeds_as_json(tmp_path: Path) -> None:
+    shown = cluster("digits", *SMALL, "--seeds=0,1", "--json", "--out", tmp_path)
+    told = json.loads(shown.stdout)
+    assert [each["seed"] for each in told] == [0, 1]
+    assert [Path(each["folder"]).name for each in told] == ["seed-0", "seed-1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["seed-0", "seed-1"]
+    for each in told:
+        folder = Path(each["folder"])
+        assert Path(each["page"]) == folder / "index.html"
+        assert each["metrics"] == result(folder)["metrics"]
+    assert labels(tmp_path / "seed-0") != labels(tmp_path / "seed-1")
+    # One seed is one object, in the folder itself.
+    seed = tmp_path / "seed-1"
+    alone = json.loads(cluster("digits", *SMALL, "--seeds=1", "--json", "--out", seed).stdout)
+    assert alone == told[1]
+
+
+def test_what_is_set_is_what_counts(tmp_path: Path) -> None:
+    settings = ["--method=gmm", "--set=clusters=4", "--set=training.seed=3"]
+    told = json.loads(cluster("digits", *SMALL, *settings, "--json", "--out", tmp_path).stdout)
+    assert told["seed"] == 3
+    with np.load(tmp_path / "arrays.npz") as arrays:
+        assert len(arrays["sizes"]) == 4
+
+
+@pytest.mark.parametrize("method", ["drpm-vc", "gmm"])
+def test_comparing(tmp_path: Path, method: str) -> None:
+    command = ["digits", *SMALL, "--set=mixture.restarts=1", f"--method={method}", "--compare"]
+    shown = cluster(*command, "--out", tmp_path)
+    everyone = {"DRPM-VC", "VaDE", "Latent GMM", "GMM", "Contrastive head", "k-means"}
+    found = result(tmp_path)
+    assert set(found["comparison"]) == everyone
+    assert {line.split("\t")[0] for line in shown.stdout.splitlines()[:6]} == everyone
+    mine = {"drpm-vc": "DRPM-VC", "gmm": "GMM"}[method]
+    assert next(iter(found["comparison"])) == mine
+    assert found["comparison"][mine] == {
+        name: value for name, value in found["metrics"].items() if name != "lower_bound"
+    }
+    assert found["comparison"]["k-means"]["accuracy"] > 0.6
+    # All of them begin with the same pretraining.
+    starts = {path.read_bytes() for path in tmp_path.rglob("pretraining/result.json")}
+    assert len(starts) == 1
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert all(name in page for name in everyone)
+
+
+def test_overwriting(tmp_path: Path) -> None:
+    command = ["digits", *SMALL, "--out", tmp_path]
+    cluster(*command)
+    first = labels(tmp_path)
+    (tmp_path / "pretraining" / "left").touch()
+    (tmp_path / "others").mkdir()
+    cluster(*command, "--seeds=1", "--overwrite")
+    assert result(tmp_path)["seed"] == 1
+    assert labels(tmp_path) != first
+    assert not (tmp_path / "others").exists()
+    assert not (tmp_path / "pretraining" / "left").exists()
+    cluster(*command, "--overwrite")
+    assert labels(tmp_path) == first
+
+
+def test_names_are_no_markup(tmp_path: Path) -> None:
+    name = "<script>alert('x')&.csv"
+    write_table(tmp_path / name)
+    folder = tmp_path / "run"
+    cluster(tmp_path / name, *SMALL, "--method=gmm", "--clusters=2", "--out", folder)
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(&#39;x&#39;)&amp;.csv" in page
+
+
+def test_a_ruined_model_is_refused(tmp_path: Path) -> None:
+    write_table(tmp_path / "table.csv")
+    # The one step that there is ruins it, and no later loss tells.
+    ruin = ["--set=training.epochs=1", "--set=training.batch_size=500"]
+    ruin += ["--set=training.learning_rate=1e30", "--clusters=3"]
+    command = [tmp_path / "table.csv", *SMALL, *ruin, "--out", tmp_path / "run"]
+    for _ in range(2):
+        refused = cluster(*command, code=1)
+        (line,) = [line for line in refused.stderr.splitlines() if line.startswith("error")]
+        assert "numbers that are not finite" in line
+        assert not (tmp_path / "run" / "result.json").exists()
