@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -253,11 +254,14 @@ np.savez(sys.argv[1] + "/out.npz", chances=model.predict_proba(X), codes=model.t
 """
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
     out = np.load(tmp_path / "out.npz")
-    np.testing.assert_array_equal(out["chances"], model.predict_proba(X))
-    np.testing.assert_array_equal(out["codes"], model.transform(X))
-    np.testing.assert_array_equal(out["new"], model.sample(5)[0])
+    # To the last bit but one: how many threads share a product is not the model's to say.
+    close = partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12)
+    close(out["chances"], model.predict_proba(X))
+    close(out["codes"], model.transform(X))
+    close(out["new"], model.sample(5)[0])
+    close(out["score"], model.score(X))
     np.testing.assert_array_equal(out["labels"], model.labels_)
-    assert out["score"] == model.score(X)
+    np.testing.assert_array_equal(out["chances"].argmax(1), model.predict(X))
     assert kind.load(tmp_path / "model").get_params() == model.get_params()
 
 

@@ -280,7 +280,10 @@ for folder in sys.argv[2:]:
     )
     for method, folder in zip(METHODS, folders, strict=True):
         found = np.load(f"{folder}.npy")
-        assert np.array_equal(found, make(method).chances(rows).numpy()), method
+        expected = make(method).chances(rows).numpy()
+        # How many threads share a product is not the model's to say.
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6, err_msg=method)
+        assert np.array_equal(found.argmax(1), expected.argmax(1)), method
 
 
 def test_another_kind_of_model_is_refused(tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="List, fetch, check and show data sets.")
 
-Name = Annotated[str, typer.Argument(help="A data set; drpm data list names them.")]
-NameOrPath = Annotated[str, typer.Argument(help="A data set, or your own file or folder.")]
+Name = Annotated[str, typer.Argument(help="A data set; drpm data list names them.", metavar="NAME")]
+NameOrPath = Annotated[
+    str, typer.Argument(help="A data set, or your own file or folder.", metavar="DATA")
+]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", "-o", help="An option of the set, as name=value; may be repeated."),
