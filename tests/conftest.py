@@ -1,6 +1,7 @@
 """What every test shares: threads, seeds, and the skipping of tests that need a GPU."""
 
 import os
+import signal
 from collections.abc import Sequence
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import settings
 # The workers share the cores: with torch's own threads on top they only wait for each other.
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
+    # A shell that starts this in the background has it ignore Ctrl-C, which some tests send.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No test opens a window.
 os.environ.setdefault("MPLBACKEND", "Agg")
