@@ -35,6 +35,16 @@ STATEMENTS = [
     "Sec. B.4, window",
     "Sec. B.4, straight-through",
     "Sec. C.1",
+    "Sec. 5.1, generative process",
+    "Sec. C.2, ELBO",
+    "Sec. C.2, bound",
+    "Sec. C.2, final loss",
+    "Sec. C.2, parameters",
+    "Sec. C.2, architecture",
+    "Sec. C.2, annealing",
+    "Sec. C.2, pretraining",
+    "Sec. C.2, start of the priors",
+    "Sec. C.2, VaDE",
 ]
 
 
