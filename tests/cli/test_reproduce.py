@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ from drpm.cli import app
 from drpm.cli.sweep_progress import Board, follow
 from drpm.studies import sweeps as studies
 from drpm.training import sweeps
-from drpm.training.backends import Call, Outcome
 from drpm.training.runs import RunFolder
 from drpm.training.sweeps import RunState, Sweep, SweepRun
+from tests.inline import Inline
 
 
 def train(folder: Path, fail: bool = False, device: str = "auto") -> None:
@@ -30,29 +29,6 @@ def train(folder: Path, fail: bool = False, device: str = "auto") -> None:
     if fail:
         raise ValueError("It was told to fail.")
     run.finish({"device": device})
-
-
-class Inline:
-    """Makes each call at once, in this process."""
-
-    def __init__(self) -> None:
-        self.ended: deque[tuple[str, Outcome]] = deque()
-
-    def has_room(self) -> bool:
-        return not self.ended
-
-    def start(self, key: str, call: Call, *arguments: Any) -> None:
-        self.ended.append((key, call(*arguments)))
-
-    def collect(self, timeout: float) -> list[tuple[str, Outcome]]:
-        ended, self.ended = list(self.ended), deque()
-        return ended
-
-    def interrupt(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
@@ -20,10 +19,11 @@ from typing import Any
 import pytest
 
 from drpm.training import sweeps
-from drpm.training.backends import Call, LocalProcesses, Outcome, sentence
+from drpm.training.backends import LocalProcesses, Outcome, sentence
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.runs import RunFolder
 from drpm.training.sweeps import RunState, Sweep, SweepRun, find, register, run_sweep
+from tests.inline import Inline
 
 # The jobs. They are found by name in the workers, local ones and Ray's, so they lie in a module
 # of their own that the tests write; each execution leaves a line in a diary beside the runs.
@@ -112,29 +112,6 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     yield folder
     sys.modules.pop("sweep_jobs", None)
-
-
-class Inline:
-    """Makes each call at once, in this process: for what does not depend on processes."""
-
-    def __init__(self) -> None:
-        self.ended: deque[tuple[str, Outcome]] = deque()
-
-    def has_room(self) -> bool:
-        return not self.ended
-
-    def start(self, key: str, call: Call, *arguments: Any) -> None:
-        self.ended.append((key, call(*arguments)))
-
-    def collect(self, timeout: float) -> list[tuple[str, Outcome]]:
-        ended, self.ended = list(self.ended), deque()
-        return ended
-
-    def interrupt(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture

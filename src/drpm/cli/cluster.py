@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from drpm.cli.data import NameOrPath, Options
 from drpm.cli.errors import one_sentence
 from drpm.cli.options import Json, number, parse_options
 from drpm.cli.tables import print_table
+
+if TYPE_CHECKING:
+    from drpm.training.loop import Progress
 
 DEFAULT_PRESET = "fast-cluster"
 
@@ -117,7 +120,6 @@ def _run(
     from drpm.training import config as configs
     from drpm.training import presets
     from drpm.training.devices import connect
-    from drpm.training.progress import make_progress
     from drpm.training.runs import PAGE
 
     config: ClusteringConfig = configs.override(presets.load(ClusteringConfig, preset), settings)
@@ -135,13 +137,21 @@ def _run(
         run = open_job(folder, job, overwrite=overwrite)
         if run.status != "finished":
             words = ["drpm", *sys.argv[1:]]
-            do_job(job, dataset, run, command=words, progress=lambda stage: make_progress())
+            do_job(job, dataset, run, command=words, progress=_show_stage)
         # The page is the last that is written: where there is one, all of it is there.
         page = (run.path / PAGE).resolve()
         if not page.exists():
             page = write_page(run.path, title=f"{dataset.name}: {config.clusters} clusters")
         results.append({**run.result(), "folder": str(run.path), "page": str(page)})
     return results
+
+
+def _show_stage(stage: str) -> "Progress":
+    """Say what begins, on the error stream, and how far it is."""
+    from drpm.training.progress import make_progress
+
+    typer.echo(f"{stage[0].upper()}{stage[1:]}", err=True)
+    return make_progress()
 
 
 def _show(results: list[dict[str, Any]]) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,6 +22,7 @@ from drpm.clustering.views import choose_view
 from drpm.data.types import Dataset, Split
 from drpm.training import config as configs
 from drpm.training.errors import ConfigError, RunError
+from drpm.training.loop import Progress
 from drpm.training.runs import ARRAYS, METRICS, RunFolder
 
 LABELS = "labels.csv"
@@ -209,7 +211,7 @@ def _others(
             other,
             [folder],
             seeds=[config.training.seed],
-            progress=progress,
+            progress=partial(_of_method, progress, NAMES[method]),
         )
         found[NAMES[method]] = judge(fitted.predict)
     means = KMeans(config.clusters, n_init=10, random_state=config.training.seed % 2**32)
@@ -227,6 +229,10 @@ def _copy_whole(source: Path, target: Path) -> None:
         shutil.rmtree(half)
     shutil.copytree(source, half)
     half.rename(target)
+
+
+def _of_method(progress: ProgressFactory, method: str, stage: str) -> Progress | None:
+    return progress(f"{method}, {stage}")
 
 
 def _labels(fitted: FittedClustering, data: Dataset) -> str:

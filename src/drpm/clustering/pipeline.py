@@ -274,7 +274,7 @@ class _Stages:
             train(
                 program,
                 runs,
-                before_epoch=self._refitter(program, models) if refits else None,
+                before_epoch=self._refitter(program) if refits else None,
                 evaluate=evaluate,
                 progress=self.progress(stage),
             )
@@ -298,16 +298,13 @@ class _Stages:
             raise RunError(f"The stage in {path} has other settings; choose another folder.")
         return run
 
-    def _refitter(self, program: BaseProgram, models: Sequence[nn.Module]) -> Callable[[int], None]:
+    def _refitter(self, program: BaseProgram) -> Callable[[int], None]:
         """Fits the mixture to the codes of now, every few epochs while the temperature falls."""
         config = self.config
         assert config.refit_every is not None
         every = config.refit_every
-        scratch = MixtureVAE(
-            self.rows.shape[-1],
-            config,
-            models[0].autoencoder.likelihood,  # type: ignore[union-attr,arg-type]
-        ).to(self.rows.device)
+        # The likelihood is the decoder's, which finds no codes.
+        scratch = MixtureVAE(self.rows.shape[-1], config, "gaussian").to(self.rows.device)
 
         def refit(epoch: int) -> None:
             falls = epoch * program.steps_per_epoch < config.annealing_steps

@@ -7,7 +7,6 @@ float32 they are the kernels of :mod:`drpm.training.convolution_kernels`, which 
 they go; otherwise the windows of the images are first copied into columns.
 """
 
-import importlib.util
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
@@ -16,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drpm.relaxation.launching import has_triton, launch, power_of_two
 from drpm.relaxation.mapping import apply, to_leading
 
 Pair: TypeAlias = tuple[int, int]
@@ -25,7 +25,7 @@ Pair: TypeAlias = tuple[int, int]
 _SLOW_GROUPS: Final = {"cuda"}
 
 # Where there are kernels for it, which count the numbers of a run in 32 bits.
-_DIRECT: Final = {"cuda"} if importlib.util.find_spec("triton") is not None else set[str]()
+_DIRECT: Final = {"cuda"}
 _LARGEST: Final = 2**30
 _WIDEST: Final = 64  # a program works on whole windows, and keeps them in registers
 
@@ -150,6 +150,7 @@ def _is_direct(input: Tensor, weight: Tensor, bias: Tensor | None, windows: "_Wi
         # While a compiler traces, there are no numbers to start a kernel with.
         and not torch.compiler.is_compiling()
         and all(_is_plain(t) for t in given)
+        and (input.device.type != "cuda" or has_triton())
     )
 
 
@@ -323,9 +324,9 @@ def _correlation_tile(outputs: int, channels: int, window: int) -> dict[str, int
     group = min(channels, max(1, 32 // window))
     # The best of nine settings on an H200. One stage: loading ahead took twice as long.
     return {
-        "OUTPUT_BLOCK": min(64, max(16, _power_of_two(outputs))),
+        "OUTPUT_BLOCK": min(64, max(16, power_of_two(outputs))),
         "GROUP": group,  # whole channels
-        "TAP_BLOCK": max(16, _power_of_two(group * window)),
+        "TAP_BLOCK": max(16, power_of_two(group * window)),
         "POSITION_BLOCK": 64,
         "num_warps": 2,
         "num_stages": 1,
@@ -338,8 +339,8 @@ def _gradient_tile(outputs: int, taps: int, precision: str) -> dict[str, int]:
     The best of thirteen settings on an H200; one stage instead of two is a third of the time.
     """
     return {
-        "OUTPUT_BLOCK": min(64, max(16, _power_of_two(outputs))),
-        "TAP_BLOCK": min(64, max(16, _power_of_two(taps))),
+        "OUTPUT_BLOCK": min(64, max(16, power_of_two(outputs))),
+        "TAP_BLOCK": min(64, max(16, power_of_two(taps))),
         "POSITION_BLOCK": 32 if precision == "ieee" else 64,
         "num_warps": 4,
         "num_stages": 1,
@@ -358,10 +359,6 @@ def _precision() -> str:
     except RuntimeError:  # set through torch's newer interface, as in drpm.training.matmul
         rounded = matmul.fp32_precision == "tf32"
     return "tf32" if rounded else _PRECISE
-
-
-def _power_of_two(count: int) -> int:
-    return 1 << max(0, count - 1).bit_length()
 
 
 def _by_run(tensor: Tensor, dims: int) -> tuple[Tensor, int]:
@@ -398,24 +395,26 @@ def _correlate_directly(
     height, width = weight.shape[-2:]
     tile = _correlation_tile(outputs, channels, height * width)
     blocks = -(-positions // tile["POSITION_BLOCK"])
-    with torch.cuda.device_of(out):
-        kernels.correlate_kernel[(runs * blocks, -(-outputs // tile["OUTPUT_BLOCK"]))](
-            images,
-            weight,
-            shift,
-            out,
-            images_step,
-            weight_step,
-            shift_step,
-            positions,
-            blocks,
-            OUTPUTS=outputs,
-            **_shapes(channels, image, size, (height, width), padding),
-            TURNED=turned,
-            BIASED=bias is not None,
-            PRECISION=precision,
-            **tile,
-        )
+    launch(
+        kernels.correlate_kernel,
+        (runs * blocks, -(-outputs // tile["OUTPUT_BLOCK"])),
+        out,
+        images,
+        weight,
+        shift,
+        out,
+        images_step,
+        weight_step,
+        shift_step,
+        positions,
+        blocks,
+        OUTPUTS=outputs,
+        **_shapes(channels, image, size, (height, width), padding),
+        TURNED=turned,
+        BIASED=bias is not None,
+        PRECISION=precision,
+        **tile,
+    )
     return out
 
 
@@ -440,22 +439,24 @@ def _weight_gradient_directly(
     each = -(-blocks // splits)
     splits = -(-blocks // each)
     partial = images.new_empty(splits, runs * outputs * (taps + 1))
-    with torch.cuda.device_of(partial):
-        kernels.weight_gradient_kernel[(runs * splits, *tiles)](
-            images,
-            grad,
-            partial,
-            images_step,
-            grad_step,
-            positions,
-            runs,
-            splits,
-            each * tile["POSITION_BLOCK"],
-            OUTPUTS=outputs,
-            **_shapes(channels, image, size, windows.size, windows.padding),
-            PRECISION=precision,
-            **tile,
-        )
+    launch(
+        kernels.weight_gradient_kernel,
+        (runs * splits, *tiles),
+        partial,
+        images,
+        grad,
+        partial,
+        images_step,
+        grad_step,
+        positions,
+        runs,
+        splits,
+        each * tile["POSITION_BLOCK"],
+        OUTPUTS=outputs,
+        **_shapes(channels, image, size, windows.size, windows.padding),
+        PRECISION=precision,
+        **tile,
+    )
     total = partial.sum(0)
     weights = runs * outputs * taps
     return (

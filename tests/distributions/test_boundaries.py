@@ -1,0 +1,50 @@
+"""From the laws of soft sizes to boundaries, against direct convolution."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from drpm.distributions.boundaries import boundary_survival
+
+
+def laws(count: int, n: int, *batch: int) -> Tensor:
+    generator = torch.Generator().manual_seed(count)
+    scores = torch.randn(*batch, count, n + 1, dtype=torch.float64, generator=generator)
+    # Sizes so small that their sums mostly stay below n, where mass is cut off.
+    return (scores - torch.arange(n + 1)).softmax(-1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 16, 17, 35])  # 16 sums share a pass
+def test_survival_is_the_upper_tail_of_the_sums(count: int) -> None:
+    n = 40
+    given = laws(count, n, 2)
+    found = boundary_survival(given, n + 1)
+    for run in range(2):
+        total = np.array([1.0])
+        for k in range(count):
+            total = np.convolve(total, given[run, k].numpy())[: n + 1]
+            expected = 1 - total.cumsum()[:n]
+            np.testing.assert_allclose(found[run, k].numpy(), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 3, 18])
+def test_gradients(count: int) -> None:
+    given = laws(count, 4).requires_grad_()
+    assert gradcheck(lambda x: boundary_survival(x, 5), given)
+
+
+def test_second_derivatives() -> None:
+    given = laws(3, 4).requires_grad_()
+    assert gradgradcheck(lambda x: boundary_survival(x, 5), given)
+
+
+def test_it_maps() -> None:
+    given = laws(3, 6, 4)
+    mapped = torch.func.vmap(lambda x: boundary_survival(x, 7))(given)
+    torch.testing.assert_close(mapped, boundary_survival(given, 7))
+
+
+def test_an_empty_batch() -> None:
+    assert boundary_survival(torch.zeros(0, 2, 5), 5).shape == (0, 2, 4)
