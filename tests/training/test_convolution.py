@@ -14,7 +14,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.func import functional_call, grad, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from drpm.training import convolution
+from drpm.training import convolution, convolution_direct
 from drpm.training.convolution import Conv2d, conv2d
 from drpm.training.devices import Devices
 from drpm.training.graphs import CapturedStep
@@ -365,19 +365,20 @@ def test_autocast_is_that_of_a_convolution() -> None:
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("by_kernels", [False, True])
 def test_compiled_it_is_one_graph(
-    mapped: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    mapped: bool, by_kernels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(convolution, "_DIRECT", {"cpu"})  # which a compiler has to go without
-    example = Example("LeNet, second", dtype)
+    monkeypatch.setattr(convolution, "_DIRECT", {"cpu"} if by_kernels else set())
+    monkeypatch.setattr(convolution, "_DIRECT_PRECISIONS", {"ieee", "tf32"})
+    example = Example("LeNet, second", torch.float32)
     step: Callable[..., Any] = grad(example.loss, argnums=(0, 1, 2))
     inputs = (*example.inputs, example.factors)
     step, inputs = (vmap(step), inputs) if mapped else (step, tuple(x[0] for x in inputs))
-    convolutions = []
+    called: list[str] = []
 
     def keep(graph: torch.fx.GraphModule, _: Any) -> Any:
-        convolutions.extend(n for n in graph.graph.nodes if "convolution" in str(n.target))
+        called.extend(str(node.target) for node in graph.graph.nodes)
         return make_boxed_func(graph.forward)
 
     backend = aot_autograd(fw_compiler=keep)
@@ -387,7 +388,9 @@ def test_compiled_it_is_one_graph(
         found = torch.compile(step, backend=backend, fullgraph=True)(*inputs)
     monkeypatch.setattr(convolution, "_DIRECT", set())
     torch.testing.assert_close(found, step(*inputs), rtol=1e-4, atol=1e-3)
-    assert len(convolutions) == (0 if mapped else 2)
+    assert sum("convolution" in name for name in called) == (0 if mapped else 2)
+    # One forward, one for the images, one for weights and biases.
+    assert sum("drpm" in name for name in called) == (3 if mapped and by_kernels else 0)
 
 
 def stand_in_correlation(
@@ -411,11 +414,17 @@ def stand_in_correlation(
     return torch.stack(found).unflatten(0, images.shape[:-4])
 
 
-def stand_in_gradient(images: Tensor, gradient: Tensor, windows: Any) -> tuple[Tensor, Tensor]:
-    shape = (gradient.shape[-3], images.shape[-3], *windows.size)
+def stand_in_gradient(images: Tensor, gradient: Tensor, window: Any, padding: Any) -> Tensor:
+    shape = (gradient.shape[-3], images.shape[-3], *window)
     pairs = zip(images.flatten(0, -5), gradient.flatten(0, -5), strict=True)
-    weights = [nn.grad.conv2d_weight(x, shape, g, padding=windows.padding) for x, g in pairs]
-    return torch.stack(weights).unflatten(0, images.shape[:-4]), gradient.sum((-4, -2, -1))
+    weights = [nn.grad.conv2d_weight(x, shape, g, padding=tuple(padding)) for x, g in pairs]
+    biases = gradient.sum((-4, -2, -1))
+    return torch.cat([torch.stack(weights).flatten(), biases.flatten()])
+
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    convolution_direct.correlate.register_kernel("cpu", stand_in_correlation)
+    convolution_direct.weight_gradient.register_kernel("cpu", stand_in_gradient)
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
@@ -428,10 +437,8 @@ def direct(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     device: str = request.param
     if device == "cpu":
         monkeypatch.setattr(convolution, "_DIRECT", {"cpu"})
-        if os.environ.get("TRITON_INTERPRET") != "1":
-            monkeypatch.setattr(convolution, "_correlate_directly", stand_in_correlation)
-            monkeypatch.setattr(convolution, "_weight_gradient_directly", stand_in_gradient)
-    monkeypatch.delattr(convolution, "_Convolution")
+    monkeypatch.setattr(convolution, "_DIRECT_PRECISIONS", {"ieee", "tf32"})
+    monkeypatch.delattr(convolution, "ByColumns")
     return device
 
 
@@ -519,7 +526,7 @@ def test_kernels_map_over_any_dimension_and_inside_each_other(direct: str) -> No
 def test_kernels_are_for_float32_at_stride_1(direct: str) -> None:
     for example in (Example("strided", torch.float32, direct), Example("plain", device=direct)):
         # As if it were missing, because the fixture took it away.
-        with pytest.raises(NameError, match="_Convolution"):
+        with pytest.raises(NameError, match="ByColumns"):
             vmap(example.ours)(*example.inputs)
 
 

@@ -116,11 +116,10 @@ def _autoencoder(start: FittedClustering) -> Autoencoder:
 def _cluster_rows(
     rows: Tensor, shape: torch.Size, config: ClusteringConfig, seeds: Sequence[int]
 ) -> list[FittedClustering]:
-    found = []
-    for seed in seeds:
-        fitted = _fit(rows, config.clusters, config.mixture, seed)
-        found.append(FittedClustering(config, shape, fitted))
-    return found
+    return [
+        FittedClustering(config, shape, _fit(rows, config.clusters, config.mixture, seed))
+        for seed in seeds
+    ]
 
 
 def _fit(points: Tensor, clusters: int, config: MixtureConfig, seed: int) -> Mixture:
@@ -311,12 +310,18 @@ class _Stages:
             if epoch == 0 or epoch % every or not falls:
                 return
             tensors = program.tensors()
-            for run, seed in enumerate(self.seeds):
+            codes = []
+            for run in range(len(self.seeds)):
                 scratch.load_state_dict(program.model_state(run))
                 with torch.no_grad():
-                    codes = scratch.autoencoder.mean(_features(scratch, self.rows))
-                fitted = _fit(codes, config.clusters, config.mixture, seed + epoch)
-                scratch.prior.place(fitted, detached=config.refit_detaches_prior)
+                    codes.append(scratch.autoencoder.mean(_features(scratch, self.rows)))
+            # All runs' mixtures at once.
+            seed = self.seeds[0] + epoch
+            fitted = _fit(torch.stack(codes), config.clusters, config.mixture, seed)
+            for run in range(len(self.seeds)):
+                scratch.load_state_dict(program.model_state(run))
+                found = Mixture(*(part[run] for part in fitted))
+                scratch.prior.place(found, detached=config.refit_detaches_prior)
                 for name, value in scratch.prior.state_dict().items():
                     held = tensors[f"prior.{name}"]
                     target = held if isinstance(program, Program) else held[run]

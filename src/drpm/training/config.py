@@ -63,8 +63,8 @@ class TrainingConfig:
             point instead of 23. Unlike torch's own default, ``highest`` includes convolutions.
         step: How a step is taken. ``eager``: as it is written. ``graph``: captured in a CUDA graph
             and replayed. ``compile``: its loss and gradient compiled by torch, with the device's
-            own noise, and then captured where that is possible. ``auto``: captured where that is
-            possible, else eager.
+            own noise, and then captured where that is possible. ``auto``: on one CUDA device
+            compiled where many steps are to come, else captured; elsewhere eager.
         checkpoint_every: Epochs from one checkpoint to the next.
         checkpoint_steps: Steps from one checkpoint to the next, besides; none for epochs alone.
         log_every: Steps from one line of metrics to the next.
