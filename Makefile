@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.installed
 PIP := $(RUN) pip --disable-pip-version-check install -c constraints.txt
 
-.PHONY: help demo test lint format types bench clean distclean
+.PHONY: help demo test lint format types bench results clean distclean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -30,6 +30,9 @@ types: $(READY) ## check the types in src
 
 bench: $(READY) ## measure time and memory on the device at hand
 	$(RUN) benchmarks
+
+results: $(READY) ## write docs/results.md from the folder results
+	$(RUN) drpm.clustering.tables results docs/results.md
 
 clean: ## remove caches, builds and the results of the demo
 	rm -rf build dist out src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -254,6 +254,14 @@ CASES = {
     # Sweeps.
     "unknown sweep": Case("drpm reproduce bonds", ("'bonds' is not a sweep", "mean 'bounds'")),
     "unknown sweep, none near": Case("drpm reproduce zzz", ("not a sweep; there are", "'bounds'")),
+    "unknown study": Case(
+        "drpm reproduce table-1 --only fashon-mnist",
+        ("only must be a run of the sweep 'table-1'", "did you mean 'fashion-mnist'"),
+    ),
+    "nothing to collect": Case(
+        "drpm reproduce table-1 --out nowhere --collect kept",
+        ("nowhere holds no finished run of 'table-1'",),
+    ),
     "no sweep": Case("drpm reproduce", ("Missing argument 'NAME'",), MISUSED),
     "unknown backend": Case(
         "drpm reproduce bounds --backend slurm",

@@ -110,6 +110,41 @@ def test_a_device_is_no_part_of_what_is_run() -> None:
     assert "2 skipped" in run("table-x").stdout
 
 
+def test_some_runs_alone() -> None:
+    assert "1 finished" in run("table-x", "--only", "a/seed-1").stdout
+    assert not Path("out/reproduce/table-x/a/seed-0").exists()
+    both = run("table-x", "--only", "a/seed-1", "--only", "a/seed-0")
+    assert "2 runs, 1 finished, 1 skipped" in both.stdout
+    assert "2 skipped" in run("table-x").stdout
+
+
+def test_only_what_there_is() -> None:
+    wrong = run("table-x", "--only", "a/seed-0", "--only", "a/sead-1")
+    assert wrong.exit_code == 1
+    assert wrong.stderr == (
+        "error: only must be a run of the sweep 'table-x', but got 'a/sead-1'; "
+        "did you mean 'a/seed-1'?\n"
+    )
+    nothing_near = run("table-x", "--only", "zzz")
+    assert "got 'zzz'; there are 'a/seed-0', 'a/seed-1'." in nothing_near.stderr
+    assert not Path("out").exists()
+
+
+def test_results_are_collected_without_a_run(registry: list[Any]) -> None:
+    none = run("table-x", "--collect", "results")
+    assert none.exit_code == 1
+    assert "out/reproduce/table-x holds no finished run of 'table-x' to collect" in none.stderr
+    run("table-x", "--out", "here")
+    del registry[:]
+    kept = run("table-x", "--out", "here", "--only", "a/seed-1", "--collect", "results")
+    assert kept.stdout == "Collected: 1 file in results\n"
+    assert Path("results/table-x/a/seed-1/result.json").exists()
+    as_json = run("table-x", "--out", "here", "--collect", "kept.tar.gz", "--json")
+    files = ["table-x/a/seed-0/result.json", "table-x/a/seed-1/result.json"]
+    assert json.loads(as_json.stdout) == {"target": "kept.tar.gz", "files": files}
+    assert registry == []
+
+
 # The studies, and real processes.
 
 

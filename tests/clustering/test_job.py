@@ -253,9 +253,9 @@ class TestJob:
         half = target.with_name(".target.tmp")
         half.mkdir(parents=True)
         (half / "other").touch()
-        jobs._copy_whole(source, target)
+        jobs.copy_whole(source, target)
         assert [path.name for path in target.iterdir()] == ["file"]
         assert not half.exists()
         (source / "file").write_text("changed")
-        jobs._copy_whole(source, target)
+        jobs.copy_whole(source, target)
         assert (target / "file").read_text() == "whole"

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Independent, Normal, kl_divergence
 
-from drpm import RandomPartition
+from drpm import PlackettLuce, RandomPartition
 from drpm.clustering.config import ClusteringConfig, NetworkConfig
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.models import (
     MixtureVAE,
     PartitionObjective,
+    best_order_log_prob,
     bound_terms,
     build_objective,
     choose_likelihood,
@@ -246,6 +247,16 @@ def test_bound_terms_against_all_orders(n: int, groups: int, seed: int) -> None:
         torch.testing.assert_close(size_term, expected, **CLOSE)
         best = oracles.plackett_luce(log_scores).log_mass.max()
         torch.testing.assert_close(order_term, best + math.log(math.factorial(n)), **CLOSE)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
+def test_the_best_order_and_its_gradient(scale: float) -> None:
+    log_scores = (scale * normal(50, seed=3)).round(decimals=1).requires_grad_()  # with ties
+    law = PlackettLuce(log_scores)
+    expected, found = law.log_prob(law.mode), best_order_log_prob(log_scores)
+    torch.testing.assert_close(found, expected, **CLOSE)
+    gradients = [torch.autograd.grad(x, log_scores)[0] for x in (found, expected)]
+    torch.testing.assert_close(*gradients, **CLOSE)
 
 
 @pytest.mark.parametrize(("n", "groups", "seed"), CASES)

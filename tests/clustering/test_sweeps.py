@@ -1,24 +1,53 @@
-"""The paper's tables as sweeps."""
+"""The paper's tables as sweeps: what each study does, and that its settings are the paper's."""
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from drpm.clustering import sweeps
 from drpm.clustering.config import ClusteringConfig
+from drpm.training import config as configs
 from drpm.training import presets
-from drpm.training.runs import RunFolder
+from drpm.training.sweeps import Sweep
 
-ALL = [sweeps.table_1, sweeps.table_frozen, sweeps.table_reconstruction, sweeps.exact_objective]
+ALL = [
+    sweeps.table_1,
+    sweeps.table_frozen,
+    sweeps.table_reconstruction,
+    sweeps.exact_objective,
+    sweeps.clusters,
+]
+
+
+def settings(sweep: Sweep) -> dict[str, dict[str, ClusteringConfig]]:
+    """From a study to a variant to its settings."""
+    return {
+        run.folder: {
+            name: configs.override(
+                presets.load(ClusteringConfig, preset), run.arguments["settings"]
+            )
+            for name, preset in run.arguments["presets"].items()
+        }
+        for run in sweep.runs
+    }
 
 
 @pytest.mark.parametrize("make", ALL)
-def test_every_run_has_a_preset(make) -> None:  # type: ignore[no-untyped-def]
-    sweep = make()
-    names = {run.arguments["preset"] for run in sweep.runs}
-    for name in names:
-        assert isinstance(presets.load(ClusteringConfig, name), ClusteringConfig)
-    assert len(sweep.runs) % (2 * len(sweeps.SEEDS)) == 0
+def test_every_study_loads_and_shares_one_pretraining(make: Callable[[], Sweep]) -> None:
+    for variants in settings(make()).values():
+        trained = [config for config in variants.values() if config.method != "gmm"]
+        assert (
+            len({(config.clusters, config.network, config.pretraining) for config in trained}) == 1
+        )
+
+
+@pytest.mark.parametrize("make", ALL[:4])
+def test_a_table_is_a_study_of_five_seeds_for_each_data_set(make: Callable[[], Sweep]) -> None:
+    runs = make().runs
+    assert [run.folder for run in runs] == ["mnist", "fashion-mnist"]
+    for run in runs:
+        assert run.arguments["data"] == run.folder
+        assert run.arguments["seeds"] == [0, 1, 2, 3, 4]
 
 
 def test_every_preset_loads() -> None:
@@ -28,18 +57,57 @@ def test_every_preset_loads() -> None:
         presets.load(ClusteringConfig, name)
 
 
-def test_a_run_of_a_table(tmp_path: Path) -> None:
-    settings = [
-        "clusters=3",
-        "partitions=2",
-        "network.encoder=[8]",
-        "network.decoder=[8]",
-        "pretraining.training.epochs=1",
-        "training.epochs=1",
-        "mixture.init=k-means++",
-    ]
-    sweeps.run_clustering(tmp_path / "run", "digits", "fast-cluster", 3, settings, device="cpu")
-    run = RunFolder.open(tmp_path / "run")
-    assert run.status == "finished"
-    assert run.result()["seed"] == 3
-    assert set(run.result()["metrics"]) == {"nmi", "ari", "accuracy", "lower_bound"}
+def test_the_methods_of_table_1() -> None:
+    for data, variants in settings(sweeps.table_1()).items():
+        assert [config.method for config in variants.values()] == list(variants)
+        assert variants["drpm-vc"].freeze_encoder
+        assert variants["drpm-vc"].objective == "bounds"
+        assert variants["drpm-vc"].beta == {"mnist": 1.0, "fashion-mnist": 0.1}[data]
+        # Refits only where clusters would collapse.
+        every = {"mnist": None, "fashion-mnist": 10}[data]
+        for name in ("drpm-vc", "vade"):
+            assert variants[name].refit_every == every
+        vade = variants["vade"]
+        assert not vade.freeze_encoder
+        training = vade.training
+        assert (training.optimizer, training.learning_rate) == ("adam", 2e-3)
+        assert (training.learning_rate_decay, training.decay_every) == (0.95, 10)
+
+
+def test_frozen_vade_is_trained_as_the_partition_model_is() -> None:
+    main = settings(sweeps.table_1())
+    for data, variants in settings(sweeps.table_frozen()).items():
+        frozen, partition = variants["vade-frozen"], main[data]["drpm-vc"]
+        assert frozen.method == "vade"
+        assert frozen.freeze_encoder
+        assert frozen.training == partition.training
+        assert frozen.pretraining == partition.pretraining
+
+
+def test_reconstruction_changes_nothing_but_pretraining() -> None:
+    main = settings(sweeps.table_1())
+    for data, variants in settings(sweeps.table_reconstruction()).items():
+        for name, config in variants.items():
+            assert config.pretraining.kind == "reconstruction"
+            assert config.pretraining.training.epochs == 50
+            changes = ["pretraining.kind=reconstruction", "pretraining.training.epochs=50"]
+            assert config == configs.override(main[data][name], changes)
+
+
+def test_exact_changes_nothing_but_the_objective() -> None:
+    main = settings(sweeps.table_1())
+    for data, variants in settings(sweeps.exact_objective()).items():
+        expected = configs.override(main[data]["drpm-vc"], ["objective=exact"])
+        assert variants == {"drpm-vc-exact": expected}
+
+
+def test_the_numbers_of_clusters() -> None:
+    main = settings(sweeps.table_1())["fashion-mnist"]
+    found = settings(sweeps.clusters())
+    assert list(found) == [f"k-{k}" for k in (6, 8, 10, 12, 14, 16, 18, 20)]
+    for study, variants in found.items():
+        assert list(variants) == ["drpm-vc", "vade", "latent-gmm"]
+        for name, config in variants.items():
+            count = study.removeprefix("k-")
+            assert config == configs.override(main[name], [f"clusters={count}"])
+    assert {len(run.arguments["seeds"]) for run in sweeps.clusters().runs} == {3}

@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from drpm.relaxation.sorting import SORTS, distance_sums, permutation_matrix
+from drpm.relaxation.sorting import (
+    SORTS,
+    distance_sums,
+    order_descending,
+    permutation_matrix,
+    sort_by_counting,
+    sort_descending,
+)
 from tests import oracles
 from tests.oracles import normal
 
@@ -97,3 +104,36 @@ def test_permutation_matrix() -> None:
     assert matrix.dtype == torch.float32
     assert matrix[0].tolist() == [[0, 0, 1], [1, 0, 0], [0, 1, 0]]
     assert torch.equal(matrix[1], torch.eye(3))
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e6])
+def test_counting_sorts_as_sorting_does(scale: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = scale * torch.randn(3, 40, generator=generator, dtype=torch.float64)
+    scores[:, 5:9] = scores[:, 20:24]  # ties keep the order of their elements
+    scores[0, :7] = -torch.inf
+    scores.requires_grad_()
+    factors = torch.randn(3, 40, generator=generator, dtype=torch.float64)
+    expected, found = sort_descending(scores), sort_by_counting(scores)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(order_descending(scores), found.order)
+    gradients = [
+        torch.autograd.grad((factors * x.scores).nan_to_num().sum(), scores)[0]
+        for x in (found, expected)
+    ]
+    assert torch.equal(*gradients)
+
+
+def test_counting_never_leads_out_of_a_table() -> None:
+    scores = torch.tensor([1.0, torch.nan, torch.inf, torch.nan])
+    found = sort_by_counting(scores)
+    assert bool(((found.order >= 0) & (found.order < 4)).all())
+
+
+@pytest.mark.cuda
+def test_compiled_sorts_count() -> None:
+    scores = torch.randn(7, 64, device="cuda", dtype=torch.float64)
+    compiled = torch.compile(sort_descending, fullgraph=True)
+    for one, other in zip(compiled(scores), sort_descending(scores), strict=True):
+        assert torch.equal(one, other)

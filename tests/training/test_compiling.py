@@ -69,6 +69,25 @@ def test_a_compiled_step_equals_an_eager_one(stacked: bool) -> None:
     assert graphs_called() == calls > 0
 
 
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_fused_optimiser_is_compiled_as_well(stacked: bool) -> None:
+    """On CUDA all are; the CPU can have one. It counts its steps in float32."""
+    near = {"rtol": 1e-4, "atol": 1e-4}
+    eager, compiled = (make(stacked, weight_decay=0.01) for _ in range(2))
+    (group,) = compiled.optimizer.param_groups
+    group.update(fused=True, lr=torch.tensor(group["lr"]))
+    assert compile_step(compiled, TRACED)
+    assert not group["fused"]
+    torch.testing.assert_close(take_steps(compiled, 12), take_steps(eager, 12), **near)
+    torch.testing.assert_close(compiled.tensors(), eager.tensors(), **near)
+    # Where there is no compiler, it stays what it was.
+    (group,) = eager.optimizer.param_groups
+    group.update(fused=True, foreach=None, lr=torch.tensor(group["lr"]))
+    assert not compile_step(eager, no_compiler)
+    assert group["fused"]
+    assert not group["capturable"]
+
+
 def graphs_called() -> int:
     """How many operations the compiler has seen."""
     import torch._dynamo.utils

@@ -1,7 +1,7 @@
 """The command ``drpm reproduce``: the runs behind a table or a figure, brought to their end."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +14,7 @@ from drpm.cli.options import Json, number
 from drpm.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from drpm.training.sweeps import SweepReport
+    from drpm.training.sweeps import Sweep, SweepReport
 
 # The modules that register sweeps. An application is known here by this line alone.
 SOURCES = ("drpm.studies.sweeps", "drpm.clustering.sweeps")
@@ -63,6 +63,17 @@ def reproduce(
             show_default="what the sweep says",
         ),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RUN", help="One run of the sweep; may be given several times."),
+    ] = None,
+    collect: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER_OR_TAR_GZ",
+            help="Do no run, but copy the settings and results of those that are finished.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Do the runs behind a table or a figure; what is finished is skipped.
@@ -79,8 +90,11 @@ def reproduce(
     from drpm.cli.sweep_progress import follow
 
     with one_sentence():
-        sweep = sweeps.find(name)
+        sweep = _choose(sweeps.find(name), only)
         folder = out or Path("out/reproduce") / name
+        if collect is not None:
+            _collect(sweep, folder, collect, as_json)
+            return
         with follow(sweep.name) as progress:
             report = sweeps.run_sweep(
                 sweep,
@@ -96,6 +110,38 @@ def reproduce(
     if not as_json:
         typer.echo(f"Runs: {folder}")
     raise typer.Exit(report.exit_status)
+
+
+def _choose(sweep: "Sweep", only: list[str] | None) -> "Sweep":
+    """The sweep with some of its runs alone."""
+    from drpm.training.config import nearest
+    from drpm.training.errors import ConfigError
+
+    if not only:
+        return sweep
+    known = [run.folder for run in sweep.runs]
+    for name in only:
+        if name not in known:
+            meant = nearest(name, known)[:1] or known
+            end = (
+                f"did you mean {meant[0]!r}?"
+                if len(meant) == 1
+                else f"there are {', '.join(map(repr, meant))}."
+            )
+            raise ConfigError(
+                f"only must be a run of the sweep {sweep.name!r}, but got {name!r}; {end}"
+            )
+    return replace(sweep, runs=tuple(run for run in sweep.runs if run.folder in only))
+
+
+def _collect(sweep: "Sweep", folder: Path, target: Path, as_json: bool) -> None:
+    from drpm.clustering.collecting import collect
+
+    files = collect(folder, sweep.name, [run.folder for run in sweep.runs], target)
+    if as_json:
+        typer.echo(json.dumps({"target": str(target), "files": files}, indent=2))
+        return
+    typer.echo(f"Collected: {len(files)} file{'' if len(files) == 1 else 's'} in {target}")
 
 
 def _list(as_json: bool) -> None:

@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,12 @@ from drpm.data.types import Dataset, Split
 from drpm.training import config as configs
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.loop import Progress
-from drpm.training.runs import ARRAYS, METRICS, RunFolder
+from drpm.training.runs import ARRAYS, CHECKPOINTS, METRICS, RunFolder
 
 LABELS = "labels.csv"
 
-_STAGES = ("pretraining", "training")
+PRETRAINING = "pretraining"
+STAGES = (PRETRAINING, "training")
 _OTHERS = "others"
 
 # How much of everything a page shows.
@@ -86,7 +88,7 @@ def open_job(folder: Path, job: Job, *, overwrite: bool = False) -> RunFolder:
         # never one that goes on with the stages of another.
         with run.lock():
             run.result_path.unlink(missing_ok=True)
-            for name in (*_STAGES, _OTHERS):
+            for name in (*STAGES, _OTHERS):
                 if (folder / name).exists():
                     shutil.rmtree(folder / name)
             (folder / LABELS).unlink(missing_ok=True)
@@ -111,32 +113,94 @@ def do_job(
     Returns:
         The result as the folder's ``result.json`` has it.
     """
-    check_job(job, data)
-    config = job.clustering
-    seed, device = config.training.seed, data.train.inputs.device
+    (result,) = do_jobs([job], data, [run], commands=[command], progress=progress)
+    return result
+
+
+def do_jobs(
+    jobs: Sequence[Job],
+    data: Dataset,
+    runs: Sequence[RunFolder],
+    *,
+    commands: Sequence[Sequence[str]],
+    progress: ProgressFactory = lambda stage: None,
+) -> list[dict[str, Any]]:
+    """Do jobs that differ in their seeds alone, trained together where there are several.
+
+    Stacked seeds share one stream of noise, so their numbers are not those of single runs; the
+    results say under ``stacked`` which seeds were trained together. The time that each of them
+    has is that of the whole stack.
+
+    Arguments:
+        jobs: One for each seed.
+        data: What is clustered.
+        runs: The folder of every job. One that is finished stays as it is.
+        commands: What does each of them alone.
+        progress: From the name of a stage to whoever shows how far it is.
+
+    Returns:
+        The results as the folders' ``result.json`` have them.
+    """
+    for job in jobs:
+        check_job(job, data)
+    seeds = [job.clustering.training.seed for job in jobs]
     rows = data.train.inputs.flatten(1)
     # Held from the start, so that nobody overwrites what is being made, and the time is all of it.
-    with run.lock():
-        _gather_metrics(run)
-        _ = run.wall_time
-        (fitted,) = fit_clusterings(
-            rows, data.input_shape, config, [run.path], seeds=[seed], progress=progress
+    with ExitStack() as held:
+        for run in runs:
+            held.enter_context(run.lock())
+            _gather_metrics(run)
+            _ = run.wall_time
+        found = fit_clusterings(
+            rows,
+            data.input_shape,
+            jobs[0].clustering,
+            [run.path for run in runs],
+            seeds=seeds,
+            progress=progress,
         )
-        _require_finite(fitted, run)
-        judge = _Judge(data)
-        metrics = judge(fitted.predict)
-        comparison = {NAMES[config.method]: metrics} if metrics else {}
-        if job.compare and metrics:
-            comparison |= _others(job, data, run, judge, progress)
-        fitted.save(run.model_dir)
-        run.write_atomic(LABELS, _labels(fitted, data))
-        run.write_atomic(ARRAYS, _arrays(fitted, data, seed))
-        _gather_metrics(run)
-        facts = {"comparison": comparison, "command": list(command), "data": _describe(data)}
-        # Without labels there is nothing to compare with, but the likelihood's bound.
-        bound = fitted.lower_bounds(data.test.inputs.flatten(1)).mean().item()
-        run.finish({**metrics, "lower_bound": bound}, seed=seed, device=device, facts=facts)
-    return run.result()
+        for fitted, run in zip(found, runs, strict=True):
+            _require_finite(fitted, run)
+        for job, fitted, run, command in zip(jobs, found, runs, commands, strict=True):
+            if run.status != "finished":
+                # Mixtures of the rows are fitted one after the other, each with its own noise.
+                alone = job.clustering.method == "gmm"
+                facts = {
+                    "command": list(command),
+                    "data": _describe(data),
+                    "stacked": [job.clustering.training.seed] if alone else seeds,
+                }
+                _conclude(job, data, run, replace(fitted, config=job.clustering), facts, progress)
+    return [run.result() for run in runs]
+
+
+def _conclude(
+    job: Job,
+    data: Dataset,
+    run: RunFolder,
+    fitted: FittedClustering,
+    facts: dict[str, Any],
+    progress: ProgressFactory,
+) -> None:
+    """Judge a clustering, and leave it in the folder."""
+    seed, method = job.clustering.training.seed, job.clustering.method
+    judge = _Judge(data)
+    metrics = judge(fitted.predict)
+    comparison = {NAMES[method]: metrics} if metrics else {}
+    if job.compare and metrics:
+        comparison |= _others(job, data, run, judge, progress)
+    fitted.save(run.model_dir)
+    run.write_atomic(LABELS, _labels(fitted, data))
+    run.write_atomic(ARRAYS, _arrays(fitted, data, seed))
+    _gather_metrics(run)
+    # Without labels there is nothing to compare with, but the likelihood's bound.
+    bound = fitted.lower_bounds(data.test.inputs.flatten(1)).mean().item()
+    run.finish(
+        {**metrics, "lower_bound": bound},
+        seed=seed,
+        device=data.train.inputs.device,
+        facts={"comparison": comparison, **facts},
+    )
 
 
 def _require_finite(fitted: FittedClustering, run: RunFolder) -> None:
@@ -189,7 +253,7 @@ def _others(
 
     config, rows = job.clustering, data.train.inputs.flatten(1)
     found = {}
-    pretrained = run.path / "pretraining"
+    pretrained = run.path / PRETRAINING
     for method in get_args(Method):
         if method == config.method or (
             method == "contrastive-head" and config.pretraining.kind != "contrastive"
@@ -198,10 +262,10 @@ def _others(
         folder = run.path / _OTHERS / method
         if method != "gmm":
             if pretrained.exists():
-                _copy_whole(pretrained, folder / "pretraining")
+                copy_whole(pretrained, folder / PRETRAINING)
             # A mixture of the rows has none; then the first of the others is where it begins.
             else:
-                pretrained = folder / "pretraining"
+                pretrained = folder / PRETRAINING
         other = replace(config, method=method)
         if method == "vade":
             other = replace(other, freeze_encoder=False)
@@ -220,14 +284,17 @@ def _others(
     return found
 
 
-def _copy_whole(source: Path, target: Path) -> None:
-    """Copy a folder unless it is there; it appears as a whole, whenever the process is killed."""
+def copy_whole(source: Path, target: Path) -> None:
+    """Copy a finished stage unless it is there; it appears as a whole, even if this is killed.
+
+    Its checkpoints, which are large and of no more use, stay behind.
+    """
     if target.exists() or target == source:
         return
     half = target.with_name(f".{target.name}.tmp")
     if half.exists():
         shutil.rmtree(half)
-    shutil.copytree(source, half)
+    shutil.copytree(source, half, ignore=shutil.ignore_patterns(CHECKPOINTS))
     half.rename(target)
 
 
@@ -314,7 +381,7 @@ def _flatten_map(codes: Tensor) -> Tensor:
 def _gather_metrics(run: RunFolder) -> None:
     """The stages' metrics as the run's own: each line with its stage, the time going on."""
     lines, before = [], 0.0
-    for stage in _STAGES:
+    for stage in STAGES:
         folder = run.path / stage
         if not (folder / "config.toml").exists():
             continue

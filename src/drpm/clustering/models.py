@@ -12,10 +12,10 @@ from drpm.clustering.mixtures import Mixture
 from drpm.clustering.networks import Autoencoder, Posterior
 from drpm.clustering.prior import MixturePrior, divergences, log_densities
 from drpm.distributions.estimators import leave_one_out_surrogate
-from drpm.distributions.orders import PlackettLuce
 from drpm.distributions.partitions import RandomPartition
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
 from drpm.distributions.sizes import FisherHypergeometric
+from drpm.relaxation.sorting import sort_descending
 from drpm.training.program import Batch
 
 Terms = dict[str, Tensor]
@@ -116,9 +116,24 @@ def bound_terms(
     n = log_scores.shape[-1]
     size_divergence = _size_divergence(sizes, n, log_weights, mixture)
     orders = torch.lgamma(sizes + 1).sum()  # log of how many lead to the same partition
-    law = PlackettLuce(log_scores, validate_args=False)
-    best = law.log_prob(law.mode)
-    return orders + size_divergence, best + math.lgamma(n + 1)
+    return orders + size_divergence, best_order_log_prob(log_scores) + math.lgamma(n + 1)
+
+
+def best_order_log_prob(log_scores: Tensor) -> Tensor:
+    r"""The log-probability of the likeliest order, with its first derivatives.
+
+    The sum of :math:`s_r - c_r` over ranks, with c the log-sum of the scores from a rank on. Its
+    slope in s_r is 1 less the sum of :math:`e^{s_r - c_q}` over the ranks q up to r: one more
+    running sum, where automatic differentiation takes three and a compiled step nine times as long.
+    """
+    with torch.no_grad():
+        ranked, _, ranks = sort_descending(log_scores.double())
+        rest = ranked.flip(-1).logcumsumexp(-1).flip(-1)
+        value = (ranked - rest).sum(-1)
+        slope = (1 - (ranked + (-rest).logcumsumexp(-1)).exp()).gather(-1, ranks)
+    pull = (slope * log_scores).sum(-1)
+    best: Tensor = value + (pull - pull.detach())
+    return best.to(log_scores.dtype)
 
 
 def exact_terms(
@@ -142,10 +157,12 @@ def _size_divergence(sizes: Tensor, n: int, log_weights: Tensor, mixture: Mixtur
     no pass back through the normaliser.
     """
     with torch.no_grad():
-        posterior = FisherHypergeometric(n, log_weights, validate_args=False)
-        prior = FisherHypergeometric(n, mixture.log_weights, validate_args=False)
-        value = posterior.log_prob(sizes) - prior.log_prob(sizes)
-        slope = prior.mean - sizes
+        # Both laws at once, for half the operations.
+        both = torch.stack([log_weights, mixture.log_weights])
+        laws = FisherHypergeometric(n, both, validate_args=False)
+        log_probs = laws.log_prob(sizes)
+        value = log_probs[0] - log_probs[1]
+        slope = laws.mean[1] - sizes
     pull = (slope * mixture.log_weights).sum(-1)
     return value + (pull - pull.detach())
 

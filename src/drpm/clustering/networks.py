@@ -53,7 +53,10 @@ class Autoencoder(nn.Module):
 
     def posterior(self, features: Tensor) -> Posterior:
         """Of rows that went through the encoder's layers."""
-        return Posterior(self.mean(features), self.log_variance(features))
+        # Both heads in one product: narrow ones take as long as twice as wide ones.
+        heads = (self.mean, self.log_variance)
+        weight, bias = torch.cat([x.weight for x in heads]), torch.cat([x.bias for x in heads])
+        return Posterior(*F.linear(features, weight, bias).chunk(2, -1))
 
     def decode(self, codes: Tensor) -> Tensor:
         """The mean row of every code."""

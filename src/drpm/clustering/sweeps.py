@@ -1,87 +1,94 @@
-"""The paper's clustering tables as sweeps, for ``drpm reproduce``."""
+"""The paper's clustering tables as sweeps of studies, for ``drpm reproduce``."""
 
-from collections.abc import Iterable
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 
 from drpm.training.sweeps import Sweep, SweepRun, register
 
 SEEDS = range(5)
 DATA = ("mnist", "fashion-mnist")
 
+CLUSTERS = range(6, 21, 2)
+CLUSTERS_DATA = "fashion-mnist"
+CLUSTERS_SEEDS = range(3)
 
-def _runs(variants: Iterable[str], settings: Iterable[str] = ()) -> list[SweepRun]:
-    """Every variant of the presets on both data sets, for all seeds."""
-    return [
-        SweepRun(
-            f"{data}{variant}/seed-{seed}",
-            "drpm.clustering.sweeps:run_clustering",
-            {
-                "data": data,
-                "preset": f"paper-cluster-{data}{variant}",
-                "seed": seed,
-                "settings": list(settings),
-            },
-        )
-        for data in DATA
-        for variant in variants
-        for seed in SEEDS
-    ]
+# From the name of a variant to the end of its preset's name.
+MAIN = {
+    "drpm-vc": "",
+    "vade": "-vade",
+    "latent-gmm": "-latent-gmm",
+    "gmm": "-gmm",
+    "contrastive-head": "-contrastive-head",
+}
+FROZEN = {"vade-frozen": "-vade-frozen"}
+RECONSTRUCTION = {
+    "latent-gmm": "-reconstruction-latent-gmm",
+    "vade": "-reconstruction-vade",
+    "drpm-vc": "-reconstruction",
+}
+EXACT = {"drpm-vc-exact": ""}
+VARYING = {name: MAIN[name] for name in ("drpm-vc", "vade", "latent-gmm")}
+
+
+def study(
+    name: str,
+    data: str,
+    variants: Mapping[str, str],
+    seeds: Iterable[int] = SEEDS,
+    settings: Iterable[str] = (),
+) -> SweepRun:
+    """One study of a sweep.
+
+    Arguments:
+        name: Its folder in that of the sweep.
+        data: The data set.
+        variants: From the name of a variant to the end of its preset's name.
+        seeds: Those of every variant.
+        settings: Changes to all presets, as ``name=value``.
+    """
+    return SweepRun(
+        name,
+        "drpm.clustering.study:run_study",
+        {
+            "data": data,
+            "presets": {each: f"paper-cluster-{data}{end}" for each, end in variants.items()},
+            "seeds": list(seeds),
+            "settings": list(settings),
+        },
+    )
 
 
 @register("table-1")
 def table_1() -> Sweep:
     """Clustering on MNIST and Fashion-MNIST: DRPM-VC, its baselines and the contrastive head."""
-    variants = ("", "-vade", "-latent-gmm", "-gmm", "-contrastive-head")
-    return Sweep("table-1", tuple(_runs(variants)))
+    return Sweep("table-1", tuple(study(data, data, MAIN) for data in DATA))
 
 
 @register("table-frozen")
 def table_frozen() -> Sweep:
     """VaDE with the encoder frozen (appendix)."""
-    return Sweep("table-frozen", tuple(_runs(("-vade-frozen",))))
+    return Sweep("table-frozen", tuple(study(data, data, FROZEN) for data in DATA))
 
 
 @register("table-reconstruction")
 def table_reconstruction() -> Sweep:
-    """DRPM-VC after pretraining by reconstruction alone (appendix)."""
-    return Sweep("table-reconstruction", tuple(_runs(("-reconstruction",))))
+    """DRPM-VC and its baselines after pretraining by reconstruction alone (appendix)."""
+    runs = tuple(study(data, data, RECONSTRUCTION) for data in DATA)
+    return Sweep("table-reconstruction", runs)
 
 
 @register("exact-objective")
 def exact_objective() -> Sweep:
-    """DRPM-VC with the exact mass in place of the bounds."""
-    return Sweep("exact-objective", tuple(_runs(("",), ("objective=exact",))))
+    """DRPM-VC with the exact mass in place of the bounds, to compare with table-1."""
+    exact = ("objective=exact",)
+    runs = tuple(study(data, data, EXACT, settings=exact) for data in DATA)
+    return Sweep("exact-objective", runs)
 
 
-def run_clustering(
-    folder: Path,
-    data: str,
-    preset: str,
-    seed: int,
-    settings: list[str],
-    device: str = "auto",
-) -> None:
-    """One run of a table.
-
-    Arguments:
-        folder: The run's folder; one that was cut off is gone on with.
-        data: The data set.
-        preset: The settings.
-        seed: Settles what is random.
-        settings: Changes to the preset, as ``name=value``.
-        device: Where.
-    """
-    from drpm.clustering.config import ClusteringConfig
-    from drpm.clustering.job import Job, do_job, open_job
-    from drpm.data import load
-    from drpm.training import config as configs
-    from drpm.training import presets
-    from drpm.training.devices import connect
-
-    config = configs.override(presets.load(ClusteringConfig, preset), settings)
-    training = replace(config.training, seed=seed, device=device)
-    job = Job(data, clustering=replace(config, training=training))
-    run = open_job(folder, job)
-    dataset = load(data, device=connect(training).device)
-    do_job(job, dataset, run, command=["drpm", "cluster", data, "--preset", preset])
+@register("clusters")
+def clusters() -> Sweep:
+    """DRPM-VC, VaDE and the latent mixture on Fashion-MNIST with 6 to 20 clusters (appendix)."""
+    runs = tuple(
+        study(f"k-{count}", CLUSTERS_DATA, VARYING, CLUSTERS_SEEDS, (f"clusters={count}",))
+        for count in CLUSTERS
+    )
+    return Sweep("clusters", runs)

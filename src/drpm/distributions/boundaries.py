@@ -68,11 +68,12 @@ def _period(laws: Tensor, width: int) -> int:
     return 1 << min(2 * n + count * width, (count + 1) * n).bit_length()
 
 
-def _products(spectra: tuple[Tensor, ...], start: Tensor | None) -> list[Tensor]:
-    products = [spectra[0] if start is None else spectra[0] * start]
-    for spectrum in spectra[1:]:
-        products.append(products[-1] * spectrum)
-    return products
+def _products(spectra: Tensor, start: Tensor | None) -> Tensor:
+    """Running products (..., j, p), of ``start`` too if there is one."""
+    if start is not None:
+        first = spectra[..., :1, :] * start[..., None, :]
+        spectra = torch.cat([first, spectra[..., 1:, :]], -2)
+    return spectra.cumprod(-2)
 
 
 def _running_sums(laws: Tensor, width: int) -> Tensor:
@@ -89,7 +90,7 @@ def _running_sums(laws: Tensor, width: int) -> Tensor:
             products = urn_fused.running_products(spectra)
         else:
             start = torch.fft.rfft(sums[-1][..., -1, :], period) if sums else None
-            products = torch.stack(_products(spectra.unbind(-2), start), -2)
+            products = _products(spectra, start)
         sums.append(torch.fft.irfft(products, period)[..., : n + 1])
     return sums[0] if len(sums) == 1 else torch.cat(sums, -2)
 
@@ -112,19 +113,20 @@ def _running_sums_gradient(laws: Tensor, width: int, grad: Tensor) -> Tensor:
     found: list[Tensor] = []
     for i in range(len(chunks) - 1, -1, -1):
         period = _period(chunks[i], width)
-        spectra = torch.fft.rfft(chunks[i], period).conj().resolve_conj().unbind(-2)
+        spectra = torch.fft.rfft(chunks[i], period).conj().resolve_conj()
         if i:
             start = torch.fft.rfft(sums[..., i * _SUMS_AT_ONCE - 1, :], period).conj()
         else:
-            start = torch.ones_like(spectra[0])
+            start = torch.ones_like(spectra[..., 0, :])
         pulls = list(torch.fft.rfft(grads[i], period).unbind(-2))
         for j in range(len(pulls) - 1, 0, -1):
-            pulls[j - 1] = torch.addcmul(pulls[j - 1], spectra[j], pulls[j])
-        others = [start, *_products(spectra, start if i else None)[:-1]]
-        law_pulls = torch.stack(others, -2) * torch.stack(pulls, -2)
+            pulls[j - 1] = torch.addcmul(pulls[j - 1], spectra[..., j, :], pulls[j])
+        products = _products(spectra, start if i else None)
+        others = torch.cat([start[..., None, :], products[..., :-1, :]], -2)
+        law_pulls = others * torch.stack(pulls, -2)
         found.append(torch.fft.irfft(law_pulls, period)[..., : n + 1])
         if i:  # the last sum of the chunk before was this chunk's start
-            last = torch.fft.irfft(spectra[0] * pulls[0], period)[..., : n + 1]
+            last = torch.fft.irfft(spectra[..., 0, :] * pulls[0], period)[..., : n + 1]
             last = last[..., None, : grad.shape[-1]]
             grads[i - 1] = grads[i - 1] + F.pad(last, (0, 0, _SUMS_AT_ONCE - 1, 0))
     return found[0] if len(found) == 1 else torch.cat(found[::-1], -2)

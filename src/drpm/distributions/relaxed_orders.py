@@ -17,7 +17,7 @@ from drpm.distributions.orders import PlackettLuce
 from drpm.distributions.relaxed import RelaxedLaw, temperature_tensor
 from drpm.distributions.validation import require_broadcast, require_choice
 from drpm.relaxation.gumbel import gumbel_like
-from drpm.relaxation.sorting import SORTS, permutation_matrix
+from drpm.relaxation.sorting import SORTS, order_descending, permutation_matrix
 from drpm.relaxation.straight_through import straight_through
 
 _LARGEST = 1e30  # far from overflow in float32 even when summed over all elements
@@ -144,4 +144,4 @@ class RelaxedPlackettLuce(RelaxedLaw):
 
 def descending(scores: Tensor) -> Tensor:
     """The element at every rank."""
-    return torch.argsort(scores.detach(), dim=-1, descending=True, stable=True)
+    return order_descending(scores.detach())

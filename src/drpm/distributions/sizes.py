@@ -205,7 +205,8 @@ class FisherHypergeometric(SizeLaw):
         if urn_fused.available(self.log_weights, self.event_shape[0], width=1):
             weights = self.log_weights.double()
             return urn_fused.mode(self.total_count, weights, self._capacities)
-        return urn.mode(*self._urn())
+        _, weights, capacities = self._urn()
+        return urn.mode(self.total_count, weights, capacities)
 
     def log_prob(self, value: Tensor) -> Tensor:
         value, inside = self._inside(value, self._expected)

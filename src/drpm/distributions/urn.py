@@ -75,6 +75,9 @@ class _Predicate:
         return count.sum(-1) <= self.total
 
 
+_WIDEST_BRACKET = 2048.0  # twice 45 and the logarithm of any number
+
+
 def _bracket(total: Tensor, log_weights: Tensor, capacities: Tensor) -> tuple[Tensor, Tensor]:
     """Tilts that give out too little and too much, however far apart the weights are.
 
@@ -209,19 +212,23 @@ def moments(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Moments:
 
 
 @torch.no_grad()
-def mode(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Tensor:
+def mode(total: int, log_weights: Tensor, capacities: Tensor) -> Tensor:
     """The most likely sizes.
 
     The log-mass is a sum of concave functions of one size each, so the best sizes take the n
     largest of all increments; a common threshold on the increments is a tilt of the binomials.
     """
-    below = _Predicate(total, log_weights, capacities, whole=True)
-    lower, _ = _refine(*_bracket(total, log_weights, capacities), below, digits=60)
+    n = torch.full((), float(total), dtype=log_weights.dtype, device=log_weights.device)
+    # One group's increments, from size s on, lie at least log((s + 2) / (s + 1)) apart. In a
+    # shorter interval of tilts there is at most one of each group.
+    digits = math.ceil(math.log2(_WIDEST_BRACKET * (total + 2)))
+    below = _Predicate(n, log_weights, capacities, whole=True)
+    lower, _ = _refine(*_bracket(n, log_weights, capacities), below, digits)
     chance = torch.sigmoid(log_weights + lower[..., None])
     sizes = torch.minimum(((capacities + 1) * chance).floor(), capacities)
     # What is missing goes, one each, to the groups whose next increment is the largest; what is
     # too much (a group on the threshold, by rounding) leaves those whose last was the smallest.
-    missing = (total - sizes.sum(-1))[..., None]
+    missing = (n - sizes.sum(-1))[..., None]
     gained = torch.log((capacities - sizes) / (sizes + 1)) + log_weights
     lost = torch.log((capacities - sizes + 1) / sizes) + log_weights
     return sizes + (_rank(-gained) < missing).double() - (_rank(lost) < -missing).double()

@@ -63,8 +63,16 @@ def _ranked(scores: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
     n = scores.shape[-1]
     ranked = torch.empty_like(scores)
     distances = torch.empty_like(ranked)
-    kernels.rank_kernel[(scores.shape[:-1].numel(),)](
-        scores, order, ranked, distances, n, BLOCK=power_of_two(n)
+    launch(
+        kernels.rank_kernel,
+        (scores.shape[:-1].numel(),),
+        scores,
+        scores,
+        order,
+        ranked,
+        distances,
+        n,
+        BLOCK=power_of_two(n),
     )
     return ranked, distances
 

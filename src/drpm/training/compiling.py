@@ -18,10 +18,9 @@ BACKEND: Final = "inductor"
 
 
 def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKEND) -> bool:
-    """Compile a program's loss and gradient, or say in one line why that is not possible.
+    """Compile a program's step, or say in one line why that is not possible.
 
-    The optimiser, which is one kernel on CUDA, is left as it is. Trying the compiled form out
-    takes a step that is undone, so that the program stays as it was.
+    Trying the compiled form out takes a step that is undone, so that the program stays as it was.
 
     Arguments:
         program: One run, or stacked runs.
@@ -34,9 +33,12 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
     # Torch gives up on a function that it has compiled a few times, and all programs share theirs.
     torch.compiler.reset()
     before = snapshot(program.state())
-    part, plain = _part(program)
-    # Every shape stays as it is, so that nothing need be compiled for shapes in general.
-    setattr(program, part, torch.compile(plain, backend=backend, dynamic=False))
+    groups = program.optimizer.param_groups
+    settings = [dict(group) for group in groups]
+    parts = _parts(program)
+    for name, plain in parts.items():
+        # Every shape stays as it is, so that nothing need be compiled for shapes in general.
+        setattr(program, name, torch.compile(plain, backend=backend, dynamic=False))
     compiled = True
     try:
         # A run that was saved at the end of an epoch has no next batch yet.
@@ -47,7 +49,10 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
             program.step()
     except Exception as error:
         # Whatever it is: where it is not the compiler's fault, the plain step fails as well.
-        setattr(program, part, plain)
+        for name, plain in parts.items():
+            setattr(program, name, plain)
+        for group, was in zip(groups, settings, strict=True):
+            group.update(was)
         compiled = False
         why = sentence(getattr(error, "inner_exception", error))
         logger.warning("The training step goes on without being compiled. %s", why)
@@ -55,13 +60,24 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
     return compiled
 
 
-def _part(program: BaseProgram) -> tuple[str, Callable[..., Any]]:
-    """What of a program is compiled: the name of its attribute, and the function.
+def _parts(program: BaseProgram) -> dict[str, Callable[..., Any]]:
+    """What of a program is compiled: the names of its attributes, and the functions.
 
     The backward pass of one run is not a function that the compiler could be given, but comes
     out compiled with the forward pass. That of stacked runs is inside their function.
     """
+    parts: dict[str, Callable[..., Any]] = {}
     if isinstance(program, Program):
-        return "_evaluate", program._evaluate
-    # Nobody differentiates through their gradients, so nothing is to be recorded for that.
-    return "_differentiate", torch.no_grad()(program._differentiate)
+        parts["_evaluate"] = program._evaluate
+    else:
+        # Nobody differentiates through their gradients, so nothing is to be recorded for that.
+        parts["_differentiate"] = torch.no_grad()(program._differentiate)
+    if program.schedules:
+        parts["schedule_values"] = program.schedule_values
+    groups = program.optimizer.param_groups
+    if any(group.get("fused") for group in groups) and "capturable" in groups[0]:
+        # The fused kernel works on 65,536 numbers a block, which leaves most of a GPU idle.
+        for group in groups:
+            group.update(fused=False, foreach=True, capturable=True)
+        parts["update"] = program.update
+    return parts

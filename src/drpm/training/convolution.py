@@ -14,6 +14,8 @@ from typing import Final, final
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 
 from drpm.relaxation.launching import has_triton
 from drpm.relaxation.mapping import apply
@@ -148,16 +150,16 @@ def _is_direct(input: Tensor, weight: Tensor, bias: Tensor | None, windows: Wind
         and input.shape[1] == channels
         and (bias is None or bias.shape == (outputs,))
         and max(input.numel(), input.shape[0] * outputs * down * across) < _LARGEST
-        and (torch.compiler.is_compiling() or all(_is_plain(t) for t in given))
+        and all(_is_plain(t) for t in given)
         and convolution_direct.precision() in _DIRECT_PRECISIONS
         and (input.device.type != "cuda" or has_triton())
     )
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether what the transforms around a tensor stand for is of torch's own type."""
+    """Whether what the transforms around a tensor stand for is torch's own, or its compiler's."""
     *_, inside = _layers(tensor)
-    return type(inside) in {Tensor, nn.Parameter}
+    return type(inside) in {Tensor, nn.Parameter, FakeTensor, FunctionalTensor}
 
 
 def _autocast(tensor: Tensor) -> Tensor:

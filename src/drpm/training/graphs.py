@@ -60,13 +60,14 @@ def _capturable(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     Its fused form, which we use on CUDA, keeps its counters on the device in any case.
     """
     groups = [group for group in optimizer.param_groups if "capturable" in group]
+    before = [group["capturable"] for group in groups]
     for group in groups:
         group["capturable"] = True
     try:
         yield
     finally:
-        for group in groups:
-            group["capturable"] = False
+        for group, was in zip(groups, before, strict=True):
+            group["capturable"] = was
 
 
 def snapshot(state: Any) -> Any:

@@ -60,7 +60,9 @@ class Evaluated(nn.Module):
         generator = None if torch.compiler.is_compiling() else self.generator
         if self.augment is not None:
             batch = self.augment(batch, generator)
-        return self.objective(self.model, batch, schedule, generator)
+        terms = self.objective(self.model, batch, schedule, generator)
+        # Only the loss is differentiated. A compiler would fill gradients of the others with zeros.
+        return {name: x if name == "loss" else x.detach() for name, x in terms.items()}
 
 
 def make_optimizer(
@@ -216,9 +218,13 @@ class BaseProgram(ABC):
         terms = self._differentiate(self.batch(), self.schedule_values())
         if self.config.gradient_clip is not None:
             self._clip(self.config.gradient_clip)
-        self.optimizer.step()
+        self.update()
         self._record(terms)
         self._counters.add_(1)
+
+    def update(self) -> None:
+        """Follow the gradient."""
+        self.optimizer.step()
 
     def _record(self, terms: Terms) -> None:
         if self._history is None:

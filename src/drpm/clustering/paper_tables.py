@@ -1,0 +1,145 @@
+"""Which tables the page of results has, and where the figures of each come from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from drpm.clustering import published, sweeps
+from drpm.clustering.published import Scores
+
+DATA: Final = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
+METHODS: Final = {
+    "gmm": "GMM",
+    "latent-gmm": "Latent GMM",
+    "vade": "VaDE",
+    "vade-frozen": "VaDE, frozen encoder",
+    "drpm-vc": "DRPM-VC",
+    "contrastive-head": "Contrastive head",
+}
+
+
+class Place(NamedTuple):
+    """Where the results of a method lie: ``results/sweep/study/variant/seed-...``."""
+
+    sweep: str
+    study: str
+    variant: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table, or two: ours and the paper's.
+
+    Arguments:
+        name: What stands in front.
+        places: Where ours come from, one for each group of columns.
+        paper: The paper's scores, likewise; none where it has none.
+    """
+
+    name: str
+    places: tuple[Place, ...]
+    paper: tuple[Scores, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the page.
+
+    Arguments:
+        title: What stands above it.
+        about: A sentence or two on what it shows.
+        head: What its first column holds.
+        groups: The names of its groups of columns, each with all metrics.
+        rows: Its lines.
+        studies: Whose time is told: from sweep and study to the name that a reader knows.
+    """
+
+    title: str
+    about: str
+    head: str
+    groups: Sequence[str]
+    rows: Sequence[Row]
+    studies: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+
+def _by_data(
+    sweep: str, variant: str, figures: published.Published | None = None, name: str = ""
+) -> Row:
+    paper = () if figures is None else tuple(figures[variant][data] for data in DATA)
+    places = tuple(Place(sweep, data, variant) for data in DATA)
+    return Row(name or METHODS[variant], places, paper)
+
+
+def _data_studies(sweep: str) -> dict[tuple[str, str], str]:
+    return {(sweep, data): f"{name}, `{sweep}`" for data, name in DATA.items()}
+
+
+def tables() -> list[Table]:
+    """The tables of the page, whatever there is to fill them with."""
+    in_main = ("gmm", "latent-gmm", "vade", "drpm-vc")
+    return [
+        Table(
+            "Clustering",
+            "Table 1 of the paper (`table-1`). The contrastive head is what pretraining itself "
+            "takes for the clusters; the paper does not show it.",
+            "method",
+            list(DATA.values()),
+            [
+                *(_by_data("table-1", name, published.MAIN) for name in in_main),
+                _by_data("table-1", "contrastive-head"),
+            ],
+            _data_studies("table-1"),
+        ),
+        Table(
+            "VaDE with a frozen encoder",
+            "VaDE with the optimiser of DRPM-VC and the encoder frozen, an ablation of the paper "
+            "(`table-frozen`); the other rows are those of the table above.",
+            "method",
+            list(DATA.values()),
+            [
+                _by_data("table-1", "latent-gmm", published.MAIN),
+                _by_data("table-frozen", "vade-frozen", published.FROZEN),
+                _by_data("table-1", "drpm-vc", published.MAIN),
+            ],
+            _data_studies("table-frozen"),
+        ),
+        Table(
+            "Pretraining by reconstruction",
+            "All methods after pretraining by reconstruction alone, an ablation of the paper "
+            "(`table-reconstruction`).",
+            "method",
+            list(DATA.values()),
+            [
+                _by_data("table-reconstruction", name, published.RECONSTRUCTION)
+                for name in ("latent-gmm", "vade", "drpm-vc")
+            ],
+            _data_studies("table-reconstruction"),
+        ),
+        Table(
+            "Bounds and exact mass",
+            "DRPM-VC trained with the paper's bounds on the mass of a partition (`table-1`) and "
+            "with the mass itself (`exact-objective`), which the paper does not have.",
+            "objective",
+            list(DATA.values()),
+            [
+                _by_data("table-1", "drpm-vc", published.MAIN, "bounds"),
+                _by_data("exact-objective", "drpm-vc-exact", name="exact"),
+            ],
+            _data_studies("exact-objective"),
+        ),
+        Table(
+            "Other numbers of clusters",
+            f"Fashion-MNIST with K clusters (`clusters`), {len(sweeps.CLUSTERS_SEEDS)} seeds. "
+            "The paper draws these scores for five seeds and prints none of them.",
+            "clusters",
+            [METHODS[name] for name in sweeps.VARYING],
+            [
+                Row(
+                    f"K = {k}",
+                    tuple(Place("clusters", f"k-{k}", name) for name in sweeps.VARYING),
+                )
+                for k in sweeps.CLUSTERS
+            ],
+            {("clusters", f"k-{k}"): f"K = {k}" for k in sweeps.CLUSTERS},
+        ),
+    ]

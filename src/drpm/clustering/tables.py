@@ -1,0 +1,183 @@
+"""The clustering results of this project beside those of the paper, as one page.
+
+    python -m drpm.clustering.tables results docs/results.md
+
+The page is made of what the folder of results holds, and says what is missing there.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from drpm.clustering import published
+from drpm.clustering.paper_tables import Place, Row, Table, tables
+from drpm.clustering.published import Scores
+from drpm.clustering.summaries import Summary, summarize
+from drpm.training.checkpoint import write_atomic
+from drpm.training.errors import RunError, reason
+from drpm.training.runs import RESULT
+
+METRICS: Final = {"nmi": "NMI", "ari": "ARI", "accuracy": "ACC"}
+
+INTRODUCTION: Final = """\
+# Results
+
+<!-- Made by `make results` from the folder `results`; changed there, not here. -->
+
+Clusterings are judged on the test part by normalised mutual information (NMI), adjusted Rand index
+(ARI) and accuracy under the best matching of clusters with classes (ACC), after the last epoch.
+Figures are means and standard deviations over seeds, the latter divided by the number of seeds
+less one; "paper" is what the paper prints. The seeds of a method are trained together and share
+one stream of noise, so a run with one of the seeds alone gives other numbers.
+`drpm reproduce NAME` does the runs behind a table again.
+"""
+
+
+def page(results: Path) -> str:
+    """The whole page.
+
+    Arguments:
+        results: The folder of finished studies.
+    """
+    parts = [INTRODUCTION]
+    for table in tables():
+        parts.append("\n".join([f"## {table.title}", "", table.about, "", *_lines(table, results)]))
+    return "\n".join(f"{part.rstrip()}\n" for part in parts)
+
+
+def _lines(table: Table, results: Path) -> Iterator[str]:
+    found = {row: [_read(results, place) for place in row.places] for row in table.rows}
+    rows = [line for row, each in found.items() for line in _row_lines(row, each)]
+    if rows:
+        columns = [table.head, ""]
+        for group in table.groups:
+            # Each group has its own number of seeds, because studies need not have the same.
+            columns += [*(f"{group} {metric}" for metric in METRICS.values()), "seeds"]
+        yield from (_line(columns), _line(["---"] * len(columns)), *rows, "")
+    if not any(any(each) for each in found.values()):
+        yield "Not run yet."
+        return
+    absent = {row.name: _absent(table.groups, each) for row, each in found.items()}
+    missing = [name + where for name, where in absent.items() if where is not None]
+    if missing:
+        yield from (f"Not run yet: {'; '.join(missing)}.", "")
+    yield from _times(table, results)
+
+
+def _row_lines(row: Row, found: Sequence[Sequence[Mapping[str, float]]]) -> Iterator[str]:
+    if row.paper:
+        yield _line([row.name, "paper", *_paper_cells(row.paper)])
+    if any(found):
+        yield _line(["" if row.paper else row.name, "here", *_cells(found)])
+
+
+def _absent(groups: Sequence[str], found: Sequence[object]) -> str | None:
+    """What of a row was not run, to follow its name; none where all of it was."""
+    missing = [group for group, each in zip(groups, found, strict=True) if not each]
+    if len(missing) == len(groups):
+        return ""
+    return f" ({', '.join(missing)})" if missing else None
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _paper_cells(paper: Sequence[Scores]) -> Iterator[str]:
+    for scores in paper:
+        for name in METRICS:
+            figure = getattr(scores, name)
+            yield f"{figure.mean:.2f} ± {figure.deviation:.2f}"
+        yield str(published.SEEDS)
+
+
+def _cells(found: Sequence[Sequence[Mapping[str, float]]]) -> Iterator[str]:
+    for runs in found:
+        if not runs:
+            yield from ["-"] * (len(METRICS) + 1)
+            continue
+        for name in METRICS:
+            yield _shown(summarize([metrics[name] for metrics in runs]))
+        yield str(len(runs))
+
+
+def _shown(summary: Summary) -> str:
+    # A digit more than the paper's: its figures are rounded to what often is the deviation.
+    if summary.deviation is None:
+        return f"{summary.mean:.3f}"
+    return f"{summary.mean:.3f} ± {summary.deviation:.3f}"
+
+
+def _read(results: Path, place: Place) -> list[dict[str, float]]:
+    """The metrics of every seed of a method; nothing where it was not run."""
+    folder = results / place.sweep / place.study / place.variant
+    found = []
+    for path in sorted(folder.glob(f"seed-*/{RESULT}")):
+        metrics = _result(path).get("metrics")
+        sound = isinstance(metrics, dict) and all(
+            isinstance(metrics.get(name), int | float) for name in METRICS
+        )
+        if not isinstance(metrics, dict) or not sound:
+            raise RunError(
+                f"The file {path} must hold the metrics {', '.join(METRICS)}, but got {metrics!r}."
+            )
+        found.append(metrics)
+    return found
+
+
+def _result(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RunError(f"The file {path} is not a result that can be read.") from error
+    if not isinstance(content, dict):
+        raise RunError(f"The file {path} is not a result that can be read.")
+    return content
+
+
+def _times(table: Table, results: Path) -> Iterator[str]:
+    """What every study took, and on what."""
+    for (sweep, study), name in table.studies.items():
+        path = results / sweep / study / RESULT
+        if path.exists():
+            yield f"- {name}: {_cost(path)}."
+        elif path.parent.exists():
+            yield f"- {name}: not finished."
+
+
+def _cost(path: Path) -> str:
+    result = _result(path)
+    try:
+        took = timedelta(seconds=round(result["wall_time"]))
+        return f"{took} on {result['device']}, torch {result['versions']['torch']}"
+    except (KeyError, TypeError) as error:
+        raise RunError(f"The file {path} must hold wall_time, device and versions.") from error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the page; 1, after one sentence, where that cannot be done."""
+    parser = argparse.ArgumentParser(prog="python -m drpm.clustering.tables")
+    parser.add_argument("results", type=Path, help="the folder of finished studies")
+    parser.add_argument("page", type=Path, help="the file to write")
+    chosen = parser.parse_args(arguments)
+    try:
+        text = page(chosen.results)
+        write_atomic(chosen.page, text.encode())
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(
+            f"error: The page {chosen.page} was not written, because {reason(error)}.",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

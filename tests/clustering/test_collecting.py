@@ -1,0 +1,111 @@
+"""What is kept of studies: which files, where they go, the same archive every time."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from drpm.clustering.collecting import collect
+from drpm.training.errors import RunError
+from tests.clustering.results_folder import write_study, write_variant
+
+KEPT = [
+    "table-1/mnist/result.json",
+    "table-1/mnist/gmm/seed-0/config.toml",
+    "table-1/mnist/gmm/seed-0/result.json",
+    "table-1/mnist/gmm/seed-0/arrays.npz",
+    "table-1/mnist/gmm/seed-1/config.toml",
+    "table-1/mnist/gmm/seed-1/result.json",
+    "table-1/fashion-mnist/vade/seed-0/config.toml",
+    "table-1/fashion-mnist/vade/seed-0/result.json",
+]
+STUDIES = ["mnist", "fashion-mnist"]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A finished study and one that was cut off, with all that runs leave besides."""
+    folder = tmp_path / "source"
+    write_study(folder / "mnist", {"gmm": [0.4, 0.5]})
+    write_variant(folder / "fashion-mnist" / "vade", [0.6, 0.7])
+    (folder / "fashion-mnist" / "vade" / "seed-1" / "result.json").unlink()
+    for run in folder.glob("*/*/seed-*"):
+        (run / "arrays.npz").write_bytes(b"x" * 999_999)
+        (run / "labels.csv").touch()
+        write_study(run / "training", {})
+    (folder / "fashion-mnist" / "vade" / "seed-0" / "arrays.npz").write_bytes(b"x" * 1_000_000)
+    write_study(folder / "other", {"gmm": [0.1]})
+    return folder
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_folder(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "results"
+    assert collect(source, "table-1", STUDIES, target) == KEPT
+    assert files(target) == set(KEPT)
+    for name in KEPT:
+        original = source / Path(name).relative_to("table-1")
+        assert (target / name).read_bytes() == original.read_bytes()
+
+
+def test_a_folder_keeps_what_it_has(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "results"
+    collect(source, "table-1", ["mnist"], target)
+    (target / "benchmarks.json").touch()
+    collect(source, "table-1", ["fashion-mnist"], target)
+    assert files(target) == {*KEPT, "benchmarks.json"}
+
+
+def test_an_archive_unpacks_to_the_same(source: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "deep" / "kept.tar.gz"
+    assert collect(source, "table-1", STUDIES, archive) == KEPT
+    with tarfile.open(archive) as opened:
+        entries = opened.getmembers()
+        opened.extractall(tmp_path / "unpacked", filter="data")
+    assert [entry.name for entry in entries] == sorted(KEPT)
+    assert {(entry.mtime, entry.uid, entry.uname, entry.mode) for entry in entries} == {
+        (0, 0, "", 0o644)
+    }
+    collect(source, "table-1", STUDIES, tmp_path / "results")
+    for name in KEPT:
+        unpacked = tmp_path / "unpacked" / name
+        assert unpacked.read_bytes() == (tmp_path / "results" / name).read_bytes()
+
+
+def test_an_archive_has_the_same_bytes_every_time(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = tmp_path / "one.tar.gz", tmp_path / "two.tar.gz"
+    collect(source, "table-1", STUDIES, one)
+    monkeypatch.setattr("time.time", lambda: 1e9)
+    for path in source.rglob("result.json"):
+        path.touch()
+    collect(source, "table-1", STUDIES[::-1], two)
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_nothing_is_written_elsewhere(source: Path, tmp_path: Path) -> None:
+    target, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
+    target.mkdir()
+    elsewhere.mkdir()
+    (target / "table-1").symlink_to(elsewhere)
+    with pytest.raises(RunError, match="must lie inside its folder"):
+        collect(source, "table-1", STUDIES, target)
+    assert not any(elsewhere.iterdir())
+
+
+def test_nothing_to_collect(source: Path, tmp_path: Path) -> None:
+    for studies in ([], ["stl10"]):
+        with pytest.raises(RunError, match="holds no finished run of 'table-1' to collect"):
+            collect(source, "table-1", studies, tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("name", ["file/kept.tar.gz", "file"])
+def test_a_target_that_cannot_be_written(source: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="was not written, because of the error"):
+        collect(source, "table-1", STUDIES, tmp_path / name)

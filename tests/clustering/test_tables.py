@@ -1,0 +1,121 @@
+"""The page of results: what is there and what is not, means and deviations, the paper's figures."""
+
+from pathlib import Path
+
+import pytest
+
+from drpm.clustering import published, tables
+from drpm.clustering.paper_tables import DATA
+from drpm.clustering.summaries import summarize
+from drpm.training.errors import RunError
+from tests.clustering.results_folder import write_json, write_study, write_variant
+
+ROOT = Path(__file__).parents[2]
+
+
+def section(text: str, title: str) -> list[str]:
+    """The lines under a title."""
+    return text.split(f"## {title}\n")[1].split("\n## ")[0].strip().splitlines()
+
+
+def test_the_page_in_the_repository_is_what_the_results_give() -> None:
+    written = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert written == tables.page(ROOT / "results"), "run `make results`"
+
+
+def test_nothing_was_run(tmp_path: Path) -> None:
+    text = tables.page(tmp_path)
+    assert text.count("\nNot run yet.\n") == 5
+    assert "| here |" not in text
+    assert "| DRPM-VC | paper | 0.89 ± 0.01 | 0.88 ± 0.03 | 0.94 ± 0.02 | 5 |" in text
+    # The paper prints nothing of other numbers of clusters, so there is no table at all.
+    assert not any(line.startswith("|") for line in section(text, "Other numbers of clusters"))
+
+
+def test_means_and_deviations(tmp_path: Path) -> None:
+    write_study(tmp_path / "table-1" / "mnist", {"gmm": [0.4, 0.5, 0.6], "drpm-vc": [0.9]}, 1.5)
+    lines = section(tables.page(tmp_path), "Clustering")
+    here = [line for line in lines if "| here |" in line]
+    # The deviation of three values, each 0.1 from the next, is 0.1 where n - 1 divides.
+    assert here == [
+        "|  | here | 0.400 ± 0.100 | 0.300 ± 0.100 | 0.500 ± 0.100 | 3 | - | - | - | - |",
+        "|  | here | 0.800 | 0.700 | 0.900 | 1 | - | - | - | - |",
+    ]
+    # Ours stands under the paper's.
+    assert lines[lines.index(here[0]) - 1].startswith("| GMM | paper | 0.32 ± 0.01 |")
+    assert (
+        "Not run yet: GMM (Fashion-MNIST); Latent GMM; VaDE; DRPM-VC (Fashion-MNIST); "
+        "Contrastive head."
+    ) in lines
+    assert "- MNIST, `table-1`: 1:30:00 on cuda:0 (Some card), torch 2.9.0." in lines
+
+
+def test_rows_of_another_sweep(tmp_path: Path) -> None:
+    for data in DATA:
+        write_study(tmp_path / "table-1" / data, {"drpm-vc": [0.9], "latent-gmm": [0.8]})
+        write_study(tmp_path / "exact-objective" / data, {"drpm-vc-exact": [0.7]})
+    text = tables.page(tmp_path)
+    bounds = section(text, "Bounds and exact mass")
+    scores = "0.800 | 0.700 | 0.900 | 1"
+    assert f"|  | here | {scores} | {scores} |" in bounds
+    scores = "0.600 | 0.500 | 0.700 | 1"
+    assert f"| exact | here | {scores} | {scores} |" in bounds
+    assert not any("Not run yet" in line for line in bounds)
+    assert "Not run yet: VaDE, frozen encoder." in section(text, "VaDE with a frozen encoder")
+
+
+def test_other_numbers_of_clusters(tmp_path: Path) -> None:
+    # One study is finished, one is not.
+    write_study(tmp_path / "clusters" / "k-8", {"drpm-vc": [0.5, 0.6], "vade": [0.5, 0.5]})
+    write_variant(tmp_path / "clusters" / "k-20" / "drpm-vc", [0.3])
+    lines = section(tables.page(tmp_path), "Other numbers of clusters")
+    rows = [line for line in lines if line.startswith("| K = ")]
+    assert len(rows) == 2
+    assert rows[0].startswith(
+        "| K = 8 | here | 0.450 ± 0.071 | 0.350 ± 0.071 | 0.550 ± 0.071 | 2 |"
+    )
+    assert "Not run yet: K = 6; K = 8 (Latent GMM); K = 10;" in "\n".join(lines)
+    assert "K = 20 (VaDE, Latent GMM)." in "\n".join(lines)
+    assert "- K = 8: 1:00:00 on cuda:0 (Some card), torch 2.9.0." in lines
+    assert "- K = 20: not finished." in lines
+
+
+def test_summaries() -> None:
+    assert summarize([2.0, 4.0, 9.0]) == pytest.approx((5.0, 13**0.5))
+    assert summarize([2.0]) == (2.0, None)
+
+
+def test_the_paper_has_two_data_sets_in_every_table() -> None:
+    for figures in (published.MAIN, published.FROZEN, published.RECONSTRUCTION):
+        for scores in figures.values():
+            assert set(scores) == set(DATA)
+            for each in scores.values():
+                assert all(0 < figure.mean < 1 and figure.deviation < 0.1 for figure in each)
+
+
+# The command.
+
+
+def test_the_page_is_written(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    assert tables.main([str(ROOT / "results"), str(page)]) == 0
+    assert page.read_bytes() == (ROOT / "docs" / "results.md").read_bytes()
+
+
+def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = tmp_path / "table-1" / "mnist" / "gmm" / "seed-0" / "result.json"
+    for content, sentence in (
+        ({"metrics": {"nmi": 0.5, "ari": None}}, "must hold the metrics nmi, ari, accuracy"),
+        ([], "is not a result that can be read"),
+    ):
+        write_json(result, content)
+        with pytest.raises(RunError, match=sentence):
+            tables.page(tmp_path)
+    result.write_text("{")
+    assert tables.main([str(tmp_path), str(tmp_path / "page.md")]) == 1
+    assert (
+        capsys.readouterr().err == f"error: The file {result} is not a result that can be read.\n"
+    )
+    assert not (tmp_path / "page.md").exists()
+    assert tables.main([str(tmp_path / "none"), str(tmp_path / "none" / "page.md")]) == 1
+    assert "page.md was not written, because of the error" in capsys.readouterr().err
