@@ -1,7 +1,8 @@
 """What the training loop costs by itself, and what stacked runs cost: python -m benchmarks.loop.
 
-On CUDA a step is replayed from a captured graph; everywhere it is also taken eagerly. Times are
-those of whole epochs on the host's clock, shuffling included, divided by their steps.
+On CUDA a step is replayed from a captured graph, compiled before or not; everywhere it is also
+taken eagerly. Times are those of whole epochs on the host's clock, shuffling included, divided by
+their steps.
 """
 
 import argparse
@@ -9,7 +10,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -23,11 +24,17 @@ from torch.nn import functional
 
 from benchmarks.results import describe_environment
 from benchmarks.units import format_ratio, format_seconds
+from drpm.clustering.config import ClusteringConfig
+from drpm.clustering.models import MixtureVAE, build_objective
+from drpm.clustering.pipeline import build_schedules
+from drpm.training import presets
+from drpm.training.compiling import compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.convolution import Conv2d
 from drpm.training.devices import Devices
 from drpm.training.graphs import CapturedStep
 from drpm.training.program import BaseProgram, Batch, Objective, Program
+from drpm.training.schedules import Schedule
 from drpm.training.stacking import StackedProgram
 
 BATCH_SIZE = 256
@@ -111,6 +118,17 @@ def vae_objective(
     return {"loss": error + divergence, "error": error, "divergence": divergence}
 
 
+CLUSTERING = presets.load(ClusteringConfig, "paper-cluster-fashion-mnist")
+
+
+def make_clustering() -> nn.Module:
+    """DRPM-VC after pretraining: its encoder stays as it is, and features come with the data."""
+    model = MixtureVAE(28 * 28, CLUSTERING, "bernoulli")
+    nn.init.normal_(model.prior.means)
+    model.autoencoder.encoder.requires_grad_(False)
+    return model
+
+
 @dataclass(frozen=True)
 class Subject:
     """What is trained.
@@ -119,11 +137,13 @@ class Subject:
         make: Makes one model.
         objective: What it minimises.
         data: The names of the tensors that it sees.
+        schedules: Numbers that change with the step.
     """
 
     make: Callable[[], nn.Module]
     objective: Objective
     data: tuple[str, ...]
+    schedules: Mapping[str, Schedule] = field(default_factory=dict)
 
 
 SUBJECTS = {
@@ -134,6 +154,12 @@ SUBJECTS = {
         partial(LeNet, nn.Conv2d), lenet_objective, ("images", "left", "right")
     ),
     "clustering VAE": Subject(VAE, vae_objective, ("images",)),
+    "DRPM-VC": Subject(
+        make_clustering,
+        build_objective(CLUSTERING),
+        ("rows", "features"),
+        build_schedules(CLUSTERING),
+    ),
 }
 
 
@@ -143,7 +169,7 @@ class Timing:
 
     Arguments:
         model: One of the subjects.
-        step: ``graph`` or ``eager``.
+        step: ``graph``, ``compile`` (and captured) or ``eager``.
         matmul: The precision of float32 matrix products, as torch names it.
         alone: One run.
         stacked: Five stacked runs; none where that says nothing.
@@ -162,8 +188,11 @@ class Timing:
 
 def make_data(examples: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
+    images = torch.rand(examples, 1, 28, 28, generator=generator)
     return {
-        "images": torch.rand(examples, 1, 28, 28, generator=generator),
+        "images": images,
+        "rows": images.flatten(1),
+        "features": torch.rand(examples, CLUSTERING.network.encoder[-1], generator=generator),
         "left": torch.randint(10, (examples,), generator=generator),
         "right": torch.randint(10, (examples,), generator=generator),
     }
@@ -173,11 +202,11 @@ def make_program(subject: Subject, runs: int | None, device: str, steps: int) ->
     config = TrainingConfig(batch_size=BATCH_SIZE, learning_rate=1e-4)
     data = make_data(steps * BATCH_SIZE)
     chosen = {name: data[name] for name in subject.data}
-    devices = Devices(device)
+    options: Any = {"devices": Devices(device), "schedules": subject.schedules}
     if runs is None:
-        return Program(subject.make(), subject.objective, chosen, config, devices=devices)
+        return Program(subject.make(), subject.objective, chosen, config, **options)
     models = [subject.make() for _ in range(runs)]
-    return StackedProgram(models, subject.objective, chosen, config, devices=devices)
+    return StackedProgram(models, subject.objective, chosen, config, **options)
 
 
 def seconds_per_step(program: BaseProgram, step: Callable[[], None]) -> float:
@@ -200,24 +229,28 @@ def _wait(device: torch.device) -> None:
 
 
 def measure(name: str, step: str, device: str, steps: int) -> Timing:
+    """One subject, alone and stacked, in one of the forms of a step."""
+
     def seconds(runs: int | None) -> float:
         program = make_program(SUBJECTS[name], runs, device, steps)
-        return seconds_per_step(program, CapturedStep(program) if step == "graph" else program.step)
+        if step == "compile" and not compile_step(program):
+            raise SystemExit(f"The step of {name!r} was not compiled; see above.")
+        captured = step != "eager" and program.device.type == "cuda"
+        return seconds_per_step(program, CapturedStep(program) if captured else program.step)
 
     stacked = None if name == "empty model" else seconds(STACKED)
     return Timing(name, step, torch.get_float32_matmul_precision(), seconds(None), stacked)
 
 
-def measure_all(device: str, steps: int) -> list[Timing]:
-    on_cuda = torch.device(device).type == "cuda"
+def measure_all(
+    names: Sequence[str], forms: Sequence[str], products: Sequence[str], device: str, steps: int
+) -> list[Timing]:
     found = []
     before = torch.get_float32_matmul_precision()
     try:
-        # Matrix products in TF32 only make a difference on CUDA.
-        for matmul in ("highest", "high") if on_cuda else (before,):
+        for matmul in products:
             torch.set_float32_matmul_precision(matmul)
-            for step in ("graph", "eager") if on_cuda else ("eager",):
-                found += [measure(name, step, device, steps) for name in SUBJECTS]
+            found += [measure(name, form, device, steps) for form in forms for name in names]
     finally:
         torch.set_float32_matmul_precision(before)
     return found
@@ -242,10 +275,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     default = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", default=default, help="where (default: a GPU if there is one)")
     parser.add_argument("--steps", type=int, help="steps an epoch (default: 200, on the CPU 10)")
+    parser.add_argument("--models", nargs="+", choices=SUBJECTS, help="which (default: all)")
+    parser.add_argument(
+        "--forms",
+        nargs="+",
+        choices=("compile", "graph", "eager"),
+        help="forms of a step (default: all, on the CPU eager)",
+    )
+    parser.add_argument(
+        "--products",
+        nargs="+",
+        choices=("highest", "high"),
+        help="how float32 matrices are multiplied (default: both, on the CPU highest)",
+    )
     parser.add_argument("--out", type=Path, help="write the figures to this JSON file as well")
     options = parser.parse_args(arguments)
-    steps = options.steps or (200 if options.device.startswith("cuda") else 10)
-    timings = measure_all(options.device, steps)
+    on_cuda = torch.device(options.device).type == "cuda"
+    timings = measure_all(
+        options.models or list(SUBJECTS),
+        options.forms or (("compile", "graph", "eager") if on_cuda else ("eager",)),
+        options.products or (("highest", "high") if on_cuda else ("highest",)),
+        options.device,
+        options.steps or (200 if on_cuda else 10),
+    )
     environment = describe_environment(options.device)
     # Those of the laws' benchmark.
     del environment["settings"]

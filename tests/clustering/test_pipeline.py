@@ -368,7 +368,7 @@ def test_no_beta(tmp_path: Path) -> None:
 
 def test_schedules() -> None:
     config = ClusteringConfig(beta=0.5, temperature=(1.0, 0.5), annealing_steps=100)
-    schedules = pipeline._schedules(config)
+    schedules = pipeline.build_schedules(config)
     found = [
         (s["temperature"], s["beta"])
         for s in [

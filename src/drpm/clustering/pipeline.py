@@ -227,7 +227,7 @@ class _Stages:
             config.training,
             data,
             run_data=run_data,
-            schedules=_schedules(config),
+            schedules=build_schedules(config),
             refits=config.refit_every is not None,
         )
 
@@ -331,7 +331,8 @@ class _Stages:
         return refit
 
 
-def _schedules(config: ClusteringConfig) -> dict[str, Schedule]:
+def build_schedules(config: ClusteringConfig) -> dict[str, Schedule]:
+    """How temperature and beta go."""
     steps = config.annealing_steps
     beta: Schedule = WarmUp(config.beta, steps) if config.beta > 0 else ConstantSchedule(0.0)
     return {"temperature": ExponentialSchedule(*config.temperature, steps), "beta": beta}
