@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -250,7 +250,9 @@ def measure_all(
     try:
         for matmul in products:
             torch.set_float32_matmul_precision(matmul)
-            found += [measure(name, form, device, steps) for form in forms for name in names]
+            for form, name in product(forms, names):
+                found.append(measure(name, form, device, steps))
+                print(json.dumps(asdict(found[-1])), flush=True)
     finally:
         torch.set_float32_matmul_precision(before)
     return found

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Independent, Normal, kl_divergence
 
 from drpm import PlackettLuce, RandomPartition
+from drpm.clustering import models
 from drpm.clustering.config import ClusteringConfig, NetworkConfig
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.models import (
@@ -250,7 +251,11 @@ def test_bound_terms_against_all_orders(n: int, groups: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
-def test_the_best_order_and_its_gradient(scale: float) -> None:
+@pytest.mark.parametrize("paired_up_to", [0, 512])
+def test_the_best_order_and_its_gradient(
+    scale: float, paired_up_to: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "_PAIRED_UP_TO", paired_up_to)
     log_scores = (scale * normal(50, seed=3)).round(decimals=1).requires_grad_()  # with ties
     law = PlackettLuce(log_scores)
     expected, found = law.log_prob(law.mode), best_order_log_prob(log_scores)

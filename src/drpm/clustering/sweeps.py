@@ -11,13 +11,13 @@ CLUSTERS = range(6, 21, 2)
 CLUSTERS_DATA = "fashion-mnist"
 CLUSTERS_SEEDS = range(3)
 
-# From the name of a variant to the end of its preset's name.
+# From the name of a variant to the end of its preset's name; what takes longest comes last.
 MAIN = {
+    "gmm": "-gmm",
+    "latent-gmm": "-latent-gmm",
+    "contrastive-head": "-contrastive-head",
     "drpm-vc": "",
     "vade": "-vade",
-    "latent-gmm": "-latent-gmm",
-    "gmm": "-gmm",
-    "contrastive-head": "-contrastive-head",
 }
 FROZEN = {"vade-frozen": "-vade-frozen"}
 RECONSTRUCTION = {
@@ -26,7 +26,7 @@ RECONSTRUCTION = {
     "drpm-vc": "-reconstruction",
 }
 EXACT = {"drpm-vc-exact": ""}
-VARYING = {name: MAIN[name] for name in ("drpm-vc", "vade", "latent-gmm")}
+VARYING = {name: MAIN[name] for name in ("latent-gmm", "drpm-vc", "vade")}
 
 
 def study(

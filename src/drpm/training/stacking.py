@@ -130,7 +130,8 @@ class StackedProgram(BaseProgram):
                 self._trained, self._fixed, batch, self.settings, schedule
             )
         for name, parameter in self._trained.items():
-            parameter.grad = gradients[name]
+            # A slice of a larger gradient has strides that no fused optimiser takes.
+            parameter.grad = gradients[name].contiguous()
         return dict(terms)
 
     def _clip(self, limit: float) -> None:
