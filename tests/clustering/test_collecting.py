@@ -11,13 +11,15 @@ from tests.clustering.results_folder import write_study, write_variant
 
 KEPT = [
     "table-1/mnist/result.json",
+    "table-1/mnist/drpm-vc/seed-0/config.toml",
+    "table-1/mnist/drpm-vc/seed-0/result.json",
+    "table-1/mnist/drpm-vc/seed-0/arrays.npz",
+    "table-1/mnist/drpm-vc/seed-1/config.toml",
+    "table-1/mnist/drpm-vc/seed-1/result.json",
     "table-1/mnist/gmm/seed-0/config.toml",
     "table-1/mnist/gmm/seed-0/result.json",
-    "table-1/mnist/gmm/seed-0/arrays.npz",
-    "table-1/mnist/gmm/seed-1/config.toml",
-    "table-1/mnist/gmm/seed-1/result.json",
-    "table-1/fashion-mnist/vade/seed-0/config.toml",
-    "table-1/fashion-mnist/vade/seed-0/result.json",
+    "table-1/fashion-mnist/drpm-vc-exact/seed-0/config.toml",
+    "table-1/fashion-mnist/drpm-vc-exact/seed-0/result.json",
 ]
 STUDIES = ["mnist", "fashion-mnist"]
 
@@ -26,14 +28,16 @@ STUDIES = ["mnist", "fashion-mnist"]
 def source(tmp_path: Path) -> Path:
     """A finished study and one that was cut off, with all that runs leave besides."""
     folder = tmp_path / "source"
-    write_study(folder / "mnist", {"gmm": [0.4, 0.5]})
-    write_variant(folder / "fashion-mnist" / "vade", [0.6, 0.7])
-    (folder / "fashion-mnist" / "vade" / "seed-1" / "result.json").unlink()
+    write_study(folder / "mnist", {"drpm-vc": [0.4, 0.5], "gmm": [0.3]})
+    write_variant(folder / "fashion-mnist" / "drpm-vc-exact", [0.6, 0.7])
+    (folder / "fashion-mnist" / "drpm-vc-exact" / "seed-1" / "result.json").unlink()
     for run in folder.glob("*/*/seed-*"):
         (run / "arrays.npz").write_bytes(b"x" * 999_999)
         (run / "labels.csv").touch()
         write_study(run / "training", {})
-    (folder / "fashion-mnist" / "vade" / "seed-0" / "arrays.npz").write_bytes(b"x" * 1_000_000)
+    (folder / "fashion-mnist" / "drpm-vc-exact" / "seed-0" / "arrays.npz").write_bytes(
+        b"x" * 1_000_000
+    )
     write_study(folder / "other", {"gmm": [0.1]})
     return folder
 

@@ -13,8 +13,9 @@ from drpm.training.runs import ARRAYS, CONFIG, RESULT, RunFolder
 
 ARCHIVE: Final = ".tar.gz"
 
-# A picture's worth of arrays, for one seed, may come along; much more may not.
+# A picture's worth of arrays, for one seed of the model itself, may come along; more may not.
 _ARRAYS_SEED: Final = "seed-0"
+_ARRAYS_OF: Final = "drpm-vc"
 _ARRAYS_BYTES: Final = 1_000_000
 
 
@@ -56,8 +57,8 @@ def _files(study: Path) -> Iterator[Path]:
         yield run / CONFIG
         yield run / RESULT
         arrays = run / ARRAYS
-        shown = run.name == _ARRAYS_SEED and arrays.exists()
-        if shown and arrays.stat().st_size < _ARRAYS_BYTES:
+        shown = run.name == _ARRAYS_SEED and run.parent.name.startswith(_ARRAYS_OF)
+        if shown and arrays.exists() and arrays.stat().st_size < _ARRAYS_BYTES:
             yield arrays
 
 

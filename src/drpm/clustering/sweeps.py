@@ -26,7 +26,7 @@ RECONSTRUCTION = {
     "drpm-vc": "-reconstruction",
 }
 EXACT = {"drpm-vc-exact": ""}
-VARYING = {name: MAIN[name] for name in ("latent-gmm", "drpm-vc", "vade")}
+VARYING = {name: MAIN[name] for name in ("drpm-vc", "vade", "latent-gmm")}
 
 
 def study(
