@@ -35,7 +35,8 @@ def source(tmp_path: Path) -> Path:
         (run / "arrays.npz").write_bytes(b"x" * 999_999)
         (run / "labels.csv").touch()
         write_study(run / "training", {})
-    (folder / "fashion-mnist" / "drpm-vc-exact" / "seed-0" / "arrays.npz").write_bytes(
+    large = folder / "fashion-mnist" / "drpm-vc-exact" / "seed-0" / "arrays.npz"
+    large.write_bytes(b"x" * 1_000_000)
         b"x" * 1_000_000
     )
     write_study(folder / "other", {"gmm": [0.1]})
