@@ -37,8 +37,6 @@ def source(tmp_path: Path) -> Path:
         write_study(run / "training", {})
     large = folder / "fashion-mnist" / "drpm-vc-exact" / "seed-0" / "arrays.npz"
     large.write_bytes(b"x" * 1_000_000)
-        b"x" * 1_000_000
-    )
     write_study(folder / "other", {"gmm": [0.1]})
     return folder
 
