@@ -245,7 +245,12 @@ CASES = {
         "drpm cluster digits --seeds -1 --out run", ("seeds must be whole numbers", "got '-1'")
     ),
     "unknown device to cluster on": Case(
-        "drpm cluster digits --device gpu --out run", ("device must be 'auto'", "but got 'gpu'")
+        "drpm cluster digits --device gpu --out run",
+        ("error: device must be 'auto'", "but got 'gpu'"),
+    ),
+    "a learning rate beyond all numbers": Case(
+        "drpm cluster digits --set training.learning_rate=1e38 --out run",
+        ("learning_rate must be at most 1e30, but got 1e+38",),
     ),
     "card that is not there": Case(
         "drpm cluster digits --device cuda:99 --out run", ("device must be one", "got 'cuda:99'")

@@ -44,7 +44,8 @@ def refusal(*arguments: str) -> str:
 def test_list() -> None:
     result = run("list")
     assert result.exit_code == 0
-    lines = [line.split("\t") for line in result.stdout.splitlines()]
+    header, *lines = [line.split("\t") for line in result.stdout.splitlines()]
+    assert len(header) == len(lines[0])
     assert [line[0] for line in lines][:3] == ["digits", "mnist", "fashion-mnist"]
     states = {line[0]: line[1] for line in lines}
     assert (states["digits"], states["mnist"], states["arm"]) == ("yes", "no", "yes")

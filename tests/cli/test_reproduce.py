@@ -61,7 +61,9 @@ def run(*arguments: str) -> Result:
 
 
 def test_list() -> None:
-    assert run("list").stdout == "table-x\t2\tThe numbers of a table.\nbroken\t2\t\n"
+    header, *lines = run("list").stdout.splitlines()
+    assert header == "Name\tRuns\tWhat it is"
+    assert lines == ["table-x\t2\tThe numbers of a table.", "broken\t2\t"]
     entries = json.loads(run("list", "--json").stdout)
     assert entries[0] == {"name": "table-x", "runs": 2, "about": "The numbers of a table."}
 

@@ -83,6 +83,9 @@ def cluster(
 def _settings(
     method: str | None, clusters: int | None, settings: list[str], device: str
 ) -> list[str]:
+    from drpm.training.config import TrainingConfig
+
+    TrainingConfig(device=device)  # refused under the option's own name
     named = [] if method is None else [f"method={method}"]
     named += [] if clusters is None else [f"clusters={clusters}"]
     both = [f"training.device={device}", f"pretraining.training.device={device}"]

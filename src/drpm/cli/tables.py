@@ -11,7 +11,7 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     console = Console()
     if not console.is_terminal:
-        for row in rows:
+        for row in (header, *rows):
             typer.echo("\t".join(row))
         return
     from rich.box import SIMPLE_HEAD

@@ -97,6 +97,8 @@ class TrainingConfig:
             self._require(name, "at least 1", lambda value: value >= 1)
         for name in ("learning_rate", "learning_rate_decay"):
             self._require(name, "positive", lambda value: value > 0)
+        # Beyond, float32 overflows inside the optimiser.
+        self._require("learning_rate", "at most 1e30", lambda value: value <= 1e30)
         self._require("weight_decay", "at least 0", lambda value: value >= 0)
         self._require("gradient_clip", "positive or none", lambda value: value is None or value > 0)
         self._require(
