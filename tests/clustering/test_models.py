@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Independent, Normal, kl_divergence
 
-from drpm import PlackettLuce, RandomPartition
-from drpm.clustering import models
+from drpm import RandomPartition
 from drpm.clustering.config import ClusteringConfig, NetworkConfig
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.models import (
     MixtureVAE,
     PartitionObjective,
-    best_order_log_prob,
     bound_terms,
     build_objective,
     choose_likelihood,
@@ -248,20 +246,6 @@ def test_bound_terms_against_all_orders(n: int, groups: int, seed: int) -> None:
         torch.testing.assert_close(size_term, expected, **CLOSE)
         best = oracles.plackett_luce(log_scores).log_mass.max()
         torch.testing.assert_close(order_term, best + math.log(math.factorial(n)), **CLOSE)
-
-
-@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
-@pytest.mark.parametrize("paired_up_to", [0, 512])
-def test_the_best_order_and_its_gradient(
-    scale: float, paired_up_to: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(models, "_PAIRED_UP_TO", paired_up_to)
-    log_scores = (scale * normal(50, seed=3)).round(decimals=1).requires_grad_()  # with ties
-    law = PlackettLuce(log_scores)
-    expected, found = law.log_prob(law.mode), best_order_log_prob(log_scores)
-    torch.testing.assert_close(found, expected, **CLOSE)
-    gradients = [torch.autograd.grad(x, log_scores)[0] for x in (found, expected)]
-    torch.testing.assert_close(*gradients, **CLOSE)
 
 
 @pytest.mark.parametrize(("n", "groups", "seed"), CASES)

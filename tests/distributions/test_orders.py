@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 import drpm
+from drpm.distributions import orders
 from tests import oracles
-from tests.oracles import FALSE_ALARM, generator
+from tests.oracles import FALSE_ALARM, generator, normal
 
 DRAWS = 20_000
 SCALES = [0.0, 1.0, 10.0, 50.0, 300.0]
@@ -168,3 +169,17 @@ def test_sampled_ranks_at_large_n() -> None:
     first = drpm.PlackettLuce(scores).sample((DRAWS,), generator=generator())[:, 0]
     counts = np.bincount(first.numpy(), minlength=300)
     assert oracles.chi_square_p_value(counts, scores.softmax(0).numpy()) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
+@pytest.mark.parametrize("paired_up_to", [0, 512])
+def test_the_best_order_and_its_gradient(
+    scale: float, paired_up_to: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orders, "_PAIRED_UP_TO", paired_up_to)
+    log_scores = (scale * normal(3, 50, seed=3)).round(decimals=1).requires_grad_()  # with ties
+    law = drpm.PlackettLuce(log_scores)
+    expected, found = law.log_prob(law.mode), orders.best_order_log_prob(log_scores)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    gradients = [torch.autograd.grad(x.sum(), log_scores)[0] for x in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9)

@@ -12,11 +12,10 @@ from drpm.clustering.mixtures import Mixture
 from drpm.clustering.networks import Autoencoder, Posterior
 from drpm.clustering.prior import MixturePrior, divergences, log_densities
 from drpm.distributions.estimators import leave_one_out_surrogate
+from drpm.distributions.orders import best_order_log_prob
 from drpm.distributions.partitions import RandomPartition
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
 from drpm.distributions.sizes import FisherHypergeometric
-from drpm.relaxation.sorting import sort_descending
-from drpm.relaxation.storing import stored
 from drpm.training.program import Batch
 
 Terms = dict[str, Tensor]
@@ -118,45 +117,6 @@ def bound_terms(
     size_divergence = _size_divergence(sizes, n, log_weights, mixture)
     orders = torch.lgamma(sizes + 1).sum()  # log of how many lead to the same partition
     return orders + size_divergence, best_order_log_prob(log_scores) + math.lgamma(n + 1)
-
-
-def best_order_log_prob(log_scores: Tensor) -> Tensor:
-    r"""The log-probability of the likeliest order, with its first derivatives.
-
-    The sum of :math:`s_r - c_r` over ranks, with c the log-sum of the scores from a rank on. Its
-    slope in s_r is 1 less the sum of :math:`e^{s_r - c_q}` over the ranks q up to r.
-    """
-    with torch.no_grad():
-        scores = log_scores.double()
-        if scores.shape[-1] <= _PAIRED_UP_TO:
-            value, slope = _best_order_by_pairs(scores)
-        else:
-            value, slope = _best_order_by_sums(scores)
-    pull = (slope * log_scores).sum(-1)
-    best: Tensor = value + (pull - pull.detach())
-    return best.to(log_scores.dtype)
-
-
-# Running sums are slow in compiled code: up to here all pairs are quicker there.
-_PAIRED_UP_TO = 512
-
-
-def _best_order_by_pairs(scores: Tensor) -> tuple[Tensor, Tensor]:
-    if torch.compiler.is_compiling():
-        scores = stored(scores)
-    element = torch.arange(scores.shape[-1], device=scores.device)
-    own, other = scores[..., :, None], scores[..., None, :]
-    behind = (other < own) | ((other == own) & (element[None, :] >= element[:, None]))
-    rest = torch.where(behind, other, -torch.inf).logsumexp(-1)
-    before = torch.where(behind.mT, own - rest[..., None, :], -torch.inf)
-    return (scores - rest).sum(-1), 1 - before.exp().sum(-1)
-
-
-def _best_order_by_sums(scores: Tensor) -> tuple[Tensor, Tensor]:
-    ranked, _, ranks = sort_descending(scores)
-    rest = ranked.flip(-1).logcumsumexp(-1).flip(-1)
-    slope = 1 - (ranked + (-rest).logcumsumexp(-1)).exp()
-    return (ranked - rest).sum(-1), slope.gather(-1, ranks)
 
 
 def exact_terms(
