@@ -20,8 +20,8 @@ from drpm.clustering.models import (
     exact_terms,
     vade_objective,
 )
-from drpm.clustering.networks import Posterior
 from drpm.clustering.prior import divergences
+from drpm.nn.gaussians import Posterior
 from drpm.training.config import TrainingConfig
 from drpm.training.program import Batch
 from drpm.training.stacking import StackedProgram

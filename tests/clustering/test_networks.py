@@ -8,7 +8,8 @@ import torch
 from torch.distributions import Bernoulli, Normal
 
 from drpm.clustering.config import NetworkConfig
-from drpm.clustering.networks import Autoencoder, Posterior, layers
+from drpm.clustering.networks import Autoencoder, layers
+from drpm.nn.gaussians import Posterior
 from tests.oracles import FALSE_ALARM, generator, normal
 
 SMALL = NetworkConfig(latent=2, encoder=(6, 5), decoder=(7,))

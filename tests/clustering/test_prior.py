@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.distributions import Independent, MultivariateNormal, Normal, kl_divergence
 
 from drpm.clustering.mixtures import Mixture
-from drpm.clustering.networks import Posterior
 from drpm.clustering.prior import MixturePrior, divergences, log_densities
+from drpm.nn.gaussians import Posterior
 from tests.oracles import normal
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from drpm.clustering import job as jobs
-from drpm.clustering import pipeline
 from drpm.clustering.config import ClusteringConfig
 from drpm.clustering.fitted import load_clustering
 from drpm.clustering.job import Job
 from drpm.clustering.study import run_study
 from drpm.training import config as configs
+from drpm.training import stages
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.runs import RunFolder
 
@@ -61,13 +61,13 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Every stage that is really trained, with how many seeds at once."""
     found: list[tuple[str, int]] = []
-    train = pipeline.train
+    train = stages.train
 
     def listen(program: Any, runs: Any, **options: Any) -> Any:
         found.append((runs[0].path.name, len(runs)))
         return train(program, runs, **options)
 
-    monkeypatch.setattr(pipeline, "train", listen)
+    monkeypatch.setattr(stages, "train", listen)
     return found
 
 

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 
 from drpm.clustering.config import ClusteringConfig
 from drpm.clustering.mixtures import Mixture
-from drpm.clustering.networks import Autoencoder, Posterior
+from drpm.clustering.networks import Autoencoder
 from drpm.clustering.prior import MixturePrior, divergences, log_densities
 from drpm.distributions.estimators import leave_one_out_surrogate
 from drpm.distributions.orders import best_order_log_prob
 from drpm.distributions.partitions import RandomPartition
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
 from drpm.distributions.sizes import FisherHypergeometric
+from drpm.nn.gaussians import Posterior
 from drpm.training.program import Batch
 
 Terms = dict[str, Tensor]

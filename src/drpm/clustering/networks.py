@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drpm.clustering.config import NetworkConfig
+from drpm.nn.gaussians import Posterior
 
 
 def layers(widths: Sequence[int]) -> nn.Sequential:
@@ -16,20 +16,6 @@ def layers(widths: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(
         *(layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU()))
     )
-
-
-class Posterior(NamedTuple):
-    """Independent Gaussians, (..., l)."""
-
-    mean: Tensor
-    log_variance: Tensor
-
-    def sample(self, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
-        size = shape + self.mean.shape
-        noise = torch.randn(
-            size, dtype=self.mean.dtype, device=self.mean.device, generator=generator
-        )
-        return self.mean + noise * (self.log_variance / 2).exp()
 
 
 class Autoencoder(nn.Module):

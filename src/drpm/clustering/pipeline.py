@@ -29,17 +29,13 @@ from drpm.clustering.pretraining import (
 )
 from drpm.clustering.views import choose_view
 from drpm.training import config as configs
-from drpm.training.checkpoint import load_model, save_model
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
-from drpm.training.errors import ConfigError, RunError
-from drpm.training.loop import Progress, train
+from drpm.training.errors import ConfigError
 from drpm.training.program import BaseProgram, Program
 from drpm.training.runs import RunFolder
 from drpm.training.schedules import ConstantSchedule, ExponentialSchedule, Schedule, WarmUp
-from drpm.training.stacking import StackedProgram
-
-ProgressFactory = Callable[[str], Progress | None]
+from drpm.training.stages import ProgressFactory, open_stage, train_stage
 
 _ROWS_AT_ONCE = 8192
 
@@ -244,42 +240,23 @@ class _Stages:
         refits: bool = False,
     ) -> None:
         """Train models of one stage, unless their folders hold them finished already."""
-        runs = [
-            self._open(folder / stage, stage, config, seed)
-            for folder, seed in zip(self.folders, self.seeds, strict=True)
-        ]
-        if not all(run.status == "finished" for run in runs):
-            config = replace(config, seed=self.seeds[0])
-            program: BaseProgram
-            if len(models) == 1:
-                program = Program(
-                    models[0], objective, data, config, schedules=schedules, devices=self.devices
-                )
-            else:
-                program = StackedProgram(
-                    models,
-                    objective,
-                    data,
-                    config,
-                    run_data=run_data,
-                    schedules=schedules,
-                    devices=self.devices,
-                )
-
-            def evaluate(index: int) -> dict[str, float]:
-                save_model(runs[index].model_dir, program.model_state(index), {"stage": stage})
-                return {}
-
-            train(
-                program,
-                runs,
-                before_epoch=self._refitter(program) if refits else None,
-                evaluate=evaluate,
-                progress=self.progress(stage),
-            )
-        for model, run in zip(models, runs, strict=True):
-            model.load_state_dict(load_model(run.model_dir).tensors)
-            model.to(self.rows.device)
+        train_stage(
+            stage,
+            models,
+            objective,
+            config,
+            [
+                self._open(folder / stage, stage, config, seed)
+                for folder, seed in zip(self.folders, self.seeds, strict=True)
+            ],
+            data,
+            seed=self.seeds[0],
+            devices=self.devices,
+            run_data=run_data,
+            schedules=schedules,
+            before_epoch=self._refitter if refits else None,
+            progress=self.progress,
+        )
 
     def _open(self, path: Path, stage: str, config: TrainingConfig, seed: int) -> RunFolder:
         """The folder of a stage: what it depends on has to be what it was begun with."""
@@ -289,13 +266,7 @@ class _Stages:
         if stage == "pretraining":  # the same for every method and objective: it can be taken over
             pretraining = replace(whole.pretraining, training=config)
             own = _Pretraining(seed, whole.clusters, whole.network, pretraining)
-        text = configs.dumps(own)
-        if not (path / "config.toml").exists():
-            return RunFolder.create(path, text)
-        run = RunFolder.open(path)
-        if run.config_text() != text:
-            raise RunError(f"The stage in {path} has other settings; choose another folder.")
-        return run
+        return open_stage(path, configs.dumps(own))
 
     def _refitter(self, program: BaseProgram) -> Callable[[int], None]:
         """Fits the mixture to the codes of now, every few epochs while the temperature falls."""

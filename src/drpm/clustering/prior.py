@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from drpm.clustering.mixtures import Mixture
-from drpm.clustering.networks import Posterior
+from drpm.nn.gaussians import Posterior
 
 
 class MixturePrior(nn.Module):

@@ -1,0 +1,112 @@
+"""Training models from folders to folders: what every application does.
+
+One model is trained alone, several together; folders that were cut off are gone on with, and
+finished ones are read.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from drpm.training.checkpoint import load_model, save_model
+from drpm.training.config import TrainingConfig
+from drpm.training.devices import Devices
+from drpm.training.errors import RunError
+from drpm.training.loop import Progress, train
+from drpm.training.program import Augmentation, BaseProgram, Objective, Program
+from drpm.training.runs import RunFolder
+from drpm.training.schedules import Schedule
+from drpm.training.stacking import StackedProgram
+
+ProgressFactory = Callable[[str], Progress | None]
+
+
+def open_stage(path: Path, text: str) -> RunFolder:
+    """The folder of a stage, new if there is none.
+
+    Arguments:
+        path: The folder.
+        text: All settings that the stage depends on; they have to be what it was begun with.
+    """
+    if not (path / "config.toml").exists():
+        return RunFolder.create(path, text)
+    run = RunFolder.open(path)
+    if run.config_text() != text:
+        raise RunError(f"The stage in {path} has other settings; choose another folder.")
+    return run
+
+
+def train_stage(
+    stage: str,
+    models: Sequence[nn.Module],
+    objective: Objective,
+    config: TrainingConfig,
+    runs: Sequence[RunFolder],
+    data: Mapping[str, Tensor],
+    *,
+    seed: int,
+    devices: Devices,
+    run_data: Mapping[str, Tensor] | None = None,
+    schedules: Mapping[str, Schedule] | None = None,
+    augment: Augmentation | None = None,
+    before_epoch: Callable[[BaseProgram], Callable[[int], None]] | None = None,
+    progress: ProgressFactory = lambda stage: None,
+) -> None:
+    """Train models, unless their folders hold them finished already.
+
+    Arguments:
+        stage: What this is called in the models' folders.
+        models: One, or several to be trained together; they end up trained.
+        objective: What is minimised.
+        config: How.
+        runs: The folder of every model.
+        data: Tensors of examples that all models see.
+        seed: Settles batches and noise.
+        devices: Where.
+        run_data: Tensors of examples with a leading axis, one entry a model.
+        schedules: Numbers that change with the step.
+        augment: What is done to a batch before the objective sees it.
+        before_epoch: From the program to what is called before its epochs.
+        progress: From the name of a stage that begins to whoever shows how far it is.
+    """
+    if not all(run.status == "finished" for run in runs):
+        config = replace(config, seed=seed)
+        program: BaseProgram
+        if len(models) == 1:
+            program = Program(
+                models[0],
+                objective,
+                data,
+                config,
+                schedules=schedules,
+                augment=augment,
+                devices=devices,
+            )
+        else:
+            program = StackedProgram(
+                models,
+                objective,
+                data,
+                config,
+                run_data=run_data,
+                schedules=schedules,
+                augment=augment,
+                devices=devices,
+            )
+
+        def evaluate(index: int) -> dict[str, float]:
+            save_model(runs[index].model_dir, program.model_state(index), {"stage": stage})
+            return {}
+
+        train(
+            program,
+            runs,
+            before_epoch=None if before_epoch is None else before_epoch(program),
+            evaluate=evaluate,
+            progress=progress(stage),
+        )
+    for model, run in zip(models, runs, strict=True):
+        model.load_state_dict(load_model(run.model_dir).tensors)
+        model.to(devices.device)
