@@ -31,7 +31,7 @@ types: $(READY) ## check the types in src
 bench: $(READY) ## measure time and memory on the device at hand
 	$(RUN) benchmarks
 
-results: $(READY) ## write docs/results.md from the folder results
+results: $(READY) ## write docs/results.md and its figures from the folder results
 	$(RUN) drpm.clustering.tables results docs/results.md
 
 clean: ## remove caches, builds and the results of the demo

@@ -45,6 +45,8 @@ STATEMENTS = [
     "Sec. C.2, pretraining",
     "Sec. C.2, start of the priors",
     "Sec. C.2, VaDE",
+    "Sec. C.2, samples per cluster",
+    "Sec. C.2, STL-10",
 ]
 
 

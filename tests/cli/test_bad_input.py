@@ -248,6 +248,10 @@ CASES = {
         "drpm cluster digits --device gpu --out run",
         ("error: device must be 'auto'", "but got 'gpu'"),
     ),
+    "epochs beyond all numbers": Case(
+        "drpm cluster digits --set training.epochs=99999999999999999999 --out run",
+        ("epochs must be at most 1000000000, but got 99999999999999999999",),
+    ),
     "a learning rate beyond all numbers": Case(
         "drpm cluster digits --set training.learning_rate=1e38 --out run",
         ("learning_rate must be at most 1e30, but got 1e+38",),

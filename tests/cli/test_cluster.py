@@ -282,7 +282,8 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert pictures(folder) == FIGURES
     assert result(folder)["data"]["shape"] == "3 x 8 x 6"
     with np.load(folder / "arrays.npz") as arrays:
-        assert arrays["samples"].shape == (2, 10, 3, 8, 6)
+        assert arrays["samples"].shape == (2, 32, 3, 8, 6)
+        assert arrays["samples"].dtype == np.uint8
 
 
 def test_an_array_of_images_without_labels(tmp_path: Path) -> None:
@@ -294,7 +295,7 @@ def test_an_array_of_images_without_labels(tmp_path: Path) -> None:
     # A mixture has no training, and the data no labels.
     assert pictures(folder) == FIGURES - {"confusion", "curves"}
     with np.load(folder / "arrays.npz") as arrays:
-        assert arrays["samples"].shape == (2, 10, 5, 7)
+        assert arrays["samples"].shape == (2, 32, 5, 7)
 
 
 def test_several_seeds_as_json(tmp_path: Path) -> None:
@@ -379,3 +380,9 @@ def test_a_ruined_model_is_refused(tmp_path: Path) -> None:
         (line,) = [line for line in refused.stderr.splitlines() if line.startswith("error")]
         assert "numbers that are not finite" in line
         assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_network_that_no_memory_holds(tmp_path: Path) -> None:
+    command = ["digits", *SMALL, "--set=network.encoder=99999999999", "--out", tmp_path / "run"]
+    refused = cluster(*command, code=1)
+    assert "error: There is not enough memory for this" in refused.stderr

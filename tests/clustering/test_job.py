@@ -12,7 +12,7 @@ import torch
 
 from drpm.clustering import job as jobs
 from drpm.clustering.config import ClusteringConfig, MixtureConfig, NetworkConfig, PretrainingConfig
-from drpm.clustering.job import Job, check_job, class_labels, class_names, do_job, open_job
+from drpm.clustering.job import Job, check_job, do_job, open_job
 from drpm.data.tables import table
 from drpm.data.types import Dataset, Split
 from drpm.training.config import TrainingConfig
@@ -41,94 +41,6 @@ def rows_of(count: int = 40) -> Dataset:
         "height": -0.5 + 0.1 * heaps + 0.001 * noise[:, 1],
     }
     return table("rows.csv", columns)
-
-
-def targets(classes: dict[str, tuple[str, ...]], **of: list[float]) -> Dataset:
-    values = {name: torch.tensor(value) for name, value in of.items()}
-    split = Split(torch.zeros(len(next(iter(of.values()), [])), 1), values)
-    return Dataset("some", split, split, classes)
-
-
-class TestClassLabels:
-    def test_the_label_comes_before_others(self) -> None:
-        data = targets({"kind": ("a", "b"), "label": ("c", "d")}, kind=[0, 1], label=[1, 0])
-        labels = class_labels(data, data.test)
-        assert labels is not None
-        assert labels.tolist() == [1, 0]
-        assert class_names(data) == ("c", "d")
-
-    def test_else_the_first_that_has_classes(self) -> None:
-        data = targets(
-            {"kind": ("a", "b"), "sort": ("c",)}, price=[0.5, 2], kind=[0, 1], sort=[0, 0]
-        )
-        labels = class_labels(data, data.train)
-        assert labels is not None
-        assert labels.tolist() == [0, 1]
-        assert class_names(data) == ("a", "b")
-
-    def test_a_label_that_is_a_number_is_no_class(self) -> None:
-        data = targets({}, label=[0.5, 1.5])
-        assert class_labels(data, data.test) is None
-        assert class_names(data) == ()
-
-    def test_nothing(self) -> None:
-        data = targets({})
-        assert class_labels(data, data.test) is None
-        assert class_names(data) == ()
-
-
-class TestMap:
-    def test_two_main_directions(self) -> None:
-        points = torch.randn(200, 5, dtype=torch.float64) * torch.tensor([1.0, 9, 1e-3, 4, 1e-3])
-        plane = jobs._flatten_map(points + 100)
-        assert plane.shape == (200, 2)
-        assert plane.mean(0).abs().max() < 1e-9
-        centred = points - points.mean(0)
-        # The widest columns, up to the sign of a direction and a little turn.
-        for axis, column in ((0, 1), (1, 3)):
-            cosine = torch.cosine_similarity(plane[:, axis], centred[:, column], dim=0)
-            assert cosine.abs() > 0.98
-
-    def test_distances_in_the_plane_stay(self) -> None:
-        points = torch.randn(30, 2, dtype=torch.float64)
-        plane = jobs._flatten_map(points)
-        torch.testing.assert_close(torch.cdist(plane, plane), torch.cdist(points, points))
-
-    @pytest.mark.parametrize(("count", "width"), [(10, 1), (1, 1), (1, 4), (2, 3), (3, 2)])
-    def test_few_codes_or_few_numbers(self, count: int, width: int) -> None:
-        plane = jobs._flatten_map(torch.randn(count, width, dtype=torch.float64))
-        assert plane.shape == (count, 2)
-        assert plane.isfinite().all()
-
-    def test_equal_codes(self) -> None:
-        assert (jobs._flatten_map(torch.ones(5, 3, dtype=torch.float64)).abs() < 1e-12).all()
-
-
-class TestUnits:
-    def test_back_to_the_rows_of_the_file(self) -> None:
-        data = rows_of()
-        back = jobs._unstandardise(data)(data.train.inputs)
-        expected = data.train.inputs * data.preprocessing["std"] + data.preprocessing["mean"]
-        torch.testing.assert_close(back, expected)
-        assert 999 < back[:, 0].min() + 5 < 1010
-        assert back[:, 1].max() < 0
-
-    def test_images_stay_as_they_are(self) -> None:
-        split = Split(torch.rand(3, 1, 2, 2))
-        images = Dataset("images", split, split)
-        assert jobs._unstandardise(images)(split.inputs) is split.inputs
-
-    @pytest.mark.parametrize("job", [JOB, MIXTURE], ids=["drpm-vc", "gmm"])
-    def test_samples_of_a_table(self, tmp_path: Path, job: Job) -> None:
-        data = rows_of()
-        run = open_job(tmp_path, job)
-        do_job(job, data, run)
-        with np.load(tmp_path / "arrays.npz") as arrays:
-            for name in ("samples", "partition_points"):
-                points = arrays[name].reshape(-1, 2)
-                assert np.abs(points[:, 0] - 1050).max() < 500
-                assert np.abs(points[:, 1] + 0.45).max() < 0.5
-            assert arrays["samples"].shape == (2, 100, 2)
 
 
 class TestFolder:
@@ -202,6 +114,18 @@ class TestFolder:
 
 
 class TestJob:
+    @pytest.mark.parametrize("job", [JOB, MIXTURE], ids=["drpm-vc", "gmm"])
+    def test_samples_of_a_table(self, tmp_path: Path, job: Job) -> None:
+        data = rows_of()
+        run = open_job(tmp_path, job)
+        do_job(job, data, run)
+        with np.load(tmp_path / "arrays.npz") as arrays:
+            for name in ("samples", "partition_points"):
+                points = arrays[name].reshape(-1, 2)
+                assert np.abs(points[:, 0] - 1050).max() < 500
+                assert np.abs(points[:, 1] + 0.45).max() < 0.5
+            assert arrays["samples"].shape == (2, 100, 2)
+
     def test_what_cannot_be_is_refused_before_anything_is_written(self) -> None:
         many = replace(JOB, clustering=replace(SMALL, clusters=41))
         with pytest.raises(ConfigError, match="at most the number of examples, 40, but got 41"):

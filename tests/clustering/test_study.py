@@ -101,6 +101,21 @@ def test_every_run_is_left_as_a_job_leaves_it(done: Path) -> None:
                 assert arrays["samples"].shape[0] == 3
 
 
+def test_options_of_the_data(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 2)).round(3)
+    np.savetxt(tmp_path / "rows.csv", rows, delimiter=",")
+    data, folder = str(tmp_path / "rows.csv"), tmp_path / "study"
+    presets, few = {"gmm": PRESETS["gmm"]}, ["clusters=2"]
+    run_study(folder, data, presets, [0], few, "cpu", {"header": False})
+    run = RunFolder.open(folder / "gmm" / "seed-0")
+    # Without the option the first of the 20 rows would be the names of the columns.
+    assert run.result()["data"]["examples"] == 20
+    assert configs.loads(Job, run.config_text()).options == ("header=false",)
+    assert run.result()["command"][5:7] == ["--option", "header=false"]
+    # They are part of what the study is.
+    assert "[options]\nheader = false\n" in RunFolder.open(folder).config_text()
+
+
 def test_means_and_deviations_and_times(done: Path) -> None:
     result = RunFolder.open(done).result()
     assert list(result["metrics"]) == list(PRESETS)

@@ -16,6 +16,7 @@ ALL = [
     sweeps.table_reconstruction,
     sweeps.exact_objective,
     sweeps.clusters,
+    sweeps.stl10,
 ]
 
 
@@ -99,6 +100,34 @@ def test_exact_changes_nothing_but_the_objective() -> None:
     for data, variants in settings(sweeps.exact_objective()).items():
         expected = configs.override(main[data]["drpm-vc"], ["objective=exact"])
         assert variants == {"drpm-vc-exact": expected}
+
+
+def test_stl10() -> None:
+    (run,) = sweeps.stl10().runs
+    assert run.arguments["seeds"] == [0, 1, 2, 3, 4]
+    # Not of whatever network is at hand.
+    assert run.arguments["options"] == {"network": "resnet50"}
+    variants = settings(sweeps.stl10())["stl10"]
+    assert [config.method for config in variants.values()] == list(variants)
+    partition, vade = variants["drpm-vc"], variants["vade"]
+    for config in (partition, vade):
+        network, pretraining = config.network, config.pretraining
+        assert (network.latent, network.encoder) == (20, (500, 500, 4000))
+        assert network.decoder == (2000, 500, 500)
+        assert (pretraining.kind, pretraining.training.batch_size) == ("reconstruction", 256)
+        assert (config.training.batch_size, config.training.epochs) == (32, 256)
+        assert config.likelihood == "gaussian"
+        assert config.refit_every == 10
+    assert (partition.beta, partition.gamma, partition.delta) == (1.0, 1.0, 0.01)
+    assert partition.freeze_encoder
+    # All else as on the other data.
+    main = settings(sweeps.table_1())["fashion-mnist"]
+    for name, config in variants.items():
+        assert config.mixture == main[name].mixture
+        if name in ("drpm-vc", "vade"):
+            changes = ["training.batch_size=256", "training.epochs=1024"]
+            changes += ["training.checkpoint_every=64"]
+            assert configs.override(config, changes).training == main[name].training
 
 
 def test_the_numbers_of_clusters() -> None:

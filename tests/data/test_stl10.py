@@ -54,6 +54,9 @@ def test_features_are_computed_once() -> None:
     second = load("stl10", network=Network("counting", network))
     assert network.seen == 10
     assert torch.equal(first.train.inputs, second.train.inputs)
+    # Both times they can be learned from.
+    for dataset in (first, second):
+        assert not any(split.inputs.is_inference() for split in (dataset.train, dataset.test))
     # Another network, and other images, have features of their own.
     load("stl10", network=Network("other", network))
     assert network.seen == 20

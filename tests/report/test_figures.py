@@ -1,5 +1,6 @@
 """The pictures: which are drawn, of what, and what is refused."""
 
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from drpm.report.curves import draw_curves, read_stages
 from drpm.report.images import displayable, draw_image_partition, draw_image_samples
 from drpm.report.matrices import draw_confusion, matching_order
 from drpm.report.points import draw_latent
-from drpm.report.style import colours, label, png
+from drpm.report.style import colours, label, png, reduced
 from drpm.report.tables import draw_row_partition, draw_row_samples
 from drpm.training.errors import RunError
 from drpm.training.runs import RunFolder
@@ -88,6 +89,16 @@ def test_each_picture_by_itself(tmp_path: Path, keys: list[str], expected: list[
     arrays = every_array(3, (4,))
     folder = finished_run(tmp_path / "run", {key: arrays[key] for key in keys}, records=[])
     assert names(write_figures(folder)) == expected
+
+
+def test_real_images_beside_rows(tmp_path: Path) -> None:
+    arrays = {
+        "samples": np.zeros((3, 5, 40)),
+        "examples": np.zeros((3, 2, 3, 8, 8), np.uint8),
+        "num_columns": np.asarray(2048),
+    }
+    folder = finished_run(tmp_path / "run", arrays, records=[])
+    assert names(write_figures(folder)) == ["samples", "examples"]
 
 
 def test_no_points_are_no_picture(tmp_path: Path) -> None:
@@ -193,6 +204,11 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"label_names": np.arange(4)}, "label_names must be a list of strings"),
     ({"sizes": np.asarray(3)}, "sizes must be counts (K,), but is a single number"),
     ({"column_names": np.asarray(["a"])}, "one name for each of the 4 columns, but has 1"),
+    ({"num_columns": np.asarray(3)}, "num_columns must be at least 4, but is 3"),
+    ({"num_columns": np.asarray([9])}, "num_columns must be one whole number, but is 1 of type"),
+    ({"examples": np.zeros((3, 2, 8))}, "examples must be images (K, m, *shape)"),
+    ({"examples": np.zeros((3, 2, 2, 8, 8))}, "images of examples must have one or three channels"),
+    ({"examples": np.zeros((2, 2, 8, 8))}, "but is 3 in samples and 2 in examples"),
 ]
 
 
@@ -242,6 +258,29 @@ def test_samples_stand_in_the_row_of_their_cluster() -> None:
         assert canvas[round(place), 7, 0] == pytest.approx(cluster / 4)
 
 
+def test_all_of_32_samples_are_shown() -> None:
+    for count, shown in ((32, 32), (40, 32)):
+        canvas = draw_image_samples(np.zeros((20, count, 28, 28), np.uint8)).axes[0].images[0]
+        assert np.asarray(canvas.get_array()).shape == (20 * 30 - 2, shown * 30 - 2, 3)
+
+
+def test_few_colours_make_a_small_file() -> None:
+    from PIL import Image
+
+    samples = np.random.default_rng(0).random((20, 32, 14, 14))
+    whole = png(draw_image_samples(samples))
+    small = reduced(whole)
+    assert len(small) < 0.6 * len(whole)
+    assert reduced(whole) == small
+    pictures = [Image.open(io.BytesIO(each)).convert("RGB") for each in (whole, small)]
+    assert pictures[0].size == pictures[1].size
+    before, after = (np.asarray(picture).astype(int) for picture in pictures)
+    # Greys come together, but the colour of every cluster stays as it is.
+    assert np.abs(before - after).max() < 40
+    for colour in (255 * colours(20)).round().astype(int):
+        assert np.abs(after - colour).sum(-1).min() < 12
+
+
 def test_a_row_of_a_partition_is_as_long_as_the_cluster_is_large() -> None:
     clusters = np.asarray([2, 0, 2, 2, 0])
     figure = draw_image_partition(np.zeros((5, 14, 14)), clusters, 4)
@@ -281,6 +320,8 @@ def test_the_columns_of_a_table_are_named_in_panels_or_become_a_heat_map() -> No
     many = draw_row_samples(np.zeros((3, 5, 100)), [str(index) for index in range(100)])
     assert {"100 columns", "cluster 2"} <= texts(many)
     assert np.asarray(many.axes[0].images[0].get_array()).shape == (3, 100)
+    chosen = draw_row_samples(np.zeros((3, 5, 40)), [str(index) for index in range(40)], 2048)
+    assert any("(40 telling columns of 2,048)" in text for text in texts(chosen))
 
 
 def test_the_columns_of_the_confusion_follow_the_best_matching() -> None:

@@ -60,3 +60,12 @@ def test_the_bar() -> None:
     assert "200/200" in shown
     assert "loss 0.0625, 75 steps/s" in shown
     assert "left" in shown
+
+
+def test_what_would_take_longer_than_anybody_lives() -> None:
+    stream, clock = io.StringIO(), Clock()
+    lines = Lines(Console(file=stream, width=200), clock)
+    lines.start(10**25, 0)
+    clock.now = 10.0
+    lines.update(1, {"loss": 1.0})
+    assert "36500 days, 0:00:00 left" in stream.getvalue()

@@ -22,7 +22,7 @@ import drpm
 from drpm.training import runs
 from drpm.training.checkpoint import save_state
 from drpm.training.errors import RunError
-from drpm.training.runs import RunFolder
+from drpm.training.runs import RunFolder, first_difference
 
 CONFIG = '[training]\nseed = 5\nname = "ü"\n'
 
@@ -434,3 +434,37 @@ def test_a_file_system_without_locks_is_used_without(
     with run.lock():
         run.log({"step": 1})
     assert len(run.metrics()) == 1
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "model", "figures"])
+def test_a_link_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
+    run = RunFolder.create(tmp_path / "run", "")
+    (tmp_path / "elsewhere").mkdir()
+    (run.path / name).symlink_to(tmp_path / "elsewhere")
+    folder = {"checkpoint": "checkpoint_dir", "model": "model_dir", "figures": "figures_dir"}[name]
+    with pytest.raises(RunError, match=f"inside its folder .*, but got the path '{name}'"):
+        getattr(run, folder)
+
+
+def test_a_result_of_another_kind_is_none(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", "")
+    run.result_path.write_text("[]")
+    assert run.status == "new"
+    with pytest.raises(ValueError, match="is not what a run writes"):
+        run.result()
+
+
+def test_settings_that_are_no_text_are_named(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", "")
+    run.config_path.write_bytes(b"\xff\xfe")
+    with pytest.raises(RunError, match=r"config\.toml is not text in UTF-8"):
+        run.config_text()
+
+
+def test_other_settings_are_refused_with_the_first_of_them(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", "a = 1\n[b]\nc = 2\n")
+    run.require_settings("a = 1\n[b]\nc = 2\n")
+    with pytest.raises(RunError, match=r"other settings \(b.c was 2 and is now not there\)"):
+        run.require_settings("a = 1\n")
+    assert first_difference("a = [", "a = 1") == "they are no TOML"
+    assert first_difference("a = 1", "a = 1 # so") == "in their form"

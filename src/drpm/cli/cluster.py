@@ -116,8 +116,9 @@ def _run(
 ) -> list[dict[str, Any]]:
     from dataclasses import replace
 
+    from drpm.clustering.classes import class_names
     from drpm.clustering.config import ClusteringConfig
-    from drpm.clustering.job import Job, check_job, class_names, do_job, open_job
+    from drpm.clustering.job import Job, check_job, do_job, open_job
     from drpm.data import load
     from drpm.report import write_page
     from drpm.training import config as configs

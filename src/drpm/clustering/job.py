@@ -11,32 +11,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
-import torch
 from torch import Tensor
 
+from drpm.clustering.classes import class_labels
 from drpm.clustering.config import ClusteringConfig, Method
+from drpm.clustering.drawn import draw_arrays
+from drpm.clustering.examples import images_behind
 from drpm.clustering.fitted import FittedClustering
 from drpm.clustering.metrics import clustering_scores
-from drpm.clustering.pipeline import ProgressFactory, fit_clusterings
+from drpm.clustering.pipeline import fit_clusterings
 from drpm.clustering.views import choose_view
-from drpm.data.types import Dataset, Split
+from drpm.data.types import Dataset
 from drpm.training import config as configs
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.loop import Progress
 from drpm.training.runs import ARRAYS, CHECKPOINTS, METRICS, RunFolder
+from drpm.training.stages import ProgressFactory
 
 LABELS = "labels.csv"
 
 PRETRAINING = "pretraining"
 STAGES = (PRETRAINING, "training")
 _OTHERS = "others"
-
-# How much of everything a page shows.
-_SAMPLES = 10
-_ROW_SAMPLES = 100  # of tables, whose quantiles are drawn
-_PARTITION = 128
-_POINTS = 4000
 
 NAMES = {
     "drpm-vc": "DRPM-VC",
@@ -191,7 +187,8 @@ def _conclude(
         comparison |= _others(job, data, run, judge, progress)
     fitted.save(run.model_dir)
     run.write_atomic(LABELS, _labels(fitted, data))
-    run.write_atomic(ARRAYS, _arrays(fitted, data, seed))
+    images = images_behind(job.data, data)
+    run.write_atomic(ARRAYS, draw_arrays(fitted, data, seed, images))
     _gather_metrics(run)
     # Without labels there is nothing to compare with, but the likelihood's bound.
     bound = fitted.lower_bounds(data.test.inputs.flatten(1)).mean().item()
@@ -226,23 +223,6 @@ class _Judge:
         if self.labels is None:
             return {}
         return dict(clustering_scores(self.labels, predict(self.rows))._asdict())
-
-
-def class_labels(data: Dataset, split: Split) -> Tensor | None:
-    """The classes of a split, if it has any: those called ``label``, or else the first."""
-    name = _target(data)
-    return None if name is None else split.targets.get(name)
-
-
-def class_names(data: Dataset) -> tuple[str, ...]:
-    """What the classes of :func:`class_labels` are called; nothing where there are none."""
-    name = _target(data)
-    return () if name is None else data.classes[name]
-
-
-def _target(data: Dataset) -> str | None:
-    # A label that is a number, not a class, has no names and is nothing to compare clusters with.
-    return "label" if "label" in data.classes else next(iter(data.classes), None)
 
 
 def _others(
@@ -315,67 +295,6 @@ def _labels(fitted: FittedClustering, data: Dataset) -> str:
         pairs = zip(cluster.tolist(), confidence.tolist(), strict=True)
         writer.writerows([name, i, k, f"{c:.6g}"] for i, (k, c) in enumerate(pairs))
     return text.getvalue()
-
-
-def _arrays(fitted: FittedClustering, data: Dataset, seed: int) -> bytes:
-    """What the figures are drawn from."""
-    device, clusters = fitted.device, fitted.clusters
-    generator = torch.Generator(device).manual_seed(seed)
-    undo = _unstandardise(data)
-    count = _ROW_SAMPLES if len(data.input_shape) == 1 else _SAMPLES
-    each = torch.arange(clusters, device=device).repeat_interleave(count)
-    samples = undo(fitted.sample(each, generator)).reshape(clusters, count, *data.input_shape)
-    members = fitted.draw_partition(_PARTITION, generator)
-    order = members.argsort()
-    points = undo(fitted.sample(members, generator)).reshape(-1, *data.input_shape)
-    rows = data.test.inputs.flatten(1)
-    codes = fitted.embed(rows[:_POINTS]).double()
-    chosen = fitted.predict(rows)
-    arrays = {
-        "samples": _squeeze(samples),
-        "partition_points": _squeeze(points[order]),
-        "partition_clusters": members[order],
-        "latent": _flatten_map(codes),
-        "latent_clusters": chosen[:_POINTS],
-        "sizes": torch.bincount(fitted.predict(data.train.inputs.flatten(1)), minlength=clusters),
-    }
-    labels, names = class_labels(data, data.test), class_names(data)
-    if labels is not None:
-        arrays["latent_labels"] = labels[:_POINTS]
-        confusion = torch.zeros(len(names), clusters, dtype=torch.int64)
-        confusion.index_put_(
-            (labels.cpu(), chosen.cpu()), torch.ones(len(labels), dtype=torch.int64), True
-        )
-        arrays["confusion"] = confusion
-    plain = {name: x.detach().cpu().numpy() for name, x in arrays.items()}
-    if labels is not None:
-        plain["label_names"] = np.array(names)
-    if data.columns:
-        plain["column_names"] = np.array(data.columns)
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **plain)  # type: ignore[arg-type]
-    return buffer.getvalue()
-
-
-def _unstandardise(data: Dataset) -> Callable[[Tensor], Tensor]:
-    mean, std = data.preprocessing.get("mean"), data.preprocessing.get("std")
-    if mean is None or std is None:
-        return lambda rows: rows
-    return lambda rows: rows * std.to(rows) + mean.to(rows)
-
-
-def _squeeze(images: Tensor) -> Tensor:
-    """Grey images without their one channel."""
-    return images.squeeze(-3) if images.dim() >= 4 and images.shape[-3] == 1 else images
-
-
-def _flatten_map(codes: Tensor) -> Tensor:
-    """Codes in the plane: their two main directions."""
-    centred = codes - codes.mean(0)
-    directions = torch.linalg.svd(centred, full_matrices=False).Vh
-    plane: Tensor = centred @ directions[:2].mT
-    # A single code, or codes of one number, have only one direction.
-    return torch.nn.functional.pad(plane, (0, 2 - plane.shape[-1]))
 
 
 def _gather_metrics(run: RunFolder) -> None:

@@ -32,6 +32,7 @@ def run_study(
     seeds: Sequence[int],
     settings: Sequence[str] = (),
     device: str = "auto",
+    options: Mapping[str, Any] | None = None,
 ) -> None:
     """Do a study, or go on with one that was cut off.
 
@@ -45,6 +46,7 @@ def run_study(
         seeds: Those of every variant; they are trained together.
         settings: Changes to all presets, as ``name=value``.
         device: Where; no part of what the study is.
+        options: Those of the data.
     """
     if not presets:
         raise ConfigError("presets must name one variant or more, but got none.")
@@ -55,27 +57,22 @@ def run_study(
         for name, preset in presets.items()
     }
     where = connect(replace(next(iter(found.values())).training, device=device)).device
-    dataset = load(data, device=where)
+    options = dict(options or {})
+    dataset = load(data, device=where, **options)
     for config in found.values():
         check_job(Job(data, clustering=config), dataset)
-    study = _open(
-        folder,
-        toml.dumps(
-            {
-                "data": data,
-                "seeds": list(seeds),
-                "settings": list(settings),
-                "presets": dict(presets),
-            }
-        ),
-    )
+    told: dict[str, Any] = {"data": data, "seeds": list(seeds), "settings": list(settings)}
+    told |= {"presets": dict(presets)} | ({"options": options} if options else {})
+    study = _open(folder, toml.dumps(told))
     with study.lock():
-        variants = _Variants(study.path, data, found, seeds)
+        words = _words(options)
+        variants = _Variants(study.path, data, words, found, seeds)
         variants.gather_times(study)
         _ = study.wall_time
         for name, preset in presets.items():
             if not variants.is_finished(name):
                 command = ["drpm", "cluster", data, "--preset", preset]
+                command += [word for option in words for word in ("--option", option)]
                 command += [word for setting in settings for word in ("--set", setting)]
                 _do_variant(variants, name, dataset, command)
                 variants.gather_times(study)
@@ -87,6 +84,14 @@ def run_study(
             "pretraining_by": {name: variants.pretrained_by(name) for name in found},
         }
         study.finish({name: variants.summary(name) for name in found}, device=where, facts=facts)
+
+
+def _words(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Options of the data as the command line has them."""
+    return tuple(
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in options.items()
+    )
 
 
 def _open(folder: Path, text: str) -> RunFolder:
@@ -117,6 +122,7 @@ class _Variants:
     Arguments:
         folder: The study's folder.
         data: The data set.
+        options: Those of the data, as ``name=value``.
         found: The settings of every variant.
         seeds: Those of every variant.
     """
@@ -125,10 +131,12 @@ class _Variants:
         self,
         folder: Path,
         data: str,
+        options: tuple[str, ...],
         found: Mapping[str, ClusteringConfig],
         seeds: Sequence[int],
     ) -> None:
-        self.folder, self.data, self.configs, self.seeds = folder, data, found, seeds
+        self.folder, self.data, self.options = folder, data, options
+        self.configs, self.seeds = found, seeds
 
     def jobs(self, name: str) -> dict[int, Job]:
         """From a seed to what is done for it."""
@@ -136,6 +144,7 @@ class _Variants:
         return {
             seed: Job(
                 self.data,
+                self.options,
                 clustering=replace(config, training=replace(config.training, seed=seed)),
             )
             for seed in self.seeds

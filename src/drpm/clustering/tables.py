@@ -2,7 +2,8 @@
 
     python -m drpm.clustering.tables results docs/results.md
 
-The page is made of what the folder of results holds, and says what is missing there.
+The page is made of what the folder of results holds, and says what is missing there. Figures of
+what clusters generate go into the folder ``figures`` beside it.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from typing import Any, Final
 from drpm.clustering import published
 from drpm.clustering.paper_tables import Place, Row, Table, tables
 from drpm.clustering.published import Scores
+from drpm.clustering.result_figures import result_figures, write_figure
 from drpm.clustering.summaries import Summary, summarize
 from drpm.training.checkpoint import write_atomic
 from drpm.training.errors import RunError, reason
@@ -46,6 +48,7 @@ def page(results: Path) -> str:
     parts = [INTRODUCTION]
     for table in tables():
         parts.append("\n".join([f"## {table.title}", "", table.about, "", *_lines(table, results)]))
+        parts += [figure.markdown for figure in result_figures(table, results)]
     return "\n".join(f"{part.rstrip()}\n" for part in parts)
 
 
@@ -166,6 +169,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     try:
         text = page(chosen.results)
+        for table in tables():
+            for figure in result_figures(table, chosen.results):
+                write_figure(figure, chosen.page.parent)
         write_atomic(chosen.page, text.encode())
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -152,7 +152,8 @@ def _features(path: Path, network: Network, device: Device) -> Tensor:
     computed = features.extract(read_images(path), network, device)
     with atomic_write(writable_folder() / name) as out:
         out.write(save({"features": computed}))
-    return computed
+    # A copy, because nothing can be learned from what a network made in inference mode.
+    return computed.clone()
 
 
 def _read_cache(path: Path) -> Tensor | None:

@@ -27,6 +27,8 @@ class Arrays:
 
     Arguments:
         samples: (K, m, *shape), m generated points of every cluster.
+        examples: (K, m, H, W) or (K, m, C, H, W), real images nearest to what every
+            cluster generates, where that is nothing to look at itself.
         partition_points: (B, *shape), points generated from one sampled partition.
         partition_clusters: (B,), the cluster of each of them.
         latent: (N, 2), points of a latent space in the plane.
@@ -36,9 +38,11 @@ class Arrays:
         label_names: (L,), the names of the labels.
         sizes: (K,), how many points each cluster holds.
         column_names: (d,), the names of a table's columns.
+        num_columns: (), how many columns the table has, where the d are chosen from them.
     """
 
     samples: NDArray[Any] | None = None
+    examples: NDArray[Any] | None = None
     partition_points: NDArray[Any] | None = None
     partition_clusters: NDArray[Any] | None = None
     latent: NDArray[Any] | None = None
@@ -48,11 +52,12 @@ class Arrays:
     label_names: NDArray[Any] | None = None
     sizes: NDArray[Any] | None = None
     column_names: NDArray[Any] | None = None
+    num_columns: NDArray[Any] | None = None
 
     @property
     def num_clusters(self) -> int:
         """K, as the arrays that have a place for every cluster say, or else as many as occur."""
-        for each in (self.samples, self.sizes):
+        for each in (self.samples, self.examples, self.sizes):
             if each is not None:
                 return len(each)
         if self.confusion is not None:
@@ -132,8 +137,11 @@ def _wrong_by_itself(name: str, array: NDArray[Any]) -> str | None:
         if array.size and array.max() >= _MAX_GROUPS:
             return f"{name} must be below {_MAX_GROUPS:,}, but has {array.max():,}"
         return None
+    if name == "num_columns":
+        return None if array.ndim == 0 and array.dtype.kind in "iu" else must("one whole number")
     dimensions = {
         "samples": ({3, 4, 5}, "numbers (K, m, *shape), none of them zero"),
+        "examples": ({4, 5}, "images (K, m, *shape), none of them zero"),
         "partition_points": ({2, 3, 4}, "numbers (B, *shape)"),
         "latent": ({2}, "numbers (N, 2)"),
         "confusion": ({2}, "counts (L, K)"),
@@ -187,6 +195,9 @@ def _wrong_shapes(arrays: Arrays) -> str | None:
             "the points of samples and partition_points must have one shape, but have "
             f"{shapes['samples']} and {shapes['partition_points']}"
         )
+    # Not of the shape of the others, which are rows where there are examples.
+    if arrays.examples is not None:
+        shapes["examples"] = arrays.examples.shape[2:]
     for name, shape in shapes.items():
         if len(shape) == 3 and shape[0] not in (1, 3):
             return (
@@ -199,15 +210,17 @@ def _wrong_shapes(arrays: Arrays) -> str | None:
                 f"column_names must have one name for each of the {shape[0]} columns, but has "
                 f"{len(names)}"
             )
+        if len(shape) == 1 and arrays.num_columns is not None and arrays.num_columns < shape[0]:
+            return f"num_columns must be at least {shape[0]}, but is {arrays.num_columns}"
     return None
 
 
 def _wrong_clusters(arrays: Arrays) -> str | None:
-    counts = {}
-    if arrays.samples is not None:
-        counts["samples"] = len(arrays.samples)
-    if arrays.sizes is not None:
-        counts["sizes"] = len(arrays.sizes)
+    counts = {
+        name: len(array)
+        for name in ("samples", "examples", "sizes")
+        if (array := getattr(arrays, name)) is not None
+    }
     if arrays.confusion is not None:
         counts["confusion"] = arrays.confusion.shape[1]
     if len(set(counts.values())) > 1:

@@ -19,7 +19,7 @@ from drpm.report.tables import draw_row_partition, draw_row_samples
 from drpm.training.errors import RunError
 from drpm.training.runs import FIGURES, RESULT, RunFolder
 
-NAMES: Final = ("samples", "partition", "latent", "confusion", "sizes", "curves")
+NAMES: Final = ("samples", "examples", "partition", "latent", "confusion", "sizes", "curves")
 
 
 class Picture(NamedTuple):
@@ -112,6 +112,16 @@ def _plans(run: RunFolder) -> Iterator[tuple[str, str, str, Callable[[], Figure]
         yield "curves", "Training", description, lambda: draw_curves(stages)
 
 
+def draw_samples(arrays: Arrays) -> Figure:
+    """What each cluster generates: images, or rows of a table."""
+    assert arrays.samples is not None
+    if arrays.samples.ndim > 3:
+        return draw_image_samples(arrays.samples)
+    columns = [arrays.column_name(index) for index in range(arrays.samples.shape[2])]
+    whole = None if arrays.num_columns is None else int(arrays.num_columns)
+    return draw_row_samples(arrays.samples, columns, whole)
+
+
 def _generated(arrays: Arrays) -> Iterator[tuple[str, str, str, Callable[[], Figure]]]:
     """What a model made: images, or the rows of a table."""
     count = arrays.num_clusters
@@ -122,15 +132,26 @@ def _generated(arrays: Arrays) -> Iterator[tuple[str, str, str, Callable[[], Fig
                 f"Generated images of {counted(count, 'cluster')}, {samples.shape[1]} of each, one "
                 "row for each cluster."
             )
-            yield "samples", title, description, lambda: draw_image_samples(samples)
         else:
-            columns = [arrays.column_name(index) for index in range(samples.shape[2])]
+            whole = arrays.num_columns
+            chosen = "" if whole is None else f", of {whole:,}, that tell the clusters apart best"
             description = (
-                f"The distribution of {counted(len(columns), 'column')} in "
+                f"The distribution of {counted(samples.shape[2], 'column')}{chosen}, in "
                 f"{counted(count, 'cluster')}, {counted(samples.shape[1], 'generated row')} of "
                 "each."
             )
-            yield "samples", title, description, lambda: draw_row_samples(samples, columns)
+        yield "samples", title, description, lambda: draw_samples(arrays)
+    if (examples := arrays.examples) is not None:
+        description = (
+            f"Real images of {counted(count, 'cluster')}, {examples.shape[1]} of each, one row for "
+            "each cluster: those nearest to what it generates."
+        )
+        yield (
+            "examples",
+            "Real examples of each cluster",
+            description,
+            lambda: draw_image_samples(examples, "Real images nearest to what is generated"),
+        )
     points, clusters = arrays.partition_points, arrays.partition_clusters
     if points is not None and clusters is not None and len(points):
         title = "One sampled partition"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from drpm.report.style import INK, RESOLUTION, WIDTH, bare, colours, new_figure
 
 MAX_CLUSTERS: Final = 50  # that get a row; more make a picture nobody scrolls through
-MAX_SAMPLES: Final = 20  # of a cluster, side by side
+MAX_SAMPLES: Final = 32  # of a cluster, side by side
 _MAX_ACROSS: Final = 32
 _MAX_ROWS: Final = 3  # of one cluster in a partition
 
@@ -27,13 +27,13 @@ class _Mosaic(NamedTuple):
     bottoms: list[int]
 
 
-def draw_image_samples(samples: NDArray[Any]) -> Figure:
-    """One row of images for each cluster; samples (K, m, ...)."""
+def draw_image_samples(samples: NDArray[Any], kind: str = "Generated images") -> Figure:
+    """One row of images for each cluster; samples (K, m, ...) of a kind."""
     num_clusters, num_samples = samples.shape[:2]
     shown = samples[:MAX_CLUSTERS, :MAX_SAMPLES]
     pixels = displayable(shown.reshape(-1, *samples.shape[2:]))
     blocks = pixels.reshape(*shown.shape[:2], *pixels.shape[1:])
-    title = "Generated images, one row for each cluster"
+    title = f"{kind}, one row for each cluster"
     if num_clusters > MAX_CLUSTERS:
         title += f" (the first {MAX_CLUSTERS} of {num_clusters})"
     names = [f"cluster {index}" for index in range(len(blocks))]

@@ -60,6 +60,24 @@ def png(figure: Figure) -> bytes:
     return content.getvalue()
 
 
+def reduced(content: bytes, count: int = 64) -> bytes:
+    """A PNG file with few colours, which is a fraction as large.
+
+    Arguments:
+        content: The file.
+        count: How many colours; those of groups stay themselves, it is greys that come together.
+    """
+    from PIL import Image
+
+    smaller = BytesIO()
+    with Image.open(BytesIO(content)) as picture:
+        few = picture.convert("RGB").quantize(
+            count, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
+        )
+        few.save(smaller, "PNG", optimize=True)
+    return smaller.getvalue()
+
+
 def label(name: str, longest: int = 20) -> str:
     """A name from outside as a text to draw: one line, cut where too long, dollars no formula."""
     name = " ".join(name.split())

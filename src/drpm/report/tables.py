@@ -27,12 +27,20 @@ _MAX_NAMED: Final = 40  # columns whose names fit under a heat map
 _DEVIATIONS: Final = 2.5  # where the colours of a heat map end
 
 
-def draw_row_samples(samples: NDArray[Any], columns: Sequence[str]) -> Figure:
-    """How each column is distributed in each cluster; samples (K, m, d)."""
+def draw_row_samples(
+    samples: NDArray[Any], columns: Sequence[str], whole: int | None = None
+) -> Figure:
+    """How each column is distributed in each cluster; samples (K, m, d).
+
+    Arguments:
+        samples: Generated rows of every cluster.
+        columns: The names of the d columns.
+        whole: How many columns there are, where these are chosen from them.
+    """
     num_clusters, _, num_columns = samples.shape
     if num_columns <= _MAX_PANELS and num_clusters <= _MAX_CLUSTERS:
         return _intervals(samples.astype(np.float64), columns)
-    return _means(samples.astype(np.float64), columns)
+    return _means(samples.astype(np.float64), columns, whole)
 
 
 def draw_row_partition(
@@ -98,7 +106,7 @@ def _intervals(samples: NDArray[np.float64], columns: Sequence[str]) -> Figure:
     return figure
 
 
-def _means(samples: NDArray[np.float64], columns: Sequence[str]) -> Figure:
+def _means(samples: NDArray[np.float64], columns: Sequence[str], whole: int | None) -> Figure:
     num_clusters = len(samples)
     standardised = _standardised(samples.reshape(-1, len(columns))).reshape(samples.shape)
     height = min(1.2 + 0.2 * num_clusters, 10.0) + _room(columns)
@@ -109,7 +117,10 @@ def _means(samples: NDArray[np.float64], columns: Sequence[str]) -> Figure:
     # As many names as there is room for, at regular distances.
     named = np.arange(0, num_clusters, -(-num_clusters // 45))
     axes.set_yticks(named, [f"cluster {index}" for index in named])
-    title(figure, "Generated rows: the mean of each column in each cluster")
+    above = "Generated rows: the mean of each column in each cluster"
+    if whole is not None and whole > len(columns):
+        above += f" ({len(columns)} telling columns of {whole:,})"
+    title(figure, above)
     return figure
 
 

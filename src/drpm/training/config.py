@@ -93,6 +93,7 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         for name in ("epochs", "seed"):
             self._require(name, "at least 0", lambda value: value >= 0)
+        self._require("epochs", "at most 1000000000", lambda value: value <= 10**9)
         for name in ("batch_size", "decay_every", "devices", "checkpoint_every", "log_every"):
             self._require(name, "at least 1", lambda value: value >= 1)
         for name in ("learning_rate", "learning_rate_decay"):

@@ -25,7 +25,7 @@ Evaluation = Callable[[int], Mapping[str, float]]
 
 # On a CUDA device "auto" compiles runs of at least so many steps. Compiling takes up to a minute,
 # and saved up to 1.2 ms a step.
-WORTH_COMPILING: Final = 50_000
+WORTH_COMPILING: Final = 30_000
 
 
 class Progress(Protocol):
@@ -204,11 +204,15 @@ class _Training:
         row = int(broken.any(2).any(1).nonzero()[0])
         names = [name for name, bad in zip(readings.names, broken[row], strict=True) if bad.any()]
         # The loss is a sum of the others, which say more.
-        named = " and ".join(repr(name) for name in names if name != "loss") or "'loss'"
+        named = [repr(name) for name in names if name != "loss"] or ["'loss'"]
+        what = (
+            f"The term {named[0]} was not a finite number"
+            if len(named) == 1
+            else f"The terms {' and '.join(named)} were not finite numbers"
+        )
         step = self.step - len(broken) + row + 1
         raise RunError(
-            f"The term {named} was not a finite number at step {step}{self._which(broken[row])}; "
-            f"{last_good(self.checkpoints)}."
+            f"{what} at step {step}{self._which(broken[row])}; {last_good(self.checkpoints)}."
         )
 
     def _which(self, broken: Tensor) -> str:

@@ -21,6 +21,9 @@ def make_progress(console: Console | None = None) -> Progress:
     return Bar(console) if console.is_terminal else Lines(console)
 
 
+_CENTURY = 100 * 365 * 86400  # longer times are no use to anybody, and overflow
+
+
 @final
 class _Pace:
     """Steps per second since the start."""
@@ -34,7 +37,8 @@ class _Pace:
 
     def left(self, step: int) -> timedelta:
         rate = self.rate(step)
-        return timedelta(seconds=round((self._total - step) / rate) if rate > 0 else 0)
+        seconds = round((self._total - step) / rate) if rate > 0 else 0
+        return timedelta(seconds=min(seconds, _CENTURY))
 
 
 def _numbers(metrics: Mapping[str, float], rate: float) -> str:

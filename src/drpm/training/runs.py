@@ -108,20 +108,25 @@ class RunFolder:
 
     @property
     def checkpoint_dir(self) -> Path:
-        return self.path / CHECKPOINTS
+        return self._own(CHECKPOINTS)
 
     @property
     def model_dir(self) -> Path:
-        return self.path / MODEL
+        return self._own(MODEL)
 
     @property
     def figures_dir(self) -> Path:
-        return self.path / FIGURES
+        return self._own(FIGURES)
 
     @property
     def events_dir(self) -> Path:
         """For TensorBoard."""
-        return self.path / EVENTS
+        return self._own(EVENTS)
+
+    def _own(self, name: str) -> Path:
+        """A folder of this run, unless a link leads elsewhere."""
+        self.inside(name)
+        return self.path / name
 
     @property
     def status(self) -> Status:
@@ -141,11 +146,25 @@ class RunFolder:
         return self._before + time.monotonic() - self._since
 
     def config_text(self) -> str:
-        return self.config_path.read_text(encoding="utf-8")
+        try:
+            return self.config_path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise RunError(f"The file {self.config_path} is not text in UTF-8.") from error
+
+    def require_settings(self, text: str) -> None:
+        """Refuse to go on with other settings than those that the run was begun with."""
+        before = self.config_text()
+        if before != text:
+            raise RunError(
+                f"The run in {self.path} has other settings ({first_difference(before, text)}); "
+                "choose another folder, or overwrite it."
+            )
 
     def result(self) -> dict[str, Any]:
         """What :meth:`finish` wrote."""
-        content: dict[str, Any] = json.loads(self.result_path.read_bytes())
+        content = json.loads(self.result_path.read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError(f"The file {self.result_path} is not what a run writes.")
         return content
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -342,6 +361,33 @@ class RunFolder:
             f"The file {name} of the run {self.path} was not written, because {reason(error)}; "
             f"{last_good(self.checkpoint_dir)}."
         )
+
+
+def first_difference(before: str, now: str) -> str:
+    """The first setting in which two configurations differ, in words.
+
+    Example:
+        >>> first_difference("[training]\nepochs = 2", "[training]\nepochs = 3")
+        'training.epochs was 2 and is now 3'
+    """
+    try:
+        old, new = (_flat(tomllib.loads(text)) for text in (before, now))
+    except tomllib.TOMLDecodeError:
+        return "they are no TOML"
+    for name in (*old, *new):
+        was, is_now = (repr(x[name]) if name in x else "not there" for x in (old, new))
+        if was != is_now:
+            return f"{name} was {was} and is now {is_now}"
+    return "in their form"
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one, with dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        inner = _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else None
+        found |= {f"{prefix}{name}": value} if inner is None else inner
+    return found
 
 
 def versions() -> dict[str, str]:

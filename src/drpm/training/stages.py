@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from drpm.training.checkpoint import load_model, save_model
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
-from drpm.training.errors import RunError
 from drpm.training.loop import Progress, train
 from drpm.training.program import Augmentation, BaseProgram, Objective, Program
 from drpm.training.runs import RunFolder
@@ -33,8 +32,7 @@ def open_stage(path: Path, text: str) -> RunFolder:
     if not (path / "config.toml").exists():
         return RunFolder.create(path, text)
     run = RunFolder.open(path)
-    if run.config_text() != text:
-        raise RunError(f"The stage in {path} has other settings; choose another folder.")
+    run.require_settings(text)
     return run
 
 

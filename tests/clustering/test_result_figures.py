@@ -1,0 +1,75 @@
+"""Figures of the page of results: which there are, where they go, how large they are."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drpm.clustering import tables
+from drpm.clustering.result_figures import FOLDER
+from tests.clustering.results_folder import write_variant
+
+ROOT = Path(__file__).parents[2]
+
+
+def write_arrays(run: Path, clusters: int = 10) -> None:
+    run.mkdir(parents=True, exist_ok=True)
+    # Smooth as generated images are: each a heap of brightness of its own.
+    places = np.linspace(-1, 1, 28)
+    shift = np.random.default_rng(0).uniform(-0.5, 0.5, (clusters, 32, 2, 1, 1))
+    distance = (places[:, None] - shift[:, :, 0]) ** 2 + (places - shift[:, :, 1]) ** 2
+    samples = (255 * np.exp(-4 * distance)).astype(np.uint8)
+    np.savez_compressed(run / "arrays.npz", samples=samples)
+
+
+def test_every_figure_of_the_page_in_the_repository_is_there() -> None:
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    folder = ROOT / "docs" / FOLDER
+    committed = list((ROOT / "results").glob("*/*/*/seed-*/arrays.npz"))
+    pictures = list(folder.glob("*.png"))
+    assert len(committed) == len(pictures) == text.count("](figures/"), "run `make results`"
+    for picture in pictures:
+        assert f"]({FOLDER}/{picture.name})" in text, "run `make results`"
+        assert picture.read_bytes().startswith(b"\x89PNG")
+        assert picture.stat().st_size < 400_000
+
+
+def test_a_figure_for_every_method_with_samples(tmp_path: Path) -> None:
+    results, page = tmp_path / "results", tmp_path / "docs" / "page.md"
+    page.parent.mkdir()
+    write_variant(results / "table-1" / "mnist" / "drpm-vc", [0.9, 0.8])
+    write_arrays(results / "table-1" / "mnist" / "drpm-vc" / "seed-1")
+    write_variant(results / "clusters" / "k-20" / "drpm-vc", [0.5])
+    write_arrays(results / "clusters" / "k-20" / "drpm-vc" / "seed-0", 20)
+    nothing = results / "clusters" / "k-18" / "drpm-vc" / "seed-0"
+    nothing.mkdir(parents=True)
+    np.savez(nothing / "arrays.npz", sizes=np.ones(3))
+    assert tables.main([str(results), str(page)]) == 0
+    names = ["clusters-k-20-drpm-vc.png", "table-1-mnist-drpm-vc.png"]
+    assert sorted(path.name for path in (page.parent / FOLDER).iterdir()) == names
+    text = page.read_text(encoding="utf-8")
+    # Once, though the method stands in three tables.
+    assert text.count("![DRPM-VC, MNIST, seed 1](figures/table-1-mnist-drpm-vc.png)") == 1
+    assert "![K = 20, DRPM-VC, seed 0](figures/clusters-k-20-drpm-vc.png)" in text
+    assert text.count("](figures/") == 2
+    for name in names:
+        assert (page.parent / FOLDER / name).stat().st_size < 400_000
+
+
+def test_the_page_without_its_figures_is_stale(tmp_path: Path) -> None:
+    """The text alone tells that arrays came or went."""
+    write_variant(tmp_path / "table-1" / "mnist" / "drpm-vc", [0.9])
+    before = tables.page(tmp_path)
+    write_arrays(tmp_path / "table-1" / "mnist" / "drpm-vc" / "seed-0")
+    assert tables.page(tmp_path) != before
+
+
+def test_damaged_arrays_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "table-1" / "mnist" / "drpm-vc" / "seed-0"
+    run.mkdir(parents=True)
+    (run / "arrays.npz").write_bytes(b"no archive")
+    assert tables.main([str(tmp_path), str(tmp_path / "page.md")]) == 1
+    assert "arrays.npz cannot be read as an archive" in capsys.readouterr().err
+    assert not (tmp_path / "page.md").exists()
