@@ -226,7 +226,7 @@ CASES = {
     ),
     "folder of another run": Case(
         "drpm cluster good.csv --clusters 2 --out other-run",
-        ("The run in other-run has other settings; choose another folder, or overwrite it.",),
+        ("The run in other-run has other settings (", "choose another folder, or overwrite it."),
     ),
     "folder of something else": Case(
         "drpm cluster good.csv --clusters 2 --out folder --overwrite",

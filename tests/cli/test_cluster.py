@@ -386,3 +386,15 @@ def test_a_network_that_no_memory_holds(tmp_path: Path) -> None:
     command = ["digits", *SMALL, "--set=network.encoder=99999999999", "--out", tmp_path / "run"]
     refused = cluster(*command, code=1)
     assert "error: There is not enough memory for this" in refused.stderr
+
+
+def test_a_run_knows_its_data(tmp_path: Path) -> None:
+    """The same name with other content is other data, finished or not."""
+    write_table(tmp_path / "table.csv")
+    command = [tmp_path / "table.csv", *SMALL, "--clusters=3", "--out", tmp_path / "run"]
+    cluster(*command)
+    rows = (tmp_path / "table.csv").read_text().splitlines()
+    (tmp_path / "table.csv").write_text("\n".join([*rows[:-1], "1,2,3"]) + "\n")
+    refused = cluster(*command, code=1)
+    assert "has other settings (fingerprint was" in refused.stderr
+    cluster(*command, "--overwrite")

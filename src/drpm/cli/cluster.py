@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from drpm.cli.completion import CLUSTERING_METHODS, among
+from drpm.cli.completion import preset as preset_names
 from drpm.cli.data import NameOrPath, Options
 from drpm.cli.errors import one_sentence
 from drpm.cli.options import Json, number, parse_options
@@ -14,6 +16,7 @@ from drpm.cli.tables import print_table
 
 if TYPE_CHECKING:
     from drpm.training.loop import Progress
+    from drpm.training.runs import RunFolder
 
 DEFAULT_PRESET = "fast-cluster"
 
@@ -33,10 +36,17 @@ def cluster(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="drpm-vc, vade, latent-gmm, gmm or contrastive-head."),
+        typer.Option(
+            help="drpm-vc, vade, latent-gmm, gmm or contrastive-head.",
+            autocompletion=among(CLUSTERING_METHODS),
+        ),
     ] = None,
     preset: Annotated[
-        str, typer.Option(help="Settings to start from; paper-cluster-mnist is one.")
+        str,
+        typer.Option(
+            help="Settings to start from; paper-cluster-mnist is one.",
+            autocompletion=preset_names,
+        ),
     ] = DEFAULT_PRESET,
     settings: Annotated[
         list[str] | None,
@@ -45,7 +55,9 @@ def cluster(
     seeds: Annotated[
         str | None,
         typer.Option(
-            help="One seed, or several such as 0,1,2, each in its own folder.", show_default="0"
+            help="One seed, or several such as 0,1,2, each in its own folder; on a GPU they are "
+            "trained together.",
+            show_default="0",
         ),
     ] = None,
     option: Options = None,
@@ -118,36 +130,60 @@ def _run(
 
     from drpm.clustering.classes import class_names
     from drpm.clustering.config import ClusteringConfig
-    from drpm.clustering.job import Job, check_job, do_job, open_job
+    from drpm.clustering.job import Job, check_job, do_jobs, open_job
     from drpm.data import load
-    from drpm.report import write_page
+    from drpm.data.fingerprints import fingerprint
+    from drpm.data.registry import DATASETS
     from drpm.training import config as configs
     from drpm.training import presets
     from drpm.training.devices import connect
-    from drpm.training.runs import PAGE
 
     config: ClusteringConfig = configs.override(presets.load(ClusteringConfig, preset), settings)
     device = connect(config.training).device
     dataset = load(name, device=device, **parse_options(options))
     if not any(setting.partition("=")[0].strip() == "clusters" for setting in settings):
         config = replace(config, clusters=len(class_names(dataset)) or config.clusters)
-    results = []
+    # A set of the registry has its own hashes; a file is only known by what is in it.
+    known = "" if name in DATASETS else fingerprint(dataset)
     seeds = seeds or [config.training.seed]
-    for seed in seeds:
-        folder = out if len(seeds) == 1 else out / f"seed-{seed}"
-        training = replace(config.training, seed=seed)
-        job = Job(name, tuple(options), compare, replace(config, training=training))
+    jobs = [
+        Job(name, tuple(options), known, compare, replace(config, training=training))
+        for training in (replace(config.training, seed=seed) for seed in seeds)
+    ]
+    for job in jobs:
         check_job(job, dataset)
-        run = open_job(folder, job, overwrite=overwrite)
-        if run.status != "finished":
-            words = ["drpm", *sys.argv[1:]]
-            do_job(job, dataset, run, command=words, progress=_show_stage)
-        # The page is the last that is written: where there is one, all of it is there.
-        page = (run.path / PAGE).resolve()
-        if not page.exists():
-            page = write_page(run.path, title=f"{dataset.name}: {config.clusters} clusters")
-        results.append({**run.result(), "folder": str(run.path), "page": str(page)})
-    return results
+    folders = [out] if len(seeds) == 1 else [out / f"seed-{seed}" for seed in seeds]
+    runs = [
+        open_job(folder, job, overwrite=overwrite)
+        for folder, job in zip(folders, jobs, strict=True)
+    ]
+    # On a CPU seeds together take as long as one after the other, which gives each its own noise.
+    together = device.type == "cuda" and all(run.status != "finished" for run in runs)
+    groups = [range(len(jobs))] if together else [range(i, i + 1) for i in range(len(jobs))]
+    words = ["drpm", *sys.argv[1:]]
+    for group in groups:
+        if all(runs[i].status == "finished" for i in group):
+            continue
+        do_jobs(
+            [jobs[i] for i in group],
+            dataset,
+            [runs[i] for i in group],
+            commands=[words for _ in group],
+            progress=_show_stage,
+        )
+    return [_finish(run, f"{dataset.name}: {config.clusters} clusters") for run in runs]
+
+
+def _finish(run: "RunFolder", title: str) -> dict[str, Any]:
+    """The result of a run, with its page."""
+    from drpm.report import write_page
+    from drpm.training.runs import PAGE
+
+    # The page is the last that is written: where there is one, all of it is there.
+    page = (run.path / PAGE).resolve()
+    if not page.exists():
+        page = write_page(run.path, title=title)
+    return {**run.result(), "folder": str(run.path), "page": str(page)}
 
 
 def _show_stage(stage: str) -> "Progress":

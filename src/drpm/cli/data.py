@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from drpm.cli.completion import DATA_SETS, among
 from drpm.cli.errors import one_sentence
 from drpm.cli.options import Json, Seed, parse_options
 from drpm.cli.tables import print_table
@@ -17,9 +18,21 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="List, fetch, check and show data sets.")
 
-Name = Annotated[str, typer.Argument(help="A data set; drpm data list names them.", metavar="NAME")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="A data set; drpm data list names them.",
+        metavar="NAME",
+        autocompletion=among(DATA_SETS),
+    ),
+]
 NameOrPath = Annotated[
-    str, typer.Argument(help="A data set, or your own file or folder.", metavar="DATA")
+    str,
+    typer.Argument(
+        help="A data set, or your own file or folder.",
+        metavar="DATA",
+        autocompletion=among(DATA_SETS),
+    ),
 ]
 Options = Annotated[
     list[str] | None,

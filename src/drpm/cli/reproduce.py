@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from drpm.cli.completion import SWEEPS, among
 from drpm.cli.errors import one_sentence
 from drpm.cli.options import Json, number
 from drpm.cli.tables import print_table
@@ -29,7 +30,12 @@ class Where(StrEnum):
 
 def reproduce(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help=f"A sweep, or '{LIST}' for those there are.")
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help=f"A sweep, or '{LIST}' for those there are.",
+            autocompletion=among(SWEEPS),
+        ),
     ],
     out: Annotated[
         Path | None,

@@ -51,12 +51,14 @@ class Job:
     Arguments:
         data: The name of a data set, or a file.
         options: Further options of the data, as ``name=value``.
+        fingerprint: What the data is known by, where its name says too little.
         compare: Whether the other methods are run as well, from the same start.
         clustering: The settings.
     """
 
     data: str = "digits"
     options: tuple[str, ...] = ()
+    fingerprint: str = ""
     compare: bool = False
     clustering: ClusteringConfig = field(default_factory=ClusteringConfig)
 
@@ -89,10 +91,7 @@ def open_job(folder: Path, job: Job, *, overwrite: bool = False) -> RunFolder:
                     shutil.rmtree(folder / name)
             (folder / LABELS).unlink(missing_ok=True)
         return RunFolder.create(folder, text, overwrite=True)
-    if run.config_text() != text:
-        raise RunError(
-            f"The run in {folder} has other settings; choose another folder, or overwrite it."
-        )
+    run.require_settings(text)
     return run
 
 

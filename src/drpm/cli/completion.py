@@ -1,0 +1,46 @@
+"""Words that a shell completes.
+
+Spelt out, because a shell waits for them and importing torch takes seconds; a test compares them
+with what there is.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+DATA_SETS: Final = (
+    "digits",
+    "mnist",
+    "fashion-mnist",
+    "stl10",
+    "celeba",
+    "mpi3d",
+    "multimnist",
+    "mosaic",
+    "arm",
+)
+SWEEPS: Final = (
+    "bounds",
+    "table-1",
+    "table-frozen",
+    "table-reconstruction",
+    "exact-objective",
+    "stl10",
+    "clusters",
+    "list",
+)
+CLUSTERING_METHODS: Final = ("drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head")
+
+
+def among(words: Iterable[str]) -> Callable[[str], list[str]]:
+    """Completes to one of some words."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete
+
+
+def preset(incomplete: str) -> list[str]:
+    from drpm.training.presets import names
+
+    return names(incomplete)

@@ -1,0 +1,237 @@
+"""Which latent dimensions two views share: the one thing in which the methods differ.
+
+A new method is one class: it says, from the divergence of the two views in every dimension, which
+dimensions are shared, and what that costs.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from drpm.distributions.divergences import partition_kl
+from drpm.distributions.orders import best_order_log_prob
+from drpm.distributions.partitions import RandomPartition
+from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
+from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric
+from drpm.distributions.sizes import FisherHypergeometric
+from drpm.factors.config import FactorsConfig
+from drpm.relaxation.sorting import sort_descending
+from drpm.relaxation.straight_through import straight_through
+from drpm.training.errors import ConfigError
+from drpm.training.program import Batch
+
+# A divergence of nothing has no logarithm.
+_SMALLEST_DIVERGENCE = 1e-6
+
+
+class Shared(NamedTuple):
+    """What the views of every pair share.
+
+    Arguments:
+        mask: (B, l), one where a dimension is shared, else zero; it carries a gradient where the
+            method learns it.
+        terms: What is added to the loss, by name; a number for each pair, (B,).
+    """
+
+    mask: Tensor
+    terms: dict[str, Tensor]
+
+
+class Aggregation(nn.Module, ABC):
+    """How a method finds the shared dimensions.
+
+    Arguments:
+        config: The settings.
+    """
+
+    def __init__(self, config: FactorsConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    @abstractmethod
+    def forward(
+        self,
+        divergence: Tensor,
+        batch: Batch,
+        temperature: Tensor,
+        generator: torch.Generator | None,
+        *,
+        noise: bool,
+    ) -> Shared:
+        """Say what is shared.
+
+        Arguments:
+            divergence: (B, l), between the two views' posteriors.
+            batch: The pairs, with whatever is known of them.
+            temperature: Of what is relaxed.
+            generator: Where noise comes from.
+            noise: Whether there is any; without it a random choice is the likeliest one.
+        """
+
+
+class LabelAggregation(Aggregation):
+    """One factor is known to differ: the dimension of its number is independent, all others shared.
+
+    References:
+        Bouchacourt et al., "Multi-level variational autoencoder", 2018. Hosoya, "Group-based
+        learning of disentangled representations with generalizability for novel contents", 2019.
+    """
+
+    def forward(
+        self,
+        divergence: Tensor,
+        batch: Batch,
+        temperature: Tensor,
+        generator: torch.Generator | None,
+        *,
+        noise: bool,
+    ) -> Shared:
+        label = batch.get("label")
+        if label is None:
+            raise ConfigError(
+                "method must be one that needs no labels for pairs without them, but got 'label'."
+            )
+        dimensions = torch.arange(divergence.shape[-1], device=divergence.device)
+        return Shared((dimensions != label[:, None]).to(divergence.dtype), {})
+
+
+class AdaptiveAggregation(Aggregation):
+    """Shared is what differs less than the middle between the least and the most of a pair.
+
+    References:
+        Locatello et al., "Weakly-supervised disentanglement without compromises", 2020.
+    """
+
+    def forward(
+        self,
+        divergence: Tensor,
+        batch: Batch,
+        temperature: Tensor,
+        generator: torch.Generator | None,
+        *,
+        noise: bool,
+    ) -> Shared:
+        known = divergence.detach()
+        middle = 0.5 * (known.amin(-1, keepdim=True) + known.amax(-1, keepdim=True))
+        return Shared((known < middle).to(divergence.dtype), {})
+
+
+class _Weighed(Aggregation):
+    """A method that learns how many dimensions are shared: one linear layer to two log-weights."""
+
+    prior: Tensor
+
+    def __init__(self, config: FactorsConfig) -> None:
+        super().__init__(config)
+        self.weights = nn.Linear(config.latent, 2)
+        self.register_buffer("prior", torch.tensor(config.prior_log_weights))
+
+    def size_divergence(self, log_weights: Tensor) -> Tensor:
+        """KL of the law of sizes from its prior, (B,)."""
+        law, prior = self._laws(log_weights)
+        return torch.distributions.kl_divergence(law, prior)
+
+    def _laws(self, log_weights: Tensor) -> tuple[FisherHypergeometric, FisherHypergeometric]:
+        prior = self.prior.expand_as(log_weights)
+        law, other = (
+            FisherHypergeometric(self.config.latent, x, validate_args=False)
+            for x in (log_weights, prior)
+        )
+        return law, other
+
+
+class HypergeometricAggregation(_Weighed):
+    """How many are shared is random; which, the divergences say: the smallest.
+
+    References:
+        Sutter et al., "Learning group importance using the differentiable hypergeometric
+        distribution", 2023.
+    """
+
+    def forward(
+        self,
+        divergence: Tensor,
+        batch: Batch,
+        temperature: Tensor,
+        generator: torch.Generator | None,
+        *,
+        noise: bool,
+    ) -> Shared:
+        log_weights = self.weights(divergence)
+        law = RelaxedFisherHypergeometric(
+            temperature, self.config.latent, log_weights, validate_args=False
+        )
+        sizes = law.draw(torch.Size(), noise=noise, generator=generator)
+        # Of the dimensions in descending order of their divergence, the independent ones first.
+        ranks = sort_descending(divergence.detach()).ranks
+        independent = sizes.survival[..., 0, :].to(divergence.dtype)
+        count = torch.arange(divergence.shape[-1], device=divergence.device)
+        hard = (count < sizes.hard[..., :1]).to(divergence.dtype)
+        mask = 1 - straight_through(hard, independent).gather(-1, ranks)
+        return Shared(mask, {"sizes": self.config.gamma * self.size_divergence(log_weights)})
+
+
+class PartitionAggregation(_Weighed):
+    """A random partition: how many are shared, and which.
+
+    Scores are the divergences, so that what differs most comes first: the first subset is the
+    independent one, the second is shared.
+    """
+
+    def forward(
+        self,
+        divergence: Tensor,
+        batch: Batch,
+        temperature: Tensor,
+        generator: torch.Generator | None,
+        *,
+        noise: bool,
+    ) -> Shared:
+        log_weights = self.weights(divergence)
+        log_scores = divergence.clamp_min(_SMALLEST_DIVERGENCE).log()
+        law = RelaxedRandomPartition(temperature, log_scores, log_weights, validate_args=False)
+        parts = law.rsample_parts(noise="both" if noise else "none", generator=generator)
+        exact = self.config.objective == "exact"
+        sizes, order = (
+            self._exact_terms(log_scores, log_weights, generator)
+            if exact
+            else self._bound_terms(log_scores, log_weights)
+        )
+        terms = {"sizes": self.config.gamma * sizes, "order": self.config.delta * order}
+        return Shared(parts.Y[..., 1, :], terms)
+
+    def _bound_terms(self, log_scores: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The paper's bound on the divergence from the prior, whose scores are all equal.
+
+        The paper draws sizes for its first part; two subsets have so few that we take the mean.
+        """
+        n = self.config.latent
+        law, _ = self._laws(log_weights)
+        independent = torch.arange(n + 1, dtype=log_weights.dtype, device=log_weights.device)
+        sizes = torch.stack([independent, n - independent], -1)[:, None, :]
+        orders = torch.lgamma(sizes + 1).sum(-1)  # log of how many lead to the same partition
+        expected = (law.log_prob(sizes.expand(-1, *log_weights.shape)).exp() * orders).sum(0)
+        best = best_order_log_prob(log_scores) + math.lgamma(n + 1)
+        return expected + self.size_divergence(log_weights), best
+
+    def _exact_terms(
+        self, log_scores: Tensor, log_weights: Tensor, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        law = RandomPartition(log_scores, log_weights, validate_args=False)
+        prior = RandomPartition(
+            torch.zeros_like(log_scores), self.prior.expand_as(log_weights), validate_args=False
+        )
+        whole = partition_kl(law, prior, num_samples=self.config.draws, generator=generator)
+        sizes = self.size_divergence(log_weights)
+        return sizes, whole - sizes
+
+
+AGGREGATIONS: dict[str, type[Aggregation]] = {
+    "label": LabelAggregation,
+    "ada": AdaptiveAggregation,
+    "hg": HypergeometricAggregation,
+    "drpm": PartitionAggregation,
+}

@@ -1,0 +1,61 @@
+"""The settings of a model of shared factors: everything that is needed to train it again."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from drpm.training.config import TrainingConfig
+from drpm.training.errors import ConfigError
+
+Method = Literal["drpm", "hg", "ada", "label"]
+Averaging = Literal["group", "multi-level"]
+
+
+@dataclass(frozen=True)
+class FactorsConfig:
+    """A variational autoencoder of pairs of images that share some of their factors.
+
+    Arguments:
+        method: How shared dimensions are found. ``drpm``: by a random partition; ``hg``: their
+            number by the hypergeometric law, and then the most similar ones; ``ada``: those in the
+            lower half of the range of divergences; ``label``: all but a given one.
+        averaging: What two views make of a shared dimension. ``group``: the mean of both means and
+            of both variances; ``multi-level``: a mean weighted by precision.
+        objective: For ``drpm``. ``bounds``: the paper's bounds on the mass of a partition;
+            ``exact``: the mass itself.
+        latent: Dimensions of the latent space.
+        beta: The weight of the latent divergence.
+        gamma: The weight of the sizes' divergence, for ``drpm`` and ``hg``.
+        delta: The weight of the order's divergence, for ``drpm``.
+        draws: Partitions drawn for the exact divergence of a pair.
+        prior_log_weights: What the prior thinks of independent and shared dimensions.
+        temperature: Of what is relaxed, at the start and at the end of training.
+        training: How the model is trained.
+    """
+
+    method: Method = "drpm"
+    averaging: Averaging = "group"
+    objective: Literal["bounds", "exact"] = "bounds"
+    latent: int = 10
+    beta: float = 1.0
+    gamma: float = 0.25
+    delta: float = 0.25
+    draws: int = 4
+    prior_log_weights: tuple[float, float] = (0.0, 0.0)
+    temperature: tuple[float, float] = (1.0, 0.5)
+    training: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(epochs=300, batch_size=64, learning_rate=1e-4)
+    )
+
+    def __post_init__(self) -> None:
+        self._require("latent", "at least 1", lambda value: value >= 1)
+        # The score-function estimator compares every draw with the others.
+        self._require("draws", "at least 2", lambda value: value >= 2)
+        for name in ("beta", "gamma", "delta"):
+            self._require(name, "at least 0", lambda value: value >= 0)
+        self._require("temperature", "two positive numbers", lambda pair: all(x > 0 for x in pair))
+
+    def _require(self, name: str, expected: str, holds: Callable[[Any], object]) -> None:
+        value = getattr(self, name)
+        if not holds(value):
+            raise ConfigError(f"{name} must be {expected}, but got {value!r}.")

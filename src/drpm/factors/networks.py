@@ -1,0 +1,73 @@
+"""The convolutional autoencoder that all methods share."""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from drpm.nn.gaussians import Posterior
+from drpm.training.convolution import Conv2d, ConvTranspose2d
+from drpm.training.errors import ConfigError
+
+# For images of 64 x 64; smaller ones take the first of them, every layer halving the side.
+CHANNELS = (32, 32, 64, 64)
+KERNELS = (4, 4, 2, 2)
+HIDDEN = 256
+_SMALLEST = 4  # what is left of an image's side
+
+
+class ConvolutionalAutoencoder(nn.Module):
+    """From images (..., C, H, W) with values in [0, 1] to latent Gaussians, and back.
+
+    References:
+        Locatello et al., "Weakly-supervised disentanglement without compromises", 2020.
+
+    Arguments:
+        shape: C, H and W; both sides are 8, 16, 32 or 64.
+        latent: Dimensions of the latent space.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], latent: int) -> None:
+        super().__init__()
+        colours, height, width = shape
+        depth = max(height, 1).bit_length() - _SMALLEST.bit_length()
+        if height != width or height != _SMALLEST << depth or not 1 <= depth <= len(CHANNELS):
+            raise ConfigError(
+                f"images must be squares with a side of 8, 16, 32 or 64 pixels, "
+                f"but got {height} x {width}."
+            )
+        widths = (colours, *CHANNELS[:depth])
+        layers: list[nn.Module] = []
+        for (given, made), kernel in zip(pairwise(widths), KERNELS[:depth], strict=True):
+            layers += [Conv2d(given, made, kernel, stride=2, padding=(kernel - 2) // 2), nn.ReLU()]
+        deepest = widths[-1] * _SMALLEST**2
+        self.encoder = nn.Sequential(*layers, nn.Flatten(-3), nn.Linear(deepest, HIDDEN), nn.ReLU())
+        # Means and log-variances.
+        self.heads = nn.Linear(HIDDEN, 2 * latent)
+        self.dense = nn.Sequential(
+            nn.Linear(latent, HIDDEN),
+            nn.ReLU(),
+            nn.Linear(HIDDEN, deepest),
+            nn.ReLU(),
+            nn.Unflatten(-1, (widths[-1], _SMALLEST, _SMALLEST)),
+        )
+        back: list[nn.Module] = []
+        for given, made in pairwise((*widths[:0:-1], colours)):
+            back += [ConvTranspose2d(given, made, 4, stride=2, padding=1), nn.ReLU()]
+        self.decoder = nn.Sequential(*back[:-1])
+
+    def posterior(self, images: Tensor) -> Posterior:
+        flat = images.flatten(0, -4)
+        mean, log_variance = self.heads(self.encoder(flat)).chunk(2, -1)
+        leading = images.shape[:-3]
+        return Posterior(mean.unflatten(0, leading), log_variance.unflatten(0, leading))
+
+    def logits(self, codes: Tensor) -> Tensor:
+        """What the pixels' probabilities are the sigmoid of, (..., C, H, W)."""
+        flat: Tensor = self.decoder(self.dense(codes.flatten(0, -2)))
+        images: Tensor = flat.unflatten(0, codes.shape[:-1])
+        return images
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """The mean image of every code."""
+        return torch.sigmoid(self.logits(codes))
