@@ -62,7 +62,7 @@ class TestFolder:
     def test_another_job_is_refused(self, tmp_path: Path, other: Job) -> None:
         open_job(tmp_path, JOB)
         text = (tmp_path / "config.toml").read_text()
-        with pytest.raises(RunError, match=r"has other settings \(.* was .* and is now .*\); choose another folder"):
+        with pytest.raises(RunError, match=r"has other settings \(.* is now .*\); choose another"):
             open_job(tmp_path, other)
         assert (tmp_path / "config.toml").read_text() == text
 

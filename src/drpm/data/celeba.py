@@ -20,7 +20,7 @@ from drpm.data.types import Dataset, DatasetSpec, Device, RemoteFile, Split
 
 SIDE = 64
 
-IMAGES = RemoteFile("celeba/img_align_celeba")
+IMAGES = RemoteFile("celeba/img_align_celeba", folder=True)
 ATTRIBUTES = RemoteFile("celeba/list_attr_celeba.txt")
 PARTITION = RemoteFile("celeba/list_eval_partition.txt")
 

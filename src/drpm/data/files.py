@@ -4,7 +4,9 @@ A download goes through pooch into a scratch folder beside its target, and takes
 when it is complete and its hash is right: nothing half-written is ever seen under that name.
 """
 
+import gzip
 import logging
+import lzma
 import os
 import tarfile
 import tempfile
@@ -18,11 +20,15 @@ from urllib.parse import urlsplit
 from drpm.data.errors import DataError
 from drpm.data.folders import VARIABLE, atomic_write, search_folders, writable_folder
 from drpm.data.hashes import complaint
+from drpm.data.leftovers import at_work_in
 from drpm.data.progress import DownloadBar
 from drpm.data.types import RemoteFile
 
 _CHUNK = 1 << 20
+_SCRATCH = ".download-"
 _TIMEOUT = 30  # seconds without a byte before an address counts as down
+
+_DAMAGED_ARCHIVE = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
 
 
 class ProgressBar(Protocol):
@@ -95,7 +101,7 @@ def _archive_at_hand(file: RemoteFile) -> Path | None:
     for folder in search_folders():
         path = folder / file.path
         if path.exists():
-            if reason := complaint(path, file):
+            if reason := complaint(path, file) if path.is_file() else "is a folder, not an archive":
                 raise DataError(f"{path} {reason}.")
             return path
     return None
@@ -118,7 +124,10 @@ def download(file: RemoteFile, make_progress_bar: MakeProgressBar = DownloadBar)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Beside the target, so that the last step is a rename within one file system.
-        with tempfile.TemporaryDirectory(prefix=".download-", dir=target.parent) as scratch:
+        with (
+            at_work_in(target.parent, f"{_SCRATCH}*"),
+            tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=target.parent) as scratch,
+        ):
             for url in file.urls:
                 try:
                     arrived = _retrieve(url, file, Path(scratch), make_progress_bar)
@@ -180,8 +189,11 @@ def _unpack(archive: Path, file: RemoteFile, folder: Path) -> Path:
                         while chunk := source.read(_CHUNK):
                             out.write(chunk)
                     wanted.remove(entry.name)
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+    except _DAMAGED_ARCHIVE as error:
         raise DataError(f"{file.path} is not a whole tar archive ({error}).") from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"{folder} cannot be written from {archive.name} ({reason}).") from error
     if wanted:
         raise DataError(f"{file.path} does not hold {', '.join(sorted(wanted))}.")
     return folder
@@ -204,10 +216,35 @@ def check(file: RemoteFile) -> FileReport:
         if file.optional:
             return FileReport(file, None, "absent", "not there, and not needed")
         return FileReport(file, None, "missing", "not found")
-    if path.is_dir():
+    if reason := _wrong_kind(path, file):
+        return FileReport(file, path, "damaged", reason)
+    if file.members:
+        return _check_members(path, file)
+    if file.folder:
         return FileReport(file, path, "present", "there")
     if reason := complaint(path, file):
         return FileReport(file, path, "damaged", reason)
     if file.content_sha256 or file.sha256 or file.md5:
         return FileReport(file, path, "verified", "its hash is right")
     return FileReport(file, path, "present", "there; no hash is published")
+
+
+def _wrong_kind(path: Path, file: RemoteFile) -> str:
+    """That a folder lies in the place of a file, or the other way round; empty if neither."""
+    for member in file.members:
+        if not (path / member).is_file():
+            return f"holds a folder in the place of the file {member}"
+    if file.folder and not path.is_dir():
+        return "is a file, but should be a folder"
+    if not (file.folder or file.members or path.is_file()):
+        return "is a folder, but should be a file"
+    return ""
+
+
+def _check_members(folder: Path, file: RemoteFile) -> FileReport:
+    if not file.members_md5:
+        return FileReport(file, folder, "present", "unpacked; no hash is published")
+    for member, md5 in zip(file.members, file.members_md5, strict=True):
+        if reason := complaint(folder / member, RemoteFile(member, md5=md5)):
+            return FileReport(file, folder, "damaged", f"its {member} {reason}")
+    return FileReport(file, folder, "verified", "unpacked, and the hashes of its files are right")

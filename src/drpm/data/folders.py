@@ -1,5 +1,6 @@
 """Where data lies on the disk, and how a file is written there."""
 
+import glob
 import os
 import tempfile
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from drpm.data.errors import DataError
+from drpm.data.leftovers import at_work_in
 
 VARIABLE = "DRPM_DATA"
 
@@ -46,17 +48,20 @@ def writable_folder() -> Path:
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """A file to write to that takes its name only when all of it is on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            yield out
-            out.flush()
-            os.fsync(out.fileno())
-        # mkstemp makes files private; a data file is for whoever may read the folder.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    # As mkstemp completes the prefix.
+    unfinished = f".{glob.escape(path.name)}-{'[a-z0-9_]' * 8}"
+    with at_work_in(path.parent, unfinished):
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as out:
+                yield out
+                out.flush()
+                os.fsync(out.fileno())
+            # mkstemp makes files private; a data file is for whoever may read the folder.
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(name, 0o666 & ~mask)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise

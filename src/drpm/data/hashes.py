@@ -31,17 +31,22 @@ def complaint(path: Path, file: RemoteFile) -> str:
         # Only the content counts: the same content can be compressed in many ways.
         try:
             found = content_hash(path)
-        except (EOFError, OSError, zlib.error) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             return f"is not a whole gzip file ({error})"
+        except OSError as error:
+            return f"cannot be read ({error.strerror or error})"
         if found != file.content_sha256:
             return f"has other content (SHA-256 {found[:12]}..., not {file.content_sha256[:12]}...)"
         return ""
-    size = path.stat().st_size
-    if file.size is not None and size != file.size:
-        return f"has {size:,} bytes, not {file.size:,}"
-    for algorithm, known in (("sha256", file.sha256), ("md5", file.md5)):
-        if known and (found := file_hash(path, algorithm)) != known:
-            return f"has another hash ({algorithm} {found[:12]}..., not {known[:12]}...)"
+    try:
+        size = path.stat().st_size
+        if file.size is not None and size != file.size:
+            return f"has {size:,} bytes, not {file.size:,}"
+        for algorithm, known in (("sha256", file.sha256), ("md5", file.md5)):
+            if known and (found := file_hash(path, algorithm)) != known:
+                return f"has another hash ({algorithm} {found[:12]}..., not {known[:12]}...)"
+    except OSError as error:
+        return f"cannot be read ({error.strerror or error})"
     return ""
 
 

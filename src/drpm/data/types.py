@@ -92,6 +92,8 @@ class RemoteFile:
         size: of the file as served, in bytes.
         members: the files to take out of an archive, each named as it lies beside the archive
             afterwards. With these in place the archive itself is not needed.
+        members_md5: of each of these files; empty where they are not known.
+        folder: whether it is a folder.
         optional: whether the set can be loaded without it; it is then never downloaded.
     """
 
@@ -102,6 +104,8 @@ class RemoteFile:
     md5: str | None = None
     size: int | None = None
     members: tuple[str, ...] = ()
+    members_md5: tuple[str, ...] = ()
+    folder: bool = False
     optional: bool = False
 
 
