@@ -180,9 +180,9 @@ CASES = {
         "drpm cluster digits --set temperature=1,-1 --out run",
         ("temperature must be two positive numbers", "-1.0"),
     ),
-    "several devices for a clustering": Case(
+    "several devices for half a clustering": Case(
         "drpm cluster digits --set training.devices=2 --out run",
-        ("devices must be 1 for clusterings, but got 2",),
+        ("pretraining.training.devices must be that of training, 2, but got 1",),
     ),
     "no head to start from": Case(
         "drpm cluster digits --set pretraining.kind=reconstruction --out run",

@@ -398,3 +398,21 @@ def test_a_run_knows_its_data(tmp_path: Path) -> None:
     refused = cluster(*command, code=1)
     assert "has other settings (fingerprint was" in refused.stderr
     cluster(*command, "--overwrite")
+
+
+@pytest.mark.parametrize("kind", ["contrastive", "reconstruction"])
+def test_two_processes_share_a_run(tmp_path: Path, kind: str) -> None:
+    """They are started by the command itself; the first one writes and speaks."""
+    settings = ["digits", *SMALL, f"--set=pretraining.kind={kind}", "--set=mixture.init=kmeans"]
+    done = shell("-m", "drpm", "cluster", *settings, "--devices=2", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("DRPM-VC\t") == 1
+    found = result(tmp_path / "run")
+    assert set(found["metrics"]) == {"accuracy", "ari", "nmi", "lower_bound"}
+    # Each has its own batches, so an epoch has half as many whole steps.
+    cluster(*settings, "--out", tmp_path / "one")
+    steps = [
+        RunFolder.open(tmp_path / name / "training").metrics()[-1]["step"]
+        for name in ("run", "one")
+    ]
+    assert steps == [4, 10]

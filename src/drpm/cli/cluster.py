@@ -65,6 +65,14 @@ def cluster(
         bool, typer.Option("--compare", help="Run the other methods as well, from the same start.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda: with a number.")] = "auto",
+    devices: Annotated[
+        int,
+        typer.Option(
+            help="GPUs that share one run, each with batches of its own.",
+            metavar="NUMBER",
+            parser=number(int, 1),
+        ),
+    ] = 1,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Start anew where a run lies.")
     ] = False,
@@ -79,13 +87,15 @@ def cluster(
         results = _run(
             data,
             out,
-            _settings(method, clusters, settings or [], device),
+            _settings(method, clusters, settings or [], device, devices),
             preset,
             None if seeds is None else _seeds(seeds),
             option or [],
             compare,
             overwrite,
         )
+    if not results:
+        return  # one of several processes, of which the first speaks
     if as_json:
         typer.echo(json.dumps(results if len(results) > 1 else results[0], indent=2))
         return
@@ -93,14 +103,18 @@ def cluster(
 
 
 def _settings(
-    method: str | None, clusters: int | None, settings: list[str], device: str
+    method: str | None, clusters: int | None, settings: list[str], device: str, devices: int
 ) -> list[str]:
     from drpm.training.config import TrainingConfig
 
     TrainingConfig(device=device)  # refused under the option's own name
     named = [] if method is None else [f"method={method}"]
     named += [] if clusters is None else [f"clusters={clusters}"]
-    both = [f"training.device={device}", f"pretraining.training.device={device}"]
+    both = [
+        f"{stage}.{name}={value}"
+        for stage in ("training", "pretraining.training")
+        for name, value in (("device", device), ("devices", devices))
+    ]
     return [*named, *both, *settings]
 
 
@@ -139,8 +153,8 @@ def _run(
     from drpm.training.devices import connect
 
     config: ClusteringConfig = configs.override(presets.load(ClusteringConfig, preset), settings)
-    device = connect(config.training).device
-    dataset = load(name, device=device, **parse_options(options))
+    devices = connect(config.training)
+    dataset = load(name, device=devices.device, **parse_options(options))
     if not any(setting.partition("=")[0].strip() == "clusters" for setting in settings):
         config = replace(config, clusters=len(class_names(dataset)) or config.clusters)
     # A set of the registry has its own hashes; a file is only known by what is in it.
@@ -154,11 +168,12 @@ def _run(
         check_job(job, dataset)
     folders = [out] if len(seeds) == 1 else [out / f"seed-{seed}" for seed in seeds]
     runs = [
-        open_job(folder, job, overwrite=overwrite)
+        open_job(folder, job, overwrite=overwrite, devices=devices)
         for folder, job in zip(folders, jobs, strict=True)
     ]
     # On a CPU seeds together take as long as one after the other, which gives each its own noise.
-    together = device.type == "cuda" and all(run.status != "finished" for run in runs)
+    one_card = devices.device.type == "cuda" and devices.count == 1
+    together = one_card and all(run.status != "finished" for run in runs)
     groups = [range(len(jobs))] if together else [range(i, i + 1) for i in range(len(jobs))]
     words = ["drpm", *sys.argv[1:]]
     for group in groups:
@@ -169,8 +184,11 @@ def _run(
             dataset,
             [runs[i] for i in group],
             commands=[words for _ in group],
-            progress=_show_stage,
+            progress=_show_stage if devices.is_first else lambda stage: None,
+            devices=devices,
         )
+    if not devices.is_first:
+        return []
     return [_finish(run, f"{dataset.name}: {config.clusters} clusters") for run in runs]
 
 

@@ -1,7 +1,8 @@
 """The commands ``drpm data ...``: what there is, getting it, checking it, looking at it."""
 
+import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,19 +118,20 @@ def show(
     with one_sentence():
         options = parse_options(option or [])
         from drpm.data.registry import DATASETS, load
-        from drpm.data.sheets import contact_sheet
+        from drpm.data.sheets import contact_sheet, refuse_other_formats
 
         spec = DATASETS.get(name)
-        dataset = load(name, seed=seed, **{**(spec.sheet_options if spec else {}), **options})
         # A folder named "." or ending in a slash still has a name of its own.
         stem = name if spec else Path(name).expanduser().resolve().stem
         path = out or Path("out/data") / f"{stem}.png"
+        refuse_other_formats(path)  # before a large set is loaded in vain
+        dataset = load(name, seed=seed, **{**(spec.sheet_options if spec else {}), **options})
         contact_sheet(dataset, path, part=part, title=stem)
     facts = {
         "name": dataset.name,
         "input_shape": list(dataset.input_shape),
-        "train": len(dataset.train),
-        "test": len(dataset.test),
+        "train": _full_size(spec, options, "num_train", len(dataset.train)),
+        "test": _full_size(spec, options, "num_test", len(dataset.test)),
         "split": dataset.test is not dataset.train,
         "targets": {t: len(dataset.classes.get(t, ())) or None for t in dataset.train.targets},
         "picture": str(path),
@@ -165,6 +167,15 @@ def _entry(spec: "DatasetSpec") -> dict[str, Any]:
         "options": list(spec.options),
         "files": [file.path for file in spec.files],
     }
+
+
+def _full_size(
+    spec: "DatasetSpec | None", given: Mapping[str, Any], option: str, loaded: int
+) -> int:
+    """How many examples a part has, where only a few of them were made for the sheet."""
+    if spec is None or option in given or option not in spec.sheet_options:
+        return loaded
+    return int(inspect.signature(spec.load).parameters[option].default)
 
 
 def _report(report: "FileReport") -> dict[str, str | None]:

@@ -160,4 +160,8 @@ class ClusteringConfig:
             )
         for stage in (self.pretraining.training, self.training):
             _require(stage, "precision", "'32-true' for clusterings", lambda x: x == "32-true")
-            _require(stage, "devices", "1 for clusterings", lambda value: value == 1)
+        if self.pretraining.training.devices != self.training.devices:
+            raise ConfigError(
+                "pretraining.training.devices must be that of training, "
+                f"{self.training.devices}, but got {self.pretraining.training.devices}."
+            )

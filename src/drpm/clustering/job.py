@@ -23,6 +23,7 @@ from drpm.clustering.pipeline import fit_clusterings
 from drpm.clustering.views import choose_view
 from drpm.data.types import Dataset
 from drpm.training import config as configs
+from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.loop import Progress
 from drpm.training.runs import ARRAYS, CHECKPOINTS, METRICS, RunFolder
@@ -75,8 +76,21 @@ def check_job(job: Job, data: Dataset) -> None:
         choose_view(config.pretraining.views, data.input_shape)
 
 
-def open_job(folder: Path, job: Job, *, overwrite: bool = False) -> RunFolder:
-    """The folder of a job, new if there is none; one with other settings is refused."""
+def open_job(
+    folder: Path, job: Job, *, overwrite: bool = False, devices: Devices | None = None
+) -> RunFolder:
+    """The folder of a job, new if there is none; one with other settings is refused.
+
+    With several devices all processes call this, and the first one makes the folder.
+    """
+    devices = devices or Devices()
+    if devices.is_first:
+        _open_job(folder, job, overwrite)
+    devices.barrier()
+    return RunFolder.open(folder)
+
+
+def _open_job(folder: Path, job: Job, overwrite: bool) -> RunFolder:
     text = configs.dumps(job)
     if not (folder / "config.toml").exists():
         return RunFolder.create(folder, text)
@@ -119,6 +133,7 @@ def do_jobs(
     *,
     commands: Sequence[Sequence[str]],
     progress: ProgressFactory = lambda stage: None,
+    devices: Devices | None = None,
 ) -> list[dict[str, Any]]:
     """Do jobs that differ in their seeds alone, trained together where there are several.
 
@@ -132,17 +147,19 @@ def do_jobs(
         runs: The folder of every job. One that is finished stays as it is.
         commands: What does each of them alone.
         progress: From the name of a stage to whoever shows how far it is.
+        devices: With several, all processes call this, and the first one writes.
 
     Returns:
         The results as the folders' ``result.json`` have them.
     """
+    devices = devices or Devices(data.train.inputs.device)
     for job in jobs:
         check_job(job, data)
     seeds = [job.clustering.training.seed for job in jobs]
     rows = data.train.inputs.flatten(1)
     # Held from the start, so that nobody overwrites what is being made, and the time is all of it.
     with ExitStack() as held:
-        for run in runs:
+        for run in runs if devices.is_first else ():
             held.enter_context(run.lock())
             _gather_metrics(run)
             _ = run.wall_time
@@ -153,11 +170,12 @@ def do_jobs(
             [run.path for run in runs],
             seeds=seeds,
             progress=progress,
+            devices=devices,
         )
         for fitted, run in zip(found, runs, strict=True):
             _require_finite(fitted, run)
         for job, fitted, run, command in zip(jobs, found, runs, commands, strict=True):
-            if run.status != "finished":
+            if devices.is_first and run.status != "finished":
                 # Mixtures of the rows are fitted one after the other, each with its own noise.
                 alone = job.clustering.method == "gmm"
                 facts = {
@@ -166,6 +184,7 @@ def do_jobs(
                     "stacked": [job.clustering.training.seed] if alone else seeds,
                 }
                 _conclude(job, data, run, replace(fitted, config=job.clustering), facts, progress)
+    devices.barrier()
     return [run.result() for run in runs]
 
 

@@ -49,6 +49,7 @@ def fit_clusterings(
     seeds: Sequence[int],
     progress: ProgressFactory = lambda stage: None,
     starts: Sequence[FittedClustering] | None = None,
+    devices: Devices | None = None,
 ) -> list[FittedClustering]:
     """Cluster rows, once for every seed.
 
@@ -61,6 +62,7 @@ def fit_clusterings(
         progress: From the name of a stage to whoever shows how far it is.
         starts: For each seed a clustering of the same networks to go on from: a model takes it
             over, clusters and all; a latent mixture goes on with its autoencoder.
+        devices: What connects this process with others that work on the same clustering.
     """
     if len(rows) < config.clusters:
         raise ConfigError(
@@ -73,7 +75,7 @@ def fit_clusterings(
     likelihood = choose_likelihood(rows, config.likelihood)
     if starts is not None:
         likelihood = _autoencoder(starts[0]).likelihood
-    stages = _Stages(rows, config, folders, seeds, progress)
+    stages = _Stages(rows, config, folders, seeds, progress, devices or Devices(rows.device))
     pretrained = []
     for seed in seeds:
         torch.manual_seed(seed)
@@ -187,17 +189,23 @@ class _Stages:
         folders: Sequence[Path],
         seeds: Sequence[int],
         progress: ProgressFactory,
+        devices: Devices,
     ) -> None:
         self.rows, self.config, self.seeds = rows, config, seeds
-        self.folders, self.progress = folders, progress
-        self.devices = Devices(rows.device)
+        self.folders, self.progress, self.devices = folders, progress, devices
 
     def pretrain(self, models: Sequence[Pretrained], shape: torch.Size) -> None:
         config = self.config.pretraining
         objective: Any = reconstruction_objective
         if config.kind == "contrastive":
             objective = ContrastiveObjective(config, choose_view(config.views, shape), shape)
+        # What the objective leaves out is not trained: several devices would wait for its gradient.
+        idle = [part for model in models for part in model.idle_parts(config.kind)]
+        for part in idle:
+            part.requires_grad_(False)
         self._run("pretraining", models, objective, config.training, {"rows": self.rows})
+        for part in idle:
+            part.requires_grad_()
         for model in models:
             if self.config.method == "vade" and self.config.copy_mean_head:
                 model.autoencoder.log_variance.load_state_dict(model.autoencoder.mean.state_dict())
@@ -266,7 +274,7 @@ class _Stages:
         if stage == "pretraining":  # the same for every method and objective: it can be taken over
             pretraining = replace(whole.pretraining, training=config)
             own = _Pretraining(seed, whole.clusters, whole.network, pretraining)
-        return open_stage(path, configs.dumps(own))
+        return open_stage(path, configs.dumps(own), self.devices)
 
     def _refitter(self, program: BaseProgram) -> Callable[[int], None]:
         """Fits the mixture to the codes of now, every few epochs while the temperature falls."""

@@ -39,6 +39,11 @@ class Pretrained(nn.Module):
         self.instances = projector(width, autoencoder.mean.out_features)
         self.clusters = projector(width, clusters)
 
+    def idle_parts(self, kind: str) -> list[nn.Module]:
+        """What a kind of pretraining makes no use of."""
+        projectors = [self.instances, self.clusters] if kind == "reconstruction" else []
+        return [self.autoencoder.log_variance, *projectors]
+
     def chances(self, rows: Tensor) -> Tensor:
         """What the cluster head says by itself, (..., K)."""
         scores: Tensor = self.clusters(self.autoencoder.encoder(rows))

@@ -15,22 +15,25 @@ from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
 from drpm.training.loop import Progress, train
 from drpm.training.program import Augmentation, BaseProgram, Objective, Program
-from drpm.training.runs import RunFolder
+from drpm.training.runs import CONFIG, RunFolder
 from drpm.training.schedules import Schedule
 from drpm.training.stacking import StackedProgram
 
 ProgressFactory = Callable[[str], Progress | None]
 
 
-def open_stage(path: Path, text: str) -> RunFolder:
+def open_stage(path: Path, text: str, devices: Devices | None = None) -> RunFolder:
     """The folder of a stage, new if there is none.
 
     Arguments:
         path: The folder.
         text: All settings that the stage depends on; they have to be what it was begun with.
+        devices: With several, all processes call this and the first one makes the folder.
     """
-    if not (path / "config.toml").exists():
-        return RunFolder.create(path, text)
+    devices = devices or Devices()
+    if devices.is_first and not (path / CONFIG).exists():
+        RunFolder.create(path, text)
+    devices.barrier()
     run = RunFolder.open(path)
     run.require_settings(text)
     return run
