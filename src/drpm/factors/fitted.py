@@ -1,0 +1,137 @@
+"""A finished model of shared factors: what it says of pairs, and what it can make."""
+
+import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from drpm.factors.config import FactorsConfig
+from drpm.factors.models import FactorVAE
+from drpm.training import config as configs
+from drpm.training.checkpoint import load_model, save_model
+from drpm.training.errors import RunError
+
+_PAIRS_AT_ONCE = 1024
+
+
+class SharedFactors(NamedTuple):
+    """What pairs have in common.
+
+    Arguments:
+        number: (P,), how many latent dimensions the two images of a pair share.
+        mask: (P, l), one for the dimensions that they share, else zero.
+        codes: (P, 2, l), the mean codes of both images, each by itself.
+    """
+
+    number: Tensor
+    mask: Tensor
+    codes: Tensor
+
+
+@dataclass(frozen=True)
+class FittedFactors:
+    """A trained model.
+
+    Arguments:
+        model: The model.
+        shape: Of an image: C, H and W.
+    """
+
+    model: FactorVAE
+    shape: tuple[int, int, int]
+
+    @property
+    def config(self) -> FactorsConfig:
+        return self.model.config
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @torch.no_grad()
+    def share(self, first: Tensor, second: Tensor, *, label: Tensor | None = None) -> SharedFactors:
+        """Find what pairs of images share: the likeliest answer, without noise.
+
+        Arguments:
+            first: (P, C, H, W), values in [0, 1].
+            second: The same.
+            label: (P,), for the method that is told a factor that differs.
+        """
+        for name, images in (("first", first), ("second", second)):
+            if images.shape[1:] != self.shape or images.dim() != 4:
+                raise ValueError(
+                    f"{name} must have the shape (P, {', '.join(map(str, self.shape))}), "
+                    f"but got {tuple(images.shape)}."
+                )
+        if len(first) != len(second):
+            raise ValueError(
+                f"second must hold {len(first)} images as first does, but got {len(second)}."
+            )
+        found = []
+        temperature = torch.tensor(self.config.temperature[1], device=self.device)
+        for start in range(0, len(first), _PAIRS_AT_ONCE):
+            part = slice(start, start + _PAIRS_AT_ONCE)
+            batch = {"first": first[part].to(self.device), "second": second[part].to(self.device)}
+            if label is not None:
+                batch["label"] = label[part].to(self.device)
+            views = self.model.compare(batch, temperature, noise=False)
+            found.append((views.shared.mask.round(), views.posterior.mean.movedim(0, 1)))
+        mask, codes = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return SharedFactors(mask.sum(-1), mask, codes)
+
+    @torch.no_grad()
+    def decode(self, codes: Tensor) -> Tensor:
+        """The mean image of every code (..., l)."""
+        return self.model.autoencoder.decode(codes.to(self.device))
+
+    @torch.no_grad()
+    def traverse(self, image: Tensor, values: Tensor) -> Tensor:
+        """(l, V, C, H, W): an image with one dimension after the other set to some values."""
+        posterior = self.model.autoencoder.posterior(image[None].to(self.device))
+        codes = posterior.mean[0].repeat(self.config.latent, len(values), 1)
+        for dimension in range(self.config.latent):
+            codes[dimension, :, dimension] = values.to(codes)
+        return self.decode(codes)
+
+    @torch.no_grad()
+    def swap(self, codes: Tensor, mask: Tensor) -> Tensor:
+        """(P, 2, C, H, W): images of pairs whose independent parts have changed places.
+
+        Where a pair is understood, the first of these looks like the second image.
+
+        Arguments:
+            codes: (P, 2, l), as :meth:`share` finds them.
+            mask: (P, l), likewise.
+        """
+        common = codes.mean(1, keepdim=True)
+        kept = mask[:, None, :]
+        return self.decode(kept * common + (1 - kept) * codes.flip(1))
+
+    def to(self, device: torch.device | str) -> "FittedFactors":
+        """The same on another device."""
+        return replace(self, model=copy.deepcopy(self.model).to(device))
+
+    def save(self, folder: Path) -> None:
+        """Write it to a folder, as numbers and text."""
+        tensors = {name: x.contiguous() for name, x in self.model.state_dict().items()}
+        description = {
+            "kind": "factors",
+            "config": configs.dumps(self.config),
+            "shape": list(self.shape),
+        }
+        save_model(folder, tensors, description)
+
+
+def load_factors(folder: Path, device: torch.device | str = "cpu") -> FittedFactors:
+    """Read what :meth:`FittedFactors.save` wrote; nothing is unpickled."""
+    tensors, description = load_model(folder)
+    if description.get("kind") != "factors":
+        raise RunError(f"The folder {folder} holds another kind of model than one of factors.")
+    colours, height, width = description["shape"]
+    shape = (colours, height, width)
+    model = FactorVAE(shape, configs.loads(FactorsConfig, description["config"]))
+    model.load_state_dict(tensors)
+    return FittedFactors(model.to(device), shape)

@@ -1,0 +1,190 @@
+"""Models of pairs: their shapes, their training, and what a partition finds."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from drpm.factors.config import FactorsConfig
+from drpm.factors.fitted import load_factors
+from drpm.factors.models import FactorObjective, FactorVAE
+from drpm.factors.networks import ConvolutionalAutoencoder
+from drpm.factors.pairs import OwnPairs, PairSampler
+from drpm.factors.pipeline import fit_factors
+from drpm.training.config import TrainingConfig
+from drpm.training.errors import ConfigError
+from drpm.training.program import Program
+from drpm.training.schedules import ExponentialSchedule
+from drpm.training.stacking import StackedProgram
+from tests.factors.toys import left_is_shared, two_bars
+from tests.oracles import generator
+
+METHODS = ["drpm", "hg", "ada", "label"]
+
+
+@pytest.mark.parametrize("side", [8, 16, 32, 64])
+def test_shapes(side: int) -> None:
+    autoencoder = ConvolutionalAutoencoder((3, side, side), 5)
+    images = torch.rand(2, 7, 3, side, side)
+    posterior = autoencoder.posterior(images)
+    assert posterior.mean.shape == posterior.log_variance.shape == (2, 7, 5)
+    assert autoencoder.decode(posterior.mean).shape == images.shape
+
+
+def test_the_published_layers() -> None:
+    autoencoder = ConvolutionalAutoencoder((3, 64, 64), 10)
+    shapes = {name: tuple(x.shape) for name, x in autoencoder.state_dict().items()}
+    assert [x for name, x in shapes.items() if "weight" in name] == [
+        *((32, 3, 4, 4), (32, 32, 4, 4), (64, 32, 2, 2), (64, 64, 2, 2), (256, 1024), (20, 256)),
+        *((256, 10), (1024, 256), (64, 64, 4, 4), (64, 32, 4, 4), (32, 32, 4, 4), (32, 3, 4, 4)),
+    ]
+
+
+@pytest.mark.parametrize("shape", [(3, 64, 32), (3, 48, 48), (1, 4, 4), (3, 128, 128)])
+def test_other_images_are_refused(shape: tuple[int, int, int]) -> None:
+    with pytest.raises(ConfigError, match="squares with a side of 8, 16, 32 or 64 pixels"):
+        ConvolutionalAutoencoder(shape, 3)
+
+
+def explained(code: Tensor, value: Tensor) -> float:
+    """How much of a value's variance a cubic of one code explains."""
+    powers = torch.stack([code**power for power in range(4)], -1).double()
+    found = powers @ torch.linalg.lstsq(powers, value[:, None].double()).solution
+    return 1 - float((found[:, 0] - value).var() / value.double().var())
+
+
+def test_a_partition_finds_the_shared_dimension() -> None:
+    """One dimension for each bar, and that of the bar in common is the shared one."""
+    steps = 700
+    training = TrainingConfig(epochs=1, batch_size=64, learning_rate=2e-3)
+    config = FactorsConfig(latent=2, training=training)
+    torch.manual_seed(0)
+    model = FactorVAE((1, 8, 8), config)
+    program = Program(
+        model,
+        FactorObjective(config),
+        {"pair": torch.zeros(steps * 64)},
+        training,
+        augment=left_is_shared,
+        schedules={"temperature": ExponentialSchedule(1.0, 0.5, steps)},
+    )
+    program.shuffle()
+    for _ in range(steps):
+        program.step()
+    pairs = left_is_shared({"pair": torch.zeros(1000)}, generator(1))
+    with torch.no_grad():
+        views = model.compare(pairs, torch.tensor(0.5), noise=False)
+    rates = views.shared.mask.mean(0)
+    shared, independent = int(rates.argmax()), int(rates.argmin())
+    codes = views.posterior.mean[0]
+    assert rates[shared] > 0.2
+    assert rates[independent] < 0.02
+    assert explained(codes[:, shared], pairs["left"]) > 0.9
+    assert explained(codes[:, shared], pairs["right"]) < 0.1
+    assert explained(codes[:, independent], pairs["right"]) > 0.9
+    assert explained(codes[:, independent], pairs["left"]) < 0.1
+
+
+SMALL = FactorsConfig(
+    latent=4, training=TrainingConfig(epochs=2, batch_size=16, learning_rate=1e-3)
+)
+
+
+def fit(config: FactorsConfig, folder: Path, seeds: list[int], **options: Any) -> Any:
+    folders = [folder / str(seed) for seed in seeds]
+    pairs = options.pop("pairs", None) or PairSampler(two_bars(), 1)
+    return fit_factors(pairs, config, folders, seeds=seeds, steps_per_epoch=5, **options)
+
+
+@pytest.mark.parametrize("averaging", ["group", "multi-level"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_alone_and_stacked(tmp_path: Path, method: Any, averaging: Any) -> None:
+    config = replace(SMALL, method=method, averaging=averaging)
+    one, other = fit(config, tmp_path, [3, 4])
+    (alone,) = fit(config, tmp_path / "alone", [3])
+    pairs = PairSampler(two_bars(), 1)({"pair": torch.zeros(6)}, generator(0))
+    for fitted in (one, other, alone):
+        found = fitted.share(pairs["first"], pairs["second"], label=pairs["label"])
+        assert found.codes.shape == (6, 2, 4)
+        assert torch.equal(found.mask.sum(-1), found.number)
+        assert set(found.mask.flatten().tolist()) <= {0.0, 1.0}
+        assert fitted.swap(found.codes, found.mask).shape == (6, 2, 1, 8, 8)
+        assert fitted.traverse(pairs["first"][0], torch.linspace(-2, 2, 3)).shape == (4, 3, 1, 8, 8)
+    # Finished, it is read and not trained again; cut off or not, it is the same.
+    (again,) = fit(config, tmp_path / "alone", [3])
+    assert torch.equal(again.model.autoencoder.heads.weight, alone.model.autoencoder.heads.weight)
+
+
+def test_the_exact_objective_trains(tmp_path: Path) -> None:
+    for seeds in ([0], [0, 1]):
+        config = replace(SMALL, objective="exact")
+        assert len(fit(config, tmp_path / str(len(seeds)), seeds)) == len(seeds)
+
+
+def test_own_pairs(tmp_path: Path) -> None:
+    drawn = PairSampler(two_bars(), 1)({"pair": torch.zeros(40)}, generator(0))
+    pairs = OwnPairs(drawn["first"], drawn["second"], tuple(map(str, range(40))))
+    (fitted,) = fit(SMALL, tmp_path, [0], pairs=pairs)
+    assert fitted.share(pairs.first, pairs.second).number.shape == (40,)
+    with pytest.raises(ConfigError, match="needs no labels"):
+        fit(replace(SMALL, method="label"), tmp_path / "label", [0], pairs=pairs)
+    with pytest.raises(ValueError, match="second must hold 40 images as first does, but got 39"):
+        fitted.share(pairs.first, pairs.second[1:])
+    with pytest.raises(ValueError, match=r"first must have the shape \(P, 1, 8, 8\)"):
+        fitted.share(torch.rand(2, 3, 8, 8), pairs.second)
+
+
+def test_saved_and_loaded(tmp_path: Path) -> None:
+    (fitted,) = fit(SMALL, tmp_path, [0])
+    fitted.save(tmp_path / "model")
+    again = load_factors(tmp_path / "model")
+    assert again.config == fitted.config
+    pairs = PairSampler(two_bars(), 1)({"pair": torch.zeros(6)}, generator(0))
+    one, other = (x.share(pairs["first"], pairs["second"]) for x in (fitted, again))
+    for this, that in zip(one, other, strict=True):
+        assert torch.equal(this, that)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_losses_of_a_stack_are_those_of_its_runs(method: Any) -> None:
+    """The same pairs, and no noise but that of the codes: means over pairs agree."""
+    config = replace(SMALL, method=method, beta=0.0)
+    sampler = PairSampler(two_bars(), 1)
+    models = [FactorVAE((1, 8, 8), config) for _ in range(2)]
+    stacked = StackedProgram(
+        models,
+        FactorObjective(config),
+        {"pair": torch.zeros(64)},
+        replace(config.training, batch_size=64),
+        augment=sampler,
+        schedules={"temperature": ExponentialSchedule(1.0, 0.5, 1)},
+    )
+    stacked.shuffle()
+    stacked.step()
+    readings = stacked.readings()
+    terms = dict(zip(readings.names, readings.values[0], strict=True))
+    for run, model in enumerate(models):
+        pairs = sampler({"pair": torch.zeros(2000)}, generator(run))
+        with torch.no_grad():
+            found = FactorObjective(config)(
+                model, pairs, {"temperature": torch.tensor(1.0)}, generator(5)
+            )
+        # A mean of 64 pairs against one of 2,000.
+        assert abs(float(terms["reconstruction"][run] - found["reconstruction"])) < 1.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"latent": 0}, "latent must be at least 1, but got 0"),
+        ({"draws": 1}, "draws must be at least 2, but got 1"),
+        ({"gamma": -1.0}, "gamma must be at least 0, but got -1.0"),
+        ({"temperature": (1.0, 0.0)}, "temperature must be two positive numbers"),
+    ],
+)
+def test_bad_settings(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        FactorsConfig(**changes)
