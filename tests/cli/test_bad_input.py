@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from numpy.lib import format as npy
 from typer.testing import CliRunner
 
 from drpm.cli import app
 from drpm.training.runs import RunFolder
 from examples import digits
-from tests.data.formats import idx_bytes, write_mnist
+from tests.data.formats import idx_bytes, png_start, write_mnist
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,10 +73,22 @@ CASES = {
     ),
     "only a label": Case("drpm data show labels.csv", ("no column of inputs",)),
     "not text": Case("drpm data show image.csv", ("not a text file in UTF-8",)),
+    "numbers beyond single precision": Case(
+        "drpm data show vast.csv", ("vast.csv has numbers too large", "in the column a", "unit")
+    ),
     "not parquet": Case("drpm data show wrong.parquet", ("wrong.parquet",)),
     # Users' own arrays.
     "corrupted npz": Case("drpm data show broken.npz", ("broken.npz",)),
     "truncated npz": Case("drpm data show cut.npz", ("cut.npz",)),
+    "flipped bytes in an npz": Case(
+        "drpm data show flipped.npz", ("flipped.npz is not a whole array of numbers",)
+    ),
+    "array larger than the memory": Case(
+        "drpm data show huge.npy", ("huge.npy announces an array too large for the memory",)
+    ),
+    "array of dates": Case(
+        "drpm data show dates.npy", ("dates.npy", "but has dates in the columns column 1, column 2")
+    ),
     "corrupted npy": Case("drpm data show broken.npy", ("broken.npy",)),
     "pickled npy": Case("drpm data show objects.npy", ("objects.npy",)),
     "a pickle called npy": Case("drpm data show pickle.npy", ("pickle.npy",)),
@@ -86,6 +99,7 @@ CASES = {
     "wrong kind of file": Case("drpm data show file.xyz", ("file.xyz", "end in .npy, .npz, .csv")),
     "folder without images": Case("drpm data show folder", ("folder should hold images",)),
     "damaged image": Case("drpm data show damaged", ("bad.png is not a whole image",)),
+    "huge image": Case("drpm data show huge", ("a.png is too large an image to be read",)),
     "image size": Case("drpm data show damaged -o image_size=0", ("image_size must be", "not 0")),
     # Data sets by name.
     "unknown data set": Case("drpm data show minst", ("no data set 'minst'", "did you mean mnist")),
@@ -106,6 +120,12 @@ CASES = {
     "option out of range": Case("drpm data show arm -o num_train=-3", ("num_train", "-3")),
     "unwritable picture": Case(
         "drpm data show digits --out file.xyz/a.png", ("file.xyz/a.png cannot be written",)
+    ),
+    "picture of another kind": Case(
+        "drpm data show digits --out sheet.foo", ("sheet.foo should end in .png",)
+    ),
+    "folder in the place of a file": Case(
+        "drpm data check fashion-mnist", ("fashion-mnist/t10k-labels-idx1-ubyte.gz damaged",)
     ),
     "negative seed": Case(
         "drpm data show digits --seed -1",
@@ -398,6 +418,7 @@ def bad_files(folder: Path) -> None:
         "twice": "a,a\n1,2\n3,4\n",
         "nameless": "a,\n1,2\n3,4\n",
         "labels": "label\n1\n2\n",
+        "vast": "a,b\n1e308,2\n-1e308,3\n0,4\n",
         "good": "a,b\n1,2\n2,5\n4,3\n",
     }
     for name, text in tables.items():
@@ -412,6 +433,14 @@ def bad_files(folder: Path) -> None:
     (folder / "pickle.npy").write_bytes(pickle.dumps([1, 2, 3]))
     np.save(folder / "objects.npy", np.array([{}, None]), allow_pickle=True)
     np.save(folder / "nan.npy", np.array([[1.0, 2.0], [np.nan, 3.0], [2.0, 1.0]]))
+    np.savez_compressed(folder / "flipped.npz", inputs=np.arange(400.0).reshape(100, 4))
+    content = (folder / "flipped.npz").read_bytes()
+    flipped = bytes(255 - byte for byte in content[70:90])
+    (folder / "flipped.npz").write_bytes(content[:70] + flipped + content[90:])
+    with (folder / "huge.npy").open("wb") as file:
+        shape = {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**9)}
+        npy.write_array_header_1_0(file, shape)
+    np.save(folder / "dates.npy", np.arange(6).astype("datetime64[D]").reshape(3, 2))
     np.save(folder / "text.npy", np.array(["a", "b"]))
     np.save(folder / "none.npy", np.zeros((0, 3)))
     (folder / "file.xyz").touch()
@@ -420,10 +449,14 @@ def bad_files(folder: Path) -> None:
     (folder / "damaged").mkdir()
     for name in ("bad", "worse"):
         (folder / "damaged" / f"{name}.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (folder / "huge").mkdir()
+    for name in ("a", "b"):
+        (folder / "huge" / f"{name}.png").write_bytes(png_start(20_000, 20_000))
     (folder / "other-run").mkdir()
     (folder / "other-run" / "config.toml").write_text("seed = 1\n", encoding="utf-8")
     (folder / "other-sweep").mkdir()
     (folder / "other-sweep" / "sweep.json").write_text('{"name": "table-1", "runs": []}')
+    (folder / "data" / "fashion-mnist" / "t10k-labels-idx1-ubyte.gz").mkdir(parents=True)
     write_mnist(folder / "data" / "mnist")
     whole = idx_bytes(np.zeros((3, 28, 28), np.uint8))
     (folder / "data" / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(

@@ -117,6 +117,16 @@ def test_check_finds_other_content(folder: Path) -> None:
     assert "has other content" in reports[0]["detail"]
 
 
+def test_check_finds_a_folder_in_the_place_of_a_file(folder: Path) -> None:
+    write_mnist(folder / "mnist")
+    path = folder / "mnist" / "t10k-labels-idx1-ubyte.gz"
+    path.unlink()
+    path.mkdir()
+    assert "mnist/t10k-labels-idx1-ubyte.gz damaged" in refusal("check", "mnist")
+    assert "t10k-labels-idx1-ubyte.gz\tdamaged\tis a folder" in run("check", "mnist").stdout
+    assert "t10k-labels-idx1-ubyte.gz cannot be read (Is a directory)" in refusal("show", "mnist")
+
+
 def test_check_accepts_what_is_right(folder: Path) -> None:
     assert run("check", "digits").exit_code == 0
     write_celeba(folder / "celeba")
@@ -152,6 +162,22 @@ def test_show_takes_own_data_and_options() -> None:
     result = run("show", "pictures.npy", "--out", "deep/down/sheet.png")
     assert result.stdout.startswith("pictures.npy: 4 inputs of 1x5x5, no split.")
     assert Path("deep/down/sheet.png").is_file()
+
+
+def test_the_facts_are_those_of_the_set_not_of_the_picture(folder: Path) -> None:
+    write_mnist(folder / "mnist")
+
+    def sizes(*arguments: str) -> tuple[int, int]:
+        result = run("show", *arguments, "--json")
+        assert result.exit_code == 0, result.output
+        facts = json.loads(result.stdout)
+        return facts["train"], facts["test"]
+
+    assert sizes("arm") == (10_000, 5_000)
+    assert sizes("arm", "-o", "num_train=30") == (30, 5_000)
+    assert sizes("mosaic", "-o", "num_tasks=4") == (20_000, 5_000)
+    assert sizes("multimnist") == (40, 20)  # as many as there are digits
+    assert sizes("digits") == (1_442, 355)
 
 
 def test_images_of_another_size_are_refused(folder: Path) -> None:

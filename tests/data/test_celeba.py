@@ -7,7 +7,7 @@ import torch
 
 from drpm.data import DataError, load
 from drpm.data.celeba import inspect
-from tests.data.formats import write_celeba
+from tests.data.formats import png_start, write_celeba
 
 
 @pytest.fixture
@@ -91,11 +91,26 @@ def test_lists_that_are_wrong_are_refused(
         load("celeba", num_tasks=3)
 
 
+def test_a_list_of_one_line_and_a_file_in_the_place_of_the_images(folder: Path) -> None:
+    write_celeba(folder)
+    (folder / "list_attr_celeba.txt").write_text("6\n")
+    with pytest.raises(DataError, match=r"list_attr_celeba\.txt should begin with the number"):
+        load("celeba")
+    write_celeba(folder)
+    (folder / "img_align_celeba").rename(folder / "elsewhere")
+    (folder / "img_align_celeba").touch()
+    with pytest.raises(DataError, match=r"img_align_celeba cannot be listed \(Not a directory\)"):
+        load("celeba", num_tasks=3)
+
+
 def test_images_that_are_wrong_are_named(folder: Path) -> None:
     write_celeba(folder)
     image = folder / "img_align_celeba" / "000002.jpg"
     image.write_bytes(image.read_bytes()[:300])
     with pytest.raises(DataError, match=r"000002\.jpg is not a whole image"):
+        load("celeba", num_tasks=3)
+    image.write_bytes(png_start(20_000, 20_000))
+    with pytest.raises(DataError, match=r"000002\.jpg is too large an image"):
         load("celeba", num_tasks=3)
     assert not list(folder.rglob("*.npy"))
     image.unlink()

@@ -3,9 +3,13 @@
 import gzip
 import hashlib
 import io
+import signal
 import socket
+import subprocess
+import sys
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,6 +34,8 @@ class Server(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.announced: dict[str, int] = {}
         self.requests: list[str] = []
+        # Where it is there, what was announced but is not there is waited for.
+        self.kept_waiting: threading.Event | None = None
 
     def url(self, name: str) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/{name}"
@@ -49,6 +55,9 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(self.server.announced.get(name, len(content))))
         self.end_headers()
         self.wfile.write(content)
+        if self.server.kept_waiting is not None and name in self.server.announced:
+            self.wfile.flush()
+            self.server.kept_waiting.wait(60)
 
     def log_message(self, format: str, *arguments: object) -> None:
         pass
@@ -216,8 +225,9 @@ def test_a_damaged_archive_is_refused(server: Server, folders: tuple[Path, Path]
     server.files |= {"none": archive_of(b=b"B"), "text": b"not an archive"}
     for name, complaint in (("none", "does not hold inner/a"), ("text", "not a whole tar archive")):
         file = RemoteFile("set/set.tar.gz", (server.url(name),), members=("inner/a",))
-        with pytest.raises(DataError, match=complaint):
+        with pytest.raises(DataError, match=complaint) as refusal:
             download(file)
+        assert "\n" not in str(refusal.value)
     assert everything_in(folders[0]) == []
 
 
@@ -256,6 +266,73 @@ def test_a_folder_that_cannot_be_written_is_passed_over(
         writable_folder()
 
 
+SLOW = """
+import sys
+from drpm.data.files import download
+from drpm.data.types import RemoteFile
+download(RemoteFile("set/file.bin", (sys.argv[1],)))
+"""
+
+
+@pytest.fixture
+def slow_download(server: Server, folders: tuple[Path, Path]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is in the middle of a download, which does not go on."""
+    server.files["slow"] = CONTENT
+    server.announced["slow"] = 2 * len(CONTENT)
+    server.kept_waiting = threading.Event()
+    process = subprocess.Popen([sys.executable, "-c", SLOW, server.url("slow")])
+    try:
+        deadline = time.monotonic() + 60
+        while not everything_in(folders[0]) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        server.kept_waiting.set()
+
+
+def test_a_download_that_is_ended_leaves_nothing_behind(
+    slow_download: subprocess.Popen[bytes], folders: tuple[Path, Path]
+) -> None:
+    (half,) = everything_in(folders[0])
+    assert half.startswith("set/.download-")
+    slow_download.terminate()
+    assert slow_download.wait(60) == 128 + signal.SIGTERM
+    assert not list((folders[0] / "set").iterdir())
+
+
+def test_what_a_killed_download_left_is_swept_by_the_next(
+    slow_download: subprocess.Popen[bytes], server: Server, folders: tuple[Path, Path]
+) -> None:
+    server.files["file.bin"] = CONTENT
+    file = RemoteFile("set/file.bin", (server.url("file.bin"),), sha256=SHA256)
+    (half,) = everything_in(folders[0])
+    # While it lives, it is left alone.
+    download(file)
+    assert everything_in(folders[0]) == [half, "set/file.bin"]
+    slow_download.kill()
+    slow_download.wait(60)
+    assert everything_in(folders[0]) == [half, "set/file.bin"]
+    download(replace(file, path="set/other.bin"))
+    assert everything_in(folders[0]) == ["set/file.bin", "set/other.bin"]
+
+
+def test_what_a_killed_writer_left_is_swept_by_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "file[1].bin"
+    (tmp_path / ".file[1].bin-abcd_123").write_bytes(b"half")
+    kept = [".file[1].bin-of-mine", ".file1.bin-abcd_123"]
+    for name in kept:
+        (tmp_path / name).touch()
+    with atomic_write(path) as out:
+        out.write(b"whole")
+        # A second writer of the same file leaves the first one's work alone.
+        with atomic_write(path) as other:
+            other.write(b"first")
+    assert path.read_bytes() == b"whole"
+    assert everything_in(tmp_path) == sorted([*kept, path.name])
+
+
 def test_optional_files_are_not_fetched(server: Server) -> None:
     assert obtain([RemoteFile("set/file", (server.url("file"),), optional=True)]) == {}
     assert server.requests == []
@@ -279,6 +356,34 @@ def test_a_check_tells_the_states_apart(folders: tuple[Path, Path]) -> None:
     assert "other content" in check(file).detail
     md5 = hashlib.md5(path.read_bytes()).hexdigest()
     assert check(RemoteFile("set/file.gz", md5=md5)).state == "verified"
+
+
+def test_a_check_tells_folders_from_files(folders: tuple[Path, Path]) -> None:
+    path = folders[0] / "set" / "thing"
+    path.mkdir(parents=True)
+    report = check(RemoteFile("set/thing", sha256=SHA256))
+    assert (report.state, report.detail) == ("damaged", "is a folder, but should be a file")
+    assert check(RemoteFile("set/thing", folder=True)).state == "present"
+    report = check(RemoteFile("set/set.tar.gz", members=("thing",)))
+    assert report.state == "damaged"
+    assert "a folder in the place of the file thing" in report.detail
+    path.rmdir()
+    path.write_bytes(CONTENT)
+    report = check(RemoteFile("set/thing", folder=True))
+    assert (report.state, report.detail) == ("damaged", "is a file, but should be a folder")
+
+
+def test_a_check_of_what_was_unpacked(folders: tuple[Path, Path]) -> None:
+    path = folders[0] / "set" / "inner" / "a"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(CONTENT)
+    file = RemoteFile("set/set.tar.gz", members=("inner/a",))
+    assert check(file).state == "present"
+    file = replace(file, members_md5=(hashlib.md5(CONTENT).hexdigest(),))
+    assert check(file).state == "verified"
+    path.write_bytes(CONTENT[:-1])
+    assert check(file).state == "damaged"
+    assert "inner/a has another hash" in check(file).detail
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """MPI3D: its numbering, and its file, whose grid is made smaller here."""
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,17 @@ def test_damaged_files_are_refused(folder: Path) -> None:
     np.savez(path, images=images()[:100])
     with pytest.raises(DataError, match=r"shape \(288, 64, 64, 3\) .* shape \(100, 64, 64, 3\)"):
         mpi3d.inspect()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("images", "no array")
+    with pytest.raises(DataError, match="an array 'images', but holds nothing"):
+        load("mpi3d")
+    np.savez_compressed(path, images=images())
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\3\4") + 6] |= 1  # the flags of an encrypted member,
+    content[content.index(b"PK\1\2") + 8] |= 1  # and those in the list at the end
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"is not a whole npz file .*encrypted"):
+        load("mpi3d")
     np.savez(path, images=np.array([{"python": "objects"}]))
     with pytest.raises(DataError, match="Python objects"):
         load("mpi3d")

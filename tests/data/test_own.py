@@ -1,14 +1,18 @@
 """Users' own files: what becomes of them, and how what is wrong is refused."""
 
+import io
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from numpy.lib import format as npy
 from PIL import Image
 
 from drpm.data import DataError, load
+from tests.data.formats import png_start
 
 
 def csv(folder: Path, text: str) -> Path:
@@ -93,6 +97,13 @@ def test_a_csv_without_a_header(tmp_path: Path) -> None:
         ("a,label\n1,x\n2,\n3,y\n", "1 missing labels in the column 'label'"),
         ("a,label\n1,1\n2,\n3,2\n", "1 missing labels in the column 'label'"),
         ('a,b\n"1,2\n3,4\n', "is not a csv file"),
+        ("a,b\n1e308,1\n-1e308,2\n0,3\n", "numbers too large for single precision in the column a"),
+        ("a,b\n1e-200,1\n2e-200,2\n", "differences too small for single precision in the column a"),
+        (
+            "a,label\n1,1e-60\n2,2e-60\n",
+            "labels in the column 'label' whose differences are too sm",
+        ),
+        (f"a,b\n{'long ' * 99},2\n1,3\n", r"text in the column a \('long long .{,20}\.\.\.'\)"),
     ],
 )
 def test_bad_tables_are_refused(tmp_path: Path, text: str, complaint: str) -> None:
@@ -151,6 +162,12 @@ def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parquet.write_table(pyarrow.table({"a": ["u", None, "v"], "b": [1, 2, 4]}), path)
     with pytest.raises(DataError, match=r"text in the column a \('u'\)"):
         load(path)
+    dates = np.array(["2020-01-01", "2020-01-02", "NaT"], "datetime64[s]")
+    parquet.write_table(pyarrow.table({"a": dates, "b": [1, 2, 4]}), path)
+    with pytest.raises(DataError, match="plain numbers only, but has dates in the column a: leave"):
+        load(path)
+    with pytest.raises(DataError, match="1 missing labels in the column 'a'"):
+        load(path, label_column="a")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +233,15 @@ NORMAL = np.random.default_rng(0).normal(size=(4, 3))
         (np.full((4, 3), 2), "the same value in every row of the columns column 1, column 2"),
         (NORMAL[:1], "at least two rows, but has one row"),
         (NORMAL[:, :0], "has no column of inputs"),
-        (NORMAL.astype(complex), "text in the columns column 1"),
+        (NORMAL.astype(complex), "plain numbers only, but has complex numbers in the columns"),
+        (
+            np.arange(8).astype("datetime64[D]").reshape(4, 2),
+            "dates in the columns column 1, column 2: leave them out",
+        ),
+        (NORMAL * [1, 1e308, 1], "numbers too large for single precision in the column column 2"),
+        (NORMAL * [1e-300, 1, 1], "differences too small .* in the column column 1"),
+        (np.longdouble(NORMAL) * np.longdouble("1e400"), "missing or infinite values in the col"),
+        (np.full((4, 4, 4), 1e308), r"its numbers go from 1e\+308 to 1e\+308"),
         (np.array([["a", "b"], ["c", "d"]]), r"text in the columns column 1 \('a'\)"),
         (np.array([{}, {}]), "Python objects, which are never loaded"),
     ],
@@ -252,6 +277,71 @@ def test_damaged_arrays_are_refused(tmp_path: Path) -> None:
         load(path)
 
 
+def damaged(content: bytes, start: int) -> bytes:
+    """The content with a few bytes from there on turned round."""
+    return (
+        content[:start]
+        + bytes(255 - byte for byte in content[start : start + 8])
+        + content[start + 8 :]
+    )
+
+
+def test_flipped_bytes_in_a_compressed_array_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "bad.npz"
+    np.savez_compressed(path, x=np.arange(400.0).reshape(100, 4))
+    whole = path.read_bytes()
+    for start in range(60, 100, 8):
+        path.write_bytes(damaged(whole, start))
+        with pytest.raises(DataError, match=r"bad\.npz is not a whole array of numbers"):
+            load(path)
+
+
+def header_only(shape: tuple[int, ...]) -> bytes:
+    content = io.BytesIO()
+    header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(content, header)
+    return content.getvalue()
+
+
+def test_an_array_larger_than_the_memory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "huge.npy").write_bytes(header_only((10**6, 10**9)))
+    with pytest.raises(DataError, match=r"huge\.npy announces an array too large .* 7\.\d* PiB"):
+        load(tmp_path / "huge.npy")
+    (tmp_path / "odd.npy").write_bytes(header_only((2, 2)).replace(b"'descr'", b"'"))
+    with pytest.raises(DataError, match=r"odd\.npy is not a whole array"):
+        load(tmp_path / "odd.npy")
+
+
+def test_archives_that_cannot_be_opened_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "locked.npz"
+    np.savez(path, x=NORMAL)
+    content = bytearray(path.read_bytes())
+    # The flag of an encrypted member, in front of it and in the list at the end.
+    for mark, offset in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        content[content.index(mark) + offset] |= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"locked\.npz is not a whole array .*encrypted"):
+        load(path)
+    np.savez(path, x=NORMAL)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("readme.txt", "not an array")
+    assert load(path).input_shape == (3,)
+
+
+def test_parts_of_another_size(tmp_path: Path) -> None:
+    path = tmp_path / "parts.npz"
+    labels = np.arange(4) % 2
+    # Moments of a second apart, as computers count them: single precision knows minutes only.
+    times = 1.7e9 + np.arange(8.0).reshape(8, 1)
+    np.savez(path, x_train=times[:4], y_train=labels, x_test=times[4:], y_test=labels)
+    dataset = load(path)
+    steps = torch.cat([dataset.train.inputs, dataset.test.inputs]).diff(dim=0)
+    torch.testing.assert_close(steps, torch.full((7, 1), 1 / float(np.std([0, 1, 2, 3]))))
+    np.savez(path, x_train=times[:4], y_train=labels, x_test=times[4:] * 1e290, y_test=labels)
+    with pytest.raises(DataError, match=r"parts\.npz should hold numbers of one size in x_train"):
+        load(path)
+
+
 def picture(path: Path, size: tuple[int, int] = (8, 6), mode: str = "RGB") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new(mode, size, 128 if mode == "L" else (255, 0, 0, 255)[: len(mode)]).save(path)
@@ -277,6 +367,51 @@ def test_grey_images_have_one_channel(tmp_path: Path) -> None:
     mixed = load(tmp_path)
     assert mixed.input_shape == (3, 6, 8)
     assert mixed.train.inputs[0].unique().tolist() == pytest.approx([128 / 255])
+
+
+def test_grey_images_of_16_bits_keep_their_depth(tmp_path: Path) -> None:
+    values = np.array([[0, 257, 32768], [40000, 65534, 65535]], np.uint16)
+    for name in ("a.png", "b.png"):
+        Image.fromarray(values).save(tmp_path / name)
+    inputs = load(tmp_path).train.inputs
+    assert inputs.shape == (2, 1, 2, 3)
+    torch.testing.assert_close(inputs[0, 0], torch.from_numpy(values / 65535).float())
+    resized = load(tmp_path, image_size=4).train.inputs
+    assert 0 <= float(resized.min()) < 0.1 < 0.9 < float(resized.max()) <= 1
+    # Beside others they are as bright as they look.
+    Image.new("L", (3, 2), 128).save(tmp_path / "c.png")
+    Image.new("RGB", (3, 2), (255, 0, 51)).save(tmp_path / "d.png")
+    mixed = load(tmp_path).train.inputs
+    assert mixed.shape == (4, 3, 2, 3)
+    torch.testing.assert_close(mixed[0], inputs[0].expand(3, -1, -1))
+    assert mixed[2].unique().tolist() == pytest.approx([128 / 255])
+    assert mixed[3, :, 0, 0].tolist() == pytest.approx([1, 0, 0.2])
+
+
+def test_deeper_images_are_refused(tmp_path: Path) -> None:
+    picture(tmp_path / "a.png")
+    fractions = Image.fromarray(np.array([[0.5, 2.0]], np.float32))
+    fractions.save(tmp_path / "b.png", format="TIFF")
+    with pytest.raises(
+        DataError, match=r"b\.png should have 8 or 16 bits a pixel, but holds fract"
+    ):
+        load(tmp_path)
+    wide = Image.fromarray(np.array([[-5, 70_000]], np.int32))
+    wide.save(tmp_path / "b.png", format="TIFF")
+    with pytest.raises(DataError, match=r"b\.png should have .* numbers from -5 to 70000"):
+        load(tmp_path)
+
+
+def test_huge_images_are_refused(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_bytes(png_start(20_000, 20_000))
+    with pytest.raises(DataError, match=r"a\.png is too large an image to be read"):
+        load(tmp_path)
+    # Large ones are read without a warning; these have no pixels.
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).write_bytes(png_start(9_500, 9_500))
+    with pytest.raises(DataError, match=r"a\.png is not a whole image"):
+        load(tmp_path)
 
 
 def test_folders_within_are_classes(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The registry: what it names, and what it says to a name it does not know."""
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import torch
@@ -30,6 +31,9 @@ def test_every_set_is_there_and_described() -> None:
             assert all(url.startswith("http") for url in file.urls)
             for known in (file.sha256, file.content_sha256):
                 assert known is None or len(bytes.fromhex(known)) == 32
+            for known in (file.md5, *file.members_md5):
+                assert known is None or len(bytes.fromhex(known)) == 16
+            assert len(file.members_md5) in (0, len(file.members))
 
 
 @pytest.mark.parametrize(
@@ -99,5 +103,6 @@ def test_the_documentation_lists_every_set_file_option_and_hash() -> None:
         missing = [option for option in spec.options if f"`{option}`" not in text]
         assert not missing
         for file in spec.files:
-            for known in (file.sha256, file.content_sha256):
+            for known in (file.sha256, file.content_sha256, file.md5, *file.members_md5):
                 assert known is None or f"`{known}`" in text
+            assert all(urlsplit(url).netloc in text for url in file.urls)

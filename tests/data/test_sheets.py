@@ -64,6 +64,9 @@ def test_refusals(tmp_path: Path) -> None:
         contact_sheet(dataset(torch.rand(9, 2, 4, 4)), tmp_path / "sheet.png")
     with pytest.raises(DataError, match="part must be 'train' or 'test', not 'all'"):
         contact_sheet(load("digits"), tmp_path / "sheet.png", part="all")
+    for name in ("sheet.foo", "sheet"):
+        with pytest.raises(DataError, match=rf"a PNG file, so .*{name} should end in \.png"):
+            contact_sheet(load("digits"), tmp_path / name)
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"sheet\.png cannot be written"):
         contact_sheet(load("digits"), tmp_path / "file" / "sheet.png")

@@ -1,7 +1,5 @@
 """A world of two factors: where a bar lies in the left half of an image, and in the right half."""
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor
 

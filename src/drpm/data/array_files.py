@@ -1,6 +1,5 @@
 """Users' arrays: npy and npz files of tables or images."""
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.data.errors import DataError
-from drpm.data.tables import table, targets_of
+from drpm.data.npz import DAMAGED
+from drpm.data.tables import moments, table, targets_of
 from drpm.data.types import Dataset, Split
 
 _CHANNELS = (1, 3)
@@ -53,14 +53,18 @@ def _read(path: Path) -> NDArray[Any] | dict[str, NDArray[Any]]:
             if isinstance(loaded, np.ndarray):
                 return loaded
             with loaded:
-                return {name: loaded[name] for name in loaded.files}
+                members = {name: loaded[name] for name in loaded.files}
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror or error}).") from error
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except MemoryError as error:
+        raise DataError(f"{path} announces an array too large for the memory ({error}).") from error
+    except DAMAGED as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         if "pickle" in reason or "Object arrays" in reason:
             reason = "it holds Python objects, which are never loaded, or is in another format"
         raise DataError(f"{path} is not a whole array of numbers ({reason}).") from error
+    # Numpy hands out the bytes of what is no array.
+    return {name: array for name, array in members.items() if isinstance(array, np.ndarray)}
 
 
 def _dataset(source: str, inputs: NDArray[Any], labels: NDArray[Any] | None) -> Dataset:
@@ -102,8 +106,15 @@ def _two_parts(path: Path, arrays: dict[str, NDArray[Any]]) -> Dataset:
     train = _dataset(f"{path}, x_train", x_train, None)
     if x_test.dtype.kind not in "biuf" or not np.isfinite(x_test).all():
         raise DataError(f"{path} should hold finite numbers only, but x_test does not.")
-    mean, std = train.preprocessing["mean"], train.preprocessing["std"]
-    test = (torch.from_numpy(x_test.astype(np.float32)) - mean) / std
+    # In double precision, as the training part: large values may differ by little.
+    mean, std = moments(f"{path}, x_train", x_train.astype(np.float64), train.columns)
+    with np.errstate(over="ignore"):
+        test = torch.from_numpy(((x_test.astype(np.float64) - mean) / std).astype(np.float32))
+    if not test.isfinite().all():
+        raise DataError(
+            f"{path} should hold numbers of one size in x_train and x_test, but some in x_test are "
+            "too large for single precision beside those in x_train."
+        )
     return Dataset(
         str(path),
         Split(train.train.inputs, train_targets),
@@ -134,15 +145,14 @@ def images(source: str, array: NDArray[Any]) -> Tensor:
             f"{source} should hold images of bytes or of numbers from 0 to 1, but holds "
             f"{array.dtype}."
         )
-    values = np.ascontiguousarray(array, np.float32)
-    if not np.isfinite(values).all():
+    if not np.isfinite(array).all():
         raise DataError(f"{source} has missing or infinite values in its images.")
-    if values.min() < 0 or values.max() > 1:
+    if array.min() < 0 or array.max() > 1:
         raise DataError(
             f"{source} should hold images of bytes or of numbers from 0 to 1, but its numbers go "
-            f"from {values.min():g} to {values.max():g}."
+            f"from {array.min():g} to {array.max():g}."
         )
-    return torch.from_numpy(values)
+    return torch.from_numpy(np.ascontiguousarray(array, np.float32))
 
 
 def _numbers(inputs: NDArray[Any]) -> range:

@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.data.errors import DataError
 from drpm.data.files import obtain
 from drpm.data.folders import atomic_write, search_folders, writable_folder
+from drpm.data.pictures import picture, without_warnings
 from drpm.data.progress import track
 from drpm.data.types import Dataset, DatasetSpec, Device, RemoteFile, Split
 
@@ -104,14 +106,15 @@ def _find_listing() -> tuple[Listing, Path]:
 
 def read_listing(attributes: Path, partition: Path) -> Listing:
     """Read the list of attributes and that of the official split, and put them together."""
-    count, header, *rows = _lines(attributes) or ["", ""]
-    titles = header.split()
-    if not titles or not count.strip().isdigit():
+    lines = _lines(attributes)
+    first, header = (*lines, "", "")[:2]
+    count, titles, rows = first.strip(), header.split(), lines[2:]
+    if not titles or not count.isdecimal():
         raise DataError(
             f"{attributes} should begin with the number of images and a line of attribute names."
         )
-    if int(count) != len(rows):
-        raise DataError(f"{attributes} announces {int(count):,} images, but lists {len(rows):,}.")
+    if count != str(len(rows)):
+        raise DataError(f"{attributes} announces {count} images, but lists {len(rows)}.")
     fields = [row.split() for row in rows]
     for number, row in enumerate(fields, start=3):
         if len(row) != len(titles) + 1:
@@ -167,7 +170,7 @@ def _read_images(folder: Path, names: Sequence[str], part: str) -> NDArray[np.ui
             return cached
     pixels = np.empty((len(found), 3, SIDE, SIDE), np.uint8)
     # Threads suffice: pillow decodes outside the interpreter's lock.
-    with ThreadPoolExecutor() as pool:
+    with without_warnings(), ThreadPoolExecutor() as pool:
         decoded = pool.map(_decode, (folder / name for name in found))
         for index, image in enumerate(track(decoded, f"CelebA, {part}", len(found))):
             pixels[index] = image
@@ -178,8 +181,11 @@ def _read_images(folder: Path, names: Sequence[str], part: str) -> NDArray[np.ui
 
 def _sizes(folder: Path) -> dict[str, int]:
     """The size of each file of the folder, read in one go: there are 200,000 of them."""
-    with os.scandir(folder) as entries:
-        return {entry.name: entry.stat().st_size for entry in entries}
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name: entry.stat().st_size for entry in entries}
+    except OSError as error:
+        raise DataError(f"{folder} cannot be listed ({error.strerror}).") from error
 
 
 def _locate(folder: Path, name: str, sizes: dict[str, int]) -> str:
@@ -193,20 +199,18 @@ def _locate(folder: Path, name: str, sizes: dict[str, int]) -> str:
 def _decode(path: Path) -> NDArray[np.uint8]:
     from PIL import Image
 
-    try:
-        with Image.open(path) as image:
-            small = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"{path} is not a whole image ({error}).") from error
+    with picture(path) as image:
+        small = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
     return np.asarray(small).transpose(2, 0, 1)
 
 
 def _read_cache(path: Path) -> NDArray[np.uint8] | None:
     try:
-        cached: NDArray[np.uint8] = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        with path.open("rb") as file:
+            cached: NDArray[np.uint8] = npy.read_array(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError, MemoryError):
         return None  # what cannot be read is made anew
-    return cached
+    return cached if cached.dtype == np.uint8 else None
 
 
 def inspect() -> None:

@@ -101,7 +101,9 @@ def _archive_at_hand(file: RemoteFile) -> Path | None:
     for folder in search_folders():
         path = folder / file.path
         if path.exists():
-            if reason := complaint(path, file) if path.is_file() else "is a folder, not an archive":
+            if not path.is_file():
+                raise DataError(f"{path} is a folder, but should be an archive.")
+            if reason := complaint(path, file):
                 raise DataError(f"{path} {reason}.")
             return path
     return None
@@ -190,10 +192,11 @@ def _unpack(archive: Path, file: RemoteFile, folder: Path) -> Path:
                             out.write(chunk)
                     wanted.remove(entry.name)
     except _DAMAGED_ARCHIVE as error:
-        raise DataError(f"{file.path} is not a whole tar archive ({error}).") from error
+        reason = str(error).partition("\n")[0].rstrip(":")
+        raise DataError(f"{file.path} is not a whole tar archive ({reason}).") from error
     except OSError as error:
-        reason = error.strerror or error
-        raise DataError(f"{folder} cannot be written from {archive.name} ({reason}).") from error
+        reason = error.strerror or str(error)
+        raise DataError(f"{archive} cannot be unpacked into {folder} ({reason}).") from error
     if wanted:
         raise DataError(f"{file.path} does not hold {', '.join(sorted(wanted))}.")
     return folder

@@ -39,6 +39,8 @@ def read_bytes(path: Path) -> bytes:
         raise DataError(f"{path} is a truncated gzip file: its end is missing.") from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path} is a corrupted gzip file ({error}).") from error
+    except MemoryError as error:
+        raise DataError(f"{path} unpacks to more than the memory holds.") from error
 
 
 def read_idx(path: Path, *, ndim: int | None = None) -> NDArray[Any]:

@@ -8,12 +8,17 @@ import torch
 from numpy.typing import NDArray
 
 from drpm.data.errors import DataError
+from drpm.data.pictures import picture, without_warnings
 from drpm.data.progress import track
 from drpm.data.types import Dataset, Split
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
 
 _GREY_MODES = frozenset({"1", "L"})
+# Pillow cuts these off at 255 where it is asked for colours. The last is how its older versions
+# open grey images of 16 bits.
+_DEEP_GREY_MODES = frozenset({"I;16", "I;16L", "I;16B", "I;16N", "I"})
+_DEEPEST = 65535
 
 
 def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -> Dataset:
@@ -25,7 +30,8 @@ def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -
     """
     size = _height_and_width(image_size)
     paths, labels, classes = _list(folder)
-    decoded = [_decode(path, size) for path in track(paths, "Images", len(paths))]
+    with without_warnings():
+        decoded = [_decode(path, size) for path in track(paths, "Images", len(paths))]
     first = decoded[0]
     for path, image in zip(paths, decoded, strict=True):
         if image.shape[:2] != first.shape[:2]:
@@ -33,11 +39,15 @@ def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -
                 f"{path} is {image.shape[1]}x{image.shape[0]} pixels large, but {paths[0].name} is "
                 f"{first.shape[1]}x{first.shape[0]}: set image_size to resize them all."
             )
+    if any(image.dtype != np.uint8 for image in decoded):
+        decoded = [_as_fractions(image) for image in decoded]
     if any(image.ndim == 3 for image in decoded):
         pixels = np.stack([_coloured(image) for image in decoded]).transpose(0, 3, 1, 2)
     else:
         pixels = np.stack(decoded)[:, None]
-    inputs = torch.from_numpy(np.ascontiguousarray(pixels)).float().div_(255)
+    inputs = torch.from_numpy(np.ascontiguousarray(pixels))
+    if pixels.dtype == np.uint8:
+        inputs = inputs.float().div_(255)
     targets = {"label": torch.tensor(labels)} if labels else {}
     everything = Split(inputs, targets)
     return Dataset(str(folder), everything, everything, {"label": classes} if labels else {})
@@ -71,20 +81,40 @@ def _images_in(folder: Path) -> list[Path]:
     )
 
 
-def _decode(path: Path, size: tuple[int, int] | None) -> NDArray[np.uint8]:
+def _decode(path: Path, size: tuple[int, int] | None) -> NDArray[Any]:
+    """Grey (H, W) or colours (H, W, 3): bytes, or fractions of one where a byte is too little."""
     from PIL import Image
 
-    try:
-        with Image.open(path) as image:
+    with picture(path) as image:
+        if image.mode == "F":
+            raise DataError(f"{path} should have 8 or 16 bits a pixel, but holds fractions.")
+        deep = image.mode in _DEEP_GREY_MODES
+        if deep:
+            decoded = Image.fromarray(_fractions(path, np.asarray(image)))
+        else:
             decoded = image.convert("L" if image.mode in _GREY_MODES else "RGB")
-            if size is not None:
-                decoded = decoded.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"{path} is not a whole image ({error}).") from error
-    return np.asarray(decoded)
+        if size is not None:
+            decoded = decoded.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+        pixels = np.asarray(decoded)
+    return pixels.clip(0, 1) if deep else pixels
 
 
-def _coloured(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _fractions(path: Path, values: NDArray[Any]) -> NDArray[np.float32]:
+    if values.min() < 0 or values.max() > _DEEPEST:
+        raise DataError(
+            f"{path} should have 8 or 16 bits a pixel, but holds numbers from {values.min()} to "
+            f"{values.max()}."
+        )
+    return values.astype(np.float32) / np.float32(_DEEPEST)
+
+
+def _as_fractions(image: NDArray[Any]) -> NDArray[np.float32]:
+    if image.dtype == np.uint8:
+        return image.astype(np.float32) / np.float32(255)
+    return image
+
+
+def _coloured(image: NDArray[Any]) -> NDArray[Any]:
     return image if image.ndim == 3 else np.repeat(image[..., None], 3, axis=2)
 
 

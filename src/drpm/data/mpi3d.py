@@ -30,14 +30,23 @@ FACTOR_SIZES = tuple(len(values) for values in FACTORS.values())
 NUM_IMAGES = prod(FACTOR_SIZES)
 
 _SIDE = 64
-_ADDRESS = "https://storage.googleapis.com/mpi3d_disentanglement_dataset/data"
+# The first is where the authors send people now. The second served a damaged file of the
+# photographs for a time, and they have no hash to tell: only drawn images are taken from there.
+_AUTHORS = "https://huggingface.co/datasets/waleedgondal/mpi3d/resolve/main"
+_BUCKET = "https://storage.googleapis.com/mpi3d_disentanglement_dataset/data"
 
 VARIANTS = {
-    "toy": RemoteFile("mpi3d/mpi3d_toy.npz", (f"{_ADDRESS}/mpi3d_toy.npz",)),
-    "realistic": RemoteFile(
-        "mpi3d/mpi3d_realistic.npz", (f"{_ADDRESS}/mpi3d_realistic.npz",), optional=True
+    "toy": RemoteFile(
+        "mpi3d/mpi3d_toy.npz",
+        (f"{_AUTHORS}/mpi3d_toy.npz", f"{_BUCKET}/mpi3d_toy.npz"),
+        md5="55889cb7c7dfc655d6e0277beee88868",
     ),
-    "real": RemoteFile("mpi3d/mpi3d_real.npz", (f"{_ADDRESS}/real.npz",), optional=True),
+    "realistic": RemoteFile(
+        "mpi3d/mpi3d_realistic.npz",
+        (f"{_AUTHORS}/mpi3d_realistic.npz", f"{_BUCKET}/mpi3d_realistic.npz"),
+        optional=True,
+    ),
+    "real": RemoteFile("mpi3d/mpi3d_real.npz", (f"{_AUTHORS}/mpi3d_real.npz",), optional=True),
 }
 
 

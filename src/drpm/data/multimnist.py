@@ -10,8 +10,6 @@ as it is. The same pixels fall first at every noise ratio: of two sets that diff
 noisier has lost all that the other has lost.
 """
 
-from types import MappingProxyType
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -130,5 +128,4 @@ SPEC = DatasetSpec(
     load=load,
     files=mnist.FILES.all(),
     options=("noise", "num_train", "num_test"),
-    sheet_options=MappingProxyType({"num_train": 1000, "num_test": 1}),
 )

@@ -1,5 +1,7 @@
 """Arrays of npz files that are too large to be read whole."""
 
+import struct
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -14,6 +16,23 @@ from drpm.data.folders import atomic_write
 
 _CHUNK = 1 << 24
 
+# What numpy and zipfile raise on damaged files, on encrypted ones, and on those compressed in a way
+# they do not know.
+DAMAGED = (
+    OSError,
+    ValueError,
+    EOFError,
+    TypeError,
+    OverflowError,
+    RuntimeError,
+    SyntaxError,
+    MemoryError,
+    struct.error,
+    tokenize.TokenError,  # numpy reads the header of an array as Python
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
 
 def map_array(path: Path, name: str) -> NDArray[Any]:
     """Map an array of an npz file into memory, read-only.
@@ -23,9 +42,9 @@ def map_array(path: Path, name: str) -> NDArray[Any]:
     unpacked = path.with_suffix(f".{name}.npy")
     try:
         with zipfile.ZipFile(path) as archive:
-            names = [member.removesuffix(".npy") for member in archive.namelist()]
-            if name not in names:
-                found = ", ".join(names) or "nothing"
+            if f"{name}.npy" not in archive.namelist():
+                arrays = [member for member in archive.namelist() if member.endswith(".npy")]
+                found = ", ".join(member.removesuffix(".npy") for member in arrays) or "nothing"
                 raise DataError(f"{path} should hold an array '{name}', but holds {found}.")
             member = archive.getinfo(f"{name}.npy")
             if member.compress_type == zipfile.ZIP_STORED:
@@ -38,7 +57,7 @@ def map_array(path: Path, name: str) -> NDArray[Any]:
         return mapped
     except DataError:
         raise
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError) as error:
+    except DAMAGED as error:
         raise DataError(f"{path} is not a whole npz file ({error}).") from error
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _ROWS = 10
 _MAX_CAPTIONED = 3  # targets whose values still fit under an image
 _DPI = 130
+_SUFFIX = ".png"
 
 
 def contact_sheet(
@@ -32,12 +33,13 @@ def contact_sheet(
 
     Args:
         dataset: what to show.
-        path: the file to write; its folder is made.
+        path: the file to write, which ends in .png; its folder is made.
         part: "train" or "test".
         title: what stands above; the name of the set where it is None.
     """
     if part not in ("train", "test"):
         raise DataError(f"part must be 'train' or 'test', not '{part}'.")
+    refuse_other_formats(path)
     split = dataset.train if part == "train" else dataset.test
     shape = tuple(dataset.input_shape)
     if len(shape) == 3 and shape[0] in (1, 3):
@@ -64,6 +66,12 @@ def contact_sheet(
     except OSError as error:
         raise DataError(f"{path} cannot be written ({error.strerror}).") from error
     return path
+
+
+def refuse_other_formats(path: Path) -> None:
+    """Refuse to write a picture under a name that says it is something else."""
+    if path.suffix.lower() != _SUFFIX:
+        raise DataError(f"The picture is a PNG file, so {path} should end in {_SUFFIX}.")
 
 
 def _images(dataset: Dataset, split: Split) -> "Figure":

@@ -38,15 +38,26 @@ _FOLDER = "stl10_binary"
 
 ARCHIVE = RemoteFile(
     "stl10/stl10_binary.tar.gz",
-    ("https://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",),
+    (
+        "https://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+        "https://cs.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+    ),
     sha256="f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866",
     size=2_640_397_119,
     members=tuple(
         f"{_FOLDER}/{name}" for name in ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
     ),
+    members_md5=(
+        "918c2871b30a85fa023e0c44e0bee87f",
+        "5a34089d4802c674881badbb80307741",
+        "7f263ba9f9e0b06b93213547f721ac82",
+        "36f9794fa4beb8a2c72628de14fa638e",
+    ),
 )
 
-EXTRA = RemoteFile(f"stl10/{_FOLDER}/unlabeled_X.bin", optional=True)
+EXTRA = RemoteFile(
+    f"stl10/{_FOLDER}/unlabeled_X.bin", md5="5242ba1fed5e4be9e1e742405eb56ca4", optional=True
+)
 
 
 def read_images(path: Path) -> NDArray[np.uint8]:
