@@ -89,14 +89,16 @@ def test_a_partition_finds_the_shared_dimension() -> None:
 
 
 SMALL = FactorsConfig(
-    latent=4, training=TrainingConfig(epochs=2, batch_size=16, learning_rate=1e-3)
+    latent=4,
+    steps_per_epoch=5,
+    training=TrainingConfig(epochs=2, batch_size=16, learning_rate=1e-3),
 )
 
 
 def fit(config: FactorsConfig, folder: Path, seeds: list[int], **options: Any) -> Any:
     folders = [folder / str(seed) for seed in seeds]
     pairs = options.pop("pairs", None) or PairSampler(two_bars(), 1)
-    return fit_factors(pairs, config, folders, seeds=seeds, steps_per_epoch=5, **options)
+    return fit_factors(pairs, config, folders, seeds=seeds, **options)
 
 
 @pytest.mark.parametrize("averaging", ["group", "multi-level"])

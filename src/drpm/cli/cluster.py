@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,12 +11,9 @@ from drpm.cli.completion import CLUSTERING_METHODS, among
 from drpm.cli.completion import preset as preset_names
 from drpm.cli.data import NameOrPath, Options
 from drpm.cli.errors import one_sentence
-from drpm.cli.options import Json, number, parse_options
+from drpm.cli.options import Json, number, parse_options, parse_seeds
+from drpm.cli.stages import finish, show_stage
 from drpm.cli.tables import print_table
-
-if TYPE_CHECKING:
-    from drpm.training.loop import Progress
-    from drpm.training.runs import RunFolder
 
 DEFAULT_PRESET = "fast-cluster"
 
@@ -89,7 +86,7 @@ def cluster(
             out,
             _settings(method, clusters, settings or [], device, devices),
             preset,
-            None if seeds is None else _seeds(seeds),
+            parse_seeds(seeds),
             option or [],
             compare,
             overwrite,
@@ -116,18 +113,6 @@ def _settings(
         for name, value in (("device", device), ("devices", devices))
     ]
     return [*named, *both, *settings]
-
-
-def _seeds(text: str) -> list[int]:
-    from drpm.training.errors import ConfigError
-
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and int(word) < 2**63 for word in words):
-        raise ConfigError(f"seeds must be whole numbers such as 0,1,2, but got {text!r}.")
-    numbers = [int(word) for word in words]
-    if len(set(numbers)) != len(numbers):
-        raise ConfigError(f"seeds must all differ, but got {text!r}.")
-    return numbers
 
 
 def _run(
@@ -184,32 +169,12 @@ def _run(
             dataset,
             [runs[i] for i in group],
             commands=[words for _ in group],
-            progress=_show_stage if devices.is_first else lambda stage: None,
+            progress=show_stage if devices.is_first else lambda stage: None,
             devices=devices,
         )
     if not devices.is_first:
         return []
-    return [_finish(run, f"{dataset.name}: {config.clusters} clusters") for run in runs]
-
-
-def _finish(run: "RunFolder", title: str) -> dict[str, Any]:
-    """The result of a run, with its page."""
-    from drpm.report import write_page
-    from drpm.training.runs import PAGE
-
-    # The page is the last that is written: where there is one, all of it is there.
-    page = (run.path / PAGE).resolve()
-    if not page.exists():
-        page = write_page(run.path, title=title)
-    return {**run.result(), "folder": str(run.path), "page": str(page)}
-
-
-def _show_stage(stage: str) -> "Progress":
-    """Say what begins, on the error stream, and how far it is."""
-    from drpm.training.progress import make_progress
-
-    typer.echo(f"{stage[0].upper()}{stage[1:]}", err=True)
-    return make_progress()
+    return [finish(run, f"{dataset.name}: {config.clusters} clusters") for run in runs]
 
 
 def _show(results: list[dict[str, Any]]) -> None:

@@ -30,6 +30,9 @@ SWEEPS: Final = (
 )
 CLUSTERING_METHODS: Final = ("drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head")
 
+FACTOR_DATA: Final = ("arm", "mpi3d")
+FACTOR_METHODS: Final = ("drpm", "hg", "ada", "label")
+
 
 def among(words: Iterable[str]) -> Callable[[str], list[str]]:
     """Completes to one of some words."""

@@ -54,3 +54,18 @@ def parse_options(options: Sequence[str]) -> dict[str, Any]:
         except json.JSONDecodeError:
             parsed[name] = value
     return parsed
+
+
+def parse_seeds(text: str | None) -> list[int]:
+    """Seeds such as 0,1,2; none where there is no text."""
+    from drpm.training.errors import ConfigError
+
+    if text is None:
+        return []
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) < 2**63 for word in words):
+        raise ConfigError(f"seeds must be whole numbers such as 0,1,2, but got {text!r}.")
+    numbers = [int(word) for word in words]
+    if len(set(numbers)) != len(numbers):
+        raise ConfigError(f"seeds must all differ, but got {text!r}.")
+    return numbers

@@ -30,6 +30,7 @@ class FactorsConfig:
         draws: Partitions drawn for the exact divergence of a pair.
         prior_log_weights: What the prior thinks of independent and shared dimensions.
         temperature: Of what is relaxed, at the start and at the end of training.
+        steps_per_epoch: What is called an epoch where pairs are drawn anew at every step.
         training: How the model is trained.
     """
 
@@ -43,12 +44,14 @@ class FactorsConfig:
     draws: int = 4
     prior_log_weights: tuple[float, float] = (0.0, 0.0)
     temperature: tuple[float, float] = (1.0, 0.5)
+    steps_per_epoch: int = 1000
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(epochs=300, batch_size=64, learning_rate=1e-4)
     )
 
     def __post_init__(self) -> None:
-        self._require("latent", "at least 1", lambda value: value >= 1)
+        for name in ("latent", "steps_per_epoch"):
+            self._require(name, "at least 1", lambda value: value >= 1)
         # The score-function estimator compares every draw with the others.
         self._require("draws", "at least 2", lambda value: value >= 2)
         for name in ("beta", "gamma", "delta"):

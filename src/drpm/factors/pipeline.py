@@ -16,10 +16,7 @@ from drpm.training.errors import ConfigError
 from drpm.training.schedules import ExponentialSchedule
 from drpm.training.stages import ProgressFactory, open_stage, train_stage
 
-# Pairs that are drawn anew at every step never end: this is called an epoch.
-STEPS_PER_EPOCH = 1000
-
-_STAGE = "training"
+STAGE = "training"
 
 
 def fit_factors(
@@ -29,7 +26,6 @@ def fit_factors(
     *,
     seeds: Sequence[int],
     device: torch.device | str = "cpu",
-    steps_per_epoch: int = STEPS_PER_EPOCH,
     progress: ProgressFactory = lambda stage: None,
 ) -> list[FittedFactors]:
     """Train a model of pairs, once for every seed.
@@ -40,10 +36,10 @@ def fit_factors(
         folders: One for each seed, for what training writes; continued if they were cut off.
         seeds: They settle everything that is random.
         device: Where.
-        steps_per_epoch: For pairs that are drawn.
         progress: From the name of a stage to whoever shows how far it is.
     """
     training, devices = config.training, Devices(device)
+    steps_per_epoch = config.steps_per_epoch
     if isinstance(pairs, OwnPairs):
         if config.method == "label":
             raise ConfigError(
@@ -65,7 +61,7 @@ def fit_factors(
         models.append(FactorVAE((colours, height, width), config).to(device))
     runs = [
         open_stage(
-            folder / _STAGE,
+            folder / STAGE,
             configs.dumps(replace(config, training=replace(training, seed=seed))),
             devices,
         )
@@ -73,7 +69,7 @@ def fit_factors(
     ]
     steps = max(1, training.epochs * steps_per_epoch)
     train_stage(
-        _STAGE,
+        STAGE,
         models,
         FactorObjective(config),
         training,

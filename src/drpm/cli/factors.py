@@ -1,0 +1,157 @@
+"""The command ``drpm factors``."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from drpm.cli.completion import FACTOR_DATA, FACTOR_METHODS, among
+from drpm.cli.completion import preset as preset_names
+from drpm.cli.errors import one_sentence
+from drpm.cli.options import Json, number, parse_seeds
+from drpm.cli.stages import finish, show_stage
+from drpm.cli.tables import print_table
+
+DEFAULT_PRESET = "fast-factors"
+
+HEADINGS = {
+    "shared_accuracy": "Shared",
+    "independent_accuracy": "Independent",
+    "count_error": "Error of count",
+    "mean_count": "Count",
+    "disentanglement": "D",
+    "completeness": "C",
+    "informativeness": "I",
+    "mig": "MIG",
+}
+
+
+def factors(
+    data: Annotated[
+        str,
+        typer.Option(
+            help="arm, mpi3d, or your own pairs: a folder of images or an .npz file.",
+            autocompletion=among(FACTOR_DATA),
+        ),
+    ] = "arm",
+    shared: Annotated[
+        str, typer.Option(help="How many of seven factors the images of a pair share, or mixed.")
+    ] = "3",
+    method: Annotated[
+        str | None,
+        typer.Option(help="drpm, hg, ada or label.", autocompletion=among(FACTOR_METHODS)),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The run's folder, new or cut off.")] = Path(
+        "out/factors"
+    ),
+    preset: Annotated[
+        str,
+        typer.Option(
+            help="Settings to start from; paper-factors is one.", autocompletion=preset_names
+        ),
+    ] = DEFAULT_PRESET,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as training.epochs=50."),
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            help="One seed, or several such as 0,1,2, each in its own folder; they are trained "
+            "together.",
+            show_default="0",
+        ),
+    ] = None,
+    angles: Annotated[
+        int | None,
+        typer.Option(
+            help="Positions of each joint of the arm, from 2 to 40.",
+            metavar="NUMBER",
+            parser=number(int, 2, 40),
+            show_default="40 on a GPU, else 4",
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda: with a number.")] = "auto",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Start anew where a run lies.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Learn which factors the two images of a pair share, and how many.
+
+    Given again after it was cut off, it goes on where it was. The folder ends up with the model,
+    the figures and a page that shows them; for pairs of your own also with pairs.csv, what every
+    pair shares.
+    """
+    with one_sentence():
+        results = _run(
+            data, shared, method, out, preset, settings or [], seeds, angles, device, overwrite
+        )
+    if as_json:
+        typer.echo(json.dumps(results if len(results) > 1 else results[0], indent=2))
+        return
+    names = [name for name in HEADINGS if name in results[0]["metrics"]]
+    print_table(
+        ["Seed", *(HEADINGS[name] for name in names)],
+        [
+            [str(result["seed"]), *(_number(result["metrics"][name]) for name in names)]
+            for result in results
+        ],
+    )
+    for result in results:
+        typer.echo(f"Page: {result['page']}")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _run(
+    data: str,
+    shared: str,
+    method: str | None,
+    out: Path,
+    preset: str,
+    settings: list[str],
+    seeds: str | None,
+    angles: int | None,
+    device: str,
+    overwrite: bool,
+) -> list[dict[str, Any]]:
+    from dataclasses import replace
+
+    from drpm.factors.config import FactorsConfig
+    from drpm.factors.job import WORLDS, Job, do_jobs, known_by, open_job, open_pairs
+    from drpm.training import config as configs
+    from drpm.training import presets
+    from drpm.training.config import TrainingConfig
+    from drpm.training.devices import connect
+
+    TrainingConfig(device=device)  # refused under the option's own name
+    named = [] if method is None else [f"method={method}"]
+    config = configs.override(
+        presets.load(FactorsConfig, preset), [*named, f"training.device={device}", *settings]
+    )
+    chosen = parse_seeds(seeds) or [config.training.seed]
+    where = connect(config.training).device
+    angles = angles or (40 if where.type == "cuda" else 4)
+    first = Job(data, shared, angles if data in WORLDS else 40, factors=config)
+    pairs = open_pairs(first, where)
+    first = replace(first, fingerprint=known_by(pairs))
+    jobs = [
+        replace(first, factors=replace(config, training=replace(config.training, seed=seed)))
+        for seed in chosen
+    ]
+    folders = [out] if len(chosen) == 1 else [out / f"seed-{seed}" for seed in chosen]
+    runs = [
+        open_job(folder, job, overwrite=overwrite)
+        for folder, job in zip(folders, jobs, strict=True)
+    ]
+    if not all(run.status == "finished" for run in runs):
+        words = ["drpm", *sys.argv[1:]]
+        do_jobs(
+            jobs, pairs, runs, device=where, commands=[words for _ in jobs], progress=show_stage
+        )
+    return [finish(run, f"{data}: shared factors, {config.method}") for run in runs]

@@ -1,0 +1,200 @@
+"""One model of shared factors, with everything a person wants to see of it, in a folder."""
+
+import csv
+import hashlib
+import io
+import shutil
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from drpm.factors.config import FactorsConfig
+from drpm.factors.disentanglement import disentanglement_scores
+from drpm.factors.drawn import draw_arrays
+from drpm.factors.evaluation import evaluate_pairs
+from drpm.factors.fitted import FittedFactors
+from drpm.factors.pairs import OwnPairs, PairSampler, arm_world, load_pairs, mpi3d_world
+from drpm.factors.pipeline import STAGE, fit_factors
+from drpm.training import config as configs
+from drpm.training.errors import ConfigError
+from drpm.training.runs import ARRAYS, CONFIG, METRICS, RunFolder
+from drpm.training.stages import ProgressFactory
+
+PAIRS: Final = "pairs.csv"
+WORLDS: Final = ("arm", "mpi3d")
+MIXED: Final = "mixed"
+
+# The same test pairs for every method and seed.
+_TEST_SEED: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is needed to do it again.
+
+    Arguments:
+        data: ``arm`` or ``mpi3d``, or a folder or file with pairs of one's own.
+        shared: How many of the seven factors the images of a pair share, or ``mixed``.
+        angles: Of the 40 positions of each of the arm's two joints, how many there are.
+        test_pairs: How many pairs the model is judged on.
+        fingerprint: What own pairs are known by.
+        factors: The settings.
+    """
+
+    data: str = "arm"
+    shared: str = "3"
+    angles: int = 40
+    test_pairs: int = 10_000
+    fingerprint: str = ""
+    factors: FactorsConfig = field(default_factory=FactorsConfig)
+
+    def __post_init__(self) -> None:
+        if self.shared != MIXED and self.shared not in map(str, range(8)):
+            raise ConfigError(
+                f"shared must be a number from 0 to 7 or '{MIXED}', but got {self.shared!r}."
+            )
+        if self.test_pairs < 100:
+            raise ConfigError(f"test_pairs must be at least 100, but got {self.test_pairs}.")
+
+
+def open_pairs(job: Job, device: torch.device | str) -> PairSampler | OwnPairs:
+    """Where the pairs of a job come from."""
+    if job.data not in WORLDS:
+        return load_pairs(job.data)
+    make = arm_world if job.data == "arm" else mpi3d_world
+    shared: Any = job.shared if job.shared == MIXED else int(job.shared)
+    return PairSampler(make(device, angles=job.angles), shared)
+
+
+def known_by(pairs: PairSampler | OwnPairs) -> str:
+    """What own pairs are known by; a world is known by its name."""
+    if isinstance(pairs, PairSampler):
+        return ""
+    digest = hashlib.sha256()
+    for images in (pairs.first, pairs.second):
+        digest.update(f"{tuple(images.shape)}".encode() + images.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def open_job(folder: Path, job: Job, *, overwrite: bool = False) -> RunFolder:
+    """The folder of a job, new if there is none; one with other settings is refused."""
+    text = configs.dumps(job)
+    if not (folder / CONFIG).exists():
+        return RunFolder.create(folder, text)
+    run = RunFolder.open(folder)
+    if not overwrite:
+        run.require_settings(text)
+        return run
+    # The result first and the settings last: killed in between, this is no finished run, and never
+    # one that goes on with the training of another.
+    with run.lock():
+        run.result_path.unlink(missing_ok=True)
+        if (folder / STAGE).exists():
+            shutil.rmtree(folder / STAGE)
+        (folder / PAIRS).unlink(missing_ok=True)
+    return RunFolder.create(folder, text, overwrite=True)
+
+
+def do_jobs(
+    jobs: Sequence[Job],
+    pairs: PairSampler | OwnPairs,
+    runs: Sequence[RunFolder],
+    *,
+    device: torch.device | str,
+    commands: Sequence[Sequence[str]],
+    progress: ProgressFactory = lambda stage: None,
+) -> list[dict[str, Any]]:
+    """Do jobs that differ in their seeds alone, trained together where there are several.
+
+    Arguments:
+        jobs: One for each seed.
+        pairs: As :func:`open_pairs` has them.
+        runs: The folder of every job. One that is finished stays as it is.
+        device: Where.
+        commands: What does each of them alone.
+        progress: From the name of a stage to whoever shows how far it is.
+
+    Returns:
+        The results as the folders' ``result.json`` have them.
+    """
+    seeds = [job.factors.training.seed for job in jobs]
+    with ExitStack() as held:
+        for run in runs:
+            held.enter_context(run.lock())
+            _ = run.wall_time
+        fitted = fit_factors(
+            pairs,
+            jobs[0].factors,
+            [run.path for run in runs],
+            seeds=seeds,
+            device=device,
+            progress=progress,
+        )
+        for job, model, run, command in zip(jobs, fitted, runs, commands, strict=True):
+            if run.status != "finished":
+                facts = {"command": list(command), "stacked": seeds}
+                _conclude(job, model, pairs, run, facts)
+    return [run.result() for run in runs]
+
+
+def _conclude(
+    job: Job,
+    fitted: FittedFactors,
+    pairs: PairSampler | OwnPairs,
+    run: RunFolder,
+    facts: dict[str, Any],
+) -> None:
+    """Judge a model, and leave it in the folder."""
+    fitted.model.config = job.factors
+    fitted.save(run.model_dir)
+    # The stage's own numbers are the run's.
+    lines = (run.path / STAGE / METRICS).read_bytes()
+    run.write_atomic(METRICS, lines)
+    if isinstance(pairs, OwnPairs):
+        found = fitted.share(pairs.first, pairs.second)
+        run.write_atomic(PAIRS, _table(pairs.names, found.mask.tolist()))
+        metrics: dict[str, Any] = {"mean_count": found.number.mean().item()}
+        batch = {"first": pairs.first, "second": pairs.second}
+        data: dict[str, Any] = {"name": job.data, "pairs": len(pairs.names)}
+    else:
+        generator = torch.Generator(pairs.world.images.device).manual_seed(_TEST_SEED)
+        batch = pairs({"pair": torch.zeros(job.test_pairs)}, generator)
+        found = fitted.share(batch["first"], batch["second"], label=batch["label"])
+        metrics = judge(found.codes, found.mask, batch["factors"], batch["is_shared"])
+        data = {"name": job.data, "images": len(pairs.world.images), "shared": job.shared}
+    run.write_atomic(ARRAYS, draw_arrays(fitted, batch, found))
+    run.finish(
+        metrics,
+        seed=job.factors.training.seed,
+        device=fitted.device,
+        facts={**facts, "data": data},
+    )
+
+
+def judge(codes: Any, mask: Any, factors: Any, is_shared: Any) -> dict[str, float | None]:
+    """What a model is worth on test pairs, by all scores."""
+    codes, mask, factors, is_shared = (x.cpu() for x in (codes, mask, factors, is_shared))
+    scores = evaluate_pairs(codes, mask, factors, is_shared)
+    single = disentanglement_scores(codes[:, 0], factors[:, 0])
+    return {
+        "shared_accuracy": scores.shared.mean,
+        "independent_accuracy": scores.independent.mean,
+        "count_error": scores.count_error,
+        "mean_count": scores.mean_count,
+        **single._asdict(),
+    }
+
+
+def _table(names: Sequence[str], masks: Sequence[Sequence[float]]) -> str:
+    """What every pair shares, as a csv file."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    dimensions = len(masks[0]) if masks else 0
+    writer.writerow(["pair", "shared", *(f"dimension {i}" for i in range(dimensions))])
+    for name, mask in zip(names, masks, strict=True):
+        writer.writerow([name, int(sum(mask)), *(int(x) for x in mask)])
+    return text.getvalue()
