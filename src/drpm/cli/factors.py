@@ -24,7 +24,7 @@ HEADINGS = {
     "disentanglement": "D",
     "completeness": "C",
     "informativeness": "I",
-    "mig": "MIG",
+    "mutual_information_gap": "MIG",
 }
 
 
@@ -73,6 +73,15 @@ def factors(
             show_default="40 on a GPU, else 4",
         ),
     ] = None,
+    test_pairs: Annotated[
+        int | None,
+        typer.Option(
+            help="Pairs that the model is judged on.",
+            metavar="NUMBER",
+            parser=number(int, 100),
+            show_default="10000 on a GPU, else 2000",
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda: with a number.")] = "auto",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Start anew where a run lies.")
@@ -87,7 +96,17 @@ def factors(
     """
     with one_sentence():
         results = _run(
-            data, shared, method, out, preset, settings or [], seeds, angles, device, overwrite
+            data,
+            shared,
+            method,
+            out,
+            preset,
+            settings or [],
+            seeds,
+            angles,
+            test_pairs,
+            device,
+            overwrite,
         )
     if as_json:
         typer.echo(json.dumps(results if len(results) > 1 else results[0], indent=2))
@@ -117,6 +136,7 @@ def _run(
     settings: list[str],
     seeds: str | None,
     angles: int | None,
+    test_pairs: int | None,
     device: str,
     overwrite: bool,
 ) -> list[dict[str, Any]]:
@@ -136,8 +156,10 @@ def _run(
     )
     chosen = parse_seeds(seeds) or [config.training.seed]
     where = connect(config.training).device
-    angles = angles or (40 if where.type == "cuda" else 4)
-    first = Job(data, shared, angles if data in WORLDS else 40, factors=config)
+    on_gpu = where.type == "cuda"
+    angles = angles or (40 if on_gpu else 4)
+    tested = test_pairs or (10_000 if on_gpu else 2_000)
+    first = Job(data, shared, angles if data in WORLDS else 40, tested, factors=config)
     pairs = open_pairs(first, where)
     first = replace(first, fingerprint=known_by(pairs))
     jobs = [

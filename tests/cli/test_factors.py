@@ -1,0 +1,101 @@
+"""``drpm factors``: from a world, or from pairs of one's own, to a model, figures and a page."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from drpm.cli import app
+from drpm.cli.completion import FACTOR_DATA, FACTOR_METHODS
+from drpm.factors.aggregation import AGGREGATIONS
+from drpm.factors.fitted import load_factors
+from drpm.factors.job import WORLDS
+
+SMALL = [
+    *("--device=cpu", "--angles=2", "--test-pairs=100"),
+    *("--set=steps_per_epoch=2", "--set=training.epochs=1", "--set=training.batch_size=8"),
+]
+
+
+def factors(*arguments: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["factors", *map(str, arguments)])
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(0)
+    images = generator.random((2, 12, 8, 8)).astype(np.float32)
+    np.savez(tmp_path / "pairs.npz", first=images[0], second=images[1])
+    return tmp_path / "pairs.npz"
+
+
+def test_words() -> None:
+    assert FACTOR_DATA == WORLDS
+    assert set(FACTOR_METHODS) == set(AGGREGATIONS)
+
+
+def test_a_world(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shown = factors(*SMALL, "--out", folder, "--shared=mixed")
+    header, row, page = shown.stdout.splitlines()
+    assert header.startswith("Seed\tShared\tIndependent\tError of count\tCount\tD\tC\tI\tMIG")
+    assert len(row.split("\t")) == 9
+    assert page == f"Page: {folder / 'index.html'}"
+    found = json.loads((folder / "result.json").read_text())
+    assert found["data"]["shared"] == "mixed"
+    assert found["stacked"] == [0]
+    assert found["metrics"]["count_error"] >= 0
+    with np.load(folder / "arrays.npz") as arrays:
+        assert arrays["grid__pairs"].shape == (6, 8, 3, 64, 64)
+        assert arrays["grid__traversals"].shape == (10, 9, 3, 64, 64)
+        assert arrays["matrix__shared"].shape == (9, 10)
+        assert arrays["bars__count"][:, 0].tolist() == [0, 1, 3, 5]
+    assert load_factors(folder / "model").shape == (3, 64, 64)
+    # Done already: the same again, and other settings are refused.
+    assert factors(*SMALL, "--out", folder, "--shared=mixed").stdout == shown.stdout
+    refused = factors(*SMALL, "--out", folder, "--shared=1", code=1)
+    assert "other settings (shared was 'mixed' and is now '1')" in refused.stderr
+    factors(*SMALL, "--out", folder, "--shared=1", "--method=label", "--overwrite")
+
+
+def test_own_pairs(tmp_path: Path, own: Path) -> None:
+    settings = ["--device=cpu", "--set=training.epochs=2", "--set=training.batch_size=4"]
+    factors("--data", own, *settings, "--out", tmp_path / "run", "--seeds=0,1")
+    for seed in (0, 1):
+        folder = tmp_path / "run" / f"seed-{seed}"
+        with (folder / "pairs.csv").open() as file:
+            rows = list(csv.reader(file))
+        assert rows[0] == ["pair", "shared", *(f"dimension {i}" for i in range(10))]
+        assert len(rows) == 13
+        assert all(int(row[1]) == sum(map(int, row[2:])) for row in rows[1:])
+        assert json.loads((folder / "result.json").read_text())["stacked"] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("--shared=8", "shared must be a number from 0 to 7 or 'mixed', but got '8'"),
+        ("--method=vae", "method must be one of"),
+        ("--data=nowhere", "nowhere"),
+        ("--preset=fast", "is not a preset"),
+        ("--seeds=0,0", "seeds must all differ"),
+        ("--device=gpu", "device must be 'auto'"),
+        ("--set=gama=1", "gamma"),
+    ],
+)
+def test_bad_input(tmp_path: Path, arguments: str, sentence: str) -> None:
+    refused = factors(*SMALL, arguments, "--out", tmp_path / "run", code=1)
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert sentence in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_pairs_without_labels(tmp_path: Path, own: Path) -> None:
+    refused = factors("--data", own, "--method=label", "--out", tmp_path / "run", code=1)
+    assert "method must be one that needs no labels" in refused.stderr
