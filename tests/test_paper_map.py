@@ -47,6 +47,14 @@ STATEMENTS = [
     "Sec. C.2, VaDE",
     "Sec. C.2, samples per cluster",
     "Sec. C.2, STL-10",
+    "Sec. C.3, generative model",
+    "Sec. C.3, ELBO",
+    "Sec. C.3, bound",
+    "Sec. C.3, aggregation",
+    "Sec. C.3, pairwise divergence",
+    "Sec. C.3, weights and scores",
+    "Sec. 5.2, baselines",
+    "Sec. 5.2, evaluation",
 ]
 
 

@@ -22,7 +22,7 @@ STAGE = "training"
 def fit_factors(
     pairs: PairSampler | OwnPairs,
     config: FactorsConfig,
-    folders: Sequence[Path],
+    folders: Sequence[Path | str],
     *,
     seeds: Sequence[int],
     device: torch.device | str = "cpu",
@@ -61,7 +61,7 @@ def fit_factors(
         models.append(FactorVAE((colours, height, width), config).to(device))
     runs = [
         open_stage(
-            folder / STAGE,
+            Path(folder) / STAGE,
             configs.dumps(replace(config, training=replace(training, seed=seed))),
             devices,
         )
