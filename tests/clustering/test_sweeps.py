@@ -52,7 +52,7 @@ def test_a_table_is_a_study_of_five_seeds_for_each_data_set(make: Callable[[], S
 
 
 def test_every_preset_loads() -> None:
-    names = presets.names()
+    names = [name for name in presets.names() if "-cluster" in name]
     assert "fast-cluster" in names
     for name in names:
         presets.load(ClusteringConfig, name)

@@ -14,6 +14,7 @@ from drpm.factors.models import FactorObjective, FactorVAE
 from drpm.factors.networks import ConvolutionalAutoencoder
 from drpm.factors.pairs import OwnPairs, PairSampler
 from drpm.factors.pipeline import fit_factors
+from drpm.training import presets
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError
 from drpm.training.program import Program
@@ -190,3 +191,10 @@ def test_losses_of_a_stack_are_those_of_its_runs(method: Any) -> None:
 def test_bad_settings(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         FactorsConfig(**changes)
+
+
+def test_every_preset_loads() -> None:
+    names = [name for name in presets.names() if "-factors" in name]
+    assert names == ["fast-factors", "paper-factors"]
+    for name in names:
+        presets.load(FactorsConfig, name)

@@ -170,14 +170,14 @@ def test_a_damaged_result_is_one_sentence(tmp_path: Path, further: dict[str, Any
     with pytest.raises(RunError, match=r"result\.json is damaged: names and values are missing\.$"):
         write_page(folder)
     (folder / "result.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(RunError, match=r"result\.json is damaged"):
+    with pytest.raises(RunError, match=r"result\.json is missing or damaged"):
         write_page(folder)
 
 
 def test_settings_that_are_no_text_are_one_sentence(tmp_path: Path) -> None:
     folder = finished_run(tmp_path / "run")
     (folder / "config.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(RunError, match=r"config\.toml cannot be read as text\.$"):
+    with pytest.raises(RunError, match=r"config\.toml is not text in UTF-8\.$"):
         write_page(folder)
     (folder / "config.toml").write_text("no toml", encoding="utf-8")
     assert "no toml" in page_of(folder).text

@@ -1,7 +1,8 @@
 """Pictures and a page of a finished run; they are made from its folder and nothing else.
 
 A run's folder is read as :mod:`drpm.training.runs` writes it, with two additions, both optional.
-``arrays.npz`` holds what there is to draw, under the names of :class:`drpm.report.arrays.Arrays`.
+``arrays.npz`` holds what there is to draw: of clusterings under the names of
+:class:`drpm.report.arrays.Arrays`, of anything else in the form of :mod:`drpm.report.exhibits`.
 ``result.json`` may have three further entries for the page: ``comparison`` (method -> metric ->
 value), ``data`` (a description of the data: a sentence, or names and values) and ``command`` (the
 command line that repeats the run).

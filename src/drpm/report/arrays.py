@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from drpm.report.archive import read_archive
 from drpm.training.errors import RunError
 
 ARRAYS: Final = "arrays.npz"
@@ -81,20 +82,8 @@ def read_arrays(folder: Path) -> Arrays:
         RunError: Where the file is damaged, or arrays in it do not fit what they are meant to be.
     """
     path = folder / ARRAYS
-    if not path.exists():
-        return Arrays()
     known = {field.name for field in fields(Arrays)}
-    try:
-        # Opened with allow_pickle=False, numpy refuses Python objects, whose loading runs code.
-        # The file is opened here, because numpy does not close it where the archive is damaged.
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            content = {name: archive[name] for name in archive.files if name in known}
-    except Exception as error:
-        # A damaged archive fails in as many ways as there are layers in it.
-        raise RunError(
-            f"The file {path} cannot be read as an archive of plain arrays; write it again with "
-            "numpy.savez."
-        ) from error
+    content = read_archive(path, known.__contains__)
     arrays = Arrays(**content)
     if complaint := _complaint(arrays, content):
         raise RunError(f"In the file {path}, {complaint}.")

@@ -1,14 +1,30 @@
-"""How many points each cluster holds, as bars."""
+"""Numbers as bars: how many points each cluster holds, or any in groups."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from drpm.report.style import INK, WIDTH, bare, colours, new_figure, number, title
+from drpm.report.numbers import short
+from drpm.report.style import (
+    FAINT,
+    GREY,
+    INK,
+    WIDTH,
+    bare,
+    colours,
+    label,
+    new_figure,
+    number,
+    text_width,
+    title,
+    title_width,
+)
 
 _MAX_WRITTEN: Final = 25  # bars whose counts fit above them
+_WRITING: Final = 7.5  # points, of numbers on bars in groups
 
 
 def draw_sizes(sizes: NDArray[Any]) -> Figure:
@@ -32,4 +48,67 @@ def draw_sizes(sizes: NDArray[Any]) -> Figure:
     axes.set_xlabel("cluster", size=8, color=INK)
     total = number(float(np.sum(sizes, dtype=np.float64)))
     title(figure, f"Points in each cluster, {total} in all")
+    return figure
+
+
+def draw_bars(
+    values: NDArray[Any], groups: Sequence[str], names: Sequence[str], above: str
+) -> Figure:
+    """Groups of bars side by side.
+
+    Arguments:
+        values: (G, B), the bars of every group.
+        groups: What stands below the groups, or nothing.
+        names: What the bars of a group are, for the legend, or nothing.
+        above: The title.
+    """
+    num_groups, num_bars = values.shape
+    texts = np.reshape(short(values.ravel().tolist()), values.shape)
+    groups, names = [label(name) for name in groups], [label(name) for name in names]
+    above = label(above, 100)
+    wanted = 1.2 + num_groups * (0.3 + num_bars * max(0.25, text_width(texts.flat, _WRITING)))
+    width = max(min(WIDTH, wanted), 4.2, title_width(above))
+    each = (width - 0.5) / num_groups  # inches for a group
+    turned = text_width(groups) > 0.95 * each
+    figure = new_figure(width, 3.1 + (text_width(groups) if turned else 0.0))
+    axes = figure.subplots()
+    places = np.arange(num_groups)
+    share = 0.8 / num_bars
+    written = text_width(texts.flat, _WRITING) <= share * each
+    for index, colour in enumerate(colours(num_bars)):
+        heights = values[:, index].astype(np.float64)
+        middles = places + share * (index - (num_bars - 1) / 2)
+        bars = axes.bar(middles, heights, width=0.92 * share, color=colour)
+        if written:
+            axes.bar_label(bars, texts[:, index].tolist(), size=_WRITING, color=INK, padding=2)
+    bare(axes, *(() if written else ("left",)))
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    axes.tick_params(axis="x", length=0)
+    if written:
+        axes.set_yticks([])
+    else:
+        axes.grid(axis="y", color=FAINT, linewidth=0.6)
+        axes.set_axisbelow(True)
+    axes.set_xticks(places if groups else [], groups, rotation=90 if turned else 0)
+    # A single group should not become a wall.
+    missing = max(0.0, (4 / num_bars - num_groups) / 2)
+    axes.set_xlim(-0.55 - missing, num_groups - 0.45 + missing)
+    low, high = min(float(values.min()), 0.0), max(float(values.max()), 0.0)
+    room = 0.1 * ((high - low) or 1.0)
+    axes.set_ylim(low - room * (low < 0), high + room)
+    if names:
+        axes.legend(
+            axes.containers,
+            names,
+            loc="lower left",
+            bbox_to_anchor=(0, 1),
+            ncols=max(1, min(num_bars, int((width - 0.5) / (text_width(names) + 0.5)))),
+            fontsize=8,
+            frameon=False,
+            labelcolor=INK,
+            handlelength=1,
+            handleheight=1,
+            borderaxespad=0.2,
+        )
+    title(figure, above)
     return figure

@@ -11,10 +11,11 @@ from matplotlib.figure import Figure
 from drpm.report.arrays import Arrays, read_arrays
 from drpm.report.bars import draw_sizes
 from drpm.report.curves import draw_curves, read_stages
+from drpm.report.exhibits import read_exhibits
 from drpm.report.images import draw_image_partition, draw_image_samples
 from drpm.report.matrices import draw_confusion
 from drpm.report.points import draw_latent
-from drpm.report.style import counted, number, png
+from drpm.report.style import bears_name, counted, number, png
 from drpm.report.tables import draw_row_partition, draw_row_samples
 from drpm.training.errors import RunError
 from drpm.training.runs import FIGURES, RESULT, RunFolder
@@ -70,7 +71,7 @@ def open_finished(folder: Path | str) -> RunFolder:
 def draw_pictures(run: RunFolder) -> list[Picture]:
     """All pictures that the run has something for."""
     return [
-        Picture(name, title, description, png(draw()))
+        Picture(name, title, description, png(draw(), name))
         for name, title, description, draw in _plans(run)
     ]
 
@@ -78,15 +79,20 @@ def draw_pictures(run: RunFolder) -> list[Picture]:
 def save_pictures(run: RunFolder, pictures: list[Picture]) -> list[Path]:
     """Write pictures into the run's folder, in place of the earlier ones."""
     paths = [run.write_atomic(f"{FIGURES}/{picture.name}.png", picture.png) for picture in pictures]
-    for name in set(NAMES) - {picture.name for picture in pictures}:
+    for path in set(run.figures_dir.glob("*.png")) - {
+        run.figures_dir / f"{picture.name}.png" for picture in pictures
+    }:
         with suppress(OSError):
-            (run.figures_dir / f"{name}.png").unlink(missing_ok=True)
+            # Exhibits have any name, so what the report wrote must say so itself.
+            if path.stem in NAMES or bears_name(path, path.stem):
+                path.unlink()
     return paths
 
 
 def _plans(run: RunFolder) -> Iterator[tuple[str, str, str, Callable[[], Figure]]]:
     """Name, title, description and drawing of each picture, in the order of a page."""
     arrays = read_arrays(run.path)
+    exhibits = read_exhibits(run.path, NAMES)
     yield from _generated(arrays)
     if arrays.latent is not None and len(arrays.latent):
         by_label = "" if arrays.latent_labels is None else " and, beside it, by label"
@@ -106,6 +112,8 @@ def _plans(run: RunFolder) -> Iterator[tuple[str, str, str, Callable[[], Figure]
         described = ", ".join(number(size) for size in sizes[:20]) + (", …" * (len(sizes) > 20))
         description = f"How many points each cluster holds: {described}."
         yield "sizes", "Sizes of the clusters", description, lambda: draw_sizes(sizes)
+    for exhibit in exhibits:
+        yield exhibit.name, exhibit.title, exhibit.about, exhibit.draw
     if stages := read_stages(run.metrics()):
         terms = list(dict.fromkeys(curve.term for stage in stages for curve in stage.curves))
         description = f"The course of training, a panel for each of: {', '.join(terms)}."

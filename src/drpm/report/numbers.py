@@ -48,16 +48,32 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return result
 
 
-def aligned(values: Sequence[Any]) -> list[str]:
-    """Values of one metric as texts, all with the decimals that the largest of them needs."""
+def aligned(values: Sequence[Any], digits: int = 4) -> list[str]:
+    """Values of one metric as texts, all with the decimals that the largest of them needs.
+
+    Arguments:
+        values: The values.
+        digits: How many digits the largest of them shows, if it is no whole number.
+    """
     floats = [abs(value) for value in values if isinstance(value, float) and math.isfinite(value)]
     largest = max(floats, default=0.0)
     if largest == 0 or not 1e-3 <= largest < 1e7:
         return [text(value) for value in values]
-    decimals = max(0, 3 - math.floor(math.log10(largest)))
+    decimals = max(0, digits - 1 - math.floor(math.log10(largest)))
     return [
         f"{value:,.{decimals}f}" if isinstance(value, float) else text(value) for value in values
     ]
+
+
+def short(values: Sequence[float]) -> list[str]:
+    """Numbers of one picture as texts: whole ones as they are, others to three digits."""
+    if all(float(value).is_integer() and abs(value) < 1e9 for value in values):
+        return [f"{round(value):,}" for value in values]
+    texts = aligned([float(value) for value in values], digits=3)
+    # A last decimal that is zero everywhere says nothing, unless it is the only one.
+    while all("." in text[:-2] and text.endswith("0") for text in texts):
+        texts = [text[:-1] for text in texts]
+    return texts
 
 
 def text(value: Any) -> str:

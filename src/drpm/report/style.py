@@ -1,7 +1,9 @@
 """What all pictures share: colours, names that fit, and the way to a PNG file."""
 
 import warnings
+from collections.abc import Iterable
 from io import BytesIO
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +21,8 @@ LINE: Final = "#1f77b4"
 WIDTH: Final = 9.0  # inches, of every picture that could be any width
 PAD: Final = 0.09
 RESOLUTION: Final = 150
+
+_NAME_TAG: Final = "drpm-picture"
 
 # Beyond these colours nobody could tell which is which.
 MAX_COLOURS: Final = 20
@@ -47,17 +51,37 @@ def new_figure(width: float, height: float, *, layout: Any = "constrained") -> F
     return figure
 
 
-def png(figure: Figure) -> bytes:
-    """The figure as a PNG file, the same bytes for the same figure."""
+def png(figure: Figure, name: str | None = None) -> bytes:
+    """The figure as a PNG file, the same bytes for the same figure.
+
+    Arguments:
+        figure: What to draw.
+        name: What :func:`bears_name` will recognise the file by.
+    """
     content = BytesIO()
     with warnings.catch_warnings():
         # A name in a script that the font lacks is drawn as boxes; the page has it in full.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         # Without its name and version the program that drew it leaves no trace in the bytes.
         figure.savefig(
-            content, format="png", dpi=RESOLUTION, facecolor="white", metadata={"Software": None}
+            content,
+            format="png",
+            dpi=RESOLUTION,
+            facecolor="white",
+            metadata={"Software": None} | ({} if name is None else {_NAME_TAG: name}),
         )
     return content.getvalue()
+
+
+def bears_name(path: Path, name: str) -> bool:
+    """Whether a file is a picture that :func:`png` drew under a name."""
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        start = file.read(1024)
+    # A text chunk with its length, in front of the pixels.
+    text = f"{_NAME_TAG}\0{name}".encode(errors="surrogateescape")
+    return start.startswith(b"\x89PNG") and len(text).to_bytes(4, "big") + b"tEXt" + text in start
 
 
 def reduced(content: bytes, count: int = 64) -> bytes:
@@ -102,6 +126,11 @@ def title(figure: Figure, text: str) -> None:
 def title_width(text: str) -> float:
     """Inches that a title needs, and some more."""
     return 0.085 * len(text) + 2 * PAD
+
+
+def text_width(texts: Iterable[str], size: float = 8) -> float:
+    """Inches that the longest of some texts needs, and a little more."""
+    return 0.0085 * size * max(map(len, texts), default=0)
 
 
 def heading(axes: Axes, text: str, *, size: float = 8.5) -> None:

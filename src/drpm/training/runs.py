@@ -364,7 +364,7 @@ class RunFolder:
 
 
 def first_difference(before: str, now: str) -> str:
-    """The first setting in which two configurations differ, in words.
+    r"""The first setting in which two configurations differ, in words.
 
     Example:
         >>> first_difference("[training]\nepochs = 2", "[training]\nepochs = 3")
