@@ -7,7 +7,7 @@ import pytest
 
 from drpm.clustering import tables
 from drpm.clustering.result_figures import FOLDER
-from tests.clustering.results_folder import write_variant
+from tests.training.results_folder import write_variant
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,9 +7,9 @@ import pytest
 
 from drpm.clustering import published, tables
 from drpm.clustering.paper_tables import DATA
-from drpm.clustering.summaries import summarize
 from drpm.training.errors import RunError
-from tests.clustering.results_folder import write_json, write_study, write_variant
+from drpm.training.summaries import summarize
+from tests.training.results_folder import write_json, write_study, write_variant
 
 ROOT = Path(__file__).parents[2]
 

@@ -96,7 +96,7 @@ def cluster(
     if as_json:
         typer.echo(json.dumps(results if len(results) > 1 else results[0], indent=2))
         return
-    _show(results)
+    _show(results, compare)
 
 
 def _settings(
@@ -177,7 +177,9 @@ def _run(
     return [finish(run, f"{dataset.name}: {config.clusters} clusters") for run in runs]
 
 
-def _show(results: list[dict[str, Any]]) -> None:
+def _show(results: list[dict[str, Any]], compare: bool) -> None:
+    if compare and not results[0]["comparison"]:
+        typer.echo("There are no labels, so there is nothing to compare the methods by.", err=True)
     for result in results:
         if result["comparison"]:
             print_table(

@@ -26,6 +26,7 @@ SWEEPS: Final = (
     "exact-objective",
     "stl10",
     "clusters",
+    "table-2",
     "list",
 )
 CLUSTERING_METHODS: Final = ("drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head")

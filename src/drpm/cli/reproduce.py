@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from drpm.training.sweeps import Sweep, SweepReport
 
 # The modules that register sweeps. An application is known here by this line alone.
-SOURCES = ("drpm.studies.sweeps", "drpm.clustering.sweeps")
+SOURCES = ("drpm.studies.sweeps", "drpm.clustering.sweeps", "drpm.factors.sweeps")
 
 LIST = "list"
 
@@ -141,7 +141,7 @@ def _choose(sweep: "Sweep", only: list[str] | None) -> "Sweep":
 
 
 def _collect(sweep: "Sweep", folder: Path, target: Path, as_json: bool) -> None:
-    from drpm.clustering.collecting import collect
+    from drpm.training.collecting import collect
 
     files = collect(folder, sweep.name, [run.folder for run in sweep.runs], target)
     if as_json:

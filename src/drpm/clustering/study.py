@@ -8,11 +8,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from drpm.clustering.config import ClusteringConfig
 from drpm.clustering.job import PRETRAINING, STAGES, Job, check_job, copy_whole, do_jobs, open_job
-from drpm.clustering.summaries import summarize
 from drpm.data import load
 from drpm.data.types import Dataset
 from drpm.training import config as configs
@@ -21,8 +20,7 @@ from drpm.training import toml
 from drpm.training.devices import connect
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.runs import CONFIG, METRICS, RunFolder
-
-DEVIATION: Final = "over seeds, divided by their number less one"
+from drpm.training.summaries import DEVIATION, summarize
 
 
 def run_study(

@@ -18,10 +18,10 @@ from drpm.clustering import published
 from drpm.clustering.paper_tables import Place, Row, Table, tables
 from drpm.clustering.published import Scores
 from drpm.clustering.result_figures import result_figures, write_figure
-from drpm.clustering.summaries import Summary, summarize
 from drpm.training.checkpoint import write_atomic
 from drpm.training.errors import RunError, reason
 from drpm.training.runs import RESULT
+from drpm.training.summaries import Summary, summarize
 
 METRICS: Final = {"nmi": "NMI", "ari": "ARI", "accuracy": "ACC"}
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from drpm.clustering.collecting import collect
+from drpm.training.collecting import collect
 from drpm.training.errors import RunError
-from tests.clustering.results_folder import write_study, write_variant
+from tests.training.results_folder import write_study, write_variant
 
 KEPT = [
     "table-1/mnist/result.json",

@@ -2,7 +2,9 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+DEVIATION: Final = "over seeds, divided by their number less one"
 
 
 class Summary(NamedTuple):

@@ -13,9 +13,9 @@ from drpm.training.runs import ARRAYS, CONFIG, RESULT, RunFolder
 
 ARCHIVE: Final = ".tar.gz"
 
-# A picture's worth of arrays, for one seed of the model itself, may come along; more may not.
+# A picture's worth of arrays, for one seed of our own models, may come along; more may not.
 _ARRAYS_SEED: Final = "seed-0"
-_ARRAYS_OF: Final = "drpm-vc"
+_ARRAYS_OF: Final = "drpm"
 _ARRAYS_BYTES: Final = 1_000_000
 
 
