@@ -15,7 +15,7 @@ from drpm.factors.fitted import load_factors
 from drpm.factors.job import WORLDS
 
 SMALL = [
-    *("--device=cpu", "--angles=2", "--test-pairs=100"),
+    *("--device=cpu", "--angles=2", "--image-size=16", "--test-pairs=100"),
     *("--set=steps_per_epoch=2", "--set=training.epochs=1", "--set=training.batch_size=8"),
 ]
 
@@ -51,11 +51,11 @@ def test_a_world(tmp_path: Path) -> None:
     assert found["stacked"] == [0]
     assert found["metrics"]["count_error"] >= 0
     with np.load(folder / "arrays.npz") as arrays:
-        assert arrays["grid__pairs"].shape == (6, 8, 3, 64, 64)
-        assert arrays["grid__traversals"].shape == (10, 9, 3, 64, 64)
+        assert arrays["grid__pairs"].shape == (6, 8, 3, 16, 16)
+        assert arrays["grid__traversals"].shape == (10, 9, 3, 16, 16)
         assert arrays["matrix__shared"].shape == (9, 10)
         assert arrays["bars__count"][:, 0].tolist() == [0, 1, 3, 5]
-    assert load_factors(folder / "model").shape == (3, 64, 64)
+    assert load_factors(folder / "model").shape == (3, 16, 16)
     # Done already: the same again, and other settings are refused.
     assert factors(*SMALL, "--out", folder, "--shared=mixed").stdout == shown.stdout
     refused = factors(*SMALL, "--out", folder, "--shared=1", code=1)

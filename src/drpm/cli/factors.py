@@ -73,6 +73,15 @@ def factors(
             show_default="40 on a GPU, else 4",
         ),
     ] = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option(
+            help="The side of the arm's images: 16, 32 or 64 pixels.",
+            metavar="NUMBER",
+            parser=number(int, 16, 64),
+            show_default="64 on a GPU, else 32",
+        ),
+    ] = None,
     test_pairs: Annotated[
         int | None,
         typer.Option(
@@ -104,6 +113,7 @@ def factors(
             settings or [],
             seeds,
             angles,
+            image_size,
             test_pairs,
             device,
             overwrite,
@@ -136,6 +146,7 @@ def _run(
     settings: list[str],
     seeds: str | None,
     angles: int | None,
+    image_size: int | None,
     test_pairs: int | None,
     device: str,
     overwrite: bool,
@@ -143,7 +154,7 @@ def _run(
     from dataclasses import replace
 
     from drpm.factors.config import FactorsConfig
-    from drpm.factors.job import WORLDS, Job, do_jobs, known_by, open_job, open_pairs
+    from drpm.factors.job import Job, do_jobs, known_by, open_job, open_pairs
     from drpm.training import config as configs
     from drpm.training import presets
     from drpm.training.config import TrainingConfig
@@ -157,9 +168,14 @@ def _run(
     chosen = parse_seeds(seeds) or [config.training.seed]
     where = connect(config.training).device
     on_gpu = where.type == "cuda"
-    angles = angles or (40 if on_gpu else 4)
-    tested = test_pairs or (10_000 if on_gpu else 2_000)
-    first = Job(data, shared, angles if data in WORLDS else 40, tested, factors=config)
+    first = Job(
+        data,
+        shared,
+        angles=angles or (40 if on_gpu else 4),
+        image_size=image_size or (64 if on_gpu or data != "arm" else 32),
+        test_pairs=test_pairs or (10_000 if on_gpu else 2_000),
+        factors=config,
+    )
     pairs = open_pairs(first, where)
     first = replace(first, fingerprint=known_by(pairs))
     jobs = [

@@ -40,6 +40,7 @@ class Job:
         data: ``arm`` or ``mpi3d``, or a folder or file with pairs of one's own.
         shared: How many of the seven factors the images of a pair share, or ``mixed``.
         angles: Of the 40 positions of each of the arm's two joints, how many there are.
+        image_size: The side of the arm's images in pixels; those of ``mpi3d`` have 64.
         test_pairs: How many pairs the model is judged on.
         fingerprint: What own pairs are known by.
         factors: The settings.
@@ -48,6 +49,7 @@ class Job:
     data: str = "arm"
     shared: str = "3"
     angles: int = 40
+    image_size: int = 64
     test_pairs: int = 10_000
     fingerprint: str = ""
     factors: FactorsConfig = field(default_factory=FactorsConfig)
@@ -65,9 +67,12 @@ def open_pairs(job: Job, device: torch.device | str) -> PairSampler | OwnPairs:
     """Where the pairs of a job come from."""
     if job.data not in WORLDS:
         return load_pairs(job.data)
-    make = arm_world if job.data == "arm" else mpi3d_world
+    if job.data == "arm":
+        world = arm_world(device, angles=job.angles, image_size=job.image_size)
+    else:
+        world = mpi3d_world(device, angles=job.angles)
     shared: Any = job.shared if job.shared == MIXED else int(job.shared)
-    return PairSampler(make(device, angles=job.angles), shared)
+    return PairSampler(world, shared)
 
 
 def known_by(pairs: PairSampler | OwnPairs) -> str:

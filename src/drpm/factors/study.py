@@ -56,8 +56,8 @@ def run_study(
             Job(
                 data,
                 shared,
-                angles,
-                test_pairs,
+                angles=angles,
+                test_pairs=test_pairs,
                 factors=replace(
                     configs.override(base, [f"method={method}"]),
                     training=replace(base.training, seed=seed),

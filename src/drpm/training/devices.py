@@ -1,5 +1,6 @@
 """Where a run computes: one device, or one of several processes with a device each."""
 
+import atexit
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -121,7 +122,14 @@ def connect(config: TrainingConfig) -> Devices:
     )
     if several:
         fabric.launch()
+        # Left to the end of the process, the threads that connect it may end it with a crash.
+        atexit.register(_leave)
     return Devices(fabric.device, fabric)
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def require_step(step: str, device: torch.device, count: int) -> None:
