@@ -58,10 +58,13 @@ def explained(code: Tensor, value: Tensor) -> float:
 
 
 def test_a_partition_finds_the_shared_dimension() -> None:
-    """One dimension for each bar, and that of the bar in common is the shared one."""
-    steps = 700
+    """One dimension for each bar, and that of the bar in common is the shared one.
+
+    The prior holds sizes to one and one: without it, nothing is lost by sharing nothing.
+    """
+    steps = 1000
     training = TrainingConfig(epochs=1, batch_size=64, learning_rate=2e-3)
-    config = FactorsConfig(latent=2, training=training)
+    config = FactorsConfig(latent=2, gamma=5.0, training=training)
     torch.manual_seed(0)
     model = FactorVAE((1, 8, 8), config)
     program = Program(
@@ -81,7 +84,7 @@ def test_a_partition_finds_the_shared_dimension() -> None:
     rates = views.shared.mask.mean(0)
     shared, independent = int(rates.argmax()), int(rates.argmin())
     codes = views.posterior.mean[0]
-    assert rates[shared] > 0.2
+    assert rates[shared] > 0.8
     assert rates[independent] < 0.02
     assert explained(codes[:, shared], pairs["left"]) > 0.9
     assert explained(codes[:, shared], pairs["right"]) < 0.1

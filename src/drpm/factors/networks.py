@@ -55,6 +55,13 @@ class ConvolutionalAutoencoder(nn.Module):
         for given, made in pairwise((*widths[:0:-1], colours)):
             back += [ConvTranspose2d(given, made, 4, stride=2, padding=1), nn.ReLU()]
         self.decoder = nn.Sequential(*back[:-1])
+        # As in the study whose layers these are; torch's own start is some times smaller, and with
+        # it codes stay empty for long.
+        for module in self.modules():
+            if isinstance(module, nn.Linear | Conv2d | ConvTranspose2d):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
 
     def posterior(self, images: Tensor) -> Posterior:
         flat = images.flatten(0, -4)
