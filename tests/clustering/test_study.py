@@ -1,9 +1,11 @@
-"""A study: each method and seed in its folder, one pretraining for all, killed and resumed."""
+"""A study: each seed in its folder, one pretraining for several, killed and resumed."""
 
 import json
 import shutil
 import statistics
+import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -43,17 +45,20 @@ PRESETS = {
 }
 
 
-def study(folder: Path, **changes: Any) -> dict[str, Any]:
-    arguments = {"presets": PRESETS, "seeds": SEEDS, "settings": SETTINGS, **changes}
-    run_study(folder, "digits", device="cpu", **arguments)
-    return RunFolder.open(folder).result()
+def study(folder: Path, variant: str = "gmm", **changes: Any) -> dict[str, Any]:
+    """A study in a folder of its own, which shares its pretraining with those beside it."""
+    arguments: dict[str, Any] = {"preset": PRESETS.get(variant), "seeds": SEEDS}
+    arguments |= {"settings": SETTINGS, "share_pretraining": True, "device": "cpu", **changes}
+    run_study(folder / variant, "digits", **arguments)
+    return RunFolder.open(folder / variant).result()
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study that nothing disturbed."""
+    """Studies that nothing disturbed."""
     folder = tmp_path_factory.mktemp("study") / "digits"
-    study(folder)
+    for variant in PRESETS:
+        study(folder, variant)
     return folder
 
 
@@ -105,9 +110,9 @@ def test_options_of_the_data(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).normal(size=(20, 2)).round(3)
     np.savetxt(tmp_path / "rows.csv", rows, delimiter=",")
     data, folder = str(tmp_path / "rows.csv"), tmp_path / "study"
-    presets, few = {"gmm": PRESETS["gmm"]}, ["clusters=2"]
-    run_study(folder, data, presets, [0], few, "cpu", {"header": False})
-    run = RunFolder.open(folder / "gmm" / "seed-0")
+    options = {"header": False}
+    run_study(folder, data, PRESETS["gmm"], [0], ["clusters=2"], options, device="cpu")
+    run = RunFolder.open(folder / "seed-0")
     # Without the option the first of the 20 rows would be the names of the columns.
     assert run.result()["data"]["examples"] == 20
     assert configs.loads(Job, run.config_text()).options == ("header=false",)
@@ -117,33 +122,28 @@ def test_options_of_the_data(tmp_path: Path) -> None:
 
 
 def test_means_and_deviations_and_times(done: Path) -> None:
-    result = RunFolder.open(done).result()
-    assert list(result["metrics"]) == list(PRESETS)
-    for name, metrics in result["metrics"].items():
+    for name in PRESETS:
+        result = RunFolder.open(done / name).result()
         runs = [RunFolder.open(done / name / f"seed-{seed}").result() for seed in SEEDS]
         for metric in ("nmi", "accuracy", "lower_bound"):
             values = [run["metrics"][metric] for run in runs]
-            assert metrics[metric]["mean"] == pytest.approx(statistics.mean(values))
+            assert result["metrics"][metric]["mean"] == pytest.approx(statistics.mean(values))
             # Two values: the sample's deviation is their distance over the root of two.
             distance = abs(values[0] - values[1])
-            assert metrics[metric]["deviation"] == pytest.approx(distance / 2**0.5)
-    assert result["seeds"] == SEEDS
-    assert "less one" in result["deviation"]
-    assert set(result["seconds"]["gmm"]) == {"wall_time"}
-    assert set(result["seconds"]["vade"]) == {"pretraining", "training", "wall_time"}
-    assert result["pretraining_by"] == {
-        "gmm": None,
-        "drpm-vc": "drpm-vc",
-        "vade": "drpm-vc",
-        "contrastive-head": "drpm-vc",
-    }
-    # Pretraining counts once in the time of the study.
-    seconds = result["seconds"]
-    total = sum(each["wall_time"] for each in seconds.values())
-    taken_over = seconds["vade"]["pretraining"] + seconds["contrastive-head"]["pretraining"]
-    lines = RunFolder.open(done).metrics()
-    assert lines[-1]["wall_time"] == pytest.approx(total - taken_over, abs=0.01)
-    assert result["wall_time"] >= lines[-1]["wall_time"] - 0.01
+            assert result["metrics"][metric]["deviation"] == pytest.approx(distance / 2**0.5)
+        assert result["seeds"] == SEEDS
+        assert result["preset"] == PRESETS[name]
+        assert "less one" in result["deviation"]
+        # They were trained together, so the time is not the sum.
+        longest = max(run["wall_time"] for run in runs)
+        assert result["wall_time"] == pytest.approx(longest, abs=0.5)
+
+
+def test_pretraining_counts_in_the_time_of_all_who_have_it(done: Path) -> None:
+    for name in ("vade", "contrastive-head"):
+        run = RunFolder.open(done / name / "seed-0")
+        taken = RunFolder.open(run.path / "pretraining").metrics()[-1]["wall_time"]
+        assert run.result()["wall_time"] > taken > 0
 
 
 def test_seeds_differ_and_are_told_apart(done: Path) -> None:
@@ -153,7 +153,7 @@ def test_seeds_differ_and_are_told_apart(done: Path) -> None:
         assert one != two
 
 
-def test_killed_between_variants_it_goes_on(
+def test_killed_between_seeds_it_goes_on(
     done: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -162,25 +162,26 @@ def test_killed_between_variants_it_goes_on(
     conclude = jobs._conclude
 
     def killed(job: Job, data: Any, run: RunFolder, *rest: Any) -> None:
-        # After all of the second variant, and one seed of the third.
         if run.path.parts[-2:] == ("vade", "seed-3"):
             raise KeyboardInterrupt
         conclude(job, data, run, *rest)
 
+    study(tmp_path, "drpm-vc")
     with monkeypatch.context() as patched:
         patched.setattr(jobs, "_conclude", killed)
         with pytest.raises(KeyboardInterrupt):
-            study(tmp_path)
+            study(tmp_path, "vade")
     assert trained == [("pretraining", 2), ("training", 2), ("training", 2)]
-    assert RunFolder.open(tmp_path).status == "cut off"
-    before = (tmp_path / "drpm-vc" / "seed-0" / "result.json").read_bytes()
+    assert RunFolder.open(tmp_path / "vade").status == "new"
+    before = (tmp_path / "vade" / "seed-0" / "result.json").read_bytes()
     del trained[:]
-    result = study(tmp_path)
+    result = study(tmp_path, "vade")
     assert trained == []
-    assert (tmp_path / "drpm-vc" / "seed-0" / "result.json").read_bytes() == before
-    assert models(tmp_path) == models(done)
-    assert result["metrics"] == RunFolder.open(done).result()["metrics"]
-    again = study(tmp_path)
+    assert (tmp_path / "vade" / "seed-0" / "result.json").read_bytes() == before
+    found = models(tmp_path)
+    assert found == {name: models(done)[name] for name in found}
+    assert result["metrics"] == RunFolder.open(done / "vade").result()["metrics"]
+    again = study(tmp_path, "vade")
     assert again["metrics"] == result["metrics"]
 
 
@@ -192,15 +193,14 @@ def test_a_half_copied_pretraining_is_copied_again(
         (target / "config.toml").touch()
         raise KeyboardInterrupt
 
-    two = {name: PRESETS[name] for name in ("drpm-vc", "contrastive-head")}
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "copytree", killed)
         with pytest.raises(KeyboardInterrupt):
-            study(tmp_path, presets=two)
+            study(tmp_path, "contrastive-head")
     run = tmp_path / "contrastive-head" / "seed-0"
     assert (run / ".pretraining.tmp").is_dir()
-    study(tmp_path, presets=two)
-    assert trained == [("pretraining", 2), ("training", 2)]
+    study(tmp_path, "contrastive-head")
+    assert trained == [("pretraining", 2)]
     assert not (run / ".pretraining.tmp").exists()
     # What nobody needs any more is not copied.
     assert not (run / "pretraining" / "checkpoint").exists()
@@ -211,25 +211,51 @@ def test_a_half_copied_pretraining_is_copied_again(
 def test_pretraining_is_shared_only_where_it_agrees(
     tmp_path: Path, trained: list[tuple[str, int]]
 ) -> None:
-    presets = {
-        "latent-gmm": "paper-cluster-mnist-latent-gmm",
-        "reconstruction": "paper-cluster-mnist-reconstruction-latent-gmm",
-    }
-    result = study(tmp_path, presets=presets, seeds=[1])
+    study(tmp_path, "latent-gmm", preset="paper-cluster-mnist-latent-gmm", seeds=[1])
+    other = "paper-cluster-mnist-reconstruction-latent-gmm"
+    result = study(tmp_path, "reconstruction", preset=other, seeds=[1])
     assert trained == [("pretraining", 1)] * 2
-    assert result["pretraining_by"] == {name: name for name in presets}
+    assert len(list(tmp_path.glob("pretraining-*"))) == 2
     # One seed has no deviation, and was trained alone.
-    assert result["metrics"]["latent-gmm"]["nmi"]["deviation"] is None
+    assert result["metrics"]["nmi"]["deviation"] is None
     run = RunFolder.open(tmp_path / "latent-gmm" / "seed-1")
     assert run.result()["stacked"] == [1]
 
 
+def test_without_sharing_nothing_is_written_beside_the_study(tmp_path: Path) -> None:
+    study(tmp_path, "contrastive-head", seeds=[0], share_pretraining=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["contrastive-head"]
+
+
+def test_a_pretraining_that_is_being_made_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: list[tuple[str, int]]
+) -> None:
+    study(tmp_path, "contrastive-head", seeds=[0])
+    (shared,) = tmp_path.glob("pretraining-*")
+    (tmp_path / "contrastive-head" / "seed-0" / "result.json").unlink()
+    (tmp_path / "contrastive-head" / "result.json").unlink()
+    shutil.rmtree(tmp_path / "contrastive-head" / "seed-0" / "pretraining")
+    looks: list[float] = []
+    with ExitStack() as held:
+        held.enter_context(RunFolder(shared).lock())
+
+        def look_again(seconds: float) -> None:
+            looks.append(seconds)
+            if len(looks) == 3:
+                held.close()
+
+        monkeypatch.setattr(time, "sleep", look_again)
+        study(tmp_path, "contrastive-head", seeds=[0])
+    assert len(looks) == 3
+    assert trained == [("pretraining", 1)]
+
+
 def test_another_study_is_refused(done: Path) -> None:
-    text = (done / "config.toml").read_text()
-    with pytest.raises(RunError, match="has other settings; choose another folder"):
+    text = (done / "gmm" / "config.toml").read_text()
+    with pytest.raises(RunError, match="has other settings"):
         study(done, seeds=[0])
-    assert (done / "config.toml").read_text() == text
-    assert json.loads((done / "result.json").read_text())["seeds"] == SEEDS
+    assert (done / "gmm" / "config.toml").read_text() == text
+    assert json.loads((done / "gmm" / "result.json").read_text())["seeds"] == SEEDS
 
 
 @pytest.mark.parametrize(
@@ -237,8 +263,7 @@ def test_another_study_is_refused(done: Path) -> None:
     [
         ({"seeds": []}, "seeds must be one or more that differ, but got []."),
         ({"seeds": [1, 1]}, "seeds must be one or more that differ, but got [1, 1]."),
-        ({"presets": {}}, "presets must name one variant or more, but got none."),
-        ({"presets": {"a": "paper-cluster"}}, "'paper-cluster' is not a preset"),
+        ({"preset": "paper-cluster"}, "'paper-cluster' is not a preset"),
         ({"settings": ["clusters=5000"]}, "clusters must be at most the number of examples"),
     ],
 )
@@ -253,14 +278,13 @@ def test_refusals_come_before_anything_is_written(
 
 def test_a_metric_that_is_no_number_has_no_mean(tmp_path: Path) -> None:
     """A bound may be infinite, which a result writes as null."""
-    presets = {"gmm": PRESETS["gmm"]}
-    study(tmp_path, presets=presets)
+    study(tmp_path)
     path = tmp_path / "gmm" / "seed-3" / "result.json"
     result = json.loads(path.read_text())
     result["metrics"]["lower_bound"] = None
     path.write_text(json.dumps(result))
-    (tmp_path / "result.json").unlink()
-    metrics = study(tmp_path, presets=presets)["metrics"]["gmm"]
+    (tmp_path / "gmm" / "result.json").unlink()
+    metrics = study(tmp_path)["metrics"]
     assert metrics["lower_bound"] is None
     assert metrics["nmi"]["mean"] > 0
 

@@ -10,23 +10,24 @@ from drpm.training.errors import RunError
 from tests.training.results_folder import write_study, write_variant
 
 KEPT = [
-    "table-1/mnist/result.json",
+    "table-1/mnist/drpm-vc/result.json",
     "table-1/mnist/drpm-vc/seed-0/config.toml",
     "table-1/mnist/drpm-vc/seed-0/result.json",
     "table-1/mnist/drpm-vc/seed-0/arrays.npz",
     "table-1/mnist/drpm-vc/seed-1/config.toml",
     "table-1/mnist/drpm-vc/seed-1/result.json",
+    "table-1/mnist/gmm/result.json",
     "table-1/mnist/gmm/seed-0/config.toml",
     "table-1/mnist/gmm/seed-0/result.json",
     "table-1/fashion-mnist/drpm-vc-exact/seed-0/config.toml",
     "table-1/fashion-mnist/drpm-vc-exact/seed-0/result.json",
 ]
-STUDIES = ["mnist", "fashion-mnist"]
+STUDIES = ["mnist/drpm-vc", "mnist/gmm", "fashion-mnist/drpm-vc-exact"]
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A finished study and one that was cut off, with all that runs leave besides."""
+    """Finished studies and one that was cut off, with all that runs leave besides."""
     folder = tmp_path / "source"
     write_study(folder / "mnist", {"drpm-vc": [0.4, 0.5], "gmm": [0.3]})
     write_variant(folder / "fashion-mnist" / "drpm-vc-exact", [0.6, 0.7])
@@ -56,9 +57,9 @@ def test_a_folder(source: Path, tmp_path: Path) -> None:
 
 def test_a_folder_keeps_what_it_has(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "results"
-    collect(source, "table-1", ["mnist"], target)
+    collect(source, "table-1", STUDIES[:2], target)
     (target / "benchmarks.json").touch()
-    collect(source, "table-1", ["fashion-mnist"], target)
+    collect(source, "table-1", STUDIES[2:], target)
     assert files(target) == {*KEPT, "benchmarks.json"}
 
 

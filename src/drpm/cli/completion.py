@@ -21,9 +21,7 @@ DATA_SETS: Final = (
 SWEEPS: Final = (
     "bounds",
     "table-1",
-    "table-frozen",
     "table-reconstruction",
-    "exact-objective",
     "stl10",
     "clusters",
     "table-2",

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, replace
 from enum import StrEnum
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -71,7 +71,10 @@ def reproduce(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="RUN", help="One run of the sweep; may be given several times."),
+        typer.Option(
+            metavar="RUN",
+            help="A run of the sweep, or a folder of runs; may be given several times.",
+        ),
     ] = None,
     collect: Annotated[
         Path | None,
@@ -125,10 +128,13 @@ def _choose(sweep: "Sweep", only: list[str] | None) -> "Sweep":
 
     if not only:
         return sweep
-    known = [run.folder for run in sweep.runs]
+    # A folder of runs stands for all of them.
+    known = {
+        run.folder: {run.folder, *map(str, PurePosixPath(run.folder).parents)} for run in sweep.runs
+    }
     for name in only:
-        if name not in known:
-            meant = nearest(name, known)[:1] or known
+        if not any(name in places for places in known.values()):
+            meant = nearest(name, list(known))[:1] or list(known)
             end = (
                 f"did you mean {meant[0]!r}?"
                 if len(meant) == 1
@@ -137,7 +143,7 @@ def _choose(sweep: "Sweep", only: list[str] | None) -> "Sweep":
             raise ConfigError(
                 f"only must be a run of the sweep {sweep.name!r}, but got {name!r}; {end}"
             )
-    return replace(sweep, runs=tuple(run for run in sweep.runs if run.folder in only))
+    return replace(sweep, runs=tuple(run for run in sweep.runs if known[run.folder] & set(only)))
 
 
 def _collect(sweep: "Sweep", folder: Path, target: Path, as_json: bool) -> None:

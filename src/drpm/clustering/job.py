@@ -27,7 +27,7 @@ from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.loop import Progress
 from drpm.training.runs import ARRAYS, CHECKPOINTS, METRICS, RunFolder
-from drpm.training.stages import ProgressFactory
+from drpm.training.stages import ProgressFactory, open_run
 
 LABELS = "labels.csv"
 
@@ -83,30 +83,8 @@ def open_job(
 
     With several devices all processes call this, and the first one makes the folder.
     """
-    devices = devices or Devices()
-    if devices.is_first:
-        _open_job(folder, job, overwrite)
-    devices.barrier()
-    return RunFolder.open(folder)
-
-
-def _open_job(folder: Path, job: Job, overwrite: bool) -> RunFolder:
-    text = configs.dumps(job)
-    if not (folder / "config.toml").exists():
-        return RunFolder.create(folder, text)
-    run = RunFolder.open(folder)
-    if overwrite:
-        # The result first and the settings last: killed in between, this is no finished run, and
-        # never one that goes on with the stages of another.
-        with run.lock():
-            run.result_path.unlink(missing_ok=True)
-            for name in (*STAGES, _OTHERS):
-                if (folder / name).exists():
-                    shutil.rmtree(folder / name)
-            (folder / LABELS).unlink(missing_ok=True)
-        return RunFolder.create(folder, text, overwrite=True)
-    run.require_settings(text)
-    return run
+    made = (*STAGES, _OTHERS, LABELS)
+    return open_run(folder, configs.dumps(job), overwrite=overwrite, made=made, devices=devices)
 
 
 def do_job(

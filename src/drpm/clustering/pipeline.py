@@ -35,7 +35,7 @@ from drpm.training.errors import ConfigError
 from drpm.training.program import BaseProgram, Program
 from drpm.training.runs import RunFolder
 from drpm.training.schedules import ConstantSchedule, ExponentialSchedule, Schedule, WarmUp
-from drpm.training.stages import ProgressFactory, open_stage, train_stage
+from drpm.training.stages import ProgressFactory, open_run, train_stage
 
 _ROWS_AT_ONCE = 8192
 
@@ -76,11 +76,7 @@ def fit_clusterings(
     if starts is not None:
         likelihood = _autoencoder(starts[0]).likelihood
     stages = _Stages(rows, config, folders, seeds, progress, devices or Devices(rows.device))
-    pretrained = []
-    for seed in seeds:
-        torch.manual_seed(seed)
-        model = MixtureVAE(rows.shape[-1], config, likelihood).to(rows.device)
-        pretrained.append((model, Pretrained(model.autoencoder, config.clusters).to(rows.device)))
+    pretrained = _begin(rows, config, likelihood, seeds)
     models = [model for model, _ in pretrained]
     for model, start in zip(models, starts or (), strict=bool(starts)):
         model.autoencoder.load_state_dict(_autoencoder(start).state_dict())
@@ -103,6 +99,48 @@ def fit_clusterings(
         )
         for model, head in zip(models, heads, strict=True)
     ]
+
+
+def pretrain(
+    rows: Tensor,
+    shape: torch.Size,
+    config: ClusteringConfig,
+    folders: Sequence[Path],
+    *,
+    seeds: Sequence[int],
+) -> None:
+    """Do the pretraining of :func:`fit_clusterings` and nothing else, for others to take over.
+
+    Arguments:
+        rows: (n, d), the training data on the device to work on.
+        shape: The shape of an input, which a row is the flattened form of.
+        config: The settings; the method does not matter.
+        folders: One for each seed; continued if they were cut off.
+        seeds: They settle everything that is random.
+    """
+    rows = rows.float()
+    models = _begin(rows, config, choose_likelihood(rows, config.likelihood), seeds)
+    stages = _Stages(rows, config, folders, seeds, lambda stage: None, Devices(rows.device))
+    stages.pretrain([wrapped for _, wrapped in models], shape)
+
+
+def describe_pretraining(config: ClusteringConfig, seed: int) -> str:
+    """All settings that pretraining depends on: the same for every method and objective."""
+    training = replace(config.pretraining.training, seed=seed)
+    pretraining = replace(config.pretraining, training=training)
+    return configs.dumps(_Pretraining(seed, config.clusters, config.network, pretraining))
+
+
+def _begin(
+    rows: Tensor, config: ClusteringConfig, likelihood: Any, seeds: Sequence[int]
+) -> list[tuple[MixtureVAE, Pretrained]]:
+    """Untrained models, and what of each of them is pretrained."""
+    found = []
+    for seed in seeds:
+        torch.manual_seed(seed)
+        model = MixtureVAE(rows.shape[-1], config, likelihood).to(rows.device)
+        found.append((model, Pretrained(model.autoencoder, config.clusters).to(rows.device)))
+    return found
 
 
 def _autoencoder(start: FittedClustering) -> Autoencoder:
@@ -268,13 +306,11 @@ class _Stages:
 
     def _open(self, path: Path, stage: str, config: TrainingConfig, seed: int) -> RunFolder:
         """The folder of a stage: what it depends on has to be what it was begun with."""
-        config = replace(config, seed=seed)
-        whole = self.config
-        own: Any = replace(whole, training=config)
-        if stage == "pretraining":  # the same for every method and objective: it can be taken over
-            pretraining = replace(whole.pretraining, training=config)
-            own = _Pretraining(seed, whole.clusters, whole.network, pretraining)
-        return open_stage(path, configs.dumps(own), self.devices)
+        if stage == "pretraining":
+            text = describe_pretraining(self.config, seed)
+        else:
+            text = configs.dumps(replace(self.config, training=replace(config, seed=seed)))
+        return open_run(path, text, devices=self.devices)
 
     def _refitter(self, program: BaseProgram) -> Callable[[int], None]:
         """Fits the mixture to the codes of now, every few epochs while the temperature falls."""

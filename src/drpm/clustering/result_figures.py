@@ -46,9 +46,8 @@ def result_figures(table: Table, results: Path) -> Iterator[ResultFigure]:
     """
     for row in table.rows:
         for place, group in zip(row.places, table.groups, strict=True):
-            run = _run(results, place)
-            # A row with the runs of another table has its figure there.
-            if run is not None and place[:2] in table.studies:
+            run = None if row.is_guest else _run(results, place)
+            if run is not None:
                 seed = run.name.removeprefix("seed-")
                 caption = f"{row.name}, {group}, seed {seed}"
                 yield ResultFigure(f"{'-'.join(place)}.png", caption, run)

@@ -1,87 +1,86 @@
-"""A study: several methods on one data set, for several seeds at once.
+"""A study: one way to cluster a data set, for several seeds at once.
 
-All seeds of a method are trained together, which on a GPU costs less than one after the other, and
-methods that start from the same pretraining share it: the first one makes it.
+Studies that start from the same pretraining may share it: the first one that needs it makes it,
+the others wait for it and take it over.
 """
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from drpm.clustering.config import ClusteringConfig
-from drpm.clustering.job import PRETRAINING, STAGES, Job, check_job, copy_whole, do_jobs, open_job
+from drpm.clustering.job import PRETRAINING, Job, check_job, copy_whole, do_jobs, open_job
+from drpm.clustering.pipeline import describe_pretraining, pretrain
 from drpm.data import load
 from drpm.data.types import Dataset
 from drpm.training import config as configs
-from drpm.training import presets as shipped
-from drpm.training import toml
+from drpm.training import presets
 from drpm.training.devices import connect
-from drpm.training.errors import ConfigError, RunError
-from drpm.training.runs import CONFIG, METRICS, RunFolder
-from drpm.training.summaries import DEVIATION, summarize
+from drpm.training.errors import InUse
+from drpm.training.runs import RunFolder
+from drpm.training.studies import check_seeds, run_seeds
+
+# Seconds from one look at a pretraining that another study is making to the next.
+_POLL: Final = 0.5
 
 
 def run_study(
     folder: Path,
     data: str,
-    presets: Mapping[str, str],
+    preset: str,
     seeds: Sequence[int],
     settings: Sequence[str] = (),
-    device: str = "auto",
     options: Mapping[str, Any] | None = None,
+    share_pretraining: bool = False,
+    device: str = "auto",
 ) -> None:
     """Do a study, or go on with one that was cut off.
 
-    The folder ends up with the runs ``<variant>/seed-<seed>``, each as ``drpm cluster`` leaves one,
-    and with the mean and the deviation of every metric in its own ``result.json``.
+    The folder ends up with the runs ``seed-<seed>``, each as ``drpm cluster`` leaves one, and with
+    the mean and the deviation of every metric in its own ``result.json``.
 
     Arguments:
         folder: The study's folder.
         data: The data set.
-        presets: From the name of a variant to its settings; done in this order.
-        seeds: Those of every variant; they are trained together.
-        settings: Changes to all presets, as ``name=value``.
-        device: Where; no part of what the study is.
+        preset: The settings.
+        seeds: They are trained together.
+        settings: Changes to the preset, as ``name=value``.
         options: Those of the data.
+        share_pretraining: Whether pretraining is looked for, and left, in the folder that holds
+            the study's, for other studies there; no part of what the study is.
+        device: Where; neither.
     """
-    if not presets:
-        raise ConfigError("presets must name one variant or more, but got none.")
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"seeds must be one or more that differ, but got {list(seeds)}.")
-    found = {
-        name: configs.override(shipped.load(ClusteringConfig, preset), settings)
-        for name, preset in presets.items()
-    }
-    where = connect(replace(next(iter(found.values())).training, device=device)).device
+    check_seeds(seeds)
+    config = configs.override(presets.load(ClusteringConfig, preset), settings)
+    where = connect(replace(config.training, device=device)).device
     options = dict(options or {})
     dataset = load(data, device=where, **options)
-    for config in found.values():
-        check_job(Job(data, clustering=config), dataset)
-    told: dict[str, Any] = {"data": data, "seeds": list(seeds), "settings": list(settings)}
-    told |= {"presets": dict(presets)} | ({"options": options} if options else {})
-    study = _open(folder, toml.dumps(told))
-    with study.lock():
-        words = _words(options)
-        variants = _Variants(study.path, data, words, found, seeds)
-        variants.gather_times(study)
-        _ = study.wall_time
-        for name, preset in presets.items():
-            if not variants.is_finished(name):
-                command = ["drpm", "cluster", data, "--preset", preset]
-                command += [word for option in words for word in ("--option", option)]
-                command += [word for setting in settings for word in ("--set", setting)]
-                _do_variant(variants, name, dataset, command)
-                variants.gather_times(study)
-        facts = {
-            "data": data,
-            "seeds": list(seeds),
-            "deviation": DEVIATION,
-            "seconds": {name: variants.seconds(name) for name in found},
-            "pretraining_by": {name: variants.pretrained_by(name) for name in found},
-        }
-        study.finish({name: variants.summary(name) for name in found}, device=where, facts=facts)
+    check_job(Job(data, clustering=config), dataset)
+    words = _words(options)
+    command = ["drpm", "cluster", data, "--preset", preset]
+    command += [word for option in words for word in ("--option", option)]
+    command += [word for setting in settings for word in ("--set", setting)]
+    jobs = [
+        Job(data, words, clustering=replace(config, training=replace(config.training, seed=seed)))
+        for seed in seeds
+    ]
+
+    def train(folders: Sequence[Path]) -> None:
+        # Begun before anything is copied to them: a run is begun in an empty folder.
+        runs = [open_job(path, job) for path, job in zip(folders, jobs, strict=True)]
+        if share_pretraining and config.method != "gmm":
+            _take_pretraining(folder.parent, config, dataset, seeds, folders)
+        commands = [[*command, "--seeds", str(seed)] for seed in seeds]
+        do_jobs(jobs, dataset, runs, commands=commands)
+
+    described: dict[str, Any] = {"data": data, "preset": preset, "settings": list(settings)}
+    described |= {"options": options} if options else {}
+    run_seeds(folder, described, seeds, train, device=where)
 
 
 def _words(options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -92,121 +91,34 @@ def _words(options: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _open(folder: Path, text: str) -> RunFolder:
-    if not (folder / CONFIG).exists():
-        return RunFolder.create(folder, text)
-    study = RunFolder.open(folder)
-    if study.config_text() != text:
-        raise RunError(f"The study in {folder} has other settings; choose another folder.")
-    return study
+def _take_pretraining(
+    place: Path,
+    config: ClusteringConfig,
+    data: Dataset,
+    seeds: Sequence[int],
+    folders: Sequence[Path],
+) -> None:
+    """Copy a shared pretraining to runs; it is made if there is none."""
+    text = "".join(describe_pretraining(config, seed) for seed in seeds)
+    # Known by all it depends on: of studies in one folder not all need have the same.
+    shared = place / f"{PRETRAINING}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    shared.mkdir(exist_ok=True)
+    makers = [shared / f"seed-{seed}" for seed in seeds]
+    with _turn(RunFolder(shared)):
+        rows = data.train.inputs.flatten(1)
+        pretrain(rows, data.input_shape, config, makers, seeds=seeds)
+    for maker, folder in zip(makers, folders, strict=True):
+        copy_whole(maker / PRETRAINING, folder / PRETRAINING)
 
 
-def _do_variant(variants: "_Variants", name: str, dataset: Dataset, command: Sequence[str]) -> None:
-    """All seeds of a variant, from the pretraining of an earlier one where there is such."""
-    jobs, folders = variants.jobs(name), variants.folders(name)
-    # Begun before anything is copied to them: a run is begun in an empty folder.
-    runs = [open_job(folders[seed], job) for seed, job in jobs.items()]
-    maker = variants.pretrained_by(name)
-    if maker is not None:
-        for seed, folder in variants.folders(maker).items():
-            copy_whole(folder / PRETRAINING, folders[seed] / PRETRAINING)
-    commands = [[*command, "--seeds", str(seed)] for seed in jobs]
-    do_jobs(list(jobs.values()), dataset, runs, commands=commands)
-
-
-class _Variants:
-    """What the folder of a study holds of its variants.
-
-    Arguments:
-        folder: The study's folder.
-        data: The data set.
-        options: Those of the data, as ``name=value``.
-        found: The settings of every variant.
-        seeds: Those of every variant.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        data: str,
-        options: tuple[str, ...],
-        found: Mapping[str, ClusteringConfig],
-        seeds: Sequence[int],
-    ) -> None:
-        self.folder, self.data, self.options = folder, data, options
-        self.configs, self.seeds = found, seeds
-
-    def jobs(self, name: str) -> dict[int, Job]:
-        """From a seed to what is done for it."""
-        config = self.configs[name]
-        return {
-            seed: Job(
-                self.data,
-                self.options,
-                clustering=replace(config, training=replace(config.training, seed=seed)),
-            )
-            for seed in self.seeds
-        }
-
-    def folders(self, name: str) -> dict[int, Path]:
-        """From a seed to the folder of its run."""
-        return {seed: self.folder / name / f"seed-{seed}" for seed in self.seeds}
-
-    def runs(self, name: str) -> list[RunFolder]:
-        return [RunFolder(path) for path in self.folders(name).values()]
-
-    def is_finished(self, name: str) -> bool:
-        return all(run.status == "finished" for run in self.runs(name))
-
-    def pretrained_by(self, name: str) -> str | None:
-        """The variant whose pretraining a variant starts from: the first with the same one."""
-        start = _start(self.configs[name])
-        if start is None:
-            return None
-        return next(other for other, config in self.configs.items() if _start(config) == start)
-
-    def summary(self, name: str) -> dict[str, Any]:
-        """Mean and deviation of every metric; none where a seed has no finite number."""
-        results = [run.result()["metrics"] for run in self.runs(name)]
-        summary: dict[str, Any] = {}
-        for metric in results[0]:
-            values = [result[metric] for result in results]
-            summary[metric] = None if None in values else summarize(values)._asdict()
-        return summary
-
-    def seconds(self, name: str) -> dict[str, float]:
-        """What a variant took, pretraining included even where it was another's."""
-        stages = {stage: self._stage_seconds(name, stage) for stage in STAGES}
-        whole = max(run.result()["wall_time"] for run in self.runs(name))
-        return {**{stage: x for stage, x in stages.items() if x}, "wall_time": whole}
-
-    def _stage_seconds(self, name: str, stage: str) -> float:
-        times = [
-            record["wall_time"]
-            for run in self.runs(name)
-            for record in RunFolder(run.path / stage).metrics()
-        ]
-        return max(times, default=0.0)
-
-    def gather_times(self, study: RunFolder) -> None:
-        """What was done so far as the study's own metrics, so that its time goes on from there."""
-        lines, total = [], 0.0
-        for name in self.configs:
-            if self.is_finished(name):
-                spent = self.seconds(name)["wall_time"]
-            else:
-                spent = sum(self._stage_seconds(name, stage) for stage in STAGES)
-            if self.pretrained_by(name) != name:
-                spent -= self._stage_seconds(name, PRETRAINING)
-            total += spent
-            if spent:
-                lines.append({"variant": name, "wall_time": round(total, 3)})
-        if lines:
-            study.write_atomic(METRICS, "".join(json.dumps(line) + "\n" for line in lines))
-
-
-def _start(config: ClusteringConfig) -> Any:
-    """What the pretraining of a variant depends on, besides the seed; none without pretraining."""
-    if config.method == "gmm":
-        return None
-    return config.clusters, config.network, config.pretraining
+@contextmanager
+def _turn(folder: RunFolder) -> Iterator[None]:
+    """A folder's lock, waited for."""
+    with ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(folder.lock())
+                break
+            except InUse:
+                time.sleep(_POLL)
+        yield

@@ -34,7 +34,8 @@ Clusterings are judged on the test part by normalised mutual information (NMI), 
 (ARI) and accuracy under the best matching of clusters with classes (ACC), after the last epoch.
 Figures are means and standard deviations over seeds, the latter divided by the number of seeds
 less one; "paper" is what the paper prints. The seeds of a method are trained together and share
-one stream of noise, so a run with one of the seeds alone gives other numbers.
+one stream of noise, so a run with one of the seeds alone gives other numbers. Times are those of
+all seeds together, pretraining included; some runs shared the card with others.
 `drpm reproduce NAME` does the runs behind a table again.
 """
 
@@ -117,9 +118,8 @@ def _shown(summary: Summary) -> str:
 
 def _read(results: Path, place: Place) -> list[dict[str, float]]:
     """The metrics of every seed of a method; nothing where it was not run."""
-    folder = results / place.sweep / place.study / place.variant
     found = []
-    for path in sorted(folder.glob(f"seed-*/{RESULT}")):
+    for path in _results(results, place):
         metrics = _result(path).get("metrics")
         sound = isinstance(metrics, dict) and all(
             isinstance(metrics.get(name), int | float) for name in METRICS
@@ -130,6 +130,10 @@ def _read(results: Path, place: Place) -> list[dict[str, float]]:
             )
         found.append(metrics)
     return found
+
+
+def _results(results: Path, place: Place) -> list[Path]:
+    return sorted(results.joinpath(*place).glob(f"seed-*/{RESULT}"))
 
 
 def _result(path: Path) -> dict[str, Any]:
@@ -143,22 +147,30 @@ def _result(path: Path) -> dict[str, Any]:
 
 
 def _times(table: Table, results: Path) -> Iterator[str]:
-    """What every study took, and on what."""
-    for (sweep, study), name in table.studies.items():
-        path = results / sweep / study / RESULT
-        if path.exists():
-            yield f"- {name}: {_cost(path)}."
-        elif path.parent.exists():
-            yield f"- {name}: not finished."
+    """What the runs of a table took, and on what: a line for each group of columns."""
+    for index, group in enumerate(table.groups):
+        spent: dict[str, list[str]] = {}
+        for row in table.rows:
+            paths = [] if row.is_guest else _results(results, row.places[index])
+            if paths:
+                where, seconds = _cost(paths)
+                spent.setdefault(where, []).append(f"{row.name} {timedelta(seconds=seconds)}")
+        for where, each in spent.items():
+            yield f"- {group} on {where}: {', '.join(each)}."
 
 
-def _cost(path: Path) -> str:
-    result = _result(path)
-    try:
-        took = timedelta(seconds=round(result["wall_time"]))
-        return f"{took} on {result['device']}, torch {result['versions']['torch']}"
-    except (KeyError, TypeError) as error:
-        raise RunError(f"The file {path} must hold wall_time, device and versions.") from error
+def _cost(paths: Sequence[Path]) -> tuple[str, int]:
+    """Where all seeds of a method were trained, and in how many seconds."""
+    found = []
+    for path in paths:
+        result = _result(path)
+        try:
+            where = f"{result['device']}, torch {result['versions']['torch']}"
+            # Seeds that are trained together all have the time of the whole.
+            found.append((where, round(result["wall_time"])))
+        except (KeyError, TypeError) as error:
+            raise RunError(f"The file {path} must hold wall_time, device and versions.") from error
+    return found[0][0], max(seconds for _, seconds in found)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,7 +3,6 @@
 import csv
 import hashlib
 import io
-import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -21,8 +20,8 @@ from drpm.factors.pairs import OwnPairs, PairSampler, arm_world, load_pairs, mpi
 from drpm.factors.pipeline import STAGE, fit_factors
 from drpm.training import config as configs
 from drpm.training.errors import ConfigError
-from drpm.training.runs import ARRAYS, CONFIG, METRICS, RunFolder
-from drpm.training.stages import ProgressFactory
+from drpm.training.runs import ARRAYS, METRICS, RunFolder
+from drpm.training.stages import ProgressFactory, open_run
 
 PAIRS: Final = "pairs.csv"
 WORLDS: Final = ("arm", "mpi3d")
@@ -87,21 +86,7 @@ def known_by(pairs: PairSampler | OwnPairs) -> str:
 
 def open_job(folder: Path, job: Job, *, overwrite: bool = False) -> RunFolder:
     """The folder of a job, new if there is none; one with other settings is refused."""
-    text = configs.dumps(job)
-    if not (folder / CONFIG).exists():
-        return RunFolder.create(folder, text)
-    run = RunFolder.open(folder)
-    if not overwrite:
-        run.require_settings(text)
-        return run
-    # The result first and the settings last: killed in between, this is no finished run, and never
-    # one that goes on with the training of another.
-    with run.lock():
-        run.result_path.unlink(missing_ok=True)
-        if (folder / STAGE).exists():
-            shutil.rmtree(folder / STAGE)
-        (folder / PAIRS).unlink(missing_ok=True)
-    return RunFolder.create(folder, text, overwrite=True)
+    return open_run(folder, configs.dumps(job), overwrite=overwrite, made=(STAGE, PAIRS))
 
 
 def do_jobs(

@@ -14,7 +14,7 @@ from drpm.training import config as configs
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
 from drpm.training.schedules import ExponentialSchedule
-from drpm.training.stages import ProgressFactory, open_stage, train_stage
+from drpm.training.stages import ProgressFactory, open_run, train_stage
 
 STAGE = "training"
 
@@ -60,10 +60,10 @@ def fit_factors(
         torch.manual_seed(seed)
         models.append(FactorVAE((colours, height, width), config).to(device))
     runs = [
-        open_stage(
+        open_run(
             Path(folder) / STAGE,
             configs.dumps(replace(config, training=replace(training, seed=seed))),
-            devices,
+            devices=devices,
         )
         for folder, seed in zip(folders, seeds, strict=True)
     ]

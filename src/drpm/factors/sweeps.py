@@ -14,16 +14,17 @@ def table_2() -> Sweep:
         "table-2",
         tuple(
             SweepRun(
-                f"shared-{shared}",
+                f"shared-{shared}/{method}",
                 "drpm.factors.study:run_study",
                 {
                     "data": "arm",
                     "shared": str(shared),
-                    "methods": list(METHODS),
+                    "method": method,
                     "preset": "paper-factors",
                     "seeds": list(SEEDS),
                 },
             )
             for shared in SHARED
+            for method in METHODS
         ),
     )

@@ -20,7 +20,7 @@ _ARRAYS_BYTES: Final = 1_000_000
 
 
 def collect(source: Path, name: str, studies: Sequence[str], target: Path) -> list[str]:
-    """Copy the settings and results of what is finished, as ``name/study/variant/seed-...``.
+    """Copy the settings and results of what is finished, as ``name/study/seed-...``.
 
     Arguments:
         source: The folder of a sweep.
@@ -51,7 +51,7 @@ def collect(source: Path, name: str, studies: Sequence[str], target: Path) -> li
 def _files(study: Path) -> Iterator[Path]:
     if RunFolder(study).status == "finished":
         yield study / RESULT
-    for run in sorted(study.glob("*/seed-*")):
+    for run in sorted(study.glob("seed-*")):
         if RunFolder(run).status != "finished":
             continue
         yield run / CONFIG

@@ -16,6 +16,10 @@ class RunError(RuntimeError):
     """A run that cannot start or go on: the folder or file, and why."""
 
 
+class InUse(RunError):
+    """Somebody else is at this run; the message says who."""
+
+
 class Interrupted(Exception):
     """A run was asked to stop, and has saved what it did."""
 

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, Self, TypeAlias, final
 import torch
 
 from drpm.training.checkpoint import last_good, write_atomic
-from drpm.training.errors import RunError, reason
+from drpm.training.errors import InUse, RunError, reason
 
 Status: TypeAlias = Literal["new", "cut off", "finished"]
 
@@ -203,7 +203,7 @@ class RunFolder:
             if error.errno in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
                 return
             owner = os.read(descriptor, 1000).decode(errors="replace").strip()
-            raise RunError(
+            raise InUse(
                 f"The run folder {self.path} is in use by {owner or 'another process'}; "
                 "wait until it ends, or choose another folder."
             ) from None

@@ -4,6 +4,7 @@ One model is trained alone, several together; folders that were cut off are gone
 finished ones are read.
 """
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,21 +23,46 @@ from drpm.training.stacking import StackedProgram
 ProgressFactory = Callable[[str], Progress | None]
 
 
-def open_stage(path: Path, text: str, devices: Devices | None = None) -> RunFolder:
-    """The folder of a stage, new if there is none.
+def open_run(
+    path: Path,
+    text: str,
+    *,
+    overwrite: bool = False,
+    made: Sequence[str] = (),
+    devices: Devices | None = None,
+) -> RunFolder:
+    """The folder of a run, new if there is none; one with other settings is refused.
 
     Arguments:
         path: The folder.
-        text: All settings that the stage depends on; they have to be what it was begun with.
+        text: All settings that the run depends on; they have to be what it was begun with.
+        overwrite: Whether to begin anew where there is one.
+        made: Files and folders that the run leaves besides those that every run has.
         devices: With several, all processes call this and the first one makes the folder.
     """
     devices = devices or Devices()
-    if devices.is_first and not (path / CONFIG).exists():
-        RunFolder.create(path, text)
+    if devices.is_first:
+        if not (path / CONFIG).exists():
+            RunFolder.create(path, text)
+        elif overwrite:
+            _clear(RunFolder.open(path), made)
+            RunFolder.create(path, text, overwrite=True)
     devices.barrier()
     run = RunFolder.open(path)
     run.require_settings(text)
     return run
+
+
+def _clear(run: RunFolder, made: Sequence[str]) -> None:
+    # The result first and the settings last: killed in between, this is no finished run, and never
+    # one that goes on with the stages of another.
+    with run.lock():
+        run.result_path.unlink(missing_ok=True)
+        for name in made:
+            if (run.path / name).is_dir():
+                shutil.rmtree(run.path / name)
+            else:
+                (run.path / name).unlink(missing_ok=True)
 
 
 def train_stage(

@@ -1,8 +1,8 @@
 """Several seeds in two numbers."""
 
 import statistics
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 DEVIATION: Final = "over seeds, divided by their number less one"
 
@@ -30,3 +30,16 @@ def summarize(values: Sequence[float]) -> Summary:
     """
     deviation = statistics.stdev(values) if len(values) > 1 else None
     return Summary(statistics.fmean(values), deviation)
+
+
+def summarize_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Mean and deviation of every metric; none where a seed has no finite number.
+
+    Arguments:
+        results: What the runs of all seeds ended with.
+    """
+    summary: dict[str, Any] = {}
+    for metric in results[0]["metrics"]:
+        values = [result["metrics"][metric] for result in results]
+        summary[metric] = None if None in values else summarize(values)._asdict()
+    return summary

@@ -17,7 +17,7 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path, PurePosixPath
@@ -27,7 +27,7 @@ from drpm.training.backends import Backend, LocalProcesses, Outcome, RayTasks, s
 from drpm.training.checkpoint import write_atomic
 from drpm.training.config import TrainingConfig, nearest
 from drpm.training.devices import connect
-from drpm.training.errors import SIGNAL_EXIT, ConfigError, RunError, reason
+from drpm.training.errors import SIGNAL_EXIT, ConfigError, InUse, RunError, reason
 from drpm.training.runs import RunFolder
 from drpm.training.signals import StopRequest
 
@@ -516,33 +516,18 @@ class _Ledger:
 # What happens in the worker.
 
 
-class InUse(Exception):
-    """Somebody else is at this run; the message says who."""
-
-
 @contextmanager
 def claim(out: Path, run: SweepRun) -> Iterator[None]:
     """Be the only sweep that touches a run, from here to the end of the block."""
     place = out / CLAIMS / run.folder
     place.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as held:
-        _take(place, held)
+    with RunFolder(place).lock():
         if (out / run.folder).is_dir():
             # Somebody may be at the run by hand, without a sweep. This lock is given back at
             # once, for the job to take it.
-            with ExitStack() as tried:
-                _take(out / run.folder, tried)
+            with RunFolder(out / run.folder).lock():
+                pass
         yield
-
-
-def _take(folder: Path, held: ExitStack) -> None:
-    try:
-        held.enter_context(RunFolder(folder).lock())
-    except RunError as error:
-        # A lock that cannot even be tried for has the operating system's error as its cause.
-        if error.__cause__ is not None:
-            raise
-        raise InUse(str(error)) from error
 
 
 def execute(out: Path, run: SweepRun, placed: Mapping[str, Any] | None = None) -> Outcome:

@@ -1,0 +1,54 @@
+"""A study: one model for several seeds that are trained together, and what comes of them."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from drpm.training import toml
+from drpm.training.errors import ConfigError
+from drpm.training.runs import METRICS, RunFolder
+from drpm.training.stages import open_run
+from drpm.training.summaries import DEVIATION, summarize_results
+
+
+def run_seeds(
+    folder: Path,
+    described: Mapping[str, Any],
+    seeds: Sequence[int],
+    train: Callable[[Sequence[Path]], object],
+    *,
+    device: torch.device | str,
+) -> None:
+    """Do the runs of a study, or go on with them, and sum them up.
+
+    The folder ends up with the runs ``seed-<seed>`` and with the mean and the deviation of every
+    metric in its own ``result.json``.
+
+    Arguments:
+        folder: The study's folder.
+        described: What the study is; another one in the same folder is refused.
+        seeds: One for each run.
+        train: From the folders of all runs to the finished runs in them.
+        device: Where that is done.
+    """
+    study = open_run(folder, toml.dumps({**described, "seeds": list(seeds)}))
+    folders = [folder / f"seed-{seed}" for seed in seeds]
+    with study.lock():
+        if not all(RunFolder(path).status == "finished" for path in folders):
+            train(folders)
+        results = [RunFolder(path).result() for path in folders]
+        # Runs that are trained together all have the time of the whole.
+        seconds = max(result["wall_time"] for result in results)
+        study.write_atomic(METRICS, json.dumps({"wall_time": seconds}) + "\n")
+    with study.lock():  # begun anew, so that time goes on from that of the runs
+        facts = {**described, "seeds": list(seeds), "deviation": DEVIATION}
+        study.finish(summarize_results(results), device=device, facts=facts)
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Refuse seeds that would have two runs do the same."""
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds must be one or more that differ, but got {list(seeds)}.")
