@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from drpm.factors.aggregation import AGGREGATIONS, PartitionAggregation
+from drpm.factors.aggregation import AGGREGATIONS, AggregationInput, PartitionAggregation
 from drpm.factors.config import FactorsConfig
 from drpm.factors.models import average
 from drpm.nn.gaussians import Posterior, divergence, standard_divergence, symmetric_divergence
@@ -27,7 +27,7 @@ def share(
         torch.nn.init.zeros_(layer.weight)
         layer.bias.data.copy_(torch.tensor(weights))
     aggregation.to(divergence.dtype)
-    return aggregation(divergence, batch, COLD, generator(0), noise=noise)
+    return aggregation(AggregationInput(divergence, batch, COLD, generator(0), noise))
 
 
 def test_label() -> None:

@@ -124,6 +124,24 @@ def test_every_method_trains_alone_and_stacked(tmp_path: Path, method: Any, aver
     assert torch.equal(again.model.autoencoder.heads.weight, alone.model.autoencoder.heads.weight)
 
 
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("method", ["ada", "label"])
+def test_a_model_compiles_whole(method: Any, stacked: bool) -> None:
+    """With the methods that are quick to compile: all are given the same."""
+    model = FactorVAE((1, 8, 8), replace(SMALL, method=method))
+    pairs = PairSampler(two_bars(), 1)({"pair": torch.zeros(6)}, generator(0))
+    batch = {name: pairs[name] for name in ("first", "second", "label")}
+    if stacked:
+        batch = {name: torch.stack([values, values.flip(0)]) for name, values in batch.items()}
+
+    def mask(batch: dict[str, Tensor]) -> Tensor:
+        return model.compare(batch, torch.tensor(0.5), noise=False).shared.mask
+
+    plain = torch.func.vmap(mask) if stacked else mask
+    compiled = torch.compile(plain, backend="aot_eager", fullgraph=True, dynamic=False)
+    torch.testing.assert_close(compiled(batch), plain(batch))
+
+
 def test_the_exact_objective_trains(tmp_path: Path) -> None:
     for seeds in ([0], [0, 1]):
         config = replace(SMALL, objective="exact")

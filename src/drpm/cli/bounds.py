@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from drpm.cli.options import Json, Seed, number
+from drpm.cli.options import Json, Seed, whole_number_option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,18 +19,15 @@ def bounds(
         Path, typer.Option(help="Folder for the pictures and the summary.", file_okay=False)
     ] = Path("out/bounds"),
     draws: Annotated[
-        int,
-        typer.Option(
-            help="Monte Carlo draws per setting.", metavar="NUMBER", parser=number(int, 1)
-        ),
+        int, whole_number_option("Monte Carlo draws per setting.", least=1)
     ] = 1_000_000,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Compare the paper's bounds on the mass of a partition with the exact mass.
 
-    Five elements, five subsets, the paper's four settings: the exact mass of all 3,125
-    assignments, a Monte Carlo estimate, and the lower and upper bound.
+    Five elements, five subsets, the paper's four settings: the exact mass of all
+    3,125 assignments, a Monte Carlo estimate, and the lower and upper bound.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn

@@ -8,10 +8,21 @@ from typing import Annotated, Any
 import typer
 
 from drpm.cli.completion import CLUSTERING_METHODS, among
-from drpm.cli.completion import preset as preset_names
 from drpm.cli.data import NameOrPath, Options
 from drpm.cli.errors import one_sentence
-from drpm.cli.options import Json, number, parse_options, parse_seeds
+from drpm.cli.options import (
+    Device,
+    Json,
+    Out,
+    Overwrite,
+    Settings,
+    parse_options,
+    parse_seeds,
+    preset_option,
+    seed_folders,
+    seeds_option,
+    whole_number_option,
+)
 from drpm.cli.stages import finish, show_stage
 from drpm.cli.tables import print_table
 
@@ -20,15 +31,11 @@ DEFAULT_PRESET = "fast-cluster"
 
 def cluster(
     data: NameOrPath,
-    out: Annotated[Path, typer.Option(help="The run's folder, new or cut off.")] = Path(
-        "out/cluster"
-    ),
+    out: Out = Path("out/cluster"),
     clusters: Annotated[
         int | None,
-        typer.Option(
-            help="How many clusters; by default as many as there are classes, or 10.",
-            metavar="NUMBER",
-            parser=number(int, 1),
+        whole_number_option(
+            "How many clusters; by default as many as there are classes, or 10.", least=1
         ),
     ] = None,
     method: Annotated[
@@ -38,47 +45,24 @@ def cluster(
             autocompletion=among(CLUSTERING_METHODS),
         ),
     ] = None,
-    preset: Annotated[
-        str,
-        typer.Option(
-            help="Settings to start from; paper-cluster-mnist is one.",
-            autocompletion=preset_names,
-        ),
-    ] = DEFAULT_PRESET,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as training.epochs=50."),
-    ] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(
-            help="One seed, or several such as 0,1,2, each in its own folder; on a GPU they are "
-            "trained together.",
-            show_default="0",
-        ),
-    ] = None,
+    preset: Annotated[str, preset_option("paper-cluster-mnist")] = DEFAULT_PRESET,
+    settings: Settings = None,
+    seeds: Annotated[str | None, seeds_option("on a GPU they are trained together")] = None,
     option: Options = None,
     compare: Annotated[
         bool, typer.Option("--compare", help="Run the other methods as well, from the same start.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda: with a number.")] = "auto",
+    device: Device = "auto",
     devices: Annotated[
-        int,
-        typer.Option(
-            help="GPUs that share one run, each with batches of its own.",
-            metavar="NUMBER",
-            parser=number(int, 1),
-        ),
+        int, whole_number_option("GPUs that share one run, each with batches of its own.", least=1)
     ] = 1,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Start anew where a run lies.")
-    ] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Cluster a data set, or your own file, and generate from every cluster.
 
-    Given again after it was cut off, it goes on where it was. The folder ends up with labels.csv,
-    the model, the figures and a page that shows them.
+    Given again after it was cut off, it goes on where it was. The folder ends up
+    with labels.csv, the model, the figures and a page that shows them.
     """
     with one_sentence():
         results = _run(
@@ -151,10 +135,9 @@ def _run(
     ]
     for job in jobs:
         check_job(job, dataset)
-    folders = [out] if len(seeds) == 1 else [out / f"seed-{seed}" for seed in seeds]
     runs = [
         open_job(folder, job, overwrite=overwrite, devices=devices)
-        for folder, job in zip(folders, jobs, strict=True)
+        for folder, job in zip(seed_folders(out, seeds), jobs, strict=True)
     ]
     # On a CPU seeds together take as long as one after the other, which gives each its own noise.
     one_card = devices.device.type == "cuda" and devices.count == 1

@@ -8,9 +8,19 @@ from typing import Annotated, Any
 import typer
 
 from drpm.cli.completion import FACTOR_DATA, FACTOR_METHODS, among
-from drpm.cli.completion import preset as preset_names
 from drpm.cli.errors import one_sentence
-from drpm.cli.options import Json, number, parse_seeds
+from drpm.cli.options import (
+    Device,
+    Json,
+    Out,
+    Overwrite,
+    Settings,
+    parse_seeds,
+    preset_option,
+    seed_folders,
+    seeds_option,
+    whole_number_option,
+)
 from drpm.cli.stages import finish, show_stage
 from drpm.cli.tables import print_table
 
@@ -43,65 +53,45 @@ def factors(
         str | None,
         typer.Option(help="drpm, hg, ada or label.", autocompletion=among(FACTOR_METHODS)),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The run's folder, new or cut off.")] = Path(
-        "out/factors"
-    ),
-    preset: Annotated[
-        str,
-        typer.Option(
-            help="Settings to start from; paper-factors is one.", autocompletion=preset_names
-        ),
-    ] = DEFAULT_PRESET,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as training.epochs=50."),
-    ] = None,
-    seeds: Annotated[
-        str | None,
-        typer.Option(
-            help="One seed, or several such as 0,1,2, each in its own folder; they are trained "
-            "together.",
-            show_default="0",
-        ),
-    ] = None,
+    out: Out = Path("out/factors"),
+    preset: Annotated[str, preset_option("paper-factors")] = DEFAULT_PRESET,
+    settings: Settings = None,
+    seeds: Annotated[str | None, seeds_option("they are trained together")] = None,
     angles: Annotated[
         int | None,
-        typer.Option(
-            help="Positions of each joint of the arm, from 2 to 40.",
-            metavar="NUMBER",
-            parser=number(int, 2, 40),
+        whole_number_option(
+            "Positions of each joint of the arm, from 2 to 40.",
+            least=2,
+            most=40,
             show_default="40 on a GPU, else 4",
         ),
     ] = None,
     image_size: Annotated[
         int | None,
-        typer.Option(
-            help="The side of the arm's images: 16, 32 or 64 pixels.",
-            metavar="NUMBER",
-            parser=number(int, 16, 64),
+        whole_number_option(
+            "The side of the arm's images: 16, 32 or 64 pixels.",
+            least=16,
+            most=64,
             show_default="64 on a GPU, else 32",
         ),
     ] = None,
     test_pairs: Annotated[
         int | None,
-        typer.Option(
-            help="Pairs that the model is judged on.",
-            metavar="NUMBER",
-            parser=number(int, 100),
+        whole_number_option(
+            "Pairs that the model is judged on.",
+            least=100,
             show_default="10000 on a GPU, else 2000",
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda: with a number.")] = "auto",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Start anew where a run lies.")
-    ] = False,
+    device: Device = "auto",
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Learn which factors the two images of a pair share, and how many.
 
-    Given again after it was cut off, it goes on where it was. The folder ends up with the model,
-    the figures and a page that shows them; for pairs of your own also with pairs.csv, what every
-    pair shares.
+    Given again after it was cut off, it goes on where it was. The folder ends up
+    with the model, the figures and a page that shows them; for pairs of your own
+    also with pairs.csv, what every pair shares.
     """
     with one_sentence():
         results = _run(
@@ -182,10 +172,9 @@ def _run(
         replace(first, factors=replace(config, training=replace(config.training, seed=seed)))
         for seed in chosen
     ]
-    folders = [out] if len(chosen) == 1 else [out / f"seed-{seed}" for seed in chosen]
     runs = [
         open_job(folder, job, overwrite=overwrite)
-        for folder, job in zip(folders, jobs, strict=True)
+        for folder, job in zip(seed_folders(out, chosen), jobs, strict=True)
     ]
     if not all(run.status == "finished" for run in runs):
         words = ["drpm", *sys.argv[1:]]

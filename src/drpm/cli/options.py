@@ -2,9 +2,12 @@
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+
+from drpm.cli.completion import preset as preset_names
 
 N = TypeVar("N", bound=float)
 
@@ -33,13 +36,55 @@ def number(kind: type[N], least: N, most: N | None = None) -> Callable[[Any], N]
     return parse
 
 
-Seed = Annotated[
-    int,
-    typer.Option(
-        help="Settles what is random.", metavar="NUMBER", parser=number(int, 0, 2**63 - 1)
-    ),
-]
+def whole_number_option(
+    help: str, *, least: int, most: int | None = None, show_default: bool | str = True
+) -> Any:
+    """An option that is a whole number in a range.
+
+    Arguments:
+        help: What it is for.
+        least: The smallest number that will do.
+        most: The largest, if there is one.
+        show_default: Whether its default is shown, or what is shown in its place.
+    """
+    parser = number(int, least, most)
+    return typer.Option(help=help, metavar="NUMBER", parser=parser, show_default=show_default)
+
+
+def preset_option(example: str) -> Any:
+    """An option that names a preset.
+
+    Arguments:
+        example: One that its help names.
+    """
+    return typer.Option(
+        help=f"Settings to start from; {example} is one.", autocompletion=preset_names
+    )
+
+
+def seeds_option(together: str) -> Any:
+    """An option that is read by :func:`parse_seeds`.
+
+    Arguments:
+        together: What its help says of several that are trained together.
+    """
+    return typer.Option(
+        help=f"One seed, or several such as 0,1,2, each in its own folder; {together}.",
+        show_default="0",
+    )
+
+
+Seed = Annotated[int, whole_number_option("Settles what is random.", least=0, most=2**63 - 1)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+# What commands that train have in common.
+Out = Annotated[Path, typer.Option(help="The run's folder, new or cut off.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as training.epochs=50."),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda: with a number.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start anew where a run lies.")]
 
 
 def parse_options(options: Sequence[str]) -> dict[str, Any]:
@@ -69,3 +114,8 @@ def parse_seeds(text: str | None) -> list[int]:
     if len(set(numbers)) != len(numbers):
         raise ConfigError(f"seeds must all differ, but got {text!r}.")
     return numbers
+
+
+def seed_folders(out: Path, seeds: Sequence[int]) -> list[Path]:
+    """Where the run of each seed lies: one alone in the given folder, several in folders of it."""
+    return [out] if len(seeds) == 1 else [out / f"seed-{seed}" for seed in seeds]

@@ -129,12 +129,14 @@ def _choose(sweep: "Sweep", only: list[str] | None) -> "Sweep":
     if not only:
         return sweep
     # A folder of runs stands for all of them.
-    known = {
-        run.folder: {run.folder, *map(str, PurePosixPath(run.folder).parents)} for run in sweep.runs
+    places = {
+        run.folder: [run.folder, *(str(x) for x in PurePosixPath(run.folder).parents if x.name)]
+        for run in sweep.runs
     }
+    known = list(dict.fromkeys(place for each in places.values() for place in reversed(each)))
     for name in only:
-        if not any(name in places for places in known.values()):
-            meant = nearest(name, list(known))[:1] or list(known)
+        if name not in known:
+            meant = nearest(name, known)[:1] or list(places)
             end = (
                 f"did you mean {meant[0]!r}?"
                 if len(meant) == 1
@@ -143,7 +145,8 @@ def _choose(sweep: "Sweep", only: list[str] | None) -> "Sweep":
             raise ConfigError(
                 f"only must be a run of the sweep {sweep.name!r}, but got {name!r}; {end}"
             )
-    return replace(sweep, runs=tuple(run for run in sweep.runs if known[run.folder] & set(only)))
+    chosen = [run for run in sweep.runs if not set(only).isdisjoint(places[run.folder])]
+    return replace(sweep, runs=tuple(chosen))
 
 
 def _collect(sweep: "Sweep", folder: Path, target: Path, as_json: bool) -> None:

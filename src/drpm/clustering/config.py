@@ -1,21 +1,14 @@
 """The settings of a clustering: everything that is needed to do it again."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from drpm.training.config import TrainingConfig
+from drpm.training.config import TrainingConfig, check_setting
 from drpm.training.errors import ConfigError
 
 Method = Literal["drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head"]
 Likelihood = Literal["auto", "bernoulli", "gaussian"]
 Views = Literal["auto", "digits", "mnist", "fashion-mnist", "noise"]
-
-
-def _require(config: Any, name: str, expected: str, holds: Callable[[Any], object]) -> None:
-    value = getattr(config, name)
-    if not holds(value):
-        raise ConfigError(f"{name} must be {expected}, but got {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -33,9 +26,9 @@ class NetworkConfig:
     decoder: tuple[int, ...] = (2000, 500, 500)
 
     def __post_init__(self) -> None:
-        _require(self, "latent", "at least 1", lambda value: value >= 1)
+        check_setting(self, "latent", "at least 1", lambda value: value >= 1)
         for name in ("encoder", "decoder"):
-            _require(
+            check_setting(
                 self,
                 name,
                 "one or more widths of at least 1",
@@ -66,7 +59,7 @@ class PretrainingConfig:
 
     def __post_init__(self) -> None:
         for name in ("instance_temperature", "cluster_temperature"):
-            _require(self, name, "positive", lambda value: value > 0)
+            check_setting(self, name, "positive", lambda value: value > 0)
 
 
 @dataclass(frozen=True)
@@ -86,8 +79,8 @@ class MixtureConfig:
     floor: float = 1e-4
 
     def __post_init__(self) -> None:
-        _require(self, "restarts", "at least 1", lambda value: value >= 1)
-        _require(self, "floor", "positive", lambda value: value > 0)
+        check_setting(self, "restarts", "at least 1", lambda value: value >= 1)
+        check_setting(self, "floor", "positive", lambda value: value > 0)
 
 
 @dataclass(frozen=True)
@@ -145,11 +138,13 @@ class ClusteringConfig:
 
     def __post_init__(self) -> None:
         for name in ("clusters", "partitions", "codes", "annealing_steps"):
-            _require(self, name, "at least 1", lambda value: value >= 1)
+            check_setting(self, name, "at least 1", lambda value: value >= 1)
         for name in ("beta", "gamma", "delta"):
-            _require(self, name, "at least 0", lambda value: value >= 0)
-        _require(self, "temperature", "two positive numbers", lambda pair: all(x > 0 for x in pair))
-        _require(
+            check_setting(self, name, "at least 0", lambda value: value >= 0)
+        check_setting(
+            self, "temperature", "two positive numbers", lambda pair: all(x > 0 for x in pair)
+        )
+        check_setting(
             self, "refit_every", "at least 1 or none", lambda value: value is None or value >= 1
         )
         needs_head = self.method == "contrastive-head" or self.mixture.init == "contrastive-head"
@@ -159,7 +154,7 @@ class ClusteringConfig:
                 f"but got {self.pretraining.kind!r}."
             )
         for stage in (self.pretraining.training, self.training):
-            _require(stage, "precision", "'32-true' for clusterings", lambda x: x == "32-true")
+            check_setting(stage, "precision", "'32-true' for clusterings", lambda x: x == "32-true")
         if self.pretraining.training.devices != self.training.devices:
             raise ConfigError(
                 "pretraining.training.devices must be that of training, "

@@ -1,7 +1,7 @@
 """Which latent dimensions two views share: the one thing in which the methods differ.
 
-A new method is one class: it says, from the divergence of the two views in every dimension, which
-dimensions are shared, and what that costs.
+A new method is one class with one function: it says, from the divergence of the two views in every
+dimension, which dimensions are shared, and what that costs.
 """
 
 import math
@@ -25,6 +25,24 @@ from drpm.training.program import Batch
 
 # A divergence of nothing has no logarithm.
 _SMALLEST_DIVERGENCE = 1e-6
+
+
+class AggregationInput(NamedTuple):
+    """What a method may go by.
+
+    Arguments:
+        divergence: (B, l), between the two views' posteriors.
+        batch: The pairs, with whatever is known of them.
+        temperature: Of what is relaxed.
+        generator: Where noise comes from.
+        noise: Whether there is any; without it a random choice is the likeliest one.
+    """
+
+    divergence: Tensor
+    batch: Batch
+    temperature: Tensor
+    generator: torch.Generator | None
+    noise: bool
 
 
 class Shared(NamedTuple):
@@ -52,24 +70,8 @@ class Aggregation(nn.Module, ABC):
         self.config = config
 
     @abstractmethod
-    def forward(
-        self,
-        divergence: Tensor,
-        batch: Batch,
-        temperature: Tensor,
-        generator: torch.Generator | None,
-        *,
-        noise: bool,
-    ) -> Shared:
-        """Say what is shared.
-
-        Arguments:
-            divergence: (B, l), between the two views' posteriors.
-            batch: The pairs, with whatever is known of them.
-            temperature: Of what is relaxed.
-            generator: Where noise comes from.
-            noise: Whether there is any; without it a random choice is the likeliest one.
-        """
+    def forward(self, given: AggregationInput) -> Shared:
+        """Say what is shared."""
 
 
 class LabelAggregation(Aggregation):
@@ -80,16 +82,8 @@ class LabelAggregation(Aggregation):
         learning of disentangled representations with generalizability for novel contents", 2019.
     """
 
-    def forward(
-        self,
-        divergence: Tensor,
-        batch: Batch,
-        temperature: Tensor,
-        generator: torch.Generator | None,
-        *,
-        noise: bool,
-    ) -> Shared:
-        label = batch.get("label")
+    def forward(self, given: AggregationInput) -> Shared:
+        label, divergence = given.batch.get("label"), given.divergence
         if label is None:
             raise ConfigError(
                 "method must be one that needs no labels for pairs without them, but got 'label'."
@@ -105,18 +99,10 @@ class AdaptiveAggregation(Aggregation):
         Locatello et al., "Weakly-supervised disentanglement without compromises", 2020.
     """
 
-    def forward(
-        self,
-        divergence: Tensor,
-        batch: Batch,
-        temperature: Tensor,
-        generator: torch.Generator | None,
-        *,
-        noise: bool,
-    ) -> Shared:
-        known = divergence.detach()
+    def forward(self, given: AggregationInput) -> Shared:
+        known = given.divergence.detach()
         middle = 0.5 * (known.amin(-1, keepdim=True) + known.amax(-1, keepdim=True))
-        return Shared((known < middle).to(divergence.dtype), {})
+        return Shared((known < middle).to(known.dtype), {})
 
 
 class _Weighed(Aggregation):
@@ -131,16 +117,12 @@ class _Weighed(Aggregation):
 
     def size_divergence(self, log_weights: Tensor) -> Tensor:
         """KL of the law of sizes from its prior, (B,)."""
-        law, prior = self._laws(log_weights)
-        return torch.distributions.kl_divergence(law, prior)
+        prior = self.law_of_sizes(self.prior.expand_as(log_weights))
+        return torch.distributions.kl_divergence(self.law_of_sizes(log_weights), prior)
 
-    def _laws(self, log_weights: Tensor) -> tuple[FisherHypergeometric, FisherHypergeometric]:
-        prior = self.prior.expand_as(log_weights)
-        law, other = (
-            FisherHypergeometric(self.config.latent, x, validate_args=False)
-            for x in (log_weights, prior)
-        )
-        return law, other
+    def law_of_sizes(self, log_weights: Tensor) -> FisherHypergeometric:
+        """How many dimensions are independent, and how many are shared."""
+        return FisherHypergeometric(self.config.latent, log_weights, validate_args=False)
 
 
 class HypergeometricAggregation(_Weighed):
@@ -151,20 +133,13 @@ class HypergeometricAggregation(_Weighed):
         distribution", 2023.
     """
 
-    def forward(
-        self,
-        divergence: Tensor,
-        batch: Batch,
-        temperature: Tensor,
-        generator: torch.Generator | None,
-        *,
-        noise: bool,
-    ) -> Shared:
+    def forward(self, given: AggregationInput) -> Shared:
+        divergence = given.divergence
         log_weights = self.weights(divergence)
         law = RelaxedFisherHypergeometric(
-            temperature, self.config.latent, log_weights, validate_args=False
+            given.temperature, self.config.latent, log_weights, validate_args=False
         )
-        sizes = law.draw(torch.Size(), noise=noise, generator=generator)
+        sizes = law.draw(torch.Size(), noise=given.noise, generator=given.generator)
         # Of the dimensions in descending order of their divergence, the independent ones first.
         ranks = sort_descending(divergence.detach()).ranks
         independent = sizes.survival[..., 0, :].to(divergence.dtype)
@@ -181,25 +156,18 @@ class PartitionAggregation(_Weighed):
     independent one, the second is shared.
     """
 
-    def forward(
-        self,
-        divergence: Tensor,
-        batch: Batch,
-        temperature: Tensor,
-        generator: torch.Generator | None,
-        *,
-        noise: bool,
-    ) -> Shared:
-        log_weights = self.weights(divergence)
-        log_scores = divergence.clamp_min(_SMALLEST_DIVERGENCE).log()
-        law = RelaxedRandomPartition(temperature, log_scores, log_weights, validate_args=False)
-        parts = law.rsample_parts(noise="both" if noise else "none", generator=generator)
-        exact = self.config.objective == "exact"
-        sizes, order = (
-            self._exact_terms(log_scores, log_weights, generator)
-            if exact
-            else self._bound_terms(log_scores, log_weights)
+    def forward(self, given: AggregationInput) -> Shared:
+        log_weights = self.weights(given.divergence)
+        log_scores = given.divergence.clamp_min(_SMALLEST_DIVERGENCE).log()
+        law = RelaxedRandomPartition(
+            given.temperature, log_scores, log_weights, validate_args=False
         )
+        noise = "both" if given.noise else "none"
+        parts = law.rsample_parts(noise=noise, generator=given.generator)
+        if self.config.objective == "exact":
+            sizes, order = self._exact_terms(log_scores, log_weights, given.generator)
+        else:
+            sizes, order = self._bound_terms(log_scores, log_weights)
         terms = {"sizes": self.config.gamma * sizes, "order": self.config.delta * order}
         return Shared(parts.Y[..., 1, :], terms)
 
@@ -209,7 +177,7 @@ class PartitionAggregation(_Weighed):
         The paper draws sizes for its first part; two subsets have so few that we take the mean.
         """
         n = self.config.latent
-        law, _ = self._laws(log_weights)
+        law = self.law_of_sizes(log_weights)
         independent = torch.arange(n + 1, dtype=log_weights.dtype, device=log_weights.device)
         sizes = torch.stack([independent, n - independent], -1)[:, None, :]
         orders = torch.lgamma(sizes + 1).sum(-1)  # log of how many lead to the same partition

@@ -1,11 +1,9 @@
 """The settings of a model of shared factors: everything that is needed to train it again."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from drpm.training.config import TrainingConfig
-from drpm.training.errors import ConfigError
+from drpm.training.config import TrainingConfig, check_setting
 
 Method = Literal["drpm", "hg", "ada", "label"]
 Averaging = Literal["group", "multi-level"]
@@ -51,14 +49,11 @@ class FactorsConfig:
 
     def __post_init__(self) -> None:
         for name in ("latent", "steps_per_epoch"):
-            self._require(name, "at least 1", lambda value: value >= 1)
+            check_setting(self, name, "at least 1", lambda value: value >= 1)
         # The score-function estimator compares every draw with the others.
-        self._require("draws", "at least 2", lambda value: value >= 2)
+        check_setting(self, "draws", "at least 2", lambda value: value >= 2)
         for name in ("beta", "gamma", "delta"):
-            self._require(name, "at least 0", lambda value: value >= 0)
-        self._require("temperature", "two positive numbers", lambda pair: all(x > 0 for x in pair))
-
-    def _require(self, name: str, expected: str, holds: Callable[[Any], object]) -> None:
-        value = getattr(self, name)
-        if not holds(value):
-            raise ConfigError(f"{name} must be {expected}, but got {value!r}.")
+            check_setting(self, name, "at least 0", lambda value: value >= 0)
+        check_setting(
+            self, "temperature", "two positive numbers", lambda pair: all(x > 0 for x in pair)
+        )

@@ -74,8 +74,7 @@ def shared_accuracy(
         num_train: How many pairs, from the front, are learnt from; by default one half.
     """
     pairs = _require_pairs(codes, mask, factors, is_shared, num_train)
-    part = pairs.codes.mean(1) * pairs.mask
-    return _accuracy(part, pairs.factors[:, 0], pairs.is_shared, pairs.num_train)
+    return _accuracy(pairs, pairs.codes.mean(1) * pairs.mask, pairs.is_shared)
 
 
 def independent_accuracy(
@@ -94,8 +93,7 @@ def independent_accuracy(
         num_train: How many pairs, from the front, are learnt from; by default one half.
     """
     pairs = _require_pairs(codes, mask, factors, is_shared, num_train)
-    part = pairs.codes[:, 0] * (1 - pairs.mask)
-    return _accuracy(part, pairs.factors[:, 0], ~pairs.is_shared, pairs.num_train)
+    return _accuracy(pairs, pairs.codes[:, 0] * (1 - pairs.mask), ~pairs.is_shared)
 
 
 def count_error(mask: Any, is_shared: Any) -> float:
@@ -118,15 +116,27 @@ def count_error(mask: Any, is_shared: Any) -> float:
     return float(np.square(estimated - true).mean())
 
 
-def _accuracy(
-    part: NDArray[Any], values: NDArray[Any], rows: NDArray[np.bool_], num_train: int
-) -> FactorAccuracy:
-    """Of each factor, over the pairs that count for it."""
-    training = np.arange(len(part)) < num_train
+class _Pairs(NamedTuple):
+    codes: NDArray[Any]
+    mask: NDArray[Any]
+    factors: NDArray[Any]
+    is_shared: NDArray[np.bool_]
+    num_train: int
+
+
+def _accuracy(pairs: _Pairs, part: NDArray[Any], counts: NDArray[np.bool_]) -> FactorAccuracy:
+    """Of each factor's value in the first image, told from a part of the codes.
+
+    Arguments:
+        pairs: The pairs.
+        part: What is told from, (P, d).
+        counts: Which pairs count for which factor, (P, F).
+    """
+    training = np.arange(len(part)) < pairs.num_train
     scores = []
-    for factor in range(values.shape[1]):
-        fitted, tested = rows[:, factor] & training, rows[:, factor] & ~training
-        known = values[:, factor]
+    for factor in range(counts.shape[1]):
+        fitted, tested = counts[:, factor] & training, counts[:, factor] & ~training
+        known = pairs.factors[:, 0, factor]
         scores.append(_score(part[fitted], known[fitted], part[tested], known[tested]))
     found = [score for score in scores if score is not None]
     return FactorAccuracy(float(np.mean(found)) if found else None, tuple(scores))
@@ -151,14 +161,6 @@ def _score(
         # A value that is predicted but does not occur is a mistake like any other.
         warnings.filterwarnings("ignore", "y_pred contains classes not in y_true", UserWarning)
         return float(balanced_accuracy_score(test_values, predicted, adjusted=True))
-
-
-class _Pairs(NamedTuple):
-    codes: NDArray[Any]
-    mask: NDArray[Any]
-    factors: NDArray[Any]
-    is_shared: NDArray[np.bool_]
-    num_train: int
 
 
 def _require_pairs(

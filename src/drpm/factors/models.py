@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drpm.factors.aggregation import AGGREGATIONS, Shared
-from drpm.factors.config import FactorsConfig
+from drpm.factors.aggregation import AGGREGATIONS, AggregationInput, Shared
+from drpm.factors.config import Averaging, FactorsConfig
 from drpm.factors.networks import ConvolutionalAutoencoder
 from drpm.nn.gaussians import Posterior, standard_divergence, symmetric_divergence
 from drpm.training.program import Batch
@@ -56,7 +56,9 @@ class FactorVAE(nn.Module):
         posterior = self.autoencoder.posterior(torch.stack([batch["first"], batch["second"]]))
         one, other = (Posterior(*(x[view] for x in posterior)) for view in range(2))
         divergence = symmetric_divergence(one, other)
-        shared = self.aggregation(divergence, batch, temperature, generator, noise=noise)
+        shared = self.aggregation(
+            AggregationInput(divergence, batch, temperature, generator, noise)
+        )
         mean, log_variance = average(one, other, self.config.averaging)
         mask = shared.mask
         variances = mask * log_variance.exp() + (1 - mask) * posterior.log_variance.exp()
@@ -64,7 +66,7 @@ class FactorVAE(nn.Module):
         return Views(posterior, Posterior(means, variances.log()), shared)
 
 
-def average(one: Posterior, other: Posterior, kind: str) -> Posterior:
+def average(one: Posterior, other: Posterior, kind: Averaging) -> Posterior:
     """What two views together say of a dimension.
 
     References:

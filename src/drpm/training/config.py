@@ -24,6 +24,7 @@ __all__ = [
     "ConfigError",
     "TrainingConfig",
     "build",
+    "check_setting",
     "dumps",
     "loads",
     "nearest",
@@ -37,6 +38,25 @@ C = TypeVar("C")
 # TOML has no word for nothing. The text stands for it where leaving the setting out would give
 # its default, and on the command line.
 NONE = "none"
+
+
+def check_setting(config: Any, name: str, expected: str, holds: Callable[[Any], object]) -> None:
+    """Refuse a configuration one of whose settings has a value that cannot be.
+
+    Arguments:
+        config: The configuration; its class calls this once it has its fields.
+        name: The setting's.
+        expected: What it must be, in words that fit after "must be".
+        holds: Whether a value is that.
+
+    Example:
+        >>> check_setting(TrainingConfig(), "epochs", "less than 5", lambda value: value < 5)
+        Traceback (most recent call last):
+        drpm.training.errors.ConfigError: epochs must be less than 5, but got 10.
+    """
+    value = getattr(config, name)
+    if not holds(value):
+        raise ConfigError(f"{name} must be {expected}, but got {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -92,34 +112,35 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "seed"):
-            self._require(name, "at least 0", lambda value: value >= 0)
-        self._require("epochs", "at most 1000000000", lambda value: value <= 10**9)
+            check_setting(self, name, "at least 0", lambda value: value >= 0)
+        check_setting(self, "epochs", "at most 1000000000", lambda value: value <= 10**9)
         for name in ("batch_size", "decay_every", "devices", "checkpoint_every", "log_every"):
-            self._require(name, "at least 1", lambda value: value >= 1)
+            check_setting(self, name, "at least 1", lambda value: value >= 1)
         for name in ("learning_rate", "learning_rate_decay"):
-            self._require(name, "positive", lambda value: value > 0)
+            check_setting(self, name, "positive", lambda value: value > 0)
         # Beyond, float32 overflows inside the optimiser.
-        self._require("learning_rate", "at most 1e30", lambda value: value <= 1e30)
-        self._require("weight_decay", "at least 0", lambda value: value >= 0)
-        self._require("gradient_clip", "positive or none", lambda value: value is None or value > 0)
-        self._require(
-            "checkpoint_steps", "at least 1 or none", lambda value: value is None or value >= 1
+        check_setting(self, "learning_rate", "at most 1e30", lambda value: value <= 1e30)
+        check_setting(self, "weight_decay", "at least 0", lambda value: value >= 0)
+        check_setting(
+            self, "gradient_clip", "positive or none", lambda value: value is None or value > 0
         )
-        self._require(
-            "betas", "two numbers in [0, 1)", lambda pair: all(0 <= beta < 1 for beta in pair)
+        check_setting(
+            self,
+            "checkpoint_steps",
+            "at least 1 or none",
+            lambda value: value is None or value >= 1,
+        )
+        check_setting(
+            self, "betas", "two numbers in [0, 1)", lambda pair: all(0 <= beta < 1 for beta in pair)
         )
         # What torch takes as a seed.
-        self._require("seed", "less than 2 ** 63", lambda value: value < 2**63)
-        self._require(
+        check_setting(self, "seed", "less than 2 ** 63", lambda value: value < 2**63)
+        check_setting(
+            self,
             "device",
             "'auto', 'cpu', 'mps', 'cuda' or 'cuda:' with a number",
             lambda value: re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", value),
         )
-
-    def _require(self, name: str, expected: str, holds: Callable[[Any], object]) -> None:
-        value = getattr(self, name)
-        if not holds(value):
-            raise ConfigError(f"{name} must be {expected}, but got {value!r}.")
 
 
 # From nested dictionaries to dataclasses.
