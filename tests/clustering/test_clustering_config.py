@@ -101,6 +101,7 @@ def test_overrides_are_refused_by_their_full_name(assignment: str, sentence: str
             gamma=0.0,
             delta=1e-7,
             partitions=3,
+            exact_partitions=2,
             codes=2,
             temperature=(0.9, 0.3),
             annealing_steps=12,

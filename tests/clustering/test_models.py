@@ -306,7 +306,13 @@ def test_the_gradient_of_the_exact_term_is_that_of_the_divergence() -> None:
 def test_the_loss_against_all_partitions(n: int, clusters: int, seed: int, objective: str) -> None:
     draws, gamma, delta, beta = 2_000, 1.7, 0.3, 0.7
     config = settings(
-        clusters, partitions=draws, objective=objective, gamma=gamma, delta=delta, codes=3
+        clusters,
+        partitions=draws,
+        exact_partitions=draws,
+        objective=objective,
+        gamma=gamma,
+        delta=delta,
+        codes=3,
     )
     model, batch = make_model(config, seed=seed), make_batch(n, seed)
     found = PartitionObjective(config)(model, batch, schedule(beta=beta), generator(9))
@@ -341,6 +347,21 @@ def test_the_loss_against_all_partitions(n: int, clusters: int, seed: int, objec
     else:
         orders = math.log(math.factorial(n) / count)
         assert_expectation(found["order"] * n**2 / delta, law, law.log_mass + orders, draws)
+
+
+@torch.no_grad()
+def test_the_mass_of_some_partitions_alone() -> None:
+    """The latent term keeps all of them."""
+
+    def terms(partitions: int, exact: int) -> dict[str, Tensor]:
+        config = settings(3, partitions=partitions, exact_partitions=exact, objective="exact")
+        model, batch = make_model(config, seed=29), make_batch(4, 29)
+        return PartitionObjective(config)(model, batch, schedule(), generator(9))
+
+    few, all_of_them, more = terms(6, 2), terms(6, 6), terms(6, 99)
+    assert few["order"] != all_of_them["order"]
+    assert few["latent"] == all_of_them["latent"]
+    assert more["order"] == all_of_them["order"]
 
 
 @torch.no_grad()

@@ -97,6 +97,9 @@ class ClusteringConfig:
         gamma: The weight of the sizes' divergence.
         delta: The weight of the order's divergence.
         partitions: Partitions drawn in a step.
+        exact_partitions: Of these, how many the exact objective takes the mass of. All that their
+            gradient moves is one number, the scale of the scores, and each costs a good part of
+            a step.
         codes: Latent codes drawn for an example in a step.
         temperature: Of the relaxed orders, at the start and at the end.
         annealing_steps: Steps over which temperature and beta reach their ends.
@@ -120,6 +123,7 @@ class ClusteringConfig:
     gamma: float = 1.0
     delta: float = 0.01
     partitions: int = 100
+    exact_partitions: int = 10
     codes: int = 1
     temperature: tuple[float, float] = (1.0, 0.5)
     annealing_steps: int = 100_000
@@ -137,7 +141,7 @@ class ClusteringConfig:
     )
 
     def __post_init__(self) -> None:
-        for name in ("clusters", "partitions", "codes", "annealing_steps"):
+        for name in ("clusters", "partitions", "exact_partitions", "codes", "annealing_steps"):
             check_setting(self, name, "at least 1", lambda value: value >= 1)
         for name in ("beta", "gamma", "delta"):
             check_setting(self, name, "at least 0", lambda value: value >= 0)

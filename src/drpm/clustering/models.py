@@ -84,7 +84,8 @@ class PartitionObjective:
         if config.objective == "bounds":
             size_term, order_term = bound_terms(sizes, log_scores, log_weights, mixture)
         else:
-            size_term, order_term = exact_terms(parts.Y, sizes, log_scores, log_weights, mixture)
+            few = parts.Y[: config.exact_partitions]
+            size_term, order_term = exact_terms(few, sizes, log_scores, log_weights, mixture)
         # Every term by the batch size; that of the order twice, and a negative one of the sizes,
         # which the bounds allow, counts as none: so it is in the authors' code.
         terms = {
