@@ -107,6 +107,7 @@ def test_overrides_are_refused_by_their_full_name(assignment: str, sentence: str
             annealing_steps=12,
             freeze_encoder=False,
             refit_every=10,
+            refit_to="samples",
             refit_detaches_prior=False,
             copy_mean_head=False,
             network=NetworkConfig(3, (4,), (5, 6, 7, 8)),

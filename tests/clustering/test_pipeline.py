@@ -326,6 +326,29 @@ def test_refits_see_the_codes_of_now(tmp_path: Path, fits: list[Mixture]) -> Non
     assert float((start - codes.mean(0)).abs().max()) > 3e-3
 
 
+@pytest.mark.parametrize("refit_to", ["means", "samples"])
+def test_refits_to_samples_know_how_far_codes_spread(
+    tmp_path: Path, fits: list[Mixture], refit_to: Any
+) -> None:
+    # Whose variances start as large as the means.
+    config = settings("vade", epochs=3, refit_every=2, annealing_steps=100)
+    training = replace(config.training, learning_rate_decay=1e-6, decay_every=2)
+    config = replace(
+        config, training=training, refit_to=refit_to, refit_detaches_prior=False, clusters=1
+    )
+    found = fit(config, tmp_path, [0, 1])
+    for fitted, last in zip(found, fits[-2:], strict=True):
+        assert fitted.autoencoder is not None
+        with torch.no_grad():
+            posterior = fitted.autoencoder.posterior(fitted.autoencoder.encoder(blobs()))
+        own = posterior.log_variance.exp().mean(0)
+        expected = posterior.mean.var(0, correction=0) + (own if refit_to == "samples" else 0)
+        # Of some hundred samples.
+        near = 0.3 if refit_to == "samples" else 1e-2
+        torch.testing.assert_close(last.variances[0], expected, rtol=near, atol=1e-3)
+        assert float((own / posterior.mean.var(0)).max()) > 1  # where it matters
+
+
 # Edges.
 
 

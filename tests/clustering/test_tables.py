@@ -63,7 +63,16 @@ def test_rows_of_another_sweep(tmp_path: Path) -> None:
     scores = "0.600 | 0.500 | 0.700 | 1"
     assert f"| exact | here | {scores} | {scores} |" in bounds
     assert not any("Not run yet" in line for line in bounds)
-    assert "Not run yet: VaDE, frozen encoder." in section(text, "VaDE with a frozen encoder")
+
+
+def test_what_there_is_not_to_run_is_not_missed(tmp_path: Path) -> None:
+    """There are no refits on MNIST."""
+    write_study(tmp_path / "table-1" / "mnist", {"vade-frozen": [0.9]})
+    lines = section(tables.page(tmp_path), "VaDE in other ways")
+    assert (
+        "Not run yet: VaDE; VaDE, frozen encoder (Fashion-MNIST); VaDE, small variances; "
+        "VaDE, refits to means (Fashion-MNIST)."
+    ) in lines
 
 
 def test_other_numbers_of_clusters(tmp_path: Path) -> None:

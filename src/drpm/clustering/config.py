@@ -106,6 +106,10 @@ class ClusteringConfig:
         freeze_encoder: Whether the encoder's layers stay as pretraining left them.
         refit_every: Epochs from one fit of the mixture to the next while the temperature falls;
             none for the first one alone.
+        refit_to: What it is fitted to: ``means`` of the examples' codes, or ``samples`` of them.
+            Means leave out how far codes spread: in a dimension that a model makes no use of, all
+            means agree, the fitted variance falls to the floor, and a model whose encoder is
+            trained is ruined by the gradient of that.
         refit_detaches_prior: Whether, from the first refit on, the clusters move by refits alone.
         copy_mean_head: For VaDE, whether log-variances start as a copy of the means, as in the
             authors' code, instead of all equal and small.
@@ -129,6 +133,7 @@ class ClusteringConfig:
     annealing_steps: int = 100_000
     freeze_encoder: bool = True
     refit_every: int | None = None
+    refit_to: Literal["means", "samples"] = "means"
     refit_detaches_prior: bool = True
     copy_mean_head: bool = True
     network: NetworkConfig = field(default_factory=NetworkConfig)

@@ -325,13 +325,16 @@ class _Stages:
             if epoch == 0 or epoch % every or not falls:
                 return
             tensors = program.tensors()
+            seed = self.seeds[0] + epoch
+            generator = torch.Generator(self.rows.device).manual_seed(seed)
             codes = []
             for run in range(len(self.seeds)):
                 scratch.load_state_dict(program.model_state(run))
                 with torch.no_grad():
-                    codes.append(scratch.autoencoder.mean(_features(scratch, self.rows)))
+                    posterior = scratch.autoencoder.posterior(_features(scratch, self.rows))
+                    sampled = config.refit_to == "samples"
+                    codes.append(posterior.sample((), generator) if sampled else posterior.mean)
             # All runs' mixtures at once.
-            seed = self.seeds[0] + epoch
             fitted = _fit(torch.stack(codes), config.clusters, config.mixture, seed)
             for run in range(len(self.seeds)):
                 scratch.load_state_dict(program.model_state(run))

@@ -46,8 +46,8 @@ def result_figures(table: Table, results: Path) -> Iterator[ResultFigure]:
     """
     for row in table.rows:
         for place, group in zip(row.places, table.groups, strict=True):
-            run = None if row.is_guest else _run(results, place)
-            if run is not None:
+            run = None if row.is_guest or place is None else _run(results, place)
+            if run is not None and place is not None:
                 seed = run.name.removeprefix("seed-")
                 caption = f"{row.name}, {group}, seed {seed}"
                 yield ResultFigure(f"{'-'.join(place)}.png", caption, run)

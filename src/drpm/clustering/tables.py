@@ -65,7 +65,7 @@ def _lines(table: Table, results: Path) -> Iterator[str]:
     if not any(any(each) for each in found.values()):
         yield "Not run yet."
         return
-    absent = {row.name: _absent(table.groups, each) for row, each in found.items()}
+    absent = {row.name: _absent(row, table.groups, each) for row, each in found.items()}
     missing = [name + where for name, where in absent.items() if where is not None]
     if missing:
         yield from (f"Not run yet: {'; '.join(missing)}.", "")
@@ -79,9 +79,10 @@ def _row_lines(row: Row, found: Sequence[Sequence[Mapping[str, float]]]) -> Iter
         yield _line(["" if row.paper else row.name, "here", *_cells(found)])
 
 
-def _absent(groups: Sequence[str], found: Sequence[object]) -> str | None:
+def _absent(row: Row, groups: Sequence[str], found: Sequence[object]) -> str | None:
     """What of a row was not run, to follow its name; none where all of it was."""
-    missing = [group for group, each in zip(groups, found, strict=True) if not each]
+    places = zip(groups, row.places, found, strict=True)
+    missing = [group for group, place, each in places if place is not None and not each]
     if len(missing) == len(groups):
         return ""
     return f" ({', '.join(missing)})" if missing else None
@@ -116,7 +117,7 @@ def _shown(summary: Summary) -> str:
     return f"{summary.mean:.3f} ± {summary.deviation:.3f}"
 
 
-def _read(results: Path, place: Place) -> list[dict[str, float]]:
+def _read(results: Path, place: Place | None) -> list[dict[str, float]]:
     """The metrics of every seed of a method; nothing where it was not run."""
     found = []
     for path in _results(results, place):
@@ -132,7 +133,9 @@ def _read(results: Path, place: Place) -> list[dict[str, float]]:
     return found
 
 
-def _results(results: Path, place: Place) -> list[Path]:
+def _results(results: Path, place: Place | None) -> list[Path]:
+    if place is None:
+        return []
     return sorted(results.joinpath(*place).glob(f"seed-*/{RESULT}"))
 
 
