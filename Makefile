@@ -32,7 +32,7 @@ bench: $(READY) ## measure time and memory on the device at hand
 	$(RUN) benchmarks
 
 results: $(READY) ## write docs/results.md and its figures from the folder results
-	$(RUN) drpm.clustering.tables results docs/results.md
+	$(RUN) drpm.cli.results_page results docs/results.md
 
 clean: ## remove caches, builds and the results of the demo
 	rm -rf build dist out src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

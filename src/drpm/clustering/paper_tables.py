@@ -1,11 +1,9 @@
 """Which tables the page of results has, and where the figures of each come from."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from drpm.clustering import published, sweeps
-from drpm.clustering.published import Scores
+from drpm.report.result_tables import Place, Row, Table
 
 DATA: Final = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
 METHODS: Final = {
@@ -16,51 +14,7 @@ METHODS: Final = {
     "drpm-vc": "DRPM-VC",
     "contrastive-head": "Contrastive head",
 }
-
-
-class Place(NamedTuple):
-    """Where the results of a method lie: ``results/sweep/study/variant/seed-...``."""
-
-    sweep: str
-    study: str
-    variant: str
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of a table, or two: ours and the paper's.
-
-    Arguments:
-        name: What stands in front.
-        places: Where ours come from, one for each group of columns; none where there is nothing
-            to run.
-        paper: The paper's scores, likewise; none where it has none.
-        is_guest: Whether the runs belong to another table, which tells the rest about them.
-    """
-
-    name: str
-    places: tuple[Place | None, ...]
-    paper: tuple[Scores, ...] = ()
-    is_guest: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of the page.
-
-    Arguments:
-        title: What stands above it.
-        about: A sentence or two on what it shows.
-        head: What its first column holds.
-        groups: The names of its groups of columns, each with all metrics.
-        rows: Its lines.
-    """
-
-    title: str
-    about: str
-    head: str
-    groups: Sequence[str]
-    rows: Sequence[Row]
+METRICS: Final = {"nmi": "NMI", "ari": "ARI", "accuracy": "ACC"}
 
 
 def _by_data(
@@ -81,7 +35,7 @@ def tables() -> list[Table]:
     in_main = ("gmm", "latent-gmm", "vade", "drpm-vc")
     return [
         Table(
-            "Clustering",
+            "MNIST and Fashion-MNIST",
             "Table 1 of the paper (`table-1`). The contrastive head is what pretraining itself "
             "takes for the clusters; the paper does not show it.",
             "method",
@@ -90,6 +44,7 @@ def tables() -> list[Table]:
                 *(_by_data("table-1", name, published.MAIN) for name in in_main),
                 _by_data("table-1", "contrastive-head"),
             ],
+            METRICS,
         ),
         Table(
             "VaDE in other ways",
@@ -108,6 +63,7 @@ def tables() -> list[Table]:
                     "VaDE, refits to means", (None, Place("table-1", "fashion-mnist", "vade-means"))
                 ),
             ],
+            METRICS,
         ),
         Table(
             "Pretraining by reconstruction",
@@ -119,6 +75,7 @@ def tables() -> list[Table]:
                 _by_data("table-reconstruction", name, published.RECONSTRUCTION)
                 for name in ("latent-gmm", "vade", "drpm-vc")
             ],
+            METRICS,
         ),
         Table(
             "Bounds and exact mass",
@@ -130,6 +87,7 @@ def tables() -> list[Table]:
                 _by_data("table-1", "drpm-vc", published.MAIN, "bounds", is_guest=True),
                 _by_data("table-1", "drpm-vc-exact", name="exact"),
             ],
+            METRICS,
         ),
         Table(
             "Features of STL-10",
@@ -145,6 +103,7 @@ def tables() -> list[Table]:
                 )
                 for name in ("gmm", "latent-gmm", "vade", "drpm-vc")
             ],
+            METRICS,
         ),
         Table(
             "Other numbers of clusters",
@@ -159,5 +118,6 @@ def tables() -> list[Table]:
                 )
                 for k in sweeps.CLUSTERS
             ],
+            METRICS,
         ),
     ]

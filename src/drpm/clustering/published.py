@@ -1,30 +1,15 @@
 """The figures that the paper gives for its clusterings, as it prints them."""
 
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
-
-class Figure(NamedTuple):
-    """Mean and deviation of a score over five seeds."""
-
-    mean: float
-    deviation: float
-
-
-class Scores(NamedTuple):
-    """What the paper says of a method on a data set."""
-
-    nmi: Figure
-    ari: Figure
-    accuracy: Figure
-
+from drpm.report.result_tables import Figure, Scores
 
 Published: TypeAlias = dict[str, dict[str, Scores]]
 
-SEEDS: Final = 5
-
 
 def _scores(*pairs: tuple[float, float]) -> Scores:
-    return Scores(*(Figure(*pair) for pair in pairs))
+    figures = (Figure(*pair) for pair in pairs)
+    return dict(zip(("nmi", "ari", "accuracy"), figures, strict=True))
 
 
 # From a method to a data set to its scores.

@@ -1,12 +1,14 @@
 """The page of results: what is there and what is not, means and deviations, the paper's figures."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
-from drpm.clustering import published, tables
+from drpm.cli import results_page as results
+from drpm.clustering import published
 from drpm.clustering.paper_tables import DATA
+from drpm.factors import published as factors_published
 from drpm.training.errors import RunError
 from drpm.training.summaries import summarize
 from tests.training.results_folder import write_json, write_study, write_variant
@@ -16,17 +18,17 @@ ROOT = Path(__file__).parents[2]
 
 def section(text: str, title: str) -> list[str]:
     """The lines under a title."""
-    return text.split(f"## {title}\n")[1].split("\n## ")[0].strip().splitlines()
+    return text.split(f"### {title}\n")[1].split("\n##")[0].strip().splitlines()
 
 
 def test_the_page_in_the_repository_is_what_the_results_give() -> None:
     written = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert written == tables.page(ROOT / "results"), "run `make results`"
+    assert written == results.page(ROOT / "results"), "run `make results`"
 
 
 def test_nothing_was_run(tmp_path: Path) -> None:
-    text = tables.page(tmp_path)
-    assert text.count("\nNot run yet.\n") == 6
+    text = results.page(tmp_path)
+    assert text.count("\nNot run yet.\n") == 9
     assert "| here |" not in text
     assert "| DRPM-VC | paper | 0.89 ± 0.01 | 0.88 ± 0.03 | 0.94 ± 0.02 | 5 |" in text
     # The paper prints nothing of other numbers of clusters, so there is no table at all.
@@ -35,7 +37,7 @@ def test_nothing_was_run(tmp_path: Path) -> None:
 
 def test_means_and_deviations(tmp_path: Path) -> None:
     write_study(tmp_path / "table-1" / "mnist", {"gmm": [0.4, 0.5, 0.6], "drpm-vc": [0.9]}, 1.5)
-    lines = section(tables.page(tmp_path), "Clustering")
+    lines = section(results.page(tmp_path), "MNIST and Fashion-MNIST")
     here = [line for line in lines if "| here |" in line]
     # The deviation of three values, each 0.1 from the next, is 0.1 where n - 1 divides.
     assert here == [
@@ -56,7 +58,7 @@ def test_rows_of_another_sweep(tmp_path: Path) -> None:
     for data in DATA:
         write_study(tmp_path / "table-1" / data, {"drpm-vc": [0.9], "latent-gmm": [0.8]})
         write_study(tmp_path / "table-1" / data, {"drpm-vc-exact": [0.7]})
-    text = tables.page(tmp_path)
+    text = results.page(tmp_path)
     bounds = section(text, "Bounds and exact mass")
     scores = "0.800 | 0.700 | 0.900 | 1"
     assert f"|  | here | {scores} | {scores} |" in bounds
@@ -68,7 +70,7 @@ def test_rows_of_another_sweep(tmp_path: Path) -> None:
 def test_what_there_is_not_to_run_is_not_missed(tmp_path: Path) -> None:
     """There are no refits on MNIST."""
     write_study(tmp_path / "table-1" / "mnist", {"vade-frozen": [0.9]})
-    lines = section(tables.page(tmp_path), "VaDE in other ways")
+    lines = section(results.page(tmp_path), "VaDE in other ways")
     assert (
         "Not run yet: VaDE; VaDE, frozen encoder (Fashion-MNIST); VaDE, small variances; "
         "VaDE, refits to means (Fashion-MNIST)."
@@ -78,7 +80,7 @@ def test_what_there_is_not_to_run_is_not_missed(tmp_path: Path) -> None:
 def test_other_numbers_of_clusters(tmp_path: Path) -> None:
     write_study(tmp_path / "clusters" / "k-8", {"drpm-vc": [0.5, 0.6], "vade": [0.5, 0.5]})
     write_variant(tmp_path / "clusters" / "k-20" / "drpm-vc", [0.3])
-    lines = section(tables.page(tmp_path), "Other numbers of clusters")
+    lines = section(results.page(tmp_path), "Other numbers of clusters")
     rows = [line for line in lines if line.startswith("| K = ")]
     assert len(rows) == 2
     assert rows[0].startswith(
@@ -111,12 +113,13 @@ def test_the_paper_has_the_same_data_sets_for_every_method(
     for scores in figures.values():
         assert set(scores) == set(data)
         for each in scores.values():
-            assert all(0 < figure.mean < 1 and figure.deviation < 0.1 for figure in each)
+            assert list(each) == ["nmi", "ari", "accuracy"]
+            assert all(0 < figure.mean < 1 and figure.deviation < 0.1 for figure in each.values())
 
 
 def test_stl10(tmp_path: Path) -> None:
     write_study(tmp_path / "stl10" / "stl10", {"gmm": [0.4], "drpm-vc": [0.9, 0.7]}, 0.5)
-    lines = section(tables.page(tmp_path), "Features of STL-10")
+    lines = section(results.page(tmp_path), "Features of STL-10")
     assert "| GMM | here | 0.300 | 0.200 | 0.400 | 1 |" in lines
     ours = lines.index("|  | here | 0.700 ± 0.141 | 0.600 ± 0.141 | 0.800 ± 0.141 | 2 |")
     assert lines[ours - 1] == "| DRPM-VC | paper | 0.83 ± 0.01 | 0.80 ± 0.02 | 0.91 ± 0.00 | 5 |"
@@ -125,12 +128,66 @@ def test_stl10(tmp_path: Path) -> None:
     assert f"- STL-10 on {where}: GMM 0:30:00, DRPM-VC 0:30:00." in lines
 
 
+# Shared factors.
+
+
+def write_factors(folder: Path, shared: int, accuracies: Sequence[float]) -> None:
+    for seed, accuracy in enumerate(accuracies):
+        metrics = {
+            "shared_accuracy": accuracy if shared else None,
+            "independent_accuracy": accuracy + 0.1,
+            "count_error": 1.0 + shared,
+            "mean_count": 2.0,
+            "disentanglement": 0.5,
+            "mutual_information_gap": 0.25,
+        }
+        facts = {"wall_time": 60, "device": "cpu", "versions": {"torch": "2.9.0"}}
+        write_json(folder / f"seed-{seed}" / "result.json", {"metrics": metrics, **facts})
+
+
+def test_shared_factors(tmp_path: Path) -> None:
+    for shared in (0, 3):
+        write_factors(tmp_path / "table-2" / f"shared-{shared}" / "drpm", shared, [0.2, 0.4])
+    text = results.page(tmp_path)
+    lines = section(text, "Telling factors from the representation")
+    ours = lines.index(
+        "|  | here | - | 0.400 ± 0.141 | 2 | - | - | - | 0.300 ± 0.141 | 0.400 ± 0.141 | 2 "
+        "| - | - | - |"
+    )
+    # With no factor shared there is none to tell.
+    assert lines[ours - 1].startswith("| DRPM-VAE | paper | - | 0.26 ± 0.02 | 5 | 0.39 ± 0.07 |")
+    assert "Not run yet: Label-VAE; Ada-VAE; HG-VAE; DRPM-VAE (n_s = 1, n_s = 5)." in lines
+    assert "- n_s = 3 on cpu, torch 2.9.0: DRPM-VAE 0:01:00." in lines
+    assert "| 2.000 ± 0.000 | 1.000 ± 0.000 |" in "\n".join(
+        section(text, "How many factors are shared")
+    )
+    assert "| 0.500 ± 0.000 | 0.250 ± 0.000 |" in "\n".join(section(text, "Disentanglement"))
+    assert "](figures/" not in text
+
+
+def test_the_figure_of_errors_needs_all_methods(tmp_path: Path) -> None:
+    for shared in (0, 1, 3, 5):
+        for method in ("label", "ada", "hg", "drpm"):
+            folder = tmp_path / "results" / "table-2" / f"shared-{shared}" / method
+            write_factors(folder, shared, [0.2])
+    assert results.main([str(tmp_path / "results"), str(tmp_path / "page.md")]) == 0
+    assert "](figures/table-2-count-error.png)" in (tmp_path / "page.md").read_text()
+    assert (tmp_path / "figures" / "table-2-count-error.png").stat().st_size > 5_000
+
+
+def test_the_paper_has_the_same_numbers_for_every_method() -> None:
+    assert list(factors_published.MAIN) == ["label", "ada", "hg", "drpm"]
+    for scores in factors_published.MAIN.values():
+        assert list(scores) == [0, 1, 3, 5]
+        assert [len(each) for each in scores.values()] == [1, 2, 2, 2]
+
+
 # The command.
 
 
 def test_the_page_is_written(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    assert tables.main([str(ROOT / "results"), str(page)]) == 0
+    assert results.main([str(ROOT / "results"), str(page)]) == 0
     assert page.read_bytes() == (ROOT / "docs" / "results.md").read_bytes()
 
 
@@ -142,12 +199,12 @@ def test_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ):
         write_json(result, content)
         with pytest.raises(RunError, match=sentence):
-            tables.page(tmp_path)
+            results.page(tmp_path)
     result.write_text("{")
-    assert tables.main([str(tmp_path), str(tmp_path / "page.md")]) == 1
+    assert results.main([str(tmp_path), str(tmp_path / "page.md")]) == 1
     assert (
         capsys.readouterr().err == f"error: The file {result} is not a result that can be read.\n"
     )
     assert not (tmp_path / "page.md").exists()
-    assert tables.main([str(tmp_path / "none"), str(tmp_path / "none" / "page.md")]) == 1
+    assert results.main([str(tmp_path / "none"), str(tmp_path / "none" / "page.md")]) == 1
     assert "page.md was not written, because of the error" in capsys.readouterr().err

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drpm.clustering import tables
-from drpm.clustering.result_figures import FOLDER
+from drpm.cli import results_page as pages
+from drpm.report.result_page import FOLDER
 from tests.training.results_folder import write_variant
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def test_a_figure_for_every_method_with_samples(tmp_path: Path) -> None:
     nothing = results / "clusters" / "k-18" / "drpm-vc" / "seed-0"
     nothing.mkdir(parents=True)
     np.savez(nothing / "arrays.npz", sizes=np.ones(3))
-    assert tables.main([str(results), str(page)]) == 0
+    assert pages.main([str(results), str(page)]) == 0
     names = ["clusters-k-20-drpm-vc.png", "table-1-mnist-drpm-vc.png"]
     assert sorted(path.name for path in (page.parent / FOLDER).iterdir()) == names
     text = page.read_text(encoding="utf-8")
@@ -59,9 +59,9 @@ def test_a_figure_for_every_method_with_samples(tmp_path: Path) -> None:
 def test_the_page_without_its_figures_is_stale(tmp_path: Path) -> None:
     """The text alone tells that arrays came or went."""
     write_variant(tmp_path / "table-1" / "mnist" / "drpm-vc", [0.9])
-    before = tables.page(tmp_path)
+    before = pages.page(tmp_path)
     write_arrays(tmp_path / "table-1" / "mnist" / "drpm-vc" / "seed-0")
-    assert tables.page(tmp_path) != before
+    assert pages.page(tmp_path) != before
 
 
 def test_damaged_arrays_are_one_sentence(
@@ -70,6 +70,6 @@ def test_damaged_arrays_are_one_sentence(
     run = tmp_path / "table-1" / "mnist" / "drpm-vc" / "seed-0"
     run.mkdir(parents=True)
     (run / "arrays.npz").write_bytes(b"no archive")
-    assert tables.main([str(tmp_path), str(tmp_path / "page.md")]) == 1
+    assert pages.main([str(tmp_path), str(tmp_path / "page.md")]) == 1
     assert "arrays.npz cannot be read as an archive" in capsys.readouterr().err
     assert not (tmp_path / "page.md").exists()

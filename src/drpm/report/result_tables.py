@@ -1,0 +1,210 @@
+"""Tables of finished studies beside the paper's, as Markdown.
+
+What is told is what a folder of results holds, ``results/sweep/study/variant/seed-...``, and what
+is missing there.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from drpm.training.errors import RunError
+from drpm.training.runs import RESULT
+from drpm.training.summaries import Summary, summarize
+
+
+class Figure(NamedTuple):
+    """Mean and deviation of a score over seeds, as the paper prints them."""
+
+    mean: float
+    deviation: float
+
+
+Scores: TypeAlias = Mapping[str, Figure]
+Metrics: TypeAlias = Mapping[str, float | None]
+
+
+class Place(NamedTuple):
+    """Where the results of a method lie: ``results/sweep/study/variant/seed-...``."""
+
+    sweep: str
+    study: str
+    variant: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table, or two: ours and the paper's.
+
+    Arguments:
+        name: What stands in front.
+        places: Where ours come from, one for each group of columns; none where there is nothing
+            to run.
+        paper: The paper's scores by metric, likewise; nothing where it has none.
+        is_guest: Whether the runs belong to another table, which tells the rest about them.
+    """
+
+    name: str
+    places: tuple[Place | None, ...]
+    paper: tuple[Scores, ...] = ()
+    is_guest: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the page.
+
+    Arguments:
+        title: What stands above it.
+        about: A sentence or two on what it shows.
+        head: What its first column holds.
+        groups: The names of its groups of columns, each with all metrics.
+        rows: Its lines.
+        metrics: From the name of a metric in results to what stands above its column.
+        paper_seeds: Over how many the paper's figures are.
+    """
+
+    title: str
+    about: str
+    head: str
+    groups: Sequence[str]
+    rows: Sequence[Row]
+    metrics: Mapping[str, str]
+    paper_seeds: int = 5
+
+
+def table_lines(table: Table, results: Path) -> Iterator[str]:
+    """The table with what is missing and what the runs took.
+
+    Arguments:
+        table: What to show.
+        results: The folder of finished studies.
+    """
+    found = [[_read(table, results, place) for place in row.places] for row in table.rows]
+    pairs = list(zip(table.rows, found, strict=True))
+    rows = [line for row, each in pairs for line in _row_lines(table, row, each)]
+    if rows:
+        columns = [table.head, ""]
+        for group in table.groups:
+            # Each group has its own number of seeds, because studies need not have the same.
+            columns += [*(f"{group} {metric}" for metric in table.metrics.values()), "seeds"]
+        yield from (_line(columns), _line(["---"] * len(columns)), *rows, "")
+    if not any(any(each) for each in found):
+        yield "Not run yet."
+        return
+    absent = {row.name: _absent(row, table.groups, each) for row, each in pairs}
+    missing = [name + where for name, where in absent.items() if where is not None]
+    if missing:
+        yield from (f"Not run yet: {'; '.join(missing)}.", "")
+    yield from _times(table, results)
+
+
+def _row_lines(table: Table, row: Row, found: Sequence[Sequence[Metrics]]) -> Iterator[str]:
+    if row.paper:
+        yield _line([row.name, "paper", *_paper_cells(table, row.paper)])
+    if any(found):
+        yield _line(["" if row.paper else row.name, "here", *_cells(table, found)])
+
+
+def _absent(row: Row, groups: Sequence[str], found: Sequence[object]) -> str | None:
+    """What of a row was not run, to follow its name; none where all of it was."""
+    places = zip(groups, row.places, found, strict=True)
+    missing = [group for group, place, each in places if place is not None and not each]
+    if len(missing) == len(groups):
+        return ""
+    return f" ({', '.join(missing)})" if missing else None
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _paper_cells(table: Table, paper: Sequence[Scores]) -> Iterator[str]:
+    for scores in paper:
+        for name in table.metrics:
+            figure = scores.get(name)
+            yield "-" if figure is None else f"{figure.mean:.2f} ± {figure.deviation:.2f}"
+        yield str(table.paper_seeds)
+
+
+def _cells(table: Table, found: Sequence[Sequence[Metrics]]) -> Iterator[str]:
+    for runs in found:
+        if not runs:
+            yield from ["-"] * (len(table.metrics) + 1)
+            continue
+        for name in table.metrics:
+            values = [metrics[name] for metrics in runs]
+            known = [value for value in values if value is not None]
+            yield _shown(summarize(known)) if len(known) == len(values) else "-"
+        yield str(len(runs))
+
+
+def _shown(summary: Summary) -> str:
+    # A digit more than the paper's: its figures are rounded to what often is the deviation.
+    if summary.deviation is None:
+        return f"{summary.mean:.3f}"
+    return f"{summary.mean:.3f} ± {summary.deviation:.3f}"
+
+
+def _read(table: Table, results: Path, place: Place | None) -> list[Metrics]:
+    """The metrics of every seed of a method; nothing where it was not run."""
+    found: list[Metrics] = []
+    for path in _results(results, place):
+        metrics = _result(path).get("metrics")
+        sound = isinstance(metrics, dict) and all(
+            name in metrics and isinstance(metrics[name], int | float | None)
+            for name in table.metrics
+        )
+        if not isinstance(metrics, dict) or not sound:
+            raise RunError(
+                f"The file {path} must hold the metrics {', '.join(table.metrics)}, "
+                f"but got {metrics!r}."
+            )
+        found.append(metrics)
+    return found
+
+
+def _results(results: Path, place: Place | None) -> list[Path]:
+    if place is None:
+        return []
+    return sorted(results.joinpath(*place).glob(f"seed-*/{RESULT}"))
+
+
+def _result(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RunError(f"The file {path} is not a result that can be read.") from error
+    if not isinstance(content, dict):
+        raise RunError(f"The file {path} is not a result that can be read.")
+    return content
+
+
+def _times(table: Table, results: Path) -> Iterator[str]:
+    """What the runs of a table took, and on what: a line for each group of columns."""
+    for index, group in enumerate(table.groups):
+        spent: dict[str, list[str]] = {}
+        for row in table.rows:
+            paths = [] if row.is_guest else _results(results, row.places[index])
+            if paths:
+                where, seconds = _cost(paths)
+                spent.setdefault(where, []).append(f"{row.name} {timedelta(seconds=seconds)}")
+        for where, each in spent.items():
+            yield f"- {group} on {where}: {', '.join(each)}."
+
+
+def _cost(paths: Sequence[Path]) -> tuple[str, int]:
+    """Where all seeds of a method were trained, and in how many seconds."""
+    found = []
+    for path in paths:
+        result = _result(path)
+        try:
+            where = f"{result['device']}, torch {result['versions']['torch']}"
+            # Seeds that are trained together all have the time of the whole.
+            found.append((where, round(result["wall_time"])))
+        except (KeyError, TypeError) as error:
+            raise RunError(f"The file {path} must hold wall_time, device and versions.") from error
+    return found[0][0], max(seconds for _, seconds in found)
