@@ -27,14 +27,18 @@ from benchmarks.units import format_ratio, format_seconds
 from drpm.clustering.config import ClusteringConfig
 from drpm.clustering.models import MixtureVAE, build_objective
 from drpm.clustering.pipeline import build_schedules
+from drpm.factors.config import FactorsConfig
+from drpm.factors.models import FactorObjective, FactorVAE
+from drpm.factors.pairs import PairSampler, arm_world
+from drpm.training import config as configs
 from drpm.training import presets
 from drpm.training.compiling import compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.convolution import Conv2d
 from drpm.training.devices import Devices
 from drpm.training.graphs import CapturedStep
-from drpm.training.program import BaseProgram, Batch, Objective, Program
-from drpm.training.schedules import Schedule
+from drpm.training.program import Augmentation, BaseProgram, Batch, Objective, Program
+from drpm.training.schedules import ExponentialSchedule, Schedule
 from drpm.training.stacking import StackedProgram
 
 BATCH_SIZE = 256
@@ -129,6 +133,14 @@ def make_clustering() -> nn.Module:
     return model
 
 
+FACTORS = presets.load(FactorsConfig, "paper-factors")
+ANGLES, IMAGE_SIZE = 4, 64  # of the arm that pairs show; how many angles there are costs no time
+
+
+def make_pairs(device: str) -> Augmentation:
+    return PairSampler(arm_world(device, angles=ANGLES, image_size=IMAGE_SIZE), 3)
+
+
 @dataclass(frozen=True)
 class Subject:
     """What is trained.
@@ -138,12 +150,35 @@ class Subject:
         objective: What it minimises.
         data: The names of the tensors that it sees.
         schedules: Numbers that change with the step.
+        augment: From a device to what makes a batch of what was drawn.
+        batch_size: How many examples a step sees; none for the usual number.
     """
 
     make: Callable[[], nn.Module]
     objective: Objective
     data: tuple[str, ...]
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
+    augment: Callable[[str], Augmentation] | None = None
+    batch_size: int | None = None
+
+
+def clustering_subject(*settings: str) -> Subject:
+    config = configs.override(CLUSTERING, settings)
+    return Subject(
+        make_clustering, build_objective(config), ("rows", "features"), build_schedules(config)
+    )
+
+
+def factors_subject(method: str) -> Subject:
+    config = configs.override(FACTORS, [f"method={method}"])
+    return Subject(
+        lambda: FactorVAE((3, IMAGE_SIZE, IMAGE_SIZE), config),
+        FactorObjective(config),
+        ("left",),  # only counted: pairs are drawn
+        {"temperature": ExponentialSchedule(*config.temperature, 1000)},
+        make_pairs,
+        config.training.batch_size,
+    )
 
 
 SUBJECTS = {
@@ -154,12 +189,10 @@ SUBJECTS = {
         partial(LeNet, nn.Conv2d), lenet_objective, ("images", "left", "right")
     ),
     "clustering VAE": Subject(VAE, vae_objective, ("images",)),
-    "DRPM-VC": Subject(
-        make_clustering,
-        build_objective(CLUSTERING),
-        ("rows", "features"),
-        build_schedules(CLUSTERING),
-    ),
+    "DRPM-VC": clustering_subject(),
+    "DRPM-VC, exact": clustering_subject("objective=exact"),
+    "DRPM-VAE": factors_subject("drpm"),
+    "HG-VAE": factors_subject("hg"),
 }
 
 
@@ -199,10 +232,16 @@ def make_data(examples: int) -> dict[str, Tensor]:
 
 
 def make_program(subject: Subject, runs: int | None, device: str, steps: int) -> BaseProgram:
-    config = TrainingConfig(batch_size=BATCH_SIZE, learning_rate=1e-4)
-    data = make_data(steps * BATCH_SIZE)
+    batch_size = min(BATCH_SIZE, subject.batch_size or BATCH_SIZE)
+    config = TrainingConfig(batch_size=batch_size, learning_rate=1e-4)
+    data = make_data(steps * batch_size)
     chosen = {name: data[name] for name in subject.data}
-    options: Any = {"devices": Devices(device), "schedules": subject.schedules}
+    augment = None if subject.augment is None else subject.augment(device)
+    options: Any = {
+        "devices": Devices(device),
+        "schedules": subject.schedules,
+        "augment": augment,
+    }
     if runs is None:
         return Program(subject.make(), subject.objective, chosen, config, **options)
     models = [subject.make() for _ in range(runs)]
@@ -259,8 +298,8 @@ def measure_all(
 
 
 def make_table(timings: Sequence[Timing]) -> Table:
-    table = Table(title=f"One training step, batch {BATCH_SIZE}")
-    for heading in ("model", "step", "float32 products"):
+    table = Table(title="One training step")
+    for heading in ("model", "batch", "step", "float32 products"):
         table.add_column(heading)
     for heading in ("one run", f"{STACKED} stacked runs", "ratio"):
         table.add_column(heading, justify="right")
@@ -268,7 +307,10 @@ def make_table(timings: Sequence[Timing]) -> Table:
         stacked = "" if timing.stacked is None else format_seconds(timing.stacked)
         ratio = "" if timing.ratio is None else format_ratio(timing.ratio)
         alone = format_seconds(timing.alone)
-        table.add_row(timing.model, timing.step, timing.matmul, alone, stacked, ratio)
+        batch_size = SUBJECTS[timing.model].batch_size or BATCH_SIZE
+        table.add_row(
+            timing.model, str(batch_size), timing.step, timing.matmul, alone, stacked, ratio
+        )
     return table
 
 

@@ -9,15 +9,21 @@ import pytest
 from benchmarks import loop
 
 
+def shrink_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "ANGLES", 2)
+    monkeypatch.setattr(loop, "IMAGE_SIZE", 16)
+
+
 def test_the_benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
     monkeypatch.setattr(loop, "BATCH_SIZE", 2)
     monkeypatch.setattr(loop, "REPEATS", 1)
+    shrink_pairs(monkeypatch)
     file = tmp_path / "figures" / "loop.json"
     loop.main(["--device", "cpu", "--steps", "1", "--out", str(file)])
     figures = json.loads(file.read_text())["steps"]
     assert [entry["model"] for entry in figures] == list(loop.SUBJECTS)
     assert all(entry["alone"] > 0 for entry in figures)
-    assert [entry["ratio"] is None for entry in figures] == [True, *[False] * 4]
+    assert [entry["ratio"] is None for entry in figures] == [True, *[False] * 7]
     shown = capsys.readouterr().out
     assert "multitask LeNet" in shown
     assert '"clustering VAE"' in shown
@@ -26,6 +32,7 @@ def test_the_benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
 @pytest.mark.parametrize("name", list(loop.SUBJECTS))
 def test_its_models_learn(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(loop, "BATCH_SIZE", 4)
+    shrink_pairs(monkeypatch)
     for runs in (None, 2):
         program = loop.make_program(loop.SUBJECTS[name], runs, "cpu", 1)
         program.set_learning_rate(1e-3)
