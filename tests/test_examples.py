@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -200,3 +201,15 @@ def test_other_settings_in_the_same_folder(undisturbed: RunFolder, capsys: Any) 
     assert "has other settings" in capsys.readouterr().err
     assert digits.main(["--evaluate", str(undisturbed.path / "nothing")]) == 1
     assert "holds no run" in capsys.readouterr().err
+
+
+def test_tasks_share_neurons(capsys: Any) -> None:
+    from examples import tasks
+
+    tasks.main()
+    found = re.findall(r"accuracy ([\d.]+) with (\d+) of 32 neurons", capsys.readouterr().out)
+    (digit, many), (zero, few) = ((float(accuracy), int(size)) for accuracy, size in found)
+    assert digit > 0.93
+    assert zero > 0.97
+    assert many + few == 32
+    assert many > few

@@ -1,0 +1,63 @@
+"""Two tasks share a layer, and learn who gets which of its neurons: python examples/tasks.py.
+
+One task names the digit, the other says whether it is a zero. The second is far easier, and
+leaves most of the neurons to the first.
+"""
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.nn import functional
+
+from drpm.nn import TaskPartition
+
+NEURONS, EPOCHS, BATCH = 32, 60, 128
+
+
+class TwoTasks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(64, NEURONS), nn.ReLU())
+        self.partition = TaskPartition(NEURONS, num_tasks=2)
+        self.digit, self.zero = nn.Linear(NEURONS, 10), nn.Linear(NEURONS, 2)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        for_digit, for_zero = self.partition(self.encoder(images))
+        return self.digit(for_digit), self.zero(for_zero)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    digits = load_digits()
+    images = torch.tensor(digits.data, dtype=torch.float32) / 16
+    labels = torch.tensor(digits.target)
+    zeros = (labels == 0).long()
+    order = torch.randperm(len(images))
+    train, test = order[:1400], order[1400:]
+
+    model = TwoTasks()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for epoch in range(EPOCHS):
+        model.partition.temperature = 0.5 ** (epoch / EPOCHS)
+        for batch in train[torch.randperm(len(train))].split(BATCH):
+            digit, zero = model(images[batch])
+            losses = (
+                functional.cross_entropy(digit, labels[batch]),
+                functional.cross_entropy(zero, zeros[batch]),
+            )
+            optimizer.zero_grad()
+            torch.stack(losses).mean().backward()
+            optimizer.step()
+
+    with torch.no_grad():
+        found = [logits.argmax(1) for logits in model(images[test])]
+    sizes = model.partition.sizes()
+    for name, guess, truth, size in zip(
+        ("digit", "zero"), found, (labels[test], zeros[test]), sizes, strict=True
+    ):
+        accuracy = (guess == truth).float().mean()
+        print(f"{name:>10}: accuracy {accuracy:.3f} with {size:.0f} of {NEURONS} neurons")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""A head returns a law, one for each row, and learns through it."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from drpm import RelaxedRandomPartition
+from drpm.nn import PartitionHead
+from tests.oracles import generator
+
+
+def test_a_law_for_every_row() -> None:
+    head = PartitionHead(3, 5, 2)
+    features = torch.randn(4, 7, 3, generator=generator())
+    law = head(features)
+    assert isinstance(law, RelaxedRandomPartition)
+    assert (law.batch_shape, law.event_shape) == ((4, 7), (2, 5))
+    torch.testing.assert_close(law.log_scores, head.log_scores(features))
+    torch.testing.assert_close(law.log_weights, head.log_weights(features))
+    draw = law.rsample(generator=generator(1))
+    assert (draw.sum(-2) == 1).all()
+    assert ((draw == 0) | (draw == 1)).all()
+
+
+@pytest.mark.parametrize("hard", [True, False, "sizes"])
+def test_gradients_reach_both_layers(hard: Any) -> None:
+    head = PartitionHead(3, 5, 2, hard=hard)
+    assert head(torch.zeros(3)).hard == hard
+    features = torch.randn(6, 3, generator=generator())
+    (head(features).mode * torch.randn(2, 5, generator=generator(1))).sum().backward()
+    for layer in (head.log_scores, head.log_weights):
+        assert layer.weight.grad is not None
+        assert layer.weight.grad.abs().sum() > 0
+
+
+def test_the_mass_of_given_partitions_is_learned() -> None:
+    """By maximum likelihood: the exact mass of the discrete law has gradients too."""
+    torch.manual_seed(0)
+    head = PartitionHead(2, 4, 2)
+    features = torch.eye(2)
+    wanted = torch.tensor([[[1.0, 1, 0, 0], [0, 0, 1, 1]], [[0, 0, 0, 1], [1, 1, 1, 0]]])
+    optimizer = torch.optim.Adam(head.parameters(), 0.3)
+    for _ in range(150):
+        loss = -head(features).discrete.log_prob(wanted).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    law = head(features)
+    torch.testing.assert_close(law.mode, wanted)
+    # Given their sizes, which stay random whatever the weights, these are nearly certain.
+    assert (law.discrete.fill_log_prob(wanted) > -0.05).all()
+
+
+def test_temperature() -> None:
+    head = PartitionHead(3, 5, 2, temperature=0.7)
+    features = torch.zeros(3)
+    assert head(features).temperature == pytest.approx(0.7)
+    assert head(features, 0.2).temperature == pytest.approx(0.2)
+    assert head(features, torch.tensor(0.3)).temperature == pytest.approx(0.3)
+    # It goes where the layer goes.
+    assert PartitionHead(3, 5, 2).load_state_dict(head.state_dict()).missing_keys == []
+    assert nn.Sequential(head).double()[0].temperature.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((0, 5, 2), "in_features must be a whole number of at least 1, but got 0."),
+        ((3, 5.0, 2), "num_elements must be a whole number of at least 1, but got 5.0."),
+        ((3, 5, -1), "num_subsets must be a whole number of at least 1, but got -1."),
+    ],
+)
+def test_bad_numbers(arguments: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        PartitionHead(*arguments)
+
+
+@pytest.mark.parametrize("temperature", [0, -1.0, float("nan"), float("inf"), True, "warm"])
+def test_bad_temperatures(temperature: Any) -> None:
+    with pytest.raises(ValueError, match="temperature must be a positive number, but got"):
+        PartitionHead(3, 5, 2, temperature=temperature)
+
+
+@pytest.mark.parametrize("features", [torch.zeros(3, 2), torch.zeros(3, dtype=torch.long), [1.0]])
+def test_bad_features(features: Any) -> None:
+    sentence = "features must be a floating-point tensor with 3 entries in its last dimension"
+    with pytest.raises(ValueError, match=sentence):
+        PartitionHead(3, 5, 2)(features)

@@ -1,0 +1,235 @@
+"""Tasks share a layer's neurons: what each of them sees, and that the split is learned."""
+
+import copy
+import math
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from drpm.nn import TaskPartition, size_penalty
+from tests.oracles import generator
+
+
+def make(**options: Any) -> TaskPartition:
+    torch.manual_seed(0)
+    return TaskPartition(6, 3, **options)
+
+
+def features(*shape: int) -> Tensor:
+    return torch.randn(*shape, 6, generator=generator(1))
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (2, 4)])
+@pytest.mark.parametrize("hard", ["sizes", True, False])
+def test_copies_share_out_the_features(shape: tuple[int, ...], hard: Any) -> None:
+    layer, x = make(hard=hard), features(*shape)
+    split = layer.split(x)
+    assert split.features.shape == split.masks.shape == (3, *shape, 6)
+    torch.testing.assert_close(split.features, x * split.masks)
+    torch.testing.assert_close(layer(x), split.features)
+    one, two, three = layer(x)
+    torch.testing.assert_close(torch.stack([one, two, three]), split.features)
+    if hard is True:
+        assert ((split.masks == 0) | (split.masks == 1)).all()
+        torch.testing.assert_close(split.masks.sum(0), torch.ones(*shape, 6))
+        torch.testing.assert_close(split.features.sum(0), x)
+    torch.testing.assert_close(split.masks.sum(-1).movedim(0, -1), split.sizes.expand(*shape, 3))
+
+
+def test_whole_sizes_by_default_and_a_soft_order() -> None:
+    split = make().split(features(4))
+    assert (split.sizes == split.sizes.round()).all()
+    assert ((split.masks > 0) & (split.masks < 1)).any()
+
+
+def test_a_partition_for_every_sample() -> None:
+    layer = make(in_features=5, hard=True)
+    x, context = features(8), torch.randn(8, 5, generator=generator(2))
+    with torch.no_grad():
+        layer.law.log_weights.weight.mul_(10)
+    split = layer.split(x, context)
+    assert split.sizes.shape == (8, 3)
+    torch.testing.assert_close(split.masks.sum(-1).mT, split.sizes)
+    assert len(split.masks.movedim(0, 1).flatten(1).unique(dim=0)) > 1
+    turned = layer.split(x.flip(0), context.flip(0))
+    torch.testing.assert_close(turned.features, split.features.flip(1))
+    torch.testing.assert_close(layer.sizes(context), split.sizes)
+    # It is that of the head's law without noise.
+    torch.testing.assert_close(split.masks.movedim(0, 1), layer.law(context).mode)
+
+
+def test_noise_only_where_asked_for_and_in_training() -> None:
+    x = features(4)
+    plain, sampled = make(hard=True), make(hard=True, sampled=True)
+    assert torch.equal(plain(x), plain(x))
+
+    def draws(layer: TaskPartition) -> int:
+        return len({tuple(layer.split(x).masks.flatten().tolist()) for _ in range(20)})
+
+    assert draws(sampled) > 1
+    assert draws(sampled.eval()) == 1
+    sampled.train()
+    one, two = (sampled(x, generator=generator(5)) for _ in range(2))
+    assert torch.equal(one, two)
+    # One draw serves all samples of a batch.
+    masks = sampled.split(x).masks
+    assert (masks == masks[:, :1]).all()
+
+
+def test_temperature_may_be_set_anew() -> None:
+    layer, x = make(), features(4)
+    before = layer.split(x).masks
+    layer.temperature = 0.01
+    assert layer.temperature == pytest.approx(0.01)
+    after = layer.split(x).masks
+    # Colder is harder.
+    assert after.amax(0).mean() > before.amax(0).mean()
+    torch.testing.assert_close(layer.split(x, temperature=1.0).masks, before)
+    with pytest.raises(ValueError, match=r"temperature must be a positive number, but got -1"):
+        layer.temperature = -1
+
+
+@pytest.mark.parametrize("in_features", [None, 5])
+def test_saved_and_loaded(in_features: int | None) -> None:
+    layer = make(in_features=in_features)
+    layer.temperature = 0.5
+    torch.manual_seed(1)
+    other = TaskPartition(6, 3, in_features=in_features)
+    other.load_state_dict(layer.state_dict())
+    x = features(4)
+    context = None if in_features is None else torch.randn(4, 5, generator=generator(2))
+    torch.testing.assert_close(other(x, context), layer(x, context))
+    torch.testing.assert_close(copy.deepcopy(layer)(x, context), layer(x, context))
+
+
+@pytest.mark.parametrize("in_features", [None, 5])
+def test_stacked_and_compiled(in_features: int | None) -> None:
+    """As training stacks models: their parameters along a leading axis."""
+    layers = [TaskPartition(6, 3, in_features=in_features) for _ in range(2)]
+    parameters, buffers = torch.func.stack_module_state(layers)  # type: ignore[arg-type]
+    x = features(4)
+    arguments = (x,) if in_features is None else (x, torch.randn(4, 5, generator=generator(2)))
+
+    def one(parameters: Any, buffers: Any) -> Tensor:
+        result: Tensor = torch.func.functional_call(layers[0], (parameters, buffers), arguments)
+        return result
+
+    expected = torch.stack([layer(*arguments) for layer in layers])
+    torch.testing.assert_close(torch.vmap(one)(parameters, buffers), expected)
+    compiled = torch.compile(layers[0], backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(*arguments), expected[0])
+
+
+class _TwoTasks(nn.Module):
+    """One output of each task, from what it sees of eight neurons."""
+
+    def __init__(self, in_features: int | None) -> None:
+        super().__init__()
+        self.partition = TaskPartition(8, 2, in_features=in_features)
+        self.heads = nn.ModuleList([nn.Linear(8, 1), nn.Linear(8, 8)])
+
+
+@pytest.mark.parametrize("in_features", [None, 8])
+@pytest.mark.parametrize("hard_task", [0, 1])
+def test_the_only_hard_task_gets_all_neurons(in_features: int | None, hard_task: int) -> None:
+    """One task is a constant, the other has to tell every neuron."""
+    torch.manual_seed(0)
+    model = _TwoTasks(in_features)
+    x = torch.randn(128, 8, generator=generator(1))
+    context = None if in_features is None else x
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    noise = generator(2)
+    for _ in range(300):
+        views = model.partition(x, context)
+        # Without noise, of a soft share a linear layer could still tell every neuron.
+        views = views + 0.5 * torch.randn(views.shape, generator=noise)
+        easy = functional.mse_loss(model.heads[0](views[1 - hard_task]), torch.ones(128, 1))
+        hard = functional.mse_loss(model.heads[1](views[hard_task]), x)
+        optimizer.zero_grad()
+        (easy + hard).backward()
+        optimizer.step()
+    sizes = model.partition.sizes(context).reshape(-1, 2).mean(0)
+    assert sizes[hard_task] > 7.9
+
+
+def test_gradients_reach_scores_and_weights() -> None:
+    layer = make()
+    loss = (layer(features(4)) * torch.randn(3, 4, 6, generator=generator(3))).sum()
+    loss.backward()
+    for parameter in layer.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.abs().sum() > 0
+
+
+# The regulariser.
+
+
+def test_the_penalty_of_sizes() -> None:
+    sizes = torch.tensor([[3.0, 2.0, 1.0], [6.0, 0.0, 0.0]], requires_grad=True)
+    expected = [math.log(6 * 2), math.log(720)]
+    torch.testing.assert_close(size_penalty(sizes), torch.tensor(expected))
+    size_penalty(sizes).sum().backward()
+    torch.testing.assert_close(sizes.grad, torch.digamma(sizes.detach() + 1))
+
+
+def test_the_penalty_makes_sizes_alike() -> None:
+    layer = make()
+    with torch.no_grad():
+        layer.law.log_weights.copy_(torch.tensor([3.0, 0.0, 0.0]))
+    assert layer.sizes().amax() > 3
+    optimizer = torch.optim.Adam(layer.parameters(), 0.05)
+    for _ in range(200):
+        loss = size_penalty(layer.split(features(2)).sizes)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert layer.sizes().tolist() == [2, 2, 2]
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"num_features": 0}, "num_features must be a whole number of at least 1, but got 0."),
+        ({"num_tasks": 1.5}, "num_tasks must be a whole number of at least 1, but got 1.5."),
+        ({"in_features": 0}, "in_features must be a whole number of at least 1, but got 0."),
+        ({"hard": "soft"}, "hard must be"),
+        ({"sampled": 1}, "sampled must be"),
+        ({"temperature": 0}, "temperature must be a positive number, but got 0."),
+    ],
+)
+def test_bad_settings(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
+        TaskPartition(**{"num_features": 6, "num_tasks": 2, **options})
+
+
+def test_bad_inputs() -> None:
+    with pytest.raises(ValueError, match="features must be a floating-point tensor with 6 entries"):
+        make()(torch.zeros(4, 5))
+    with pytest.raises(ValueError, match="context must be left out where in_features was"):
+        make()(features(4), torch.zeros(4, 5))
+    with pytest.raises(ValueError, match=r"context must be a tensor with 5 entries.*but got none"):
+        make(in_features=5)(features(4))
+    with pytest.raises(ValueError, match="features must be a floating-point tensor with 5 entries"):
+        make(in_features=5)(features(4), torch.zeros(4, 6))
+
+
+def test_it_says_what_it_is() -> None:
+    assert "TaskPartition(\n  6, 3, sampled=False" in repr(make())
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("in_features", [None, 5])
+def test_on_a_gpu(in_features: int | None) -> None:
+    layer, x = make(in_features=in_features), features(4)
+    context = None if in_features is None else torch.randn(4, 5, generator=generator(2))
+    expected = layer(x, context)
+    moved = None if context is None else context.cuda()
+    found = copy.deepcopy(layer).cuda()(x.cuda(), moved)
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5)
