@@ -20,22 +20,19 @@ class Posterior(NamedTuple):
         return self.mean + noise * (self.log_variance / 2).exp()
 
 
-def divergence(p: Posterior, q: Posterior) -> Tensor:
-    """KL of p from q for every dimension, (..., l).
+def symmetric_divergence(p: Posterior, q: Posterior) -> Tensor:
+    """The mean of both KL divergences for every dimension, (..., l).
 
     Example:
         >>> p = Posterior(torch.tensor([1.0]), torch.tensor([0.0]))
-        >>> divergence(p, Posterior(torch.tensor([3.0]), torch.tensor([0.0])))
+        >>> symmetric_divergence(p, Posterior(torch.tensor([3.0]), torch.tensor([0.0])))
         tensor([2.])
     """
     gap = (p.mean - q.mean).square()
-    log_ratio = p.log_variance - q.log_variance
-    return 0.5 * (log_ratio.exp() + gap * (-q.log_variance).exp() - 1 - log_ratio)
-
-
-def symmetric_divergence(p: Posterior, q: Posterior) -> Tensor:
-    """The mean of both KL divergences for every dimension, (..., l)."""
-    return 0.5 * (divergence(p, q) + divergence(q, p))
+    # Two terms that are never negative: the sum of both divergences as they are usually written
+    # cancels where they are small, and the logarithm of what is left has a ruined gradient.
+    apart = torch.sinh(0.5 * (p.log_variance - q.log_variance)).square()
+    return apart + 0.25 * gap * ((-p.log_variance).exp() + (-q.log_variance).exp())
 
 
 def standard_divergence(p: Posterior) -> Tensor:
