@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
 from torch.func import grad, vmap
 
 from drpm import RelaxedRandomPartition
@@ -31,13 +32,26 @@ def rounded(x: Tensor) -> Tensor:
     return straight_through(x.round(), x.sin()).square().sum()
 
 
-@pytest.mark.parametrize("function", [cubes, rounded])
+def ranked(x: Tensor) -> Tensor:
+    scores, order, ranks = sorting.sort_descending(x)
+    again = sorting.permuted(scores.cumsum(-1), ranks, order)
+    return (again * x).sum() + (scores.pow(3) * torch.arange(x.shape[-1])).sum()
+
+
+def sorted_softly(x: Tensor) -> Tensor:
+    weights = torch.arange(x.shape[-1] ** 2).reshape(x.shape[-1], -1)
+    return sum((weights * sort(x)).square().sum() for sort in sorting.SORTS.values())
+
+
+@pytest.mark.parametrize("function", [cubes, rounded, ranked, sorted_softly])
 def test_gradients_in_and_out_of_maps(function: Callable[[Tensor], Tensor]) -> None:
     x = 3 * normal(4, 5, seed=1)
     expected = vmap(grad(function))(x)
     torch.testing.assert_close(compiled(vmap(grad(function)))(x), expected)
     torch.testing.assert_close(compiled(grad(function))(x[0]), expected[0])
     torch.testing.assert_close(compiled(function)(x), function(x))
+    twice = grad(lambda x: grad(function)(x).sin().sum())
+    torch.testing.assert_close(compiled(twice)(x), twice(x))
     if function is rounded:
         torch.testing.assert_close(expected, 2 * x.round() * x.cos())
 
@@ -60,8 +74,7 @@ def test_partitions_that_are_counted(
         law = RelaxedRandomPartition(0.7, log_scores, log_weights, hard=hard, validate_args=False)
         return (factors * law.rsample((5,))).sum()
 
-    # Torch's compiler cannot yet map the gradient of the weights.
-    step = grad(loss, argnums=(0,) if mapped else (0, 1))
+    step = grad(loss, argnums=(0, 1))
     inputs = [log_scores, log_weights] if mapped else [log_scores[0], log_weights[0]]
     step = vmap(step, randomness="different") if mapped else step
     torch.manual_seed(0)
@@ -70,4 +83,20 @@ def test_partitions_that_are_counted(
     torch.manual_seed(0)
     found = compiled(step)(*inputs)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    assert bool(found[0].abs().sum() > 0)
+    assert all(bool(slopes.abs().sum() > 0) for slopes in found)
+
+
+@pytest.mark.parametrize("sort", sorting.SORTS)
+def test_gradients_of_sorts_are_not_written_into_zeros(sort: str) -> None:
+    """What reads them could come first in what torch compiles for a CPU."""
+    operations: list[str] = []
+
+    def look(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        operations.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    step = vmap(grad(lambda x: sorting.SORTS[sort](x).square().sum()))
+    torch.compiler.reset()
+    torch.compile(step, backend=aot_autograd(fw_compiler=look), fullgraph=True)(normal(2, 3, 5))
+    assert any("gather" in name for name in operations)
+    assert not [name for name in operations if "scatter" in name]

@@ -171,6 +171,20 @@ def test_an_objective_that_cannot_be_traced_whole(caplog: pytest.LogCaptureFixtu
     assert not told(caplog)
 
 
+def test_stacked_runs_are_compiled_whole_or_not_at_all(caplog: pytest.LogCaptureFixture) -> None:
+    def objective(model: Any, batch: Any, schedule: Any, generator: Any) -> dict[str, Tensor]:
+        torch._dynamo.graph_break()
+        return squares(model, batch, schedule, generator)
+
+    eager, program = (make(True, objective) for _ in range(2))
+    assert not compile_step(program, TRACED)
+    ((level, line),) = told(caplog)
+    assert level == logging.WARNING
+    assert line.startswith("The training step goes on without being compiled. ")
+    assert "\n" not in line
+    assert torch.equal(take_steps(program, 6), take_steps(eager, 6))
+
+
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
     """What we say; torch keeps a diary of its own."""
     ours = [record for record in caplog.records if record.name.startswith("drpm")]

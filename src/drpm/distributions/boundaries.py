@@ -21,8 +21,22 @@ def boundary_survival(laws: Tensor, width: int) -> Tensor:
     """
     if laws.numel() == 0:  # an empty batch, which FFT libraries refuse
         return laws[..., :-1]
-    survival: Tensor = apply(_Survival, laws, width)
+    plain = torch.compiler.is_compiling()
+    if plain and laws.shape[-2] == 1:
+        # There is nothing to add up, and a transform is nothing that a compiler fuses.
+        survival = 1 - laws.cumsum(-1)[..., :-1]
+        return survival + (survival.clamp(0, 1) - survival).detach()
+    return _survival(laws, width, plain)
+
+
+def _survival(laws: Tensor, width: int, plain: bool) -> Tensor:
+    survival: Tensor = apply(_Survival, laws, width, plain)
     return survival
+
+
+# Torch's compiler does not map functions of ours; what it takes as it is, torch.func does. Inside,
+# not every version of torch says that it is compiling, so that is said with `plain`.
+torch.compiler.allow_in_graph(_survival)
 
 
 class _Survival(torch.autograd.Function):
@@ -33,32 +47,32 @@ class _Survival(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(laws: Tensor, width: int) -> Tensor:
+    def forward(laws: Tensor, width: int, plain: bool) -> Tensor:
         n = laws.shape[-1] - 1
-        return (1 - _running_sums(laws, width).cumsum(-1)[..., :n]).clamp(0, 1)
+        return (1 - _running_sums(laws, width, plain).cumsum(-1)[..., :n]).clamp(0, 1)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
-        laws, ctx.width = inputs
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int, bool], output: Tensor) -> None:
+        laws, ctx.width, ctx.plain = inputs
         ctx.save_for_backward(laws)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (laws,) = ctx.saved_tensors
         # The clamp only undoes rounding, so it does not stop the gradient.
         sums = grad.cumsum(-1)
         tails = sums - grad - sums[..., -1:]  # minus the sum of all from here on
-        return _running_sums_gradient(laws, ctx.width, tails), None
+        return _running_sums_gradient(laws, ctx.width, tails, ctx.plain), None, None
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
         (laws,) = to_leading(info, in_dims[:1], inputs[:1])
-        return apply(_Survival, laws, inputs[1]), 0
+        return apply(_Survival, laws, *inputs[1:]), 0
 
 
-def _fused(laws: Tensor) -> bool:
+def _fused(laws: Tensor, plain: bool) -> bool:
     groups = laws.shape[-2] + 1
-    fits = groups <= _SUMS_AT_ONCE + 1 and not is_transformed(laws)
+    fits = not plain and groups <= _SUMS_AT_ONCE + 1 and not is_transformed(laws)
     return fits and urn_fused.available(laws, groups, width=1)
 
 
@@ -76,7 +90,7 @@ def _products(spectra: Tensor, start: Tensor | None) -> Tensor:
     return spectra.cumprod(-2)
 
 
-def _running_sums(laws: Tensor, width: int) -> Tensor:
+def _running_sums(laws: Tensor, width: int, plain: bool) -> Tensor:
     """The laws of the running sums (..., j, n + 1); mass beyond n is cut off.
 
     Up to 16 sums share one pass through Fourier space.
@@ -86,7 +100,7 @@ def _running_sums(laws: Tensor, width: int) -> Tensor:
     for chunk in laws.split(_SUMS_AT_ONCE, -2):
         period = _period(chunk, width)
         spectra = torch.fft.rfft(chunk, period)
-        if _fused(laws):
+        if _fused(laws, plain):
             products = urn_fused.running_products(spectra)
         else:
             start = torch.fft.rfft(sums[-1][..., -1, :], period) if sums else None
@@ -95,13 +109,13 @@ def _running_sums(laws: Tensor, width: int) -> Tensor:
     return sums[0] if len(sums) == 1 else torch.cat(sums, -2)
 
 
-def _running_sums_gradient(laws: Tensor, width: int, grad: Tensor) -> Tensor:
+def _running_sums_gradient(laws: Tensor, width: int, grad: Tensor, plain: bool) -> Tensor:
     """What a gradient of the running sums is in the laws: correlations in place of convolutions.
 
     ``grad`` may lack the entry of n, which no boundary needs.
     """
     n = laws.shape[-1] - 1
-    if _fused(laws) and not needs_plain(grad) and not is_transformed(grad):
+    if _fused(laws, plain) and not needs_plain(grad) and not is_transformed(grad):
         period = _period(laws, width)
         spectra, pulls = (torch.fft.rfft(x, period) for x in (laws, grad))
         pulls = urn_fused.running_products_gradient(spectra, pulls)
@@ -109,7 +123,7 @@ def _running_sums_gradient(laws: Tensor, width: int, grad: Tensor) -> Tensor:
         return law_grad
     chunks, grads = laws.split(_SUMS_AT_ONCE, -2), list(grad.split(_SUMS_AT_ONCE, -2))
     # What all chunks before a later one add up to.
-    sums = _running_sums(laws, width) if len(chunks) > 1 else laws
+    sums = _running_sums(laws, width, plain) if len(chunks) > 1 else laws
     found: list[Tensor] = []
     for i in range(len(chunks) - 1, -1, -1):
         period = _period(chunks[i], width)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.distributions import kl_divergence, register_kl
 
-from drpm.distributions import urn
+from drpm.distributions.base import SizeLaw
 from drpm.distributions.estimators import leave_one_out_surrogate
 from drpm.distributions.partitions import RandomPartition
 from drpm.distributions.sizes import FisherHypergeometric
@@ -31,9 +31,9 @@ def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
     p, q = p.expand(batch), q.expand(batch)
     p_urn, q_urn = p._urn(), q._urn()
     divergence = (
-        (urn.moments(*p_urn).mean * (p_urn[1] - q_urn[1])).sum(-1)
-        + urn.log_normalizer(*q_urn)
-        - urn.log_normalizer(*p_urn)
+        (p.exact_mean() * (p_urn[1] - q_urn[1])).sum(-1)
+        + q.exact_log_normalizer()
+        - p.exact_log_normalizer()
     )
     if not _same_capacities(p, q):
         p_room, q_room = p_urn[2], q_urn[2]
@@ -104,8 +104,16 @@ def partition_kl(
             costs.append(counts + best - q.order.log_prob(draw.order).double())
         log_probs.append(p.size_log_prob(draw.Y) + log_fill)
     orders = leave_one_out_surrogate(torch.cat(costs), torch.cat(log_probs))
-    sizes = kl_divergence(p.sizes, q.sizes).double()
+    sizes = _between_sizes(p.sizes, q.sizes).double()
     return (sizes + orders).to(torch.promote_types(p.dtype, q.dtype))
+
+
+def _between_sizes(p: SizeLaw, q: SizeLaw) -> Tensor:
+    if isinstance(p, FisherHypergeometric) and isinstance(q, FisherHypergeometric):
+        # Torch remembers which function it found; whatever was compiled before that, or before it
+        # finds another, would be compiled again.
+        return sizes_kl(p, q)
+    return kl_divergence(p, q)
 
 
 register_kl(FisherHypergeometric, FisherHypergeometric)(sizes_kl)

@@ -191,6 +191,10 @@ def block_log_probs(log_scores: Tensor, members: Tensor) -> Tensor:
     return torch.where(certain, 0.0, value)
 
 
+# Torch's compiler does not map functions of ours; what it takes as it is, torch.func does.
+torch.compiler.allow_in_graph(block_log_probs)
+
+
 def _reverse_exclusive_logsumexp(values: Tensor) -> Tensor:
     """log of the sum of exp over all later positions; -inf where there is nothing to sum."""
     k = values.shape[-1]

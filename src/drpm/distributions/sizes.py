@@ -160,6 +160,23 @@ class FisherHypergeometric(SizeLaw):
         weights = self.log_weights.double()
         return weights.new_full((), float(self.total_count)), weights, self._capacities
 
+    def _pair(self) -> urn.Pair | None:
+        """All sizes, where summing over them is the quickest."""
+        if not urn.listed(self.total_count, self.event_shape[0]):
+            return None
+        _, weights, capacities = self._urn()
+        return urn.list_pair(self.total_count, weights, capacities, large=not self._unbounded)
+
+    def exact_log_normalizer(self) -> Tensor:
+        """log P_0 in float64, whatever the parameters' type."""
+        pair = self._pair()
+        return urn.log_normalizer(*self._urn()) if pair is None else pair.log_normalizer()
+
+    def exact_mean(self) -> Tensor:
+        """The mean in float64, whatever the parameters' type."""
+        pair = self._pair()
+        return urn.moments(*self._urn()).mean if pair is None else pair.mean()
+
     def _refuse_merged(self, what: str) -> None:
         if self.method == "merged":
             raise NotImplementedError(
@@ -182,12 +199,12 @@ class FisherHypergeometric(SizeLaw):
     def log_normalizer(self) -> Tensor:
         """The exact log P_0; its gradient in the log-weights is the mean."""
         self._refuse_merged("log_normalizer")
-        return urn.log_normalizer(*self._urn()).to(self.log_weights.dtype)
+        return self.exact_log_normalizer().to(self.log_weights.dtype)
 
     @property
     def mean(self) -> Tensor:
         self._refuse_merged("mean")
-        return urn.moments(*self._urn()).mean.to(self.log_weights.dtype)
+        return self.exact_mean().to(self.log_weights.dtype)
 
     @property
     def variance(self) -> Tensor:
@@ -214,9 +231,9 @@ class FisherHypergeometric(SizeLaw):
         if self.method == "merged":
             log_prob = self._merged_conditionals(sizes).sum(-1)
         else:
-            total, weights, capacities = self._urn()
+            _, weights, capacities = self._urn()
             terms = urn.log_binomial(capacities, sizes) + sizes * weights
-            log_prob = terms.sum(-1) - urn.log_normalizer(total, weights, capacities)
+            log_prob = terms.sum(-1) - self.exact_log_normalizer()
         if inside is not None:
             log_prob = torch.where(inside, log_prob, -torch.inf)
         return log_prob.to(self.log_weights.dtype)
@@ -315,10 +332,8 @@ class FisherHypergeometric(SizeLaw):
     def entropy(self) -> Tensor:
         """The exact entropy in nats."""
         self._refuse_merged("entropy")
-        total, weights, capacities = self._urn()
-        mean = urn.moments(total, weights, capacities).mean
         binomials = self.expected_log_binomials(self._capacities)
-        entropy = urn.log_normalizer(total, weights, capacities) - (mean * weights).sum(-1)
+        entropy = self.exact_log_normalizer() - (self.exact_mean() * self._urn()[1]).sum(-1)
         return (entropy - binomials.sum(-1)).to(self.log_weights.dtype)
 
     def expected_log_binomials(self, capacities: Tensor) -> Tensor:

@@ -38,6 +38,10 @@ _MARGIN = 20.0
 _WINDOW_DEVIATIONS = 9.5
 _WINDOW_MARGIN = 24
 
+# Up to so many elements compiled code sums over all sizes of two groups: that is one kernel, where
+# the tilt and the nodes are dozens.
+_LISTED_UP_TO = 512
+
 # A log-probability of zero that survives subtraction and division, the same in every float type.
 IMPOSSIBLE = -(2.0**100)
 _TINY = 1e-300
@@ -178,6 +182,36 @@ def log_normalizer(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Te
     r""":math:`\log [x^n] \prod_k (1 + \omega_k x)^{m_k}`, in O(K) whatever n."""
     inversion = _invert(total, log_weights, capacities)
     return inversion.log_scale + inversion.mass().log()
+
+
+def listed(total: int, groups: int) -> bool:
+    """Whether all sizes of an urn are summed over here."""
+    return groups == 2 and total <= _LISTED_UP_TO and torch.compiler.is_compiling()
+
+
+class Pair(NamedTuple):
+    """All sizes of an urn of two groups."""
+
+    sizes: Tensor  # (2, n + 1)
+    log_masses: Tensor  # (..., n + 1) before they are divided by their sum
+
+    def log_normalizer(self) -> Tensor:
+        return torch.logsumexp(self.log_masses, -1)
+
+    def mean(self) -> Tensor:
+        return (torch.softmax(self.log_masses, -1)[..., None, :] * self.sizes).sum(-1)
+
+
+def list_pair(total: int, log_weights: Tensor, capacities: Tensor, *, large: bool = True) -> Pair:
+    """List the sizes of two groups. ``large`` is for :func:`log_binomial`."""
+    first = _count(total + 1, log_weights)
+    sizes = torch.stack([first, total - first])
+    room = capacities[..., None]
+    with torch.no_grad():
+        possible = (sizes <= room).all(-2)
+        binomials = log_binomial(room, sizes, large=large)
+    log_masses = (sizes * log_weights[..., None] + binomials).sum(-2)
+    return Pair(sizes, torch.where(possible, log_masses, IMPOSSIBLE))
 
 
 class Moments(NamedTuple):
@@ -322,14 +356,15 @@ class SuffixTables(NamedTuple):
         batch, event = self.first.shape[:-1].numel(), tensor.shape[-event_dims:]
         return tensor.reshape(tensor.shape[:-event_dims].numel() // batch, batch, *event)
 
-    @torch.no_grad()
     def draw(self, noise: Tensor) -> Tensor:
         """Sizes (..., K): the largest choice at every boundary in turn, after adding noise."""
-        if self._fused:
-            draws = self._as_draws(noise, 2)
-            sizes = urn_fused.best_choices(*self._canonical(), draws, self.total)
-            return sizes.reshape(*noise.shape[:-2], noise.shape[-2] + 1)
-        return sizes_left(self.first + self._choices(noise), self.total)
+        # Not as a decorator: torch's compiler cannot follow one on a method of a named tuple.
+        with torch.no_grad():
+            if self._fused:
+                draws = self._as_draws(noise, 2)
+                sizes = urn_fused.best_choices(*self._canonical(), draws, self.total)
+                return sizes.reshape(*noise.shape[:-2], noise.shape[-2] + 1)
+            return sizes_left(self.first + self._choices(noise), self.total)
 
     def _choices(self, noise: Tensor) -> Tensor:
         """(..., K - 1): the position in its window that every boundary takes."""
@@ -456,7 +491,8 @@ def suffix_tables(
     """Build the tables of K >= 2 groups from the last one backwards.
 
     With ``maximise`` sums become maxima, which lead the noise-free draw to the law's mode instead
-    of to the mode of one conditional after the other. ``large`` is for :func:`log_binomial`.
+    of to the mode of one conditional after the other. ``large`` is for :func:`log_binomial`;
+    without it every group has n places.
     """
     width = window_width(total)
     groups = log_weights.shape[-1]
@@ -467,7 +503,11 @@ def suffix_tables(
         first, steps, suffix = (x.reshape(*batch[:-1], *x.shape[1:]) for x in found[:3])
         return SuffixTables(first, steps, suffix, total)
     n = torch.full((), float(total), dtype=log_weights.dtype, device=log_weights.device)
-    shift = tilt(n, log_weights.detach(), capacities)
+    if groups == 2 and not large and torch.compiler.is_compiling():
+        # Two groups of n places hold n on average where the odds of one undo those of the other.
+        shift = -log_weights.detach().mean(-1)
+    else:
+        shift = tilt(n, log_weights.detach(), capacities)
     with torch.no_grad():
         means = capacities * torch.sigmoid(log_weights + shift[..., None])
         centre = means.flip(-1).cumsum(-1).flip(-1)[..., 1:]
@@ -515,10 +555,19 @@ def _chain(steps: Tensor, start: Tensor) -> Tensor:
     T'[r] = sum over c of steps[r - c + W - 1] T[c].
     """
     batch = torch.broadcast_shapes(steps.shape[:-2], start.shape[:-1])
-    tables: Tensor = apply(
-        _Chain, steps.expand(*batch, *steps.shape[-2:]), start.expand(*batch, -1)
-    )
+    start = start.expand(*batch, -1)
+    if not steps.shape[-2]:  # two groups: every operation counts where a step is made of them
+        return start[..., None, :]
+    return _convolved(steps.expand(*batch, *steps.shape[-2:]), start)
+
+
+def _convolved(steps: Tensor, start: Tensor) -> Tensor:
+    tables: Tensor = apply(_Chain, steps, start)
     return tables
+
+
+# Torch's compiler does not map functions of ours; what it takes as it is, torch.func does.
+torch.compiler.allow_in_graph(_convolved)
 
 
 class _Chain(torch.autograd.Function):
@@ -548,8 +597,6 @@ class _Chain(torch.autograd.Function):
             padded = F.pad(running, (width - 1, width - 1))
             step_grads.append((padded.unfold(-1, width, 1) @ masses[j][..., None]).squeeze(-1))
             running = grads[j] + _correlate(steps[..., j, :], running).flip(-1)
-        if not step_grads:
-            return torch.zeros_like(steps), running
         return torch.stack(step_grads[::-1], -2), running
 
     @staticmethod

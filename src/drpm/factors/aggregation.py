@@ -11,14 +11,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from drpm.distributions.divergences import partition_kl
+from drpm.distributions.divergences import partition_kl, sizes_kl
 from drpm.distributions.orders import best_order_log_prob
 from drpm.distributions.partitions import RandomPartition
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
 from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric
 from drpm.distributions.sizes import FisherHypergeometric
 from drpm.factors.config import FactorsConfig
-from drpm.relaxation.sorting import sort_descending
+from drpm.relaxation.sorting import permuted, sort_descending
 from drpm.relaxation.straight_through import straight_through
 from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
@@ -118,7 +118,7 @@ class _Weighed(Aggregation):
     def size_divergence(self, log_weights: Tensor) -> Tensor:
         """KL of the law of sizes from its prior, (B,)."""
         prior = self.law_of_sizes(self.prior.expand_as(log_weights))
-        return torch.distributions.kl_divergence(self.law_of_sizes(log_weights), prior)
+        return sizes_kl(self.law_of_sizes(log_weights), prior)
 
     def law_of_sizes(self, log_weights: Tensor) -> FisherHypergeometric:
         """How many dimensions are independent, and how many are shared."""
@@ -141,11 +141,11 @@ class HypergeometricAggregation(_Weighed):
         )
         sizes = law.draw(torch.Size(), noise=given.noise, generator=given.generator)
         # Of the dimensions in descending order of their divergence, the independent ones first.
-        ranks = sort_descending(divergence.detach()).ranks
+        _, order, ranks = sort_descending(divergence.detach())
         independent = sizes.survival[..., 0, :].to(divergence.dtype)
         count = torch.arange(divergence.shape[-1], device=divergence.device)
         hard = (count < sizes.hard[..., :1]).to(divergence.dtype)
-        mask = 1 - straight_through(hard, independent).gather(-1, ranks)
+        mask = 1 - permuted(straight_through(hard, independent), ranks, order)
         return Shared(mask, {"sizes": self.config.gamma * self.size_divergence(log_weights)})
 
 

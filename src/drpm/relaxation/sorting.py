@@ -5,11 +5,12 @@ divided by the temperature, and n x n memory; :mod:`drpm.relaxation.filling` avo
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from drpm.relaxation.mapping import apply, to_leading
 from drpm.relaxation.storing import stored
 
 SINKHORN_ROUNDS = 20
@@ -31,7 +32,10 @@ def sort_descending(scores: Tensor) -> Sorted:
     if counted(scores):
         return sort_by_counting(scores)
     ranked, order = scores.sort(dim=-1, descending=True, stable=True)
-    return Sorted(ranked, order, torch.argsort(order, -1))
+    ranks = torch.argsort(order, -1)
+    if torch.compiler.is_compiling():
+        ranked = permuted(scores, order, ranks)
+    return Sorted(ranked, order, ranks)
 
 
 def order_descending(scores: Tensor) -> Tensor:
@@ -54,7 +58,47 @@ def sort_by_counting(scores: Tensor) -> Sorted:
     earlier = element[None, :] < element[:, None]
     ranks = ((other > own) | ((other == own) & earlier)).sum(-1)
     order = torch.zeros_like(ranks).scatter(-1, ranks, element.expand_as(ranks))
-    return Sorted(scores.gather(-1, order), order, ranks)
+    return Sorted(permuted(scores, order, ranks), order, ranks)
+
+
+def permuted(values: Tensor, order: Tensor, ranks: Tensor) -> Tensor:
+    """Values in another order, whose inverse is ``ranks``.
+
+    In compiled code the gradient is read through the inverse. Left to torch it is written through
+    the order, into zeros; and what torch 2.13 and earlier compile for a CPU may read the zeros
+    before that, so that the gradient is lost without a word.
+    """
+    if torch.compiler.is_compiling():
+        return _permuted(values, order, ranks)
+    return values.gather(-1, order)
+
+
+def _permuted(values: Tensor, order: Tensor, ranks: Tensor) -> Tensor:
+    found: Tensor = apply(_Permuted, values, order, ranks)
+    return found
+
+
+# Torch's compiler does not map functions of ours; what it takes as it is, torch.func does.
+torch.compiler.allow_in_graph(_permuted)
+
+
+class _Permuted(torch.autograd.Function):
+    @staticmethod
+    def forward(values: Tensor, order: Tensor, ranks: Tensor) -> Tensor:
+        return values.gather(-1, order)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        order, ranks = ctx.saved_tensors
+        return _permuted(grad, ranks, order), None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
+        return apply(_Permuted, *to_leading(info, in_dims, inputs)), 0
 
 
 def distance_sums(ranked: Tensor) -> Tensor:
@@ -74,11 +118,11 @@ def neural_sort_logits(scores: Tensor) -> Tensor:
     wide = scores.double()
     if counted(wide):
         wide = stored(wide)
-    ranked, _, back = sort_descending(wide)
+    ranked, order, ranks = sort_descending(wide)
     distance = distance_sums(ranked)
     slope = n - 1 - 2 * torch.arange(n, dtype=ranked.dtype, device=ranked.device)
     peak = (slope * ranked - distance).detach()  # a row's largest entry is that of its own rank
-    column = distance.gather(-1, back)
+    column = permuted(distance, ranks, order)
     logits = torch.addcmul(-column[..., None, :], slope[:, None], wide[..., None, :])
     return (logits - peak[..., None]).to(scores.dtype)
 
@@ -90,7 +134,12 @@ def neural_sort(scores: Tensor) -> Tensor:
 
 def soft_sort(scores: Tensor) -> Tensor:
     """SoftSort (Prillo and Eisenschlos, 2020): a softmax of distances to the sorted scores."""
-    ranked = scores.sort(dim=-1, descending=True, stable=True).values
+    if counted(scores):
+        scores = stored(scores)
+    if torch.compiler.is_compiling():  # see `permuted`
+        ranked = sort_descending(scores).scores
+    else:
+        ranked = scores.sort(dim=-1, descending=True, stable=True).values
     return torch.softmax(-(ranked[..., :, None] - scores[..., None, :]).abs(), -1)
 
 

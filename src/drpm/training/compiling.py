@@ -37,8 +37,12 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
     settings = [dict(group) for group in groups]
     parts = _parts(program)
     for name, plain in parts.items():
+        # What cannot be followed splits one run's step in two. That of stacked runs would go on
+        # uncompiled, and nobody would know.
+        whole = name == "_differentiate"
         # Every shape stays as it is, so that nothing need be compiled for shapes in general.
-        setattr(program, name, torch.compile(plain, backend=backend, dynamic=False))
+        compiled_part = torch.compile(plain, backend=backend, dynamic=False, fullgraph=whole)
+        setattr(program, name, compiled_part)
     compiled = True
     try:
         # A run that was saved at the end of an epoch has no next batch yet.

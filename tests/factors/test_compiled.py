@@ -1,0 +1,100 @@
+"""Stacked models of pairs whose step is compiled learn what others do."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo.utils
+
+from drpm.factors.config import FactorsConfig
+from drpm.factors.models import FactorObjective, FactorVAE
+from drpm.factors.pairs import PairSampler
+from drpm.training.compiling import BACKEND, compile_step
+from drpm.training.config import TrainingConfig
+from drpm.training.devices import Devices
+from drpm.training.schedules import ExponentialSchedule
+from drpm.training.stacking import StackedProgram
+from tests.factors.toys import two_bars
+from tests.oracles import generator
+
+# Traces as inductor does, but calls torch's own operations: quick, and it needs no compiler.
+TRACED = "aot_eager"
+
+LEARNED = [("drpm", "bounds"), ("drpm", "exact"), ("hg", "bounds")]
+
+
+def make(method: Any, objective: Any, device: str = "cpu") -> StackedProgram:
+    """In float64, so that no rounding decides which dimensions are shared."""
+    training = TrainingConfig(
+        epochs=1, batch_size=8, learning_rate=1e-3, precision="64-true", device=device
+    )
+    config = FactorsConfig(
+        method=method, objective=objective, latent=10, draws=2, training=training
+    )
+    pairs = PairSampler(two_bars(), 1)({"pair": torch.zeros(16)}, generator(1))
+    torch.manual_seed(0)
+    program = StackedProgram(
+        [FactorVAE((1, 8, 8), config) for _ in range(2)],
+        FactorObjective(config),
+        {name: pairs[name] for name in ("first", "second", "label")},
+        training,
+        schedules={"temperature": ExponentialSchedule(1.0, 0.5, 2)},
+        devices=Devices(device),
+    )
+    # Compiled, it draws from the device's own noise; so shall the other.
+    program._evaluated.generator = None  # type: ignore[assignment]
+    program.shuffle()
+    return program
+
+
+def take_step(program: StackedProgram, seed: int) -> tuple[Any, Any]:
+    """The terms of a step, and the gradients that it followed."""
+    torch.manual_seed(seed)
+    program.step()
+    return program.readings(), {name: x.grad for name, x in program._trained.items()}
+
+
+def graphs_called() -> int:
+    return int(torch._dynamo.utils.counters["stats"]["calls_captured"])
+
+
+def same_steps(method: str, objective: str, backend: str, device: str, **near: float) -> None:
+    eager, compiled = (make(method, objective, device) for _ in range(2))
+    expected = [take_step(eager, seed) for seed in range(2)]
+    # Where it cannot be compiled whole, it is not compiled at all, and told so.
+    assert compile_step(compiled, backend)
+    calls = graphs_called()
+    assert calls > 0
+    found = [take_step(compiled, seed) for seed in range(2)]
+    assert graphs_called() == calls
+    for one, other in zip(found, expected, strict=True):
+        assert one[0].names == other[0].names
+        torch.testing.assert_close(one[0].values, other[0].values, **near)
+        torch.testing.assert_close(one[1], other[1], **near)
+    # What is to be learned is: how many are shared has a gradient, in every run.
+    slopes = found[0][1]["aggregation.weights.weight"]
+    assert bool((slopes.abs().amax((1, 2)) > 1e-6).all())
+
+
+@pytest.mark.parametrize(("method", "objective"), LEARNED)
+def test_a_compiled_stack_equals_an_eager_one(method: str, objective: str) -> None:
+    same_steps(method, objective, TRACED, "cpu", rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(("method", "objective"), LEARNED)
+def test_a_compiled_stack_on_a_gpu(
+    method: str, objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch._inductor.config
+
+    # Of its own accord the compiler draws other noise than torch.
+    monkeypatch.setattr(torch._inductor.config, "fallback_random", True)
+    same_steps(method, objective, BACKEND, "cuda", rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", ["ada", "label"])
+def test_methods_without_a_law_compile(method: str) -> None:
+    program = make(method, "bounds")
+    assert compile_step(program, TRACED)
+    assert graphs_called() > 0
