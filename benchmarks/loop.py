@@ -204,6 +204,7 @@ class Timing:
         model: One of the subjects.
         step: ``graph``, ``compile`` (and captured) or ``eager``.
         matmul: The precision of float32 matrix products, as torch names it.
+        batch_size: How many examples it sees.
         alone: One run.
         stacked: Five stacked runs; none where that says nothing.
     """
@@ -211,6 +212,7 @@ class Timing:
     model: str
     step: str
     matmul: str
+    batch_size: int
     alone: float
     stacked: float | None
 
@@ -231,8 +233,12 @@ def make_data(examples: int) -> dict[str, Tensor]:
     }
 
 
+def batch_size_of(subject: Subject) -> int:
+    return min(BATCH_SIZE, subject.batch_size or BATCH_SIZE)
+
+
 def make_program(subject: Subject, runs: int | None, device: str, steps: int) -> BaseProgram:
-    batch_size = min(BATCH_SIZE, subject.batch_size or BATCH_SIZE)
+    batch_size = batch_size_of(subject)
     config = TrainingConfig(batch_size=batch_size, learning_rate=1e-4)
     data = make_data(steps * batch_size)
     chosen = {name: data[name] for name in subject.data}
@@ -270,6 +276,8 @@ def _wait(device: torch.device) -> None:
 def measure(name: str, step: str, device: str, steps: int) -> Timing:
     """One subject, alone and stacked, in one of the forms of a step."""
 
+    batch_size = batch_size_of(SUBJECTS[name])
+
     def seconds(runs: int | None) -> float:
         program = make_program(SUBJECTS[name], runs, device, steps)
         if step == "compile" and not compile_step(program):
@@ -278,7 +286,8 @@ def measure(name: str, step: str, device: str, steps: int) -> Timing:
         return seconds_per_step(program, CapturedStep(program) if captured else program.step)
 
     stacked = None if name == "empty model" else seconds(STACKED)
-    return Timing(name, step, torch.get_float32_matmul_precision(), seconds(None), stacked)
+    matmul = torch.get_float32_matmul_precision()
+    return Timing(name, step, matmul, batch_size, seconds(None), stacked)
 
 
 def measure_all(
@@ -307,9 +316,14 @@ def make_table(timings: Sequence[Timing]) -> Table:
         stacked = "" if timing.stacked is None else format_seconds(timing.stacked)
         ratio = "" if timing.ratio is None else format_ratio(timing.ratio)
         alone = format_seconds(timing.alone)
-        batch_size = SUBJECTS[timing.model].batch_size or BATCH_SIZE
         table.add_row(
-            timing.model, str(batch_size), timing.step, timing.matmul, alone, stacked, ratio
+            timing.model,
+            str(timing.batch_size),
+            timing.step,
+            timing.matmul,
+            alone,
+            stacked,
+            ratio,
         )
     return table
 

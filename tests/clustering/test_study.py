@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from drpm.clustering.fitted import load_clustering
 from drpm.clustering.job import Job
 from drpm.clustering.study import run_study
 from drpm.training import config as configs
-from drpm.training import stages
+from drpm.training import presets, stages
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.runs import RunFolder
 
@@ -220,6 +221,71 @@ def test_pretraining_is_shared_only_where_it_agrees(
     assert result["metrics"]["nmi"]["deviation"] is None
     run = RunFolder.open(tmp_path / "latent-gmm" / "seed-1")
     assert run.result()["stacked"] == [1]
+
+
+def test_pretraining_on_other_data_is_another(
+    tmp_path: Path, trained: list[tuple[str, int]]
+) -> None:
+    """Two files, and two likelihoods of one of them."""
+    settings = [*SETTINGS, "pretraining.kind=reconstruction", "pretraining.views=auto"]
+    random = np.random.default_rng(0)
+    for name in ("one", "two"):
+        np.save(tmp_path / f"{name}.npy", random.uniform(size=(30, 4)))
+    for name, likelihood in (("one", "bernoulli"), ("two", "bernoulli"), ("one", "gaussian")):
+        run_study(
+            tmp_path / "studies" / f"{name}-{likelihood}",
+            str(tmp_path / f"{name}.npy"),
+            "paper-cluster-mnist-latent-gmm",
+            [0],
+            [*settings, f"likelihood={likelihood}"],
+            share_pretraining=True,
+            device="cpu",
+        )
+    assert trained == [("pretraining", 1)] * 3
+    # The same file with other content is other data.
+    np.save(tmp_path / "one.npy", random.uniform(size=(30, 4)))
+    with pytest.raises(RunError, match="has other settings"):
+        run_study(
+            tmp_path / "studies" / "one-bernoulli",
+            str(tmp_path / "one.npy"),
+            "paper-cluster-mnist-latent-gmm",
+            [0],
+            [*settings, "likelihood=bernoulli"],
+            share_pretraining=True,
+            device="cpu",
+        )
+
+
+def test_a_preset_that_has_changed_is_another_study(
+    done: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is the same, so finished runs would pass for those of today."""
+    load = presets.load
+
+    def changed(kind: Any, name: str) -> Any:
+        config = load(kind, name)
+        return replace(config, mixture=replace(config.mixture, floor=0.5))
+
+    monkeypatch.setattr(presets, "load", changed)
+    with pytest.raises(RunError, match="has other settings"):
+        study(done)
+
+
+def test_settings_that_are_known_by_something_else(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="they have changed since"):
+        study(tmp_path, config="0123456789abcdef")
+
+
+def test_a_copied_pretraining_is_not_made_again(
+    tmp_path: Path, trained: list[tuple[str, int]]
+) -> None:
+    study(tmp_path, "contrastive-head", seeds=[0])
+    (shared,) = tmp_path.glob("pretraining-*")
+    shutil.rmtree(shared)
+    for path in ("seed-0/result.json", "result.json"):
+        (tmp_path / "contrastive-head" / path).unlink()
+    study(tmp_path, "contrastive-head", seeds=[0])
+    assert trained == [("pretraining", 1)]
 
 
 def test_without_sharing_nothing_is_written_beside_the_study(tmp_path: Path) -> None:

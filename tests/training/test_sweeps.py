@@ -474,6 +474,12 @@ def test_a_result_of_other_arguments_is_not_taken_for_finished(tmp_path: Path) -
     run_sweep(grid(SweepRun("a", TRAIN, {"seconds": 0.0})), tmp_path)
     with pytest.raises(RunError, match=r"'a' in .* was begun with other arguments"):
         run_sweep(grid(SweepRun("a", TRAIN, {"seconds": 0.1})), tmp_path)
+    # Nor is it after a sweep that left this run alone.
+    run_sweep(grid(SweepRun("c", TRAIN)), tmp_path)
+    folders = [run["folder"] for run in json.loads((tmp_path / sweeps.SWEEP).read_bytes())["runs"]]
+    assert sorted(folders) == ["a", "c"]
+    with pytest.raises(RunError, match=r"'a' in .* was begun with other arguments"):
+        run_sweep(grid(SweepRun("a", TRAIN, {"seconds": 0.1})), tmp_path)
     with pytest.raises(RunError, match=r"holds the sweep 'grid'; choose another one for 'b'"):
         run_sweep(Sweep("b", (SweepRun("a", TRAIN),)), tmp_path)
     (tmp_path / sweeps.SWEEP).write_text("{", encoding="utf-8")

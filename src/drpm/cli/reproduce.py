@@ -128,6 +128,7 @@ def _choose(sweep: "Sweep", only: list[str] | None) -> "Sweep":
 
     if not only:
         return sweep
+    only = [name.rstrip("/") for name in only]  # as shells complete the names of folders
     # A folder of runs stands for all of them.
     places = {
         run.folder: [run.folder, *(str(x) for x in PurePosixPath(run.folder).parents if x.name)]

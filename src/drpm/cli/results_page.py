@@ -24,7 +24,8 @@ INTRODUCTION: Final = """\
 
 Figures are means and standard deviations over seeds, the latter divided by the number of seeds
 less one; "paper" is what the paper prints. The seeds of a method are trained together and share
-one stream of noise, so a run with one of the seeds alone gives other numbers. Times are those of
+one stream of noise (but for mixtures of pixels), so a run with one of the seeds alone gives other
+numbers. Times are those of
 all seeds together, pretraining included; some runs shared the card with others.
 `drpm reproduce NAME` does the runs behind a table again.
 """
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("page", type=Path, help="the file to write")
     chosen = parser.parse_args(arguments)
     try:
+        if not chosen.results.is_dir():
+            raise RunError(f"The folder of results {chosen.results} is not there.")
         write_page(sections(chosen.results), chosen.page)
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)

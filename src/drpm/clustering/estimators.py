@@ -582,6 +582,7 @@ class DRPMClustering(_Model):
             beta=float(self.beta),
             objective=self.objective,  # type: ignore[arg-type]  # checked already
             partitions=int(self.partitions),
+            exact_partitions=int(self.partitions),
         )
 
 

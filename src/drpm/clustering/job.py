@@ -244,7 +244,8 @@ def _others(
                 pretrained = folder / PRETRAINING
         other = replace(config, method=method)
         if method == "vade":
-            other = replace(other, freeze_encoder=False)
+            # A short training does not recover from variances that start as large as the means.
+            other = replace(other, freeze_encoder=False, copy_mean_head=False)
         (fitted,) = fit_clusterings(
             rows,
             data.input_shape,

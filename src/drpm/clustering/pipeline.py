@@ -75,7 +75,8 @@ def fit_clusterings(
     likelihood = choose_likelihood(rows, config.likelihood)
     if starts is not None:
         likelihood = _autoencoder(starts[0]).likelihood
-    stages = _Stages(rows, config, folders, seeds, progress, devices or Devices(rows.device))
+    devices = devices or Devices(rows.device)
+    stages = _Stages(rows, config, likelihood, folders, seeds, progress, devices)
     pretrained = _begin(rows, config, likelihood, seeds)
     models = [model for model, _ in pretrained]
     for model, start in zip(models, starts or (), strict=bool(starts)):
@@ -119,20 +120,22 @@ def pretrain(
         seeds: They settle everything that is random.
     """
     rows = rows.float()
-    models = _begin(rows, config, choose_likelihood(rows, config.likelihood), seeds)
-    stages = _Stages(rows, config, folders, seeds, lambda stage: None, Devices(rows.device))
+    likelihood = choose_likelihood(rows, config.likelihood)
+    models, devices = _begin(rows, config, likelihood, seeds), Devices(rows.device)
+    stages = _Stages(rows, config, likelihood, folders, seeds, lambda stage: None, devices)
     stages.pretrain([wrapped for _, wrapped in models], shape)
 
 
-def describe_pretraining(config: ClusteringConfig, seed: int) -> str:
+def describe_pretraining(config: ClusteringConfig, seed: int, likelihood: str) -> str:
     """All settings that pretraining depends on: the same for every method and objective."""
     training = replace(config.pretraining.training, seed=seed)
     pretraining = replace(config.pretraining, training=training)
-    return configs.dumps(_Pretraining(seed, config.clusters, config.network, pretraining))
+    own = _Pretraining(seed, config.clusters, likelihood, config.network, pretraining)
+    return configs.dumps(own)
 
 
 def _begin(
-    rows: Tensor, config: ClusteringConfig, likelihood: Any, seeds: Sequence[int]
+    rows: Tensor, config: ClusteringConfig, likelihood: str, seeds: Sequence[int]
 ) -> list[tuple[MixtureVAE, Pretrained]]:
     """Untrained models, and what of each of them is pretrained."""
     found = []
@@ -213,6 +216,7 @@ class _Pretraining:
 
     seed: int
     clusters: int
+    likelihood: str
     network: NetworkConfig
     pretraining: PretrainingConfig
 
@@ -224,12 +228,13 @@ class _Stages:
         self,
         rows: Tensor,
         config: ClusteringConfig,
+        likelihood: str,
         folders: Sequence[Path],
         seeds: Sequence[int],
         progress: ProgressFactory,
         devices: Devices,
     ) -> None:
-        self.rows, self.config, self.seeds = rows, config, seeds
+        self.rows, self.config, self.likelihood, self.seeds = rows, config, likelihood, seeds
         self.folders, self.progress, self.devices = folders, progress, devices
 
     def pretrain(self, models: Sequence[Pretrained], shape: torch.Size) -> None:
@@ -307,7 +312,7 @@ class _Stages:
     def _open(self, path: Path, stage: str, config: TrainingConfig, seed: int) -> RunFolder:
         """The folder of a stage: what it depends on has to be what it was begun with."""
         if stage == "pretraining":
-            text = describe_pretraining(self.config, seed)
+            text = describe_pretraining(self.config, seed, self.likelihood)
         else:
             text = configs.dumps(replace(self.config, training=replace(config, seed=seed)))
         return open_run(path, text, devices=self.devices)

@@ -15,15 +15,18 @@ from typing import Any, Final
 
 from drpm.clustering.config import ClusteringConfig
 from drpm.clustering.job import PRETRAINING, Job, check_job, copy_whole, do_jobs, open_job
+from drpm.clustering.models import choose_likelihood
 from drpm.clustering.pipeline import describe_pretraining, pretrain
 from drpm.data import load
+from drpm.data.fingerprints import fingerprint
+from drpm.data.registry import DATASETS
 from drpm.data.types import Dataset
 from drpm.training import config as configs
 from drpm.training import presets
 from drpm.training.devices import connect
 from drpm.training.errors import InUse
 from drpm.training.runs import RunFolder
-from drpm.training.studies import check_seeds, run_seeds
+from drpm.training.studies import check_seeds, check_settings, run_seeds
 
 # Seconds from one look at a pretraining that another study is making to the next.
 _POLL: Final = 0.5
@@ -37,6 +40,7 @@ def run_study(
     settings: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
     share_pretraining: bool = False,
+    config: str | None = None,
     device: str = "auto",
 ) -> None:
     """Do a study, or go on with one that was cut off.
@@ -53,32 +57,37 @@ def run_study(
         options: Those of the data.
         share_pretraining: Whether pretraining is looked for, and left, in the folder that holds
             the study's, for other studies there; no part of what the study is.
-        device: Where; neither.
+        config: What all settings are known by; refused where they have become others.
+        device: Where; no part of what the study is.
     """
     check_seeds(seeds)
-    config = configs.override(presets.load(ClusteringConfig, preset), settings)
-    where = connect(replace(config.training, device=device)).device
+    clustering = configs.override(presets.load(ClusteringConfig, preset), settings)
+    known = check_settings(clustering, config)
+    where = connect(replace(clustering.training, device=device)).device
     options = dict(options or {})
     dataset = load(data, device=where, **options)
-    check_job(Job(data, clustering=config), dataset)
+    check_job(Job(data, clustering=clustering), dataset)
+    # A set of the registry has its own hashes; a file is only known by what is in it.
+    content = "" if data in DATASETS else fingerprint(dataset)
     words = _words(options)
     command = ["drpm", "cluster", data, "--preset", preset]
     command += [word for option in words for word in ("--option", option)]
     command += [word for setting in settings for word in ("--set", setting)]
     jobs = [
-        Job(data, words, clustering=replace(config, training=replace(config.training, seed=seed)))
-        for seed in seeds
+        Job(data, words, content, clustering=replace(clustering, training=training))
+        for training in (replace(clustering.training, seed=seed) for seed in seeds)
     ]
 
     def train(folders: Sequence[Path]) -> None:
         # Begun before anything is copied to them: a run is begun in an empty folder.
         runs = [open_job(path, job) for path, job in zip(folders, jobs, strict=True)]
-        if share_pretraining and config.method != "gmm":
-            _take_pretraining(folder.parent, config, dataset, seeds, folders)
+        if share_pretraining and clustering.method != "gmm":
+            _take_pretraining(folder.parent, jobs, dataset, folders)
         commands = [[*command, "--seeds", str(seed)] for seed in seeds]
         do_jobs(jobs, dataset, runs, commands=commands)
 
     described: dict[str, Any] = {"data": data, "preset": preset, "settings": list(settings)}
+    described |= {"config": known} | ({"content": content} if content else {})
     described |= {"options": options} if options else {}
     run_seeds(folder, described, seeds, train, device=where)
 
@@ -92,20 +101,21 @@ def _words(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _take_pretraining(
-    place: Path,
-    config: ClusteringConfig,
-    data: Dataset,
-    seeds: Sequence[int],
-    folders: Sequence[Path],
+    place: Path, jobs: Sequence[Job], data: Dataset, folders: Sequence[Path]
 ) -> None:
     """Copy a shared pretraining to runs; it is made if there is none."""
-    text = "".join(describe_pretraining(config, seed) for seed in seeds)
+    if all((folder / PRETRAINING).exists() for folder in folders):
+        return
+    config, seeds = jobs[0].clustering, [job.clustering.training.seed for job in jobs]
+    rows = data.train.inputs.flatten(1)
+    likelihood = choose_likelihood(rows, config.likelihood)
     # Known by all it depends on: of studies in one folder not all need have the same.
+    text = json.dumps([jobs[0].data, jobs[0].options, jobs[0].fingerprint])
+    text += "".join(describe_pretraining(config, seed, likelihood) for seed in seeds)
     shared = place / f"{PRETRAINING}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     shared.mkdir(exist_ok=True)
     makers = [shared / f"seed-{seed}" for seed in seeds]
     with _turn(RunFolder(shared)):
-        rows = data.train.inputs.flatten(1)
         pretrain(rows, data.input_shape, config, makers, seeds=seeds)
     for maker, folder in zip(makers, folders, strict=True):
         copy_whole(maker / PRETRAINING, folder / PRETRAINING)

@@ -105,7 +105,7 @@ def _mean_error(study: Path) -> float:
         json.loads(path.read_bytes())["metrics"]["count_error"]
         for path in study.glob(f"seed-*/{RESULT}")
     ]
-    return float(np.mean(found)) if found else float("nan")
+    return float(np.mean(found)) if found and None not in found else float("nan")
 
 
 def _draw(errors: np.ndarray, groups: list[str], names: list[str]) -> bytes:

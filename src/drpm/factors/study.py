@@ -9,7 +9,7 @@ from drpm.factors.job import Job, do_jobs, open_job, open_pairs
 from drpm.training import config as configs
 from drpm.training import presets
 from drpm.training.devices import connect
-from drpm.training.studies import check_seeds, run_seeds
+from drpm.training.studies import check_seeds, check_settings, run_seeds
 
 
 def run_study(
@@ -22,6 +22,7 @@ def run_study(
     settings: Sequence[str] = (),
     angles: int = 40,
     test_pairs: int = 10_000,
+    config: str | None = None,
     device: str = "auto",
 ) -> None:
     """Do a study, or go on with one that was cut off.
@@ -39,21 +40,23 @@ def run_study(
         settings: Changes to the preset, as ``name=value``.
         angles: Positions of each joint.
         test_pairs: How many pairs models are judged on.
+        config: What all settings are known by; refused where they have become others.
         device: Where; no part of what the study is.
     """
     check_seeds(seeds)
-    config = configs.override(presets.load(FactorsConfig, preset), [*settings, f"method={method}"])
+    factors = configs.override(presets.load(FactorsConfig, preset), [*settings, f"method={method}"])
     jobs = [
         Job(
             data,
             shared,
             angles=angles,
             test_pairs=test_pairs,
-            factors=replace(config, training=replace(config.training, seed=seed)),
+            factors=replace(factors, training=replace(factors.training, seed=seed)),
         )
         for seed in seeds
     ]
-    where = connect(replace(config.training, device=device)).device
+    known = check_settings(factors, config)
+    where = connect(replace(factors.training, device=device)).device
     command = ["drpm", "factors", "--data", data, "--shared", shared, "--method", method]
     command += ["--preset", preset, "--angles", str(angles), "--image-size", "64"]
     command += ["--test-pairs", str(test_pairs)]
@@ -70,6 +73,7 @@ def run_study(
         "method": method,
         "preset": preset,
         "settings": list(settings),
+        "config": known,
         "angles": angles,
         "test_pairs": test_pairs,
     }

@@ -99,6 +99,12 @@ def table_lines(table: Table, results: Path) -> Iterator[str]:
     missing = [name + where for name, where in absent.items() if where is not None]
     if missing:
         yield from (f"Not run yet: {'; '.join(missing)}.", "")
+    short = [line for row, each in pairs for line in _shortfalls(table, row, each)]
+    if short:
+        yield from (
+            f"Lower than the paper by more than two of its deviations: {'; '.join(short)}.",
+            "",
+        )
     yield from _times(table, results)
 
 
@@ -116,6 +122,24 @@ def _absent(row: Row, groups: Sequence[str], found: Sequence[object]) -> str | N
     if len(missing) == len(groups):
         return ""
     return f" ({', '.join(missing)})" if missing else None
+
+
+def _shortfalls(table: Table, row: Row, found: Sequence[Sequence[Metrics]]) -> Iterator[str]:
+    """Where a row of ours falls short of the paper's."""
+    if row.is_guest or not row.paper:
+        return
+    for group, paper, runs in zip(table.groups, row.paper, found, strict=True):
+        low = []
+        for name, shown in table.metrics.items():
+            values = [value for metrics in runs if (value := metrics[name]) is not None]
+            figure = paper.get(name)
+            # Figures are rounded to the second digit, and so are ours before they are compared.
+            if figure is not None and values:
+                mean = round(summarize(values).mean, 2)
+                if mean < round(figure.mean - 2 * figure.deviation, 2):
+                    low.append(shown)
+        if low:
+            yield f"{row.name} ({group} {', '.join(low)})"
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -59,10 +59,16 @@ def _clear(run: RunFolder, made: Sequence[str]) -> None:
     with run.lock():
         run.result_path.unlink(missing_ok=True)
         for name in made:
-            if (run.path / name).is_dir():
-                shutil.rmtree(run.path / name)
+            path = run.path / name
+            aside = path.with_name(f".{name}.tmp")
+            if aside.exists():  # left behind by one that was killed here
+                shutil.rmtree(aside)
+            if path.is_dir() and not path.is_symlink():
+                # Out of the way first: half of a finished stage would pass for all of it.
+                path.rename(aside)
+                shutil.rmtree(aside)
             else:
-                (run.path / name).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
 
 def train_stage(

@@ -1,5 +1,6 @@
 """A study: one model for several seeds that are trained together, and what comes of them."""
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch
 
+from drpm.training import config as configs
 from drpm.training import toml
 from drpm.training.errors import ConfigError
 from drpm.training.runs import METRICS, RunFolder
@@ -46,6 +48,26 @@ def run_seeds(
     with study.lock():  # begun anew, so that time goes on from that of the runs
         facts = {**described, "seeds": list(seeds), "deviation": DEVIATION}
         study.finish(summarize_results(results), device=device, facts=facts)
+
+
+def known_by(config: Any) -> str:
+    """What all settings of a configuration are known by: a preset's name may come to mean others.
+
+    Arguments:
+        config: A configuration, as :mod:`drpm.training.config` has them.
+    """
+    return hashlib.sha256(configs.dumps(config).encode()).hexdigest()[:16]
+
+
+def check_settings(config: Any, expected: str | None) -> str:
+    """What settings are known by; refused where something else was expected."""
+    known = known_by(config)
+    if expected not in (None, known):
+        raise ConfigError(
+            f"config must be what the settings are known by, {known!r}, but got {expected!r}; "
+            "they have changed since."
+        )
+    return known
 
 
 def check_seeds(seeds: Sequence[int]) -> None:

@@ -379,6 +379,8 @@ class _Ledger:
         self._progress = progress
         self._began: dict[str, float] = {}
         self.states = {run.folder: RunState(run.folder) for run in sweep.runs}
+        # What the file says of other runs of the sweep, which are left alone this time.
+        self._others: list[Any] = []
         try:
             out.mkdir(parents=True, exist_ok=True)
             self._refuse_another()
@@ -400,6 +402,7 @@ class _Ledger:
             content = json.loads((self.out / SWEEP).read_bytes())
             name = content["name"]
             before = {entry["folder"]: entry["arguments"] for entry in content["runs"]}
+            self._others = [x for x in content["runs"] if x["folder"] not in self.states]
         except FileNotFoundError:
             return
         except (ValueError, KeyError, TypeError) as error:
@@ -506,8 +509,14 @@ class _Ledger:
         content = {
             "name": self.sweep.name,
             "runs": [
-                {**dataclasses.asdict(self.states[run.folder]), "arguments": run.plain_arguments()}
-                for run in self.sweep.runs
+                *(
+                    {
+                        **dataclasses.asdict(self.states[run.folder]),
+                        "arguments": run.plain_arguments(),
+                    }
+                    for run in self.sweep.runs
+                ),
+                *self._others,
             ],
         }
         write_atomic(self.out / SWEEP, json.dumps(content, indent=1).encode() + b"\n")

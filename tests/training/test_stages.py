@@ -1,0 +1,68 @@
+"""The folders of runs: begun, gone on with, refused, overwritten, and killed in between."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drpm.training.errors import RunError
+from drpm.training.runs import RunFolder
+from drpm.training.stages import open_run
+
+MADE = ("stage", "table.csv")
+
+
+def begun(folder: Path) -> Path:
+    """A finished run with a finished stage and a table."""
+    run = open_run(folder, "number = 1\n")
+    stage = open_run(folder / "stage", "number = 1\n")
+    stage.finish({})
+    (folder / "table.csv").write_text("a,b\n")
+    run.finish({})
+    return folder
+
+
+def test_one_that_is_there_is_gone_on_with(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "run")
+    assert open_run(folder, "number = 1\n").status == "finished"
+    with pytest.raises(RunError, match="number was 1 and is now 2"):
+        open_run(folder, "number = 2\n")
+
+
+def test_overwritten(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "run")
+    run = open_run(folder, "number = 2\n", overwrite=True, made=MADE)
+    assert run.status == "new"
+    assert run.config_text() == "number = 2\n"
+    assert not any((folder / name).exists() for name in MADE)
+
+
+def test_killed_while_a_stage_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = begun(tmp_path / "run")
+
+    def killed(path: Path, *rest: Any) -> None:
+        # The model is gone, the result is not.
+        (path / "config.toml").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            open_run(folder, "number = 2\n", overwrite=True, made=MADE)
+    assert not (folder / "stage").exists()
+    assert RunFolder(folder).status == "new"
+    open_run(folder, "number = 2\n", overwrite=True, made=MADE)
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "config.toml"]
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "run")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "precious").touch()
+    shutil.rmtree(folder / "stage")
+    (folder / "stage").symlink_to(elsewhere)
+    open_run(folder, "number = 2\n", overwrite=True, made=MADE)
+    assert (elsewhere / "precious").exists()
+    assert not (folder / "stage").exists()
