@@ -374,8 +374,9 @@ def test_bad_parameters_are_named(parameters: dict[str, Any], complaint: str) ->
 def test_bad_questions_are_named() -> None:
     X, _ = blobs()
     model = quick(VaDE).fit(X)
-    with pytest.raises(ValueError, match="cluster must be a whole number from 0 to 2 or None"):
-        model.sample(3, cluster=3)
+    for wrong in (3, -1, 1.0, True):
+        with pytest.raises(ValueError, match="cluster must be a whole number from 0 to 2 or None"):
+            model.sample(3, cluster=wrong)
     with pytest.raises(ValueError, match="n must be a whole number of at least 1, but got 0"):
         model.sample(0)
     with pytest.raises(ValueError, match=r"n must be a whole number of at least 1, but got 2\.5"):

@@ -2,7 +2,10 @@
 
 import json
 import shutil
+import signal
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -314,6 +317,44 @@ def test_a_pretraining_that_is_being_made_is_waited_for(
         study(tmp_path, "contrastive-head", seeds=[0])
     assert len(looks) == 3
     assert trained == [("pretraining", 1)]
+
+
+DYING = """
+import os, signal, sys
+from pathlib import Path
+from drpm.training import stages
+from tests.clustering.test_study import study
+
+train = stages.train
+
+def killed(program, runs, **options):
+    step = program.step
+
+    def last():
+        step()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    program.step = last
+    return train(program, runs, **options)
+
+stages.train = killed
+study(Path(sys.argv[1]), "contrastive-head")
+"""
+
+
+def test_one_that_was_killed_at_a_shared_pretraining_leaves_it_to_the_next(
+    done: Path, tmp_path: Path, trained: list[tuple[str, int]]
+) -> None:
+    dying = [sys.executable, "-c", DYING, str(tmp_path)]
+    root = Path(__file__).parents[2]
+    assert subprocess.run(dying, cwd=root, timeout=120).returncode == -signal.SIGKILL
+    (shared,) = tmp_path.glob("pretraining-*")
+    assert not list(shared.glob("*/pretraining/result.json"))
+    study(tmp_path, "drpm-vc")
+    study(tmp_path, "contrastive-head")
+    assert trained == [("pretraining", 2), ("training", 2)]
+    found = models(tmp_path)
+    assert found == {name: models(done)[name] for name in found}
 
 
 def test_another_study_is_refused(done: Path) -> None:

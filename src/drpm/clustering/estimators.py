@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
@@ -368,7 +368,9 @@ class _Clustering(
             labels = self.model_.draw_clusters(n, generator)
         else:
             known = self.model_.clusters
-            if cluster not in range(known):
+            asked: Any = cluster
+            whole = isinstance(asked, Integral) and not isinstance(asked, bool)
+            if not whole or asked not in range(known):
                 raise ValueError(
                     f"cluster must be a whole number from 0 to {known - 1} or None, "
                     f"but got {cluster!r}."
