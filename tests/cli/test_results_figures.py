@@ -60,6 +60,18 @@ def test_a_figure_for_every_method_with_samples(tmp_path: Path) -> None:
         assert (page.parent / FOLDER / name).stat().st_size < 400_000
 
 
+def test_scores_against_the_number_of_clusters(tmp_path: Path) -> None:
+    results, page = tmp_path / "results", tmp_path / "page.md"
+    write_variant(results / "clusters" / "k-6" / "drpm-vc", [0.5, 0.6, 0.55])
+    assert "](figures/clusters.png)" not in pages.page(results)
+    for count, accuracy in ((8, 0.6), (12, 0.65), (20, 0.55)):
+        write_variant(results / "clusters" / f"k-{count}" / "drpm-vc", [accuracy, accuracy + 0.05])
+        write_variant(results / "clusters" / f"k-{count}" / "vade", [accuracy - 0.1])
+    assert pages.main([str(results), str(page)]) == 0
+    assert "](figures/clusters.png)" in page.read_text(encoding="utf-8")
+    assert 10_000 < (tmp_path / FOLDER / "clusters.png").stat().st_size < 400_000
+
+
 def test_the_page_without_its_figures_is_stale(tmp_path: Path) -> None:
     """The text alone tells that arrays came or went."""
     write_variant(tmp_path / "table-1" / "mnist" / "drpm-vc", [0.9])

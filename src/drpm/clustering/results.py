@@ -5,13 +5,18 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from drpm.clustering.paper_tables import tables
+import numpy as np
+
+from drpm.clustering.paper_tables import VARYING, tables
+from drpm.clustering.sweeps import CLUSTERS
 from drpm.report.arrays import read_arrays
 from drpm.report.figures import draw_samples
 from drpm.report.result_page import ResultFigure, Section
-from drpm.report.result_tables import Place, Table, table_lines
+from drpm.report.result_tables import Place, Table, read_runs, table_lines
 from drpm.report.style import png
+from drpm.report.trends import Trend, draw_trends
 from drpm.training.runs import ARRAYS
+from drpm.training.summaries import summarize
 
 INTRODUCTION: Final = """\
 ## Clustering
@@ -30,7 +35,10 @@ def clustering_sections(results: Path) -> Iterator[Section]:
     yield Section(INTRODUCTION)
     for table in tables():
         lines = [f"### {table.title}", "", table.about, "", *table_lines(table, results)]
-        yield Section("\n".join(lines), tuple(_figures(table, results)))
+        figures = [*_figures(table, results)]
+        if table.title == VARYING:
+            figures = [*_trends(table, results), *figures]
+        yield Section("\n".join(lines), tuple(figures))
 
 
 def _figures(table: Table, results: Path) -> Iterator[ResultFigure]:
@@ -44,6 +52,35 @@ def _figures(table: Table, results: Path) -> Iterator[ResultFigure]:
                 yield ResultFigure(
                     name, "What each cluster generates", caption, partial(_draw, run)
                 )
+
+
+def _trends(table: Table, results: Path) -> Iterator[ResultFigure]:
+    """Scores against the number of clusters, as soon as there are two of them."""
+    panels: dict[str, list[Trend]] = {shown: [] for shown in table.metrics.values()}
+    for index, method in enumerate(table.groups):
+        found = {}
+        for count, row in zip(CLUSTERS, table.rows, strict=True):
+            runs = read_runs(table, results, row.places[index])
+            if runs:
+                found[count] = runs
+        for name, shown in table.metrics.items():
+            summaries = [
+                summarize([value for run in runs if (value := run[name]) is not None])
+                for runs in found.values()
+            ]
+            means, deviations = (
+                np.array([getattr(x, part) for x in summaries], dtype=np.float64)
+                for part in ("mean", "deviation")
+            )
+            panels[shown].append(Trend(method, np.array([*found], float), means, deviations))
+    if any(len(trend.places) > 1 for trends in panels.values() for trend in trends):
+        caption = "scores against the number of clusters"
+        draw = partial(_draw_trends, panels, caption)
+        yield ResultFigure("clusters.png", "The paper's figure", caption, draw)
+
+
+def _draw_trends(panels: dict[str, list[Trend]], caption: str) -> bytes:
+    return png(draw_trends(panels, "clusters", caption.capitalize()))
 
 
 def _run(results: Path, place: Place) -> Path | None:

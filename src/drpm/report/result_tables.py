@@ -83,7 +83,7 @@ def table_lines(table: Table, results: Path) -> Iterator[str]:
         table: What to show.
         results: The folder of finished studies.
     """
-    found = [[_read(table, results, place) for place in row.places] for row in table.rows]
+    found = [[read_runs(table, results, place) for place in row.places] for row in table.rows]
     pairs = list(zip(table.rows, found, strict=True))
     rows = [line for row, each in pairs for line in _row_lines(table, row, each)]
     if rows:
@@ -173,8 +173,14 @@ def _shown(summary: Summary) -> str:
     return f"{summary.mean:.3f} ± {summary.deviation:.3f}"
 
 
-def _read(table: Table, results: Path, place: Place | None) -> list[Metrics]:
-    """The metrics of every seed of a method; nothing where it was not run."""
+def read_runs(table: Table, results: Path, place: Place | None) -> list[Metrics]:
+    """The metrics of every seed of a method; nothing where it was not run.
+
+    Arguments:
+        table: Whose metrics they have to have.
+        results: The folder of finished studies.
+        place: The method's place there.
+    """
     found: list[Metrics] = []
     for path in _results(results, place):
         metrics = _result(path).get("metrics")
