@@ -1,6 +1,8 @@
 """The words that a shell completes are those that there are."""
 
+import re
 from importlib import import_module
+from pathlib import Path
 from typing import get_args
 
 from drpm.cli import completion
@@ -19,6 +21,18 @@ def test_words_are_all_there_are() -> None:
     assert {*shipped, LIST} == set(completion.SWEEPS)
     assert list(completion.DATA_SETS) == list(DATASETS)
     assert get_args(Method) == completion.CLUSTERING_METHODS
+
+
+def test_the_document_lists_them_as_well() -> None:
+    for source in SOURCES:
+        import_module(source)
+    text = (Path(__file__).parents[2] / "docs" / "reproducing.md").read_text(encoding="utf-8")
+    found = {
+        name: int(count)
+        for name, count in re.findall(r"^\| `([\w-]+)` \| .* \| (\d+) \|$", text, re.MULTILINE)
+    }
+    shipped = {name: make for name, make in SWEEPS.items() if make.__module__ in SOURCES}
+    assert found == {name: len(make().runs) for name, make in shipped.items()}
 
 
 def test_completing() -> None:
