@@ -220,6 +220,26 @@ def test_bad_inputs() -> None:
         make(in_features=5)(features(4), torch.zeros(4, 6))
 
 
+def test_a_context_for_other_rows() -> None:
+    """As many rows of one kind as of the other would fit each other by accident."""
+    layer = make(in_features=5)
+    with pytest.raises(ValueError, match=r"one row for each row of features, .* \(4, 4\), but got"):
+        layer(features(4, 4), torch.zeros(4, 5))
+    assert layer(features(4, 4), torch.zeros(4, 4, 5)).shape == (3, 4, 4, 6)
+
+
+def test_other_precisions() -> None:
+    layer, x = make(), features(4)
+    assert layer(x.bfloat16()).dtype == torch.bfloat16
+    double = copy.deepcopy(layer).double()(x.double())
+    assert double.dtype == torch.float64
+    torch.testing.assert_close(double.float(), layer(x), rtol=1e-4, atol=1e-5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        head = make(in_features=5)
+        found = head(x, torch.randn(4, 5, generator=generator(2)))
+    assert found.isfinite().all()
+
+
 def test_it_says_what_it_is() -> None:
     assert "TaskPartition(\n  6, 3, sampled=False" in repr(make())
 

@@ -117,12 +117,18 @@ class TaskPartition(nn.Module):
     ) -> TaskSplit:
         """As :meth:`forward`, together with the masks and the sizes that a loss may need."""
         require_features("features", features, self.num_features)
+        if context is not None and context.shape[:-1] != features.shape[:-1]:
+            raise ValueError(
+                "context must have one row for each row of features, of which there are "
+                f"{tuple(features.shape[:-1])}, but got {describe(context)}."
+            )
         noise = "both" if self.sampled and self.training else "none"
         parts = self._law(context, temperature).rsample_parts(noise=noise, generator=generator)
         masks = parts.Y.movedim(-2, 0).to(features.dtype)
-        # One partition for all samples stands for each of them.
-        missing = features.dim() + 1 - masks.dim()
-        masks = masks[(slice(None), *[None] * missing)].expand(self.num_tasks, *features.shape)
+        if context is None:
+            # One partition for all samples stands for each of them.
+            rows = [1] * (features.dim() - 1)
+            masks = masks.reshape(self.num_tasks, *rows, -1).expand(-1, *features.shape)
         return TaskSplit(features * masks, masks, parts.sizes)
 
     @torch.no_grad()
