@@ -110,7 +110,7 @@ def test_saved_and_loaded(in_features: int | None) -> None:
 def test_stacked_and_compiled(in_features: int | None) -> None:
     """As training stacks models: their parameters along a leading axis."""
     layers = [TaskPartition(6, 3, in_features=in_features) for _ in range(2)]
-    parameters, buffers = torch.func.stack_module_state(layers)  # type: ignore[arg-type]
+    parameters, buffers = torch.func.stack_module_state(layers)
     x = features(4)
     arguments = (x,) if in_features is None else (x, torch.randn(4, 5, generator=generator(2)))
 

@@ -144,7 +144,7 @@ def _run(
     from dataclasses import replace
 
     from drpm.factors.config import FactorsConfig
-    from drpm.factors.job import Job, do_jobs, known_by, open_job, open_pairs
+    from drpm.factors.job import Job, do_jobs, fingerprint_pairs, open_job, open_pairs
     from drpm.training import config as configs
     from drpm.training import presets
     from drpm.training.config import TrainingConfig
@@ -167,7 +167,7 @@ def _run(
         factors=config,
     )
     pairs = open_pairs(first, where)
-    first = replace(first, fingerprint=known_by(pairs))
+    first = replace(first, fingerprint=fingerprint_pairs(pairs))
     jobs = [
         replace(first, factors=replace(config, training=replace(config.training, seed=seed)))
         for seed in chosen

@@ -1,6 +1,5 @@
 """The arrays of a finished clustering: what its figures are drawn from."""
 
-import io
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from drpm.clustering.columns import telling_columns
 from drpm.clustering.examples import nearest_rows, shrunk
 from drpm.clustering.fitted import FittedClustering
 from drpm.data.types import Dataset
+from drpm.report.archive import pack_arrays
 
 # How much of everything a page shows.
 SAMPLES: Final = 32
@@ -36,10 +36,7 @@ def draw_arrays(
         seed: Settles what is generated.
         images: (N, C, H, W), those that the rows of the test part were made of.
     """
-    arrays = {**_generated(fitted, data, seed, images), **_judged(fitted, data)}
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    return buffer.getvalue()
+    return pack_arrays({**_generated(fitted, data, seed, images), **_judged(fitted, data)})
 
 
 def _generated(

@@ -12,7 +12,7 @@ from drpm.clustering.sweeps import CLUSTERS
 from drpm.report.arrays import read_arrays
 from drpm.report.figures import draw_samples
 from drpm.report.result_page import ResultFigure, Section
-from drpm.report.result_tables import Place, Table, read_runs, table_lines
+from drpm.report.result_tables import Place, Table, read_runs, table_text
 from drpm.report.style import png
 from drpm.report.trends import Trend, draw_trends
 from drpm.training.runs import ARRAYS
@@ -34,11 +34,10 @@ def clustering_sections(results: Path) -> Iterator[Section]:
     """
     yield Section(INTRODUCTION)
     for table in tables():
-        lines = [f"### {table.title}", "", table.about, "", *table_lines(table, results)]
         figures = [*_figures(table, results)]
         if table.title == VARYING:
             figures = [*_trends(table, results), *figures]
-        yield Section("\n".join(lines), tuple(figures))
+        yield Section(table_text(table, results), tuple(figures))
 
 
 def _figures(table: Table, results: Path) -> Iterator[ResultFigure]:

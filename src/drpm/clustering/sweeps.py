@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from drpm.clustering.config import ClusteringConfig
 from drpm.training import config as configs
 from drpm.training import presets
-from drpm.training.studies import known_by
+from drpm.training.studies import digest_settings
 from drpm.training.sweeps import Sweep, SweepRun, register
 
 SEEDS = range(5)
@@ -65,7 +65,7 @@ def studies(
             "options": dict(options or {}),
             "share_pretraining": True,
             # So that runs of what a preset once said are not taken for those of today.
-            "config": known_by(config),
+            "config": digest_settings(config),
         }
         runs.append(SweepRun(f"{name}/{variant}", "drpm.clustering.study:run_study", arguments))
     return runs

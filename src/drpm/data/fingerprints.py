@@ -1,6 +1,7 @@
 """Knowing data again."""
 
 import hashlib
+from collections.abc import Iterable
 
 from torch import Tensor
 
@@ -17,15 +18,17 @@ def fingerprint(data: Dataset) -> str:
         >>> fingerprint(load("digits")) == fingerprint(load("digits"))
         True
     """
-    digest = hashlib.sha256()
     splits = [data.train] if data.test is data.train else [data.train, data.test]
-    for split in splits:
-        for name, tensor in (("", split.inputs), *sorted(split.targets.items())):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            _add(digest, tensor)
+    return fingerprint_tensors(
+        pair for split in splits for pair in (("", split.inputs), *sorted(split.targets.items()))
+    )
+
+
+def fingerprint_tensors(named: Iterable[tuple[str, Tensor]]) -> str:
+    """The SHA-256 of tensors, their names, types and shapes."""
+    digest = hashlib.sha256()
+    for name, tensor in named:
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        for rows in tensor.split(_ROWS):
+            digest.update(rows.contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _add(digest: "hashlib._Hash", tensor: Tensor) -> None:
-    for rows in tensor.split(_ROWS):
-        digest.update(rows.contiguous().cpu().numpy().tobytes())

@@ -1,6 +1,5 @@
 """The arrays of a finished model of factors: what its figures are drawn from."""
 
-import io
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.factors.fitted import FittedFactors, SharedFactors
+from drpm.report.archive import pack_arrays
 
 SHOWN: Final = 8  # pairs
 STEPS: Final = 9  # of a traversal
@@ -28,9 +28,7 @@ def draw_arrays(fitted: FittedFactors, batch: Mapping[str, Tensor], found: Share
     arrays |= _pairs(fitted, batch, found)
     arrays |= _traversals(fitted, batch)
     arrays |= _shares(found, batch)
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
-    return buffer.getvalue()
+    return pack_arrays(arrays)
 
 
 def _pairs(

@@ -1,7 +1,6 @@
 """One model of shared factors, with everything a person wants to see of it, in a folder."""
 
 import csv
-import hashlib
 import io
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 import torch
 
+from drpm.data.fingerprints import fingerprint_tensors
 from drpm.factors.config import FactorsConfig
 from drpm.factors.disentanglement import disentanglement_scores
 from drpm.factors.drawn import draw_arrays
@@ -74,14 +74,11 @@ def open_pairs(job: Job, device: torch.device | str) -> PairSampler | OwnPairs:
     return PairSampler(world, shared)
 
 
-def known_by(pairs: PairSampler | OwnPairs) -> str:
+def fingerprint_pairs(pairs: PairSampler | OwnPairs) -> str:
     """What own pairs are known by; a world is known by its name."""
     if isinstance(pairs, PairSampler):
         return ""
-    digest = hashlib.sha256()
-    for images in (pairs.first, pairs.second):
-        digest.update(f"{tuple(images.shape)}".encode() + images.contiguous().numpy().tobytes())
-    return digest.hexdigest()
+    return fingerprint_tensors([("first", pairs.first), ("second", pairs.second)])
 
 
 def open_job(folder: Path, job: Job, *, overwrite: bool = False) -> RunFolder:

@@ -11,7 +11,7 @@ import numpy as np
 from drpm.factors import published, sweeps
 from drpm.report.bars import draw_bars
 from drpm.report.result_page import ResultFigure, Section
-from drpm.report.result_tables import Place, Row, Table, table_lines
+from drpm.report.result_tables import Place, Row, Table, table_text
 from drpm.report.style import png
 from drpm.training.runs import RESULT
 
@@ -33,6 +33,7 @@ def tables() -> list[Table]:
         method: tuple(Place(_SWEEP, f"shared-{shared}", method) for shared in sweeps.SHARED)
         for method in METHODS
     }
+    guests = [Row(name, places[method], is_guest=True) for method, name in METHODS.items()]
     return [
         Table(
             "Telling factors from the representation",
@@ -57,7 +58,7 @@ def tables() -> list[Table]:
             "The paper draws the errors and prints none of them.",
             "method",
             groups,
-            [Row(name, places[method], is_guest=True) for method, name in METHODS.items()],
+            guests,
             {"mean_count": "number", "count_error": "error"},
         ),
         Table(
@@ -66,7 +67,7 @@ def tables() -> list[Table]:
             "disentanglement and the mutual information gap (MIG).",
             "method",
             groups,
-            [Row(name, places[method], is_guest=True) for method, name in METHODS.items()],
+            guests,
             {"disentanglement": "DCI", "mutual_information_gap": "MIG"},
         ),
     ]
@@ -80,9 +81,8 @@ def factors_sections(results: Path) -> Iterator[Section]:
     """
     yield Section(INTRODUCTION)
     for table in tables():
-        lines = [f"### {table.title}", "", table.about, "", *table_lines(table, results)]
         figures = tuple(_error_figure(results)) if "count_error" in table.metrics else ()
-        yield Section("\n".join(lines), figures)
+        yield Section(table_text(table, results), figures)
 
 
 def _error_figure(results: Path) -> Iterator[ResultFigure]:

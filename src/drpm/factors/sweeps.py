@@ -3,7 +3,7 @@
 from drpm.factors.config import FactorsConfig
 from drpm.training import config as configs
 from drpm.training import presets
-from drpm.training.studies import known_by
+from drpm.training.studies import digest_settings
 from drpm.training.sweeps import Sweep, SweepRun, register
 
 SEEDS = range(5)
@@ -26,7 +26,7 @@ def table_2() -> Sweep:
                 "preset": preset,
                 "seeds": list(SEEDS),
                 # So that runs of what the preset once said are not taken for those of today.
-                "config": known_by(configs.override(base, [f"method={method}"])),
+                "config": digest_settings(configs.override(base, [f"method={method}"])),
             }
             job = "drpm.factors.study:run_study"
             runs.append(SweepRun(f"shared-{shared}/{method}", job, arguments))

@@ -1,6 +1,7 @@
-"""Reading an archive of arrays without unpickling anything."""
+"""Archives of arrays, written and read without pickling anything."""
 
-from collections.abc import Callable
+import io
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drpm.training.errors import RunError
+
+
+def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """An archive that :func:`read_archive` reads.
+
+    Arguments:
+        arrays: What it is to hold.
+    """
+    buffer = io.BytesIO()
+    # Numpy has an option among the names of arrays, so that no type fits both.
+    named: Any = arrays
+    np.savez_compressed(buffer, **named)
+    return buffer.getvalue()
 
 
 def read_archive(path: Path, wanted: Callable[[str], bool]) -> dict[str, NDArray[Any]]:

@@ -108,6 +108,12 @@ def table_lines(table: Table, results: Path) -> Iterator[str]:
     yield from _times(table, results)
 
 
+def table_text(table: Table, results: Path) -> str:
+    """A table's whole part of the page: its title, what it shows, and :func:`table_lines`."""
+    lines = [f"### {table.title}", "", table.about, "", *table_lines(table, results)]
+    return "\n".join(lines)
+
+
 def _row_lines(table: Table, row: Row, found: Sequence[Sequence[Metrics]]) -> Iterator[str]:
     if row.paper:
         yield _line([row.name, "paper", *_paper_cells(table, row.paper)])

@@ -50,7 +50,7 @@ def run_seeds(
         study.finish(summarize_results(results), device=device, facts=facts)
 
 
-def known_by(config: Any) -> str:
+def digest_settings(config: Any) -> str:
     """What all settings of a configuration are known by: a preset's name may come to mean others.
 
     Arguments:
@@ -61,7 +61,7 @@ def known_by(config: Any) -> str:
 
 def check_settings(config: Any, expected: str | None) -> str:
     """What settings are known by; refused where something else was expected."""
-    known = known_by(config)
+    known = digest_settings(config)
     if expected not in (None, known):
         raise ConfigError(
             f"config must be what the settings are known by, {known!r}, but got {expected!r}; "
