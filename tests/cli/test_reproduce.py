@@ -117,8 +117,9 @@ def test_some_runs_alone() -> None:
     assert not Path("out/reproduce/table-x/a/seed-0").exists()
     both = run("table-x", "--only", "a/seed-1", "--only", "a/seed-0")
     assert "2 runs, 1 finished, 1 skipped" in both.stdout
-    # A folder of runs stands for all of them.
-    assert "2 runs, 0 finished, 2 skipped" in run("table-x", "--only", "a").stdout
+    # A folder of runs stands for all of them, also as a shell completes its name.
+    for folder in ("a", "a/"):
+        assert "2 runs, 0 finished, 2 skipped" in run("table-x", "--only", folder).stdout
 
 
 def test_only_what_there_is() -> None:

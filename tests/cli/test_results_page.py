@@ -177,6 +177,10 @@ def test_the_figure_of_errors_needs_all_methods(tmp_path: Path) -> None:
     assert results.main([str(tmp_path / "results"), str(tmp_path / "page.md")]) == 0
     assert "](figures/table-2-count-error.png)" in (tmp_path / "page.md").read_text()
     assert (tmp_path / "figures" / "table-2-count-error.png").stat().st_size > 5_000
+    # A run without a finite error is none to draw.
+    result = folder / "seed-0" / "result.json"
+    result.write_text(result.read_text().replace('"count_error": 6.0', '"count_error": null'))
+    assert "count-error.png" not in results.page(tmp_path / "results")
 
 
 def test_the_paper_has_the_same_numbers_for_every_method() -> None:

@@ -319,6 +319,7 @@ class RunFolder:
         seed: int | None = None,
         device: torch.device | str = "cpu",
         facts: Mapping[str, Any] | None = None,
+        wall_time: float | None = None,
     ) -> None:
         """Write the result, which is what makes a run finished.
 
@@ -328,6 +329,7 @@ class RunFolder:
                 configuration.
             device: What the run was computed on.
             facts: What else a reader should know, such as the command or the data.
+            wall_time: Seconds that it took; by default those that were spent on this folder.
         """
         result = {
             **_plain(dict(facts or {})),
@@ -335,7 +337,7 @@ class RunFolder:
             "seed": self._configured_seed() if seed is None else seed,
             "versions": versions(),
             "device": describe_device(device),
-            "wall_time": round(self.wall_time, 3),
+            "wall_time": round(self.wall_time if wall_time is None else wall_time, 3),
             "git_revision": git_revision(),
         }
         self.write_atomic(RESULT, json.dumps(result, indent=2) + "\n")

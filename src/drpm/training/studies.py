@@ -1,7 +1,6 @@
 """A study: one model for several seeds that are trained together, and what comes of them."""
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from drpm.training import config as configs
 from drpm.training import toml
 from drpm.training.errors import ConfigError
-from drpm.training.runs import METRICS, RunFolder
+from drpm.training.runs import RunFolder
 from drpm.training.stages import open_run
 from drpm.training.summaries import DEVIATION, summarize_results
 
@@ -42,12 +41,13 @@ def run_seeds(
         if not all(RunFolder(path).status == "finished" for path in folders):
             train(folders)
         results = [RunFolder(path).result() for path in folders]
-        # Runs that are trained together all have the time of the whole.
-        seconds = max(result["wall_time"] for result in results)
-        study.write_atomic(METRICS, json.dumps({"wall_time": seconds}) + "\n")
-    with study.lock():  # begun anew, so that time goes on from that of the runs
-        facts = {**described, "seeds": list(seeds), "deviation": DEVIATION}
-        study.finish(summarize_results(results), device=device, facts=facts)
+        study.finish(
+            summarize_results(results),
+            device=device,
+            facts={**described, "seeds": list(seeds), "deviation": DEVIATION},
+            # Runs that are trained together all have the time of the whole.
+            wall_time=max(result["wall_time"] for result in results),
+        )
 
 
 def digest_settings(config: Any) -> str:
