@@ -49,7 +49,9 @@ class Law(Distribution, ABC):
 
     def _expanded(self: LawType, batch_shape: Size, instance: Any, **fields: Any) -> LawType:
         """The shared half of ``expand``: a copy without running the constructor."""
-        new: LawType = self._get_checked_instance(type(self), instance)  # type: ignore[no-untyped-call]
+        # Torch's own `_get_checked_instance` makes it in a way that not every compiler can follow.
+        law = type(self)
+        new: LawType = law.__new__(law) if instance is None else instance
         for name, value in fields.items():
             setattr(new, name, value)
         Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
