@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from drpm.factors.config import FactorsConfig
-from drpm.factors.fitted import load_factors
-from drpm.factors.models import FactorObjective, FactorVAE
+from drpm.factors.fitted import FittedFactors, load_factors
+from drpm.factors.models import FactorObjective, FactorVAE, average
 from drpm.factors.networks import ConvolutionalAutoencoder
 from drpm.factors.pairs import OwnPairs, PairSampler
 from drpm.factors.pipeline import fit_factors
+from drpm.nn.gaussians import Posterior
 from drpm.training import presets
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError
@@ -122,6 +123,28 @@ def test_every_method_trains_alone_and_stacked(tmp_path: Path, method: Any, aver
     # Finished, it is read and not trained again; cut off or not, it is the same.
     (again,) = fit(config, tmp_path / "alone", [3])
     assert torch.equal(again.model.autoencoder.heads.weight, alone.model.autoencoder.heads.weight)
+
+
+@pytest.mark.parametrize("averaging", ["group", "multi-level"])
+def test_shared_parts_are_averaged_and_swapped(averaging: Any) -> None:
+    torch.manual_seed(0)
+    model = FactorVAE((1, 8, 8), replace(SMALL, method="ada", averaging=averaging))
+    fitted = FittedFactors(model, (1, 8, 8))
+    pairs = PairSampler(two_bars(), 1)({"pair": torch.zeros(20)}, generator(0))
+    found = fitted.share(pairs["first"], pairs["second"])
+    with torch.no_grad():
+        posterior = model.autoencoder.posterior(torch.stack([pairs["first"], pairs["second"]]))
+    one, other = (Posterior(*x) for x in zip(*posterior, strict=True))
+    common = average(one, other, averaging).mean[:, None]
+    shared = found.mask[:, None].bool()
+    torch.testing.assert_close(found.averaged, torch.where(shared, common, found.codes))
+    swapped = fitted.swap(found.codes, found.mask)
+    expected = fitted.decode(torch.where(shared, found.codes.flip(1), found.codes))
+    torch.testing.assert_close(swapped, expected)
+    # What is no more than the reconstructions in the other order would show nothing.
+    again = fitted.decode(found.averaged)
+    for each in (again, again.flip(1)):
+        assert not torch.allclose(swapped, each, atol=1e-4)
 
 
 @pytest.mark.parametrize("stacked", [False, True])

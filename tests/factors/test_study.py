@@ -1,17 +1,28 @@
 """Studies of shared factors: all methods, all seeds, and again after a kill."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from drpm.cli import app
 from drpm.factors import job, sweeps
+from drpm.factors.config import FactorsConfig
+from drpm.factors.evidence import Evidence, measure_evidence
+from drpm.factors.fitted import load_factors
+from drpm.factors.pairs import OwnPairs
 from drpm.factors.study import run_study
+from drpm.training import config as configs
+from drpm.training import presets
+from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.runs import RunFolder
+from drpm.training.studies import check_settings
+from tests.oracles import generator
 
 SETTINGS = [
     *("steps_per_epoch=2", "training.epochs=1", "training.batch_size=4", "latent=7"),
@@ -55,9 +66,25 @@ def test_killed_before_its_end_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
         run = json.loads((tmp_path / f"seed-{seed}" / "result.json").read_text())
         assert run["stacked"] == [0, 1]
         errors.append(run["metrics"]["count_error"])
+        parts = ("reconstruction", "latent_divergence", "partition_divergence")
+        total = sum(run["metrics"][name] for name in parts)
+        assert run["metrics"]["evidence"] == pytest.approx(-total)
     assert result["metrics"]["count_error"]["mean"] == pytest.approx(sum(errors) / 2)
     with pytest.raises(RunError, match=r"shared was '3' and is now '1'"):
         do(tmp_path, shared="1")
+
+
+def test_own_pairs_need_no_labels_for_their_evidence(tmp_path: Path) -> None:
+    images = torch.rand(2, 12, 1, 8, 8, generator=generator(0))
+    pairs = OwnPairs(images[0], images[1], tuple(map(str, range(12))))
+    training = TrainingConfig(epochs=1, batch_size=4, device="cpu")
+    own = job.Job("own.npz", factors=FactorsConfig(latent=4, training=training))
+    run = job.open_job(tmp_path / "run", own)
+    (result,) = job.do_jobs([own], pairs, [run], device="cpu", commands=[["drpm"]])
+    fitted = load_factors(run.model_dir)
+    assert set(result["metrics"]) == {"mean_count", *Evidence._fields}
+    found = measure_evidence(fitted, pairs.first, pairs.second)
+    assert {name: result["metrics"][name] for name in Evidence._fields} == found._asdict()
 
 
 def test_the_command_does_the_same(tmp_path: Path) -> None:
@@ -85,3 +112,23 @@ def test_the_table() -> None:
         assert run.arguments["seeds"] == [0, 1, 2, 3, 4]
         assert run.folder == f"shared-{run.arguments['shared']}/{run.arguments['method']}"
         job.Job(run.arguments["data"], run.arguments["shared"])
+
+
+def test_the_weights() -> None:
+    sweep = sweeps.factor_weights()
+    assert [run.folder for run in sweep.runs] == [
+        f"{method}/weight-{weight}" for method in ("hg", "drpm") for weight in (0.05, 0.25, 1, 4)
+    ]
+    paper = presets.load(FactorsConfig, "paper-factors")
+    for run in sweep.runs:
+        arguments = run.arguments
+        assert (arguments["data"], arguments["shared"]) == ("arm", "mixed")
+        assert arguments["seeds"] == [0, 1]
+        found = configs.override(paper, [*arguments["settings"], f"method={arguments['method']}"])
+        weight = float(run.folder.split("-")[1])
+        assert found.gamma == weight
+        # One of the methods has no order to weigh.
+        assert found.delta == (weight if found.method == "drpm" else paper.delta)
+        assert found.steps_per_epoch * found.training.epochs == 20_000
+        assert found.training == replace(paper.training, epochs=20)
+        assert check_settings(found, arguments["config"])

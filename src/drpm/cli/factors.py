@@ -35,6 +35,7 @@ HEADINGS = {
     "completeness": "C",
     "informativeness": "I",
     "mutual_information_gap": "MIG",
+    "pair_evidence": "Evidence",
 }
 
 
@@ -69,10 +70,10 @@ def factors(
     image_size: Annotated[
         int | None,
         whole_number_option(
-            "The side of the arm's images: 16, 32 or 64 pixels.",
+            "The side of the arm's images, 16, 32 or 64 pixels, or what yours are resized to.",
             least=16,
             most=64,
-            show_default="64 on a GPU, else 32",
+            show_default="64 on a GPU, else 32; yours stay as they are",
         ),
     ] = None,
     test_pairs: Annotated[
@@ -144,7 +145,7 @@ def _run(
     from dataclasses import replace
 
     from drpm.factors.config import FactorsConfig
-    from drpm.factors.job import Job, do_jobs, fingerprint_pairs, open_job, open_pairs
+    from drpm.factors.job import WORLDS, Job, do_jobs, fingerprint_pairs, open_job, open_pairs
     from drpm.training import config as configs
     from drpm.training import presets
     from drpm.training.config import TrainingConfig
@@ -158,11 +159,12 @@ def _run(
     chosen = parse_seeds(seeds) or [config.training.seed]
     where = connect(config.training).device
     on_gpu = where.type == "cuda"
+    own = data not in WORLDS
     first = Job(
         data,
         shared,
         angles=angles or (40 if on_gpu else 4),
-        image_size=image_size or (64 if on_gpu or data != "arm" else 32),
+        image_size=image_size or (None if own else 64 if on_gpu or data != "arm" else 32),
         test_pairs=test_pairs or (10_000 if on_gpu else 2_000),
         factors=config,
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from drpm.factors.config import FactorsConfig
     from drpm.factors.evaluation import evaluate_pairs
+    from drpm.factors.evidence import Evidence, measure_evidence
     from drpm.factors.fitted import FittedFactors, SharedFactors, load_factors
     from drpm.factors.pairs import OwnPairs, PairSampler, World, arm_world, load_pairs, mpi3d_world
     from drpm.factors.pipeline import fit_factors
@@ -13,12 +14,14 @@ if TYPE_CHECKING:
 _PLACES = {
     "config": ("FactorsConfig",),
     "evaluation": ("evaluate_pairs",),
+    "evidence": ("Evidence", "measure_evidence"),
     "fitted": ("FittedFactors", "SharedFactors", "load_factors"),
     "pairs": ("OwnPairs", "PairSampler", "World", "arm_world", "load_pairs", "mpi3d_world"),
     "pipeline": ("fit_factors",),
 }
 
 __all__ = [
+    "Evidence",
     "FactorsConfig",
     "FittedFactors",
     "OwnPairs",
@@ -30,6 +33,7 @@ __all__ = [
     "fit_factors",
     "load_factors",
     "load_pairs",
+    "measure_evidence",
     "mpi3d_world",
 ]
 

@@ -34,11 +34,10 @@ def draw_arrays(fitted: FittedFactors, batch: Mapping[str, Tensor], found: Share
 def _pairs(
     fitted: FittedFactors, batch: Mapping[str, Tensor], found: SharedFactors
 ) -> dict[str, NDArray[Any]]:
-    """Pairs, what they become when they are decoded, and with their own parts exchanged."""
+    """Pairs, what they become when they are decoded, and with their shared parts exchanged."""
     first, second = (batch[name][:SHOWN].to(fitted.device) for name in ("first", "second"))
-    codes, mask = found.codes[:SHOWN], found.mask[:SHOWN]
-    common = mask[:, None] * codes.mean(1, keepdim=True) + (1 - mask[:, None]) * codes
-    again, swapped = fitted.decode(common), fitted.swap(codes, mask)
+    again = fitted.decode(found.averaged[:SHOWN])
+    swapped = fitted.swap(found.codes[:SHOWN], found.mask[:SHOWN])
     rows = torch.stack([first, second, again[:, 0], again[:, 1], swapped[:, 0], swapped[:, 1]], 0)
     names = ["first", "second", "first again", "second again", "first, swapped", "second, swapped"]
     return {
@@ -47,8 +46,8 @@ def _pairs(
         "title__pairs": np.array("Pairs, reconstructed and swapped"),
         "about__pairs": np.array(
             "Pairs of images, one a column; below them their reconstructions, with what they share "
-            "averaged; and at the bottom with their independent parts exchanged, so that each "
-            "should look like the other."
+            "averaged; and at the bottom with their shared parts exchanged, each image's own, "
+            "which should change nothing."
         ),
     }
 

@@ -1,6 +1,7 @@
 """A finished model of shared factors: what it says of pairs, and what it can make."""
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -24,11 +25,13 @@ class SharedFactors(NamedTuple):
         number: (P,), how many latent dimensions the two images of a pair share.
         mask: (P, l), one for the dimensions that they share, else zero.
         codes: (P, 2, l), the mean codes of both images, each by itself.
+        averaged: (P, 2, l), the same with what they share averaged, as images are made of them.
     """
 
     number: Tensor
     mask: Tensor
     codes: Tensor
+    averaged: Tensor
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,25 @@ class FittedFactors:
             second: The same.
             label: (P,), for the method that is told a factor that differs.
         """
+        found = []
+        temperature = torch.tensor(self.config.temperature[1], device=self.device)
+        for batch in self.batches(first, second, label):
+            views = self.model.compare(batch, temperature, noise=False)
+            means = (x.mean.movedim(0, 1) for x in (views.posterior, views.aggregated))
+            found.append((views.shared.mask.round(), *means))
+        mask, codes, averaged = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return SharedFactors(mask.sum(-1), mask, codes, averaged)
+
+    def batches(
+        self, first: Tensor, second: Tensor, label: Tensor | None = None
+    ) -> Iterator[dict[str, Tensor]]:
+        """Pairs as the model takes them, on its device, and no more at once than fit there.
+
+        Arguments:
+            first: (P, C, H, W), values in [0, 1].
+            second: The same.
+            label: (P,), for the method that is told a factor that differs.
+        """
         for name, images in (("first", first), ("second", second)):
             if images.shape[1:] != self.shape or images.dim() != 4:
                 raise ValueError(
@@ -70,17 +92,12 @@ class FittedFactors:
             raise ValueError(
                 f"second must hold {len(first)} images as first does, but got {len(second)}."
             )
-        found = []
-        temperature = torch.tensor(self.config.temperature[1], device=self.device)
         for start in range(0, len(first), _PAIRS_AT_ONCE):
             part = slice(start, start + _PAIRS_AT_ONCE)
             batch = {"first": first[part].to(self.device), "second": second[part].to(self.device)}
             if label is not None:
                 batch["label"] = label[part].to(self.device)
-            views = self.model.compare(batch, temperature, noise=False)
-            found.append((views.shared.mask.round(), views.posterior.mean.movedim(0, 1)))
-        mask, codes = (torch.cat(parts) for parts in zip(*found, strict=True))
-        return SharedFactors(mask.sum(-1), mask, codes)
+            yield batch
 
     @torch.no_grad()
     def decode(self, codes: Tensor) -> Tensor:
@@ -98,17 +115,16 @@ class FittedFactors:
 
     @torch.no_grad()
     def swap(self, codes: Tensor, mask: Tensor) -> Tensor:
-        """(P, 2, C, H, W): images of pairs whose independent parts have changed places.
+        """(P, 2, C, H, W): images of pairs whose shared parts have changed places.
 
-        Where a pair is understood, the first of these looks like the second image.
+        Where a pair is understood, what changes places is the same, and each image stays as it was.
 
         Arguments:
-            codes: (P, 2, l), as :meth:`share` finds them.
+            codes: (P, 2, l), as :meth:`share` finds them for each image by itself.
             mask: (P, l), likewise.
         """
-        common = codes.mean(1, keepdim=True)
-        kept = mask[:, None, :]
-        return self.decode(kept * common + (1 - kept) * codes.flip(1))
+        exchanged = mask[:, None, :]
+        return self.decode(exchanged * codes.flip(1) + (1 - exchanged) * codes)
 
     def to(self, device: torch.device | str) -> "FittedFactors":
         """The same on another device."""

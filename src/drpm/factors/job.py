@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from drpm.data.fingerprints import fingerprint_tensors
 from drpm.factors.config import FactorsConfig
 from drpm.factors.disentanglement import disentanglement_scores
 from drpm.factors.drawn import draw_arrays
 from drpm.factors.evaluation import evaluate_pairs
-from drpm.factors.fitted import FittedFactors
+from drpm.factors.evidence import measure_evidence
+from drpm.factors.fitted import FittedFactors, SharedFactors
 from drpm.factors.pairs import OwnPairs, PairSampler, arm_world, load_pairs, mpi3d_world
 from drpm.factors.pipeline import STAGE, fit_factors
 from drpm.training import config as configs
@@ -39,7 +41,8 @@ class Job:
         data: ``arm`` or ``mpi3d``, or a folder or file with pairs of one's own.
         shared: How many of the seven factors the images of a pair share, or ``mixed``.
         angles: Of the 40 positions of each of the arm's two joints, how many there are.
-        image_size: The side of the arm's images in pixels; those of ``mpi3d`` have 64.
+        image_size: The side of the arm's images in pixels; those of ``mpi3d`` have 64. Pairs of
+            one's own are resized to it, and none leaves them as they are.
         test_pairs: How many pairs the model is judged on.
         fingerprint: What own pairs are known by.
         factors: The settings.
@@ -48,7 +51,7 @@ class Job:
     data: str = "arm"
     shared: str = "3"
     angles: int = 40
-    image_size: int = 64
+    image_size: int | None = 64
     test_pairs: int = 10_000
     fingerprint: str = ""
     factors: FactorsConfig = field(default_factory=FactorsConfig)
@@ -65,9 +68,9 @@ class Job:
 def open_pairs(job: Job, device: torch.device | str) -> PairSampler | OwnPairs:
     """Where the pairs of a job come from."""
     if job.data not in WORLDS:
-        return load_pairs(job.data)
+        return load_pairs(job.data, job.image_size)
     if job.data == "arm":
-        world = arm_world(device, angles=job.angles, image_size=job.image_size)
+        world = arm_world(device, angles=job.angles, image_size=job.image_size or 64)
     else:
         world = mpi3d_world(device, angles=job.angles)
     shared: Any = job.shared if job.shared == MIXED else int(job.shared)
@@ -144,6 +147,8 @@ def _conclude(
     if isinstance(pairs, OwnPairs):
         found = fitted.share(pairs.first, pairs.second)
         run.write_atomic(PAIRS, _table(pairs.names, found.mask.tolist()))
+        # There are no others: how likely the pairs are is that of those it has learnt from.
+        evidence = measure_evidence(fitted, pairs.first, pairs.second)
         metrics: dict[str, Any] = {"mean_count": found.number.mean().item()}
         batch = {"first": pairs.first, "second": pairs.second}
         data: dict[str, Any] = {"name": job.data, "pairs": len(pairs.names)}
@@ -151,22 +156,23 @@ def _conclude(
         generator = torch.Generator(pairs.world.images.device).manual_seed(_TEST_SEED)
         batch = pairs({"pair": torch.zeros(job.test_pairs)}, generator)
         found = fitted.share(batch["first"], batch["second"], label=batch["label"])
-        metrics = judge(found.codes, found.mask, batch["factors"], batch["is_shared"])
+        evidence = measure_evidence(fitted, batch["first"], batch["second"], label=batch["label"])
+        metrics = judge(found, batch["factors"], batch["is_shared"])
         data = {"name": job.data, "images": len(pairs.world.images), "shared": job.shared}
     run.write_atomic(ARRAYS, draw_arrays(fitted, batch, found))
     run.finish(
-        metrics,
+        metrics | evidence._asdict(),
         seed=job.factors.training.seed,
         device=fitted.device,
         facts={**facts, "data": data},
     )
 
 
-def judge(codes: Any, mask: Any, factors: Any, is_shared: Any) -> dict[str, float | None]:
-    """What a model is worth on test pairs, by all scores."""
-    codes, mask, factors, is_shared = (x.cpu() for x in (codes, mask, factors, is_shared))
-    scores = evaluate_pairs(codes, mask, factors, is_shared)
-    single = disentanglement_scores(codes[:, 0], factors[:, 0])
+def judge(found: SharedFactors, factors: Tensor, is_shared: Tensor) -> dict[str, float | None]:
+    """What a model is worth on test pairs, by all scores that go by known factors."""
+    # Averaged as the model does it, which need not be the plain mean of both codes.
+    scores = evaluate_pairs(found.averaged, found.mask, factors, is_shared)
+    single = disentanglement_scores(found.codes[:, 0], factors[:, 0])
     return {
         "shared_accuracy": scores.shared.mean,
         "independent_accuracy": scores.independent.mean,

@@ -65,6 +65,13 @@ class FactorVAE(nn.Module):
         means = mask * mean + (1 - mask) * posterior.mean
         return Views(posterior, Posterior(means, variances.log()), shared)
 
+    def errors(self, batch: Batch, codes: Tensor) -> Tensor:
+        """(2, B): how unlikely both views are given their codes (2, B, l), in nats."""
+        images = torch.stack([batch["first"], batch["second"]])
+        logits = self.autoencoder.logits(codes)
+        error = F.binary_cross_entropy_with_logits(logits, images, reduction="none")
+        return error.flatten(2).sum(-1)
+
 
 def average(one: Posterior, other: Posterior, kind: Averaging) -> Posterior:
     """What two views together say of a dimension.
@@ -101,11 +108,8 @@ class FactorObjective:
     ) -> Terms:
         views = model.compare(batch, schedule["temperature"], generator)
         codes = views.aggregated.sample((), generator)
-        logits = model.autoencoder.logits(codes)
-        images = torch.stack([batch["first"], batch["second"]])
-        error = F.binary_cross_entropy_with_logits(logits, images, reduction="none")
         terms = {
-            "reconstruction": error.flatten(2).sum(-1).mean(),
+            "reconstruction": model.errors(batch, codes).mean(),
             "latent": self.config.beta * standard_divergence(views.aggregated).sum(-1).mean(),
             **{name: term.mean() for name, term in views.shared.terms.items()},
         }

@@ -11,9 +11,10 @@ import numpy as np
 from drpm.factors import published, sweeps
 from drpm.report.bars import draw_bars
 from drpm.report.result_page import ResultFigure, Section
-from drpm.report.result_tables import Place, Row, Table, table_text
+from drpm.report.result_tables import Place, Row, Table, read_runs, table_text
 from drpm.report.style import png
 from drpm.training.runs import RESULT
+from drpm.training.summaries import summarize
 
 INTRODUCTION: Final = """\
 ## Shared factors
@@ -24,6 +25,9 @@ figures cannot be compared one by one, but what comes first can.
 
 METHODS: Final = {"label": "Label-VAE", "ada": "Ada-VAE", "hg": "HG-VAE", "drpm": "DRPM-VAE"}
 _SWEEP: Final = "table-2"
+_WEIGHTS_SWEEP: Final = "factor-weights"
+# What weights are chosen by, and nothing that is known by labels.
+_CRITERION: Final = "pair_evidence"
 
 
 def tables() -> list[Table]:
@@ -70,7 +74,53 @@ def tables() -> list[Table]:
             guests,
             {"disentanglement": "DCI", "mutual_information_gap": "MIG"},
         ),
+        _weights_table(),
     ]
+
+
+def _weights_table() -> Table:
+    return Table(
+        "Weights of the divergences",
+        "DRPM-VAE with gamma = delta and HG-VAE with gamma of several sizes, on pairs that share "
+        f"0, 1, 3 or 5 factors, after {sweeps.WEIGHTS_EPOCHS},000 steps (`factor-weights`): a "
+        "lower bound of the log-probability of test pairs with all weights set to 1, in nats, "
+        "and two of its parts, the error of an image and the divergence of the partition. No "
+        "factor need be known for it. The paper does not say how it chose its weights.",
+        "weight",
+        [METHODS[method] for method in sweeps.WEIGHED],
+        [
+            Row(f"{weight:g}", tuple(_weight_place(method, weight) for method in sweeps.WEIGHED))
+            for weight in sweeps.WEIGHTS
+        ],
+        {
+            _CRITERION: "evidence",
+            "reconstruction": "image",
+            "partition_divergence": "partition",
+        },
+    )
+
+
+def _weight_place(method: str, weight: float) -> Place:
+    return Place(_WEIGHTS_SWEEP, method, sweeps.weight_name(weight))
+
+
+def choose_weight(results: Path, method: str) -> float | None:
+    """The weight of the largest mean evidence on test pairs; none before all of them were run.
+
+    Arguments:
+        results: The folder of finished studies.
+        method: ``drpm`` or ``hg``.
+    """
+    means = {}
+    for weight in sweeps.WEIGHTS:
+        runs = read_runs(_weights_table(), results, _weight_place(method, weight))
+        if len(runs) < len(sweeps.WEIGHTS_SEEDS):
+            return None
+        found = [value for run in runs if (value := run[_CRITERION]) is not None]
+        # One that came to nothing for some seed is none to choose.
+        if len(found) == len(runs):
+            means[weight] = summarize(found).mean
+    return max(means, key=means.__getitem__, default=None)
 
 
 def factors_sections(results: Path) -> Iterator[Section]:
@@ -83,6 +133,15 @@ def factors_sections(results: Path) -> Iterator[Section]:
     for table in tables():
         figures = tuple(_error_figure(results)) if "count_error" in table.metrics else ()
         yield Section(table_text(table, results), figures)
+    yield from _choices(results)
+
+
+def _choices(results: Path) -> Iterator[Section]:
+    """The last table in a sentence, as soon as there is a choice."""
+    chosen = {METHODS[method]: choose_weight(results, method) for method in sweeps.WEIGHED}
+    named = [f"{weight:g} for {name}" for name, weight in chosen.items() if weight is not None]
+    if named:
+        yield Section(f"The largest evidence: {', '.join(named)}.")
 
 
 def _error_figure(results: Path) -> Iterator[ResultFigure]:

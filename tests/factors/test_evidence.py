@@ -1,0 +1,146 @@
+"""The evidence of pairs, against sums over everything that may be shared."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from drpm.factors import fitted as fitted_module
+from drpm.factors.config import FactorsConfig
+from drpm.factors.evidence import Evidence, measure_evidence
+from drpm.factors.fitted import FittedFactors
+from drpm.factors.models import FactorVAE
+from drpm.factors.pairs import PairSampler
+from drpm.nn.gaussians import Posterior, standard_divergence, symmetric_divergence
+from drpm.training.errors import ConfigError
+from tests import oracles
+from tests.factors.toys import two_bars
+from tests.oracles import generator
+
+LATENT = 3
+PRIOR = (0.5, -0.25)
+LOG_WEIGHTS = (-0.6, 0.8)
+
+
+def make(method: Any, **changes: Any) -> FittedFactors:
+    """A model in float64 whose codes hardly vary, and whose weights are the same for all pairs."""
+    settings = {"latent": LATENT, "gamma": 7.0, "delta": 3.0, "prior_log_weights": PRIOR, **changes}
+    torch.manual_seed(0)
+    model = FactorVAE((1, 8, 8), FactorsConfig(method=method, **settings)).double()
+    heads = model.autoencoder.heads
+    with torch.no_grad():
+        # Far apart, so that it matters what is shared.
+        heads.weight.mul_(20.0)
+        model.autoencoder.decoder[-1].weight.mul_(20.0)
+        heads.weight[LATENT:] = 0.0
+        heads.bias[LATENT:] = -16.0
+        if method in ("drpm", "hg"):
+            model.aggregation.weights.weight.zero_()
+            model.aggregation.weights.bias.copy_(torch.tensor(LOG_WEIGHTS))
+    return FittedFactors(model, (1, 8, 8))
+
+
+def draw_pairs(count: int) -> dict[str, Tensor]:
+    pairs = PairSampler(two_bars(), 1)({"pair": torch.zeros(count)}, generator(0))
+    return {name: x.double() if name in ("first", "second") else x for name, x in pairs.items()}
+
+
+def measure(fitted: FittedFactors, pairs: dict[str, Tensor], **options: Any) -> Evidence:
+    return measure_evidence(
+        fitted, pairs["first"], pairs["second"], label=pairs["label"], **options
+    )
+
+
+def log_weights() -> Tensor:
+    return torch.tensor(LOG_WEIGHTS).double()
+
+
+def partitions(divergence: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Every mask, its probability, and the divergence of the partition from its prior."""
+    law = oracles.random_partition(divergence.log(), log_weights())
+    prior = oracles.random_partition(torch.zeros_like(divergence), torch.tensor(PRIOR).double())
+    return law.values[:, 1], law.mass, law.kl(prior)
+
+
+def numbers(divergence: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same where the number is random and the most similar dimensions are shared."""
+    law = oracles.fisher(LATENT, log_weights(), [LATENT] * 2)
+    prior = oracles.fisher(LATENT, torch.tensor(PRIOR).double(), [LATENT] * 2)
+    ranks = divergence.argsort().argsort()
+    return (ranks < law.values[:, 1:]).double(), law.mass, law.kl(prior)
+
+
+@pytest.mark.parametrize(("method", "enumerate_masks"), [("drpm", partitions), ("hg", numbers)])
+def test_evidence_against_everything_that_may_be_shared(method: str, enumerate_masks: Any) -> None:
+    copies = 2000
+    fitted = make(method)
+    model, pair = fitted.model, draw_pairs(1)
+    both = torch.stack([pair["first"], pair["second"]])
+    one, other = (Posterior(*x) for x in zip(*model.autoencoder.posterior(both), strict=True))
+    masks, chances, partition = enumerate_masks(symmetric_divergence(one, other)[0].detach())
+    # The variances are the same in both views, and so is their mean.
+    middle = (one.mean + other.mean) / 2
+    means = torch.stack([masks * middle + (1 - masks) * view.mean for view in (one, other)])
+    many = {name: pair[name].expand(len(masks), *pair[name].shape[1:]) for name in pair}
+    errors = model.errors(many, means).mean(0).detach()
+    latent = standard_divergence(Posterior(means, one.log_variance.expand_as(means))).detach()
+    shared = (masks * latent[0]).sum(-1)
+    expected = {
+        "reconstruction": errors,
+        "latent_divergence": latent.sum(-1).mean(0),
+        "pair_evidence": shared - 2 * errors - latent.sum((0, -1)) - partition,
+        "evidence": -errors - latent.sum(-1).mean(0) - partition,
+    }
+    found = measure(
+        fitted, {name: x.repeat(copies, *[1] * (x.dim() - 1)) for name, x in pair.items()}
+    )
+    for name, values in expected.items():
+        mean = (chances * values).sum()
+        deviation = (chances * (values - mean).square()).sum().sqrt()
+        assert deviation > 0.1  # else nothing depends on what is shared
+        assert abs(getattr(found, name) - mean) < 5 * deviation / copies**0.5, name
+    assert found.partition_divergence == pytest.approx(float(partition), rel=0.05)
+
+
+@pytest.mark.parametrize("method", ["drpm", "hg"])
+def test_weights_and_bounds_of_training_do_not_count(method: str) -> None:
+    pairs = draw_pairs(20)
+    fitted = make(method)
+    found = measure(fitted, pairs)
+    assert fitted.model.aggregation.config.gamma == 7.0
+    for changes in ({"gamma": 0.0, "delta": 100.0}, {"objective": "exact"}, {"beta": 5.0}):
+        assert measure(make(method, **changes), pairs) == found
+    assert measure(make(method, prior_log_weights=(3.0, 0.0)), pairs) != found
+
+
+@pytest.mark.parametrize("method", ["drpm", "hg", "ada", "label"])
+def test_parts_add_up_and_a_seed_settles_them(method: str) -> None:
+    fitted, pairs = make(method), draw_pairs(20)
+    before = torch.random.get_rng_state()
+    found = measure(fitted, pairs)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert found.evidence == pytest.approx(-sum(found[2:]))
+    # All parts are positive, and a shared dimension is counted once or twice.
+    divergences = 2 * found.latent_divergence + found.partition_divergence
+    once = -found.pair_evidence - 2 * found.reconstruction
+    assert divergences / 2 < once <= divergences
+    assert measure(fitted, pairs) == found
+    assert measure(fitted, pairs, seed=1) != found
+    assert (found.partition_divergence > 0) == (method in ("drpm", "hg"))
+
+
+def test_many_pairs_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a method that draws nothing, and codes that hardly vary."""
+    fitted, pairs = make("ada"), draw_pairs(20)
+    found = measure(fitted, pairs)
+    monkeypatch.setattr(fitted_module, "_PAIRS_AT_ONCE", 7)
+    assert measure(fitted, pairs) == pytest.approx(found, rel=1e-3)
+
+
+def test_what_a_method_needs_is_asked_for() -> None:
+    pairs = draw_pairs(4)
+    with pytest.raises(ConfigError, match="needs no labels"):
+        measure_evidence(make("label"), pairs["first"], pairs["second"])
+    with pytest.raises(ValueError, match="second must hold 4 images as first does, but got 3"):
+        measure_evidence(make("ada"), pairs["first"], pairs["second"][1:])

@@ -1,0 +1,81 @@
+"""The choice of weights, from results as a folder holds them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from drpm.factors.results import choose_weight, factors_sections
+from drpm.factors.sweeps import WEIGHTS
+from drpm.training.errors import RunError
+from tests.training.results_folder import VERSIONS, write_json
+
+# The largest on average is the third; the largest for one seed is the last.
+EVIDENCE = {0.05: [-900, -910], 0.25: [-890, -905], 1.0: [-880, -882], 4.0: [-870, -950]}
+
+
+def write(results: Path, method: str, weight: float, evidence: Sequence[float | None]) -> None:
+    for seed, value in enumerate(evidence):
+        metrics: dict[str, Any] = {
+            "pair_evidence": value,
+            # Another, which is best for the last.
+            "evidence": weight,
+            "reconstruction": 850.0,
+            "partition_divergence": weight,
+            # What is known by labels is best for the first.
+            "shared_accuracy": 1 - weight / 8,
+            "independent_accuracy": 1 - weight / 8,
+            "count_error": weight,
+            "disentanglement": 1 - weight / 8,
+        }
+        facts = {"wall_time": 60, "device": "cpu", "versions": VERSIONS}
+        folder = results / "factor-weights" / method / f"weight-{weight:g}" / f"seed-{seed}"
+        write_json(folder / "result.json", {"metrics": metrics, **facts})
+
+
+def write_all(results: Path, method: str) -> None:
+    for weight in WEIGHTS:
+        write(results, method, weight, EVIDENCE[weight])
+
+
+def last_lines(results: Path) -> str:
+    """What the page says of weights."""
+    return "\n".join(section.text for section in factors_sections(results)).split("### Weights")[1]
+
+
+def test_the_largest_mean_evidence_is_chosen(tmp_path: Path) -> None:
+    write_all(tmp_path, "drpm")
+    assert choose_weight(tmp_path, "drpm") == 1.0
+    assert choose_weight(tmp_path, "hg") is None
+    text = last_lines(tmp_path)
+    assert "| 0.25 | here | - | - | - | - | -897.500 ± 10.607 | 850.000 ± 0.000 |" in text
+    assert "The largest evidence: 1 for DRPM-VAE." in text
+    write_all(tmp_path, "hg")
+    write(tmp_path, "hg", 0.05, [-1, -2])
+    assert "The largest evidence: 0.05 for HG-VAE, 1 for DRPM-VAE." in last_lines(tmp_path)
+
+
+def test_no_choice_before_all_were_run(tmp_path: Path) -> None:
+    assert "The largest" not in last_lines(tmp_path)
+    write_all(tmp_path, "drpm")
+    (tmp_path / "factor-weights" / "drpm" / "weight-4" / "seed-1" / "result.json").unlink()
+    assert choose_weight(tmp_path, "drpm") is None
+    assert "The largest" not in last_lines(tmp_path)
+
+
+def test_what_came_to_nothing_is_not_chosen(tmp_path: Path) -> None:
+    write_all(tmp_path, "drpm")
+    write(tmp_path, "drpm", 1.0, [-1, None])
+    assert choose_weight(tmp_path, "drpm") == 0.25
+    for weight in WEIGHTS:
+        write(tmp_path, "drpm", weight, [None, None])
+    assert choose_weight(tmp_path, "drpm") is None
+
+
+def test_results_without_evidence_are_refused(tmp_path: Path) -> None:
+    write_all(tmp_path, "drpm")
+    run = tmp_path / "factor-weights" / "drpm" / "weight-4" / "seed-1"
+    write_json(run / "result.json", {"metrics": {"count_error": 1.0}})
+    with pytest.raises(RunError, match="must hold the metrics pair_evidence"):
+        choose_weight(tmp_path, "drpm")
