@@ -13,7 +13,7 @@ ROOT = "drpm"  # the public names of the package itself: `from drpm import Rando
 
 LAWS = {"relaxation", "distributions", ROOT}
 TOOLS = {"data", "training", "report"}
-APPLICATIONS = {"clustering", "factors", "multitask"}
+APPLICATIONS = {"clustering", "factors", "multitask", "supervised"}
 
 # Each part of the package, and the parts it may import besides itself.
 ALLOWED: dict[str, set[str]] = {

@@ -8,7 +8,7 @@ import torch
 from torch.distributions import Bernoulli, Normal
 
 from drpm.clustering.config import NetworkConfig
-from drpm.clustering.networks import Autoencoder, layers
+from drpm.clustering.networks import Autoencoder
 from drpm.nn.gaussians import Posterior
 from tests.oracles import FALSE_ALARM, generator, normal
 
@@ -29,14 +29,6 @@ def test_the_papers_network() -> None:
     assert shapes(network.encoder) == [(500, 784), (500, 500), (2000, 500)]
     assert shapes(network.mean) == shapes(network.log_variance) == [(10, 2000)]
     assert shapes(network.decoder) == [(2000, 10), (500, 2000), (500, 500), (784, 500)]
-
-
-def test_layers_by_hand() -> None:
-    network = layers([2, 3, 1]).double()
-    x = normal(5, 2)
-    hidden = (x @ network[0].weight.T + network[0].bias).clamp_min(0)
-    expected = (hidden @ network[2].weight.T + network[2].bias).clamp_min(0)
-    torch.testing.assert_close(network(x), expected)
 
 
 def test_the_decoder_ends_without_a_relu() -> None:

@@ -111,10 +111,10 @@ def _run(
 ) -> list[dict[str, Any]]:
     from dataclasses import replace
 
-    from drpm.clustering.classes import class_names
     from drpm.clustering.config import ClusteringConfig
     from drpm.clustering.job import Job, check_job, do_jobs, open_job
     from drpm.data import load
+    from drpm.data.classes import class_names
     from drpm.data.fingerprints import fingerprint
     from drpm.data.registry import DATASETS
     from drpm.training import config as configs

@@ -8,10 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drpm.clustering.classes import class_labels, class_names
 from drpm.clustering.columns import telling_columns
 from drpm.clustering.examples import nearest_rows, shrunk
 from drpm.clustering.fitted import FittedClustering
+from drpm.data.classes import class_labels, class_names
 from drpm.data.types import Dataset
 from drpm.report.archive import pack_arrays
 

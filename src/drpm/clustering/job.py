@@ -13,7 +13,6 @@ from typing import Any, get_args
 
 from torch import Tensor
 
-from drpm.clustering.classes import class_labels
 from drpm.clustering.config import ClusteringConfig, Method
 from drpm.clustering.drawn import draw_arrays
 from drpm.clustering.examples import images_behind
@@ -21,6 +20,7 @@ from drpm.clustering.fitted import FittedClustering
 from drpm.clustering.metrics import clustering_scores
 from drpm.clustering.pipeline import fit_clusterings
 from drpm.clustering.views import choose_view
+from drpm.data.classes import class_labels
 from drpm.data.types import Dataset
 from drpm.training import config as configs
 from drpm.training.devices import Devices
@@ -139,7 +139,7 @@ def do_jobs(
     with ExitStack() as held:
         for run in runs if devices.is_first else ():
             held.enter_context(run.lock())
-            _gather_metrics(run)
+            _gather_metrics(run)  # which the clock goes by
             _ = run.wall_time
         found = fit_clusterings(
             rows,

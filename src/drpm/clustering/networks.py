@@ -1,21 +1,12 @@
 """The autoencoder that all clusterings share."""
 
-from collections.abc import Sequence
-from itertools import pairwise
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drpm.clustering.config import NetworkConfig
+from drpm.nn.dense import dense_layers
 from drpm.nn.gaussians import Posterior
-
-
-def layers(widths: Sequence[int]) -> nn.Sequential:
-    """Linear layers, each followed by a ReLU."""
-    return nn.Sequential(
-        *(layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU()))
-    )
 
 
 class Autoencoder(nn.Module):
@@ -30,11 +21,11 @@ class Autoencoder(nn.Module):
     def __init__(self, columns: int, config: NetworkConfig, likelihood: str) -> None:
         super().__init__()
         self.likelihood = likelihood
-        self.encoder = layers([columns, *config.encoder])
+        self.encoder = dense_layers([columns, *config.encoder])
         self.mean = nn.Linear(config.encoder[-1], config.latent)
         self.log_variance = nn.Linear(config.encoder[-1], config.latent)
         self.decoder = nn.Sequential(
-            layers([config.latent, *config.decoder]), nn.Linear(config.decoder[-1], columns)
+            dense_layers([config.latent, *config.decoder]), nn.Linear(config.decoder[-1], columns)
         )
 
     def posterior(self, features: Tensor) -> Posterior:

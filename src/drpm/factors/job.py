@@ -3,7 +3,6 @@
 import csv
 import io
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +22,7 @@ from drpm.factors.pipeline import STAGE, fit_factors
 from drpm.training import config as configs
 from drpm.training.errors import ConfigError
 from drpm.training.runs import ARRAYS, METRICS, RunFolder
-from drpm.training.stages import ProgressFactory, open_run
+from drpm.training.stages import ProgressFactory, hold_runs, open_run
 
 PAIRS: Final = "pairs.csv"
 WORLDS: Final = ("arm", "mpi3d")
@@ -112,10 +111,7 @@ def do_jobs(
         The results as the folders' ``result.json`` have them.
     """
     seeds = [job.factors.training.seed for job in jobs]
-    with ExitStack() as held:
-        for run in runs:
-            held.enter_context(run.lock())
-            _ = run.wall_time
+    with hold_runs(runs):
         fitted = fit_factors(
             pairs,
             jobs[0].factors,

@@ -5,7 +5,8 @@ finished ones are read.
 """
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,6 +52,16 @@ def open_run(
     run = RunFolder.open(path)
     run.require_settings(text)
     return run
+
+
+@contextmanager
+def hold_runs(runs: Iterable[RunFolder]) -> Iterator[None]:
+    """Keep others out of the folders of runs that are done together, and start their clocks."""
+    with ExitStack() as held:
+        for run in runs:
+            held.enter_context(run.lock())
+            _ = run.wall_time
+        yield
 
 
 def _clear(run: RunFolder, made: Sequence[str]) -> None:

@@ -1,8 +1,8 @@
-"""Which labels clusters are compared with."""
+"""Which labels are classes."""
 
 import torch
 
-from drpm.clustering.classes import class_labels, class_names
+from drpm.data.classes import class_labels, class_names
 from drpm.data.types import Dataset, Split
 
 

@@ -1,0 +1,109 @@
+"""The command ``drpm supervised``."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from drpm.cli.data import NameOrPath, Options
+from drpm.cli.errors import one_sentence
+from drpm.cli.options import (
+    Device,
+    Json,
+    Out,
+    Overwrite,
+    Settings,
+    parse_options,
+    parse_seeds,
+    preset_option,
+    seed_folders,
+    seeds_option,
+)
+from drpm.cli.stages import finish, show_stage
+from drpm.cli.tables import print_table
+
+DEFAULT_PRESET = "fast-supervised"
+
+
+def supervised(
+    data: NameOrPath,
+    out: Out = Path("out/supervised"),
+    preset: Annotated[str, preset_option("paper-supervised-mnist")] = DEFAULT_PRESET,
+    settings: Settings = None,
+    seeds: Annotated[str | None, seeds_option("they are trained together")] = None,
+    option: Options = None,
+    device: Device = "auto",
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Learn to partition batches of a labelled data set into its classes.
+
+    Given again after it was cut off, it goes on where it was. The folder ends up
+    with the model, the figures and a page that shows them.
+    """
+    with one_sentence():
+        results = _run(data, out, preset, settings or [], seeds, option or [], device, overwrite)
+    if as_json:
+        typer.echo(json.dumps(results if len(results) > 1 else results[0], indent=2))
+        return
+    print_table(
+        ["Seed", "F1", "ACC", "Error of sizes", "Weight of sizes"],
+        [
+            [
+                str(result["seed"]),
+                *(f"{result['metrics'][name]:.4f}" for name in ("f1", "accuracy", "size_error")),
+                f"{result['selection']['size_weight']:g}",
+            ]
+            for result in results
+        ],
+    )
+    for result in results:
+        typer.echo(f"Page: {result['page']}")
+
+
+def _run(
+    name: str,
+    out: Path,
+    preset: str,
+    settings: list[str],
+    seeds: str | None,
+    options: list[str],
+    device: str,
+    overwrite: bool,
+) -> list[dict[str, Any]]:
+    from dataclasses import replace
+
+    from drpm.data import load
+    from drpm.data.fingerprints import fingerprint
+    from drpm.data.registry import DATASETS
+    from drpm.supervised.config import SupervisedConfig
+    from drpm.supervised.job import Job, check_job, do_jobs, find_classes, open_job
+    from drpm.training import config as configs
+    from drpm.training import presets
+    from drpm.training.config import TrainingConfig
+    from drpm.training.devices import connect
+
+    TrainingConfig(device=device)  # refused under the option's own name
+    config = configs.override(
+        presets.load(SupervisedConfig, preset), [f"training.device={device}", *settings]
+    )
+    chosen = parse_seeds(seeds) or [config.training.seed]
+    dataset = load(name, device=connect(config.training).device, **parse_options(options))
+    labelled = find_classes(dataset)
+    # A set of the registry has its own hashes; a file is only known by what is in it.
+    known = "" if name in DATASETS else fingerprint(dataset)
+    jobs = [
+        Job(name, tuple(options), known, replace(config, training=training))
+        for training in (replace(config.training, seed=seed) for seed in chosen)
+    ]
+    check_job(jobs[0], labelled)
+    runs = [
+        open_job(folder, job, overwrite=overwrite)
+        for folder, job in zip(seed_folders(out, chosen), jobs, strict=True)
+    ]
+    if not all(run.status == "finished" for run in runs):
+        words = ["drpm", *sys.argv[1:]]
+        do_jobs(jobs, labelled, runs, commands=[words for _ in jobs], progress=show_stage)
+    return [finish(run, f"{dataset.name}: supervised partitions") for run in runs]

@@ -1,0 +1,60 @@
+"""The settings of a supervised partition: everything that is needed to learn it again."""
+
+from dataclasses import dataclass, field
+
+from drpm.training.config import TrainingConfig, check_setting
+
+
+@dataclass(frozen=True)
+class SupervisedConfig:
+    """A network that partitions a batch into its classes.
+
+    Arguments:
+        hidden: Widths of the network's layers, fully connected and with ReLU.
+        scale: How far apart the log-scores of neighbouring classes are.
+        smoothing: What part of a soft partition is even over all subsets when it is compared with
+            the labels. It bounds what an element costs that is far from its place, so that one
+            which could be of either of two classes is not put between them.
+        size_weights: The candidates for the weight of the size term. Every one of them is tried,
+            and the one with the best F1 score on the held-out part of the training set is kept.
+        held_out: The part of the training set that candidates are judged on, and that no one
+            learns from. With one candidate alone nothing is held out.
+        temperature: Of what is relaxed (the class of an element, sizes and order), at the start and
+            at the end of training.
+        prediction_temperature: Of an element's class where a partition is predicted, which needs
+            no gradients.
+        training: How the network is trained. Its batches are what is partitioned, and those of
+            the test set are as large.
+    """
+
+    hidden: tuple[int, ...] = (256, 128)
+    scale: float = 0.03
+    smoothing: float = 0.1
+    size_weights: tuple[float, ...] = (0.001, 0.01, 0.1)
+    held_out: float = 0.1
+    temperature: tuple[float, float] = (1.0, 0.2)
+    prediction_temperature: float = 0.05
+    training: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(epochs=20, batch_size=256, learning_rate=1e-3)
+    )
+
+    def __post_init__(self) -> None:
+        check_setting(
+            self,
+            "hidden",
+            "one or more widths of at least 1",
+            lambda widths: widths and all(width >= 1 for width in widths),
+        )
+        for name in ("scale", "prediction_temperature"):
+            check_setting(self, name, "positive", lambda value: value > 0)
+        check_setting(self, "smoothing", "in (0, 1)", lambda value: 0 < value < 1)
+        check_setting(
+            self,
+            "size_weights",
+            "one or more numbers of at least 0 that differ",
+            lambda found: found and min(found) >= 0 and len(set(found)) == len(found),
+        )
+        check_setting(self, "held_out", "in (0, 1)", lambda value: 0 < value < 1)
+        check_setting(
+            self, "temperature", "two positive numbers", lambda pair: all(x > 0 for x in pair)
+        )

@@ -1,0 +1,128 @@
+"""A finished model of supervised partitions: what it makes of batches."""
+
+import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from drpm.supervised.config import SupervisedConfig
+from drpm.supervised.evaluation import PartitionScores, partition_scores, shuffled_batches
+from drpm.supervised.models import Partitioner
+from drpm.training import config as configs
+from drpm.training.checkpoint import load_model, save_model
+from drpm.training.errors import RunError
+
+# The same batches for every model and seed.
+_TEST_SEED = 1_000_000
+
+
+class PredictedPartition(NamedTuple):
+    """A batch in its subsets.
+
+    Arguments:
+        subsets: (n,), that of every element.
+        sizes: (K,), how many elements every subset holds.
+    """
+
+    subsets: Tensor
+    sizes: Tensor
+
+
+class JudgedBatches(NamedTuple):
+    """Batches of labelled elements in their subsets.
+
+    Arguments:
+        scores: How right that is.
+        order: (N,), the elements, batch after batch.
+        batch: (N,), the number of the batch of each of them, in that order.
+        subsets: (N,), its subset, in that order.
+    """
+
+    scores: PartitionScores
+    order: Tensor
+    batch: Tensor
+    subsets: Tensor
+
+
+@dataclass(frozen=True)
+class FittedPartitioner:
+    """A trained model.
+
+    Arguments:
+        model: The model.
+        shape: Of an element.
+    """
+
+    model: Partitioner
+    shape: tuple[int, ...]
+
+    @property
+    def config(self) -> SupervisedConfig:
+        return self.model.config
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.size_weight.device
+
+    @torch.no_grad()
+    def partition(self, elements: Tensor) -> PredictedPartition:
+        """Partition a batch: the likeliest sizes, filled in the likeliest order.
+
+        Arguments:
+            elements: (n, *shape). What is predicted of one depends on the others.
+        """
+        if elements.dim() == 0 or elements.shape[1:] != self.shape or len(elements) == 0:
+            shape = ", ".join(["n", *map(str, self.shape)])
+            raise ValueError(
+                f"elements must have the shape ({shape}), but got {tuple(elements.shape)}."
+            )
+        rows = elements.flatten(1).to(self.device)
+        parts = self.model.law(rows).rsample_parts(noise="none")
+        return PredictedPartition(parts.Y.argmax(-2), parts.sizes.round().long())
+
+    def judge(self, elements: Tensor, labels: Tensor) -> JudgedBatches:
+        """Partition labelled elements in shuffled batches, each of them once.
+
+        Arguments:
+            elements: (N, *shape).
+            labels: (N,), the class of each.
+        """
+        batches = shuffled_batches(len(elements), self.config.training.batch_size, _TEST_SEED)
+        found = [self.partition(elements[rows.to(elements.device)]).subsets for rows in batches]
+        order, subsets = torch.cat(batches), torch.cat(found).cpu()
+        lengths = torch.tensor([len(rows) for rows in batches])
+        batch = torch.arange(len(batches)).repeat_interleave(lengths)
+        scores = partition_scores(labels.cpu()[order], subsets, self.model.classes, batch)
+        return JudgedBatches(scores, order, batch, subsets)
+
+    def to(self, device: torch.device | str) -> "FittedPartitioner":
+        """The same on another device."""
+        return replace(self, model=copy.deepcopy(self.model).to(device))
+
+    def save(self, folder: Path) -> None:
+        """Write it to a folder, as numbers and text."""
+        tensors = {name: x.contiguous() for name, x in self.model.state_dict().items()}
+        description = {
+            "kind": "supervised",
+            "config": configs.dumps(self.config),
+            "shape": list(self.shape),
+            "classes": self.model.classes,
+        }
+        save_model(folder, tensors, description)
+
+
+def load_partitioner(folder: Path, device: torch.device | str = "cpu") -> FittedPartitioner:
+    """Read what :meth:`FittedPartitioner.save` wrote; nothing is unpickled."""
+    tensors, description = load_model(folder)
+    if description.get("kind") != "supervised":
+        raise RunError(
+            f"The folder {folder} holds another kind of model than one of supervised partitions."
+        )
+    shape = tuple(description["shape"])
+    config = configs.loads(SupervisedConfig, description["config"])
+    model = Partitioner(torch.Size(shape).numel(), description["classes"], config)
+    model.load_state_dict(tensors)
+    return FittedPartitioner(model.to(device), shape)

@@ -1,0 +1,157 @@
+"""From labelled elements to models, for one seed or for several at once."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from drpm.supervised.config import SupervisedConfig
+from drpm.supervised.fitted import FittedPartitioner
+from drpm.supervised.models import Partitioner, SupervisedObjective
+from drpm.training import config as configs
+from drpm.training.devices import Devices
+from drpm.training.errors import ConfigError
+from drpm.training.schedules import ExponentialSchedule
+from drpm.training.stages import ProgressFactory, open_run, train_stage
+
+STAGE = "training"
+
+# What is held out is the same for every seed.
+_SPLIT_SEED = 2_000_000
+
+
+class Selection(NamedTuple):
+    """How the weight of the size term was chosen.
+
+    Arguments:
+        size_weight: The one that was kept.
+        held_out: How many training examples the candidates were judged on.
+        f1: From every candidate to its F1 score there, for each seed; nothing where there was one.
+    """
+
+    size_weight: float
+    held_out: int
+    f1: dict[float, list[float]]
+
+
+class FittedPartitioners(NamedTuple):
+    """What training ends with.
+
+    Arguments:
+        models: One for each seed, with the weight that was kept.
+        folders: What training wrote of each of them.
+        selection: How that weight was chosen, by all seeds together.
+    """
+
+    models: list[FittedPartitioner]
+    folders: list[Path]
+    selection: Selection
+
+
+def fit_partitioners(
+    elements: Tensor,
+    labels: Tensor,
+    classes: int,
+    config: SupervisedConfig,
+    folders: Sequence[Path | str],
+    *,
+    seeds: Sequence[int],
+    device: torch.device | str = "cpu",
+    progress: ProgressFactory = lambda stage: None,
+) -> FittedPartitioners:
+    """Train a model for every seed and every weight of the size term, and keep the best weight.
+
+    Arguments:
+        elements: (N, *shape), the training set.
+        labels: (N,), the class of each, from 0 to K - 1.
+        classes: K.
+        config: The settings.
+        folders: One for each seed, for what training writes; continued if they were cut off.
+        seeds: They settle everything that is random, but what is held out.
+        device: Where.
+        progress: From the name of a stage to whoever shows how far it is.
+    """
+    check_labels(elements, labels, classes)
+    training, devices = config.training, Devices(device)
+    taught, held = (part.to(elements.device) for part in split(len(elements), config))
+    models, runs = [], []
+    for weight in config.size_weights:
+        for folder, seed in zip(folders, seeds, strict=True):
+            torch.manual_seed(seed)  # so that all candidates start alike
+            models.append(Partitioner(elements[0].numel(), classes, config, weight).to(device))
+            own = replace(config, training=replace(training, seed=seed))
+            place = Path(folder) / STAGE / f"weight-{weight}"
+            runs.append(open_run(place, configs.dumps(own), devices=devices))
+    rows = elements.flatten(1)
+    steps = max(1, training.epochs * max(1, len(taught) // training.batch_size))
+    train_stage(
+        STAGE,
+        models,
+        SupervisedObjective(config),
+        training,
+        runs,
+        {"rows": rows[taught], "labels": labels[taught]},
+        seed=seeds[0],
+        devices=devices,
+        schedules={"temperature": ExponentialSchedule(*config.temperature, steps)},
+        progress=progress,
+    )
+    shape = tuple(elements.shape[1:])
+    fitted = [FittedPartitioner(model, shape) for model in models]
+    by_weight = {
+        weight: fitted[place * len(seeds) : (place + 1) * len(seeds)]
+        for place, weight in enumerate(config.size_weights)
+    }
+    selection = select(by_weight, elements[held], labels[held])
+    kept = config.size_weights.index(selection.size_weight) * len(seeds)
+    chosen = slice(kept, kept + len(seeds))
+    return FittedPartitioners(fitted[chosen], [run.path for run in runs[chosen]], selection)
+
+
+def split(count: int, config: SupervisedConfig) -> tuple[Tensor, Tensor]:
+    """Which examples are learnt from, and which are held out; none where nothing is chosen."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(_SPLIT_SEED))
+    held = 0 if len(config.size_weights) == 1 else max(1, round(config.held_out * count))
+    if held >= count:
+        raise ConfigError(f"held_out must leave examples to learn from, but {count} are too few.")
+    return order[held:], order[:held]
+
+
+def select(
+    candidates: dict[float, list[FittedPartitioner]], elements: Tensor, labels: Tensor
+) -> Selection:
+    """The weight with the best mean F1 score on examples that nobody learnt from.
+
+    Arguments:
+        candidates: From every weight to its models, one for each seed.
+        elements: (M, *shape), the held-out examples.
+        labels: (M,), their classes.
+    """
+    if len(candidates) == 1:
+        return Selection(next(iter(candidates)), 0, {})
+    scores = {
+        weight: [model.judge(elements, labels).scores.f1 for model in models]
+        for weight, models in candidates.items()
+    }
+    best = max(scores, key=lambda weight: statistics.fmean(scores[weight]))
+    return Selection(best, len(elements), scores)
+
+
+def check_labels(elements: Tensor, labels: Tensor, classes: int) -> None:
+    """Refuse labels that are not one class for every element."""
+    if len(elements) < 2:
+        raise ConfigError(f"elements must be at least 2, but got {len(elements)}.")
+    if labels.shape != elements.shape[:1] or labels.is_floating_point():
+        raise ConfigError(
+            f"labels must be whole numbers of the shape ({len(elements)},), but got "
+            f"{labels.dtype} of the shape {tuple(labels.shape)}."
+        )
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise ConfigError(
+            f"labels must be from 0 to {classes - 1}, but got some from {low} to {high}."
+        )

@@ -1,0 +1,150 @@
+"""Training: what is learnt, what is chosen, and what is left in folders."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from drpm.supervised import pipeline
+from drpm.supervised.config import SupervisedConfig
+from drpm.supervised.fitted import FittedPartitioner, load_partitioner
+from drpm.supervised.models import Partitioner
+from drpm.supervised.pipeline import Selection, fit_partitioners, select, split
+from drpm.training.checkpoint import save_model
+from drpm.training.errors import ConfigError, RunError
+from tests.supervised.toys import CLASSES, CONFIG, blobs, fit
+
+QUICK = replace(CONFIG, training=replace(CONFIG.training, epochs=1))
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> FittedPartitioner:
+    torch.manual_seed(0)
+    return fit(tmp_path_factory.mktemp("blobs")).models[0]
+
+
+def test_blobs_are_learnt(fitted: FittedPartitioner) -> None:
+    scores = fitted.judge(*blobs(400, seed=2)).scores
+    assert scores.f1 > 0.97
+    assert scores.size_error < 0.3
+
+
+def test_batches_of_other_sizes_and_shares(fitted: FittedPartitioner) -> None:
+    """Sizes are those of the batch, not those of the training set."""
+    elements, labels = blobs(60, seed=3, shares=(10, 1, 3, 0))
+    found = fitted.partition(elements)
+    assert (found.subsets == labels).double().mean() > 0.9
+    assert torch.equal(found.sizes, torch.bincount(found.subsets, minlength=CLASSES))
+    truth = torch.bincount(labels, minlength=CLASSES)
+    assert (found.sizes - truth).abs().max() <= 2
+
+
+def test_in_the_reverse_order_it_is_wrong(
+    fitted: FittedPartitioner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order is what tells: with all scores negated, the sizes alone are right."""
+    parameters_of = Partitioner.parameters_of
+
+    def reversed_scores(self: Partitioner, *given: object) -> tuple[torch.Tensor, torch.Tensor]:
+        log_scores, log_weights = parameters_of(self, *given)  # type: ignore[arg-type]
+        return -log_scores, log_weights
+
+    monkeypatch.setattr(Partitioner, "parameters_of", reversed_scores)
+    scores = fitted.judge(*blobs(400, seed=2)).scores
+    assert scores.f1 < 0.2
+    assert scores.size_error < 0.3
+
+
+def test_elements_keep_their_subsets_in_any_order(fitted: FittedPartitioner) -> None:
+    elements, _ = blobs(50, seed=4)
+    order = torch.randperm(50)
+    found = fitted.partition(elements).subsets
+    assert torch.equal(fitted.partition(elements[order]).subsets, found[order])
+
+
+def test_every_element_is_judged_once(fitted: FittedPartitioner) -> None:
+    elements, labels = blobs(100, seed=5)
+    judged = fitted.judge(elements, labels)
+    assert sorted(judged.order.tolist()) == list(range(100))
+    assert torch.bincount(judged.batch).tolist() == [34, 33, 33]
+    again = fitted.partition(elements[judged.order[judged.batch == 1]]).subsets
+    assert torch.equal(judged.subsets[judged.batch == 1], again)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+def test_weights_and_seeds_are_trained_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(QUICK, size_weights=(0.0, 0.01), held_out=0.25)
+    found = fit(tmp_path, config, seeds=(3, 4))
+    weight, held_out, scores = found.selection
+    assert held_out == 160
+    assert {w: len(f1) for w, f1 in scores.items()} == {0.0: 2, 0.01: 2}
+    assert weight == max(scores, key=lambda w: sum(scores[w]))
+    # Finished, it is read and not trained again.
+    again = fit(tmp_path, config, seeds=(3, 4))
+    assert again.selection == found.selection
+    for one, other in zip(again.models, found.models, strict=True):
+        torch.testing.assert_close(one.model.state_dict(), other.model.state_dict(), rtol=0, atol=0)
+    for kept in config.size_weights:
+        monkeypatch.setattr(pipeline, "select", lambda *_, kept=kept: Selection(kept, 0, {}))
+        chosen = fit(tmp_path, config, seeds=(3, 4))
+        for seed, model, folder in zip((3, 4), chosen.models, chosen.folders, strict=True):
+            assert float(model.model.size_weight) == pytest.approx(kept)
+            assert folder == tmp_path / str(seed) / "training" / f"weight-{kept}"
+
+
+def test_the_best_on_held_out_examples_is_kept(fitted: FittedPartitioner) -> None:
+    elements, labels = blobs(100, seed=6)
+    untrained = FittedPartitioner(Partitioner(2, CLASSES, CONFIG), (2,))
+    for candidates in ({0.1: [untrained], 0.2: [fitted]}, {0.2: [fitted], 0.1: [untrained]}):
+        selection = select(candidates, elements, labels)
+        assert selection.size_weight == 0.2
+        assert selection.f1[0.2][0] == fitted.judge(elements, labels).scores.f1
+    alone = select({0.1: [untrained]}, elements[:0], labels[:0])
+    assert alone == (0.1, 0, {})
+
+
+def test_what_is_held_out() -> None:
+    several = SupervisedConfig(held_out=0.2)
+    taught, held = split(50, several)
+    assert len(held) == 10
+    assert sorted([*taught.tolist(), *held.tolist()]) == list(range(50))
+    assert torch.equal(split(50, several)[1], held)
+    assert len(split(50, replace(several, size_weights=(0.1,)))[1]) == 0
+    with pytest.raises(ConfigError, match="held_out must leave examples to learn from"):
+        split(1, several)
+
+
+def test_saved_and_loaded(tmp_path: Path, fitted: FittedPartitioner) -> None:
+    fitted.save(tmp_path / "model")
+    again = load_partitioner(tmp_path / "model")
+    assert again.config == fitted.config
+    elements, _ = blobs(50, seed=7)
+    for one, other in zip(again.partition(elements), fitted.partition(elements), strict=True):
+        assert torch.equal(one, other)
+    save_model(tmp_path / "other", fitted.model.state_dict(), {"kind": "factors"})
+    with pytest.raises(RunError, match="another kind of model"):
+        load_partitioner(tmp_path / "other")
+
+
+def test_bad_elements(fitted: FittedPartitioner) -> None:
+    for shape in ((3, 3), (0, 2), (2,)):
+        with pytest.raises(ValueError, match=r"elements must have the shape \(n, 2\), but got"):
+            fitted.partition(torch.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (torch.zeros(3).long(), r"labels must be whole numbers of the shape \(4,\)"),
+        (torch.zeros(4), r"labels must be whole numbers of the shape \(4,\)"),
+        (torch.tensor([0, 1, 2, 4]), "labels must be from 0 to 3, but got some from 0 to 4"),
+        (torch.tensor([0, 1, 2, -1]), "labels must be from 0 to 3, but got some from -1 to 2"),
+    ],
+)
+def test_bad_labels(tmp_path: Path, labels: torch.Tensor, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        fit_partitioners(torch.zeros(4, 2), labels, 4, QUICK, [tmp_path / "run"], seeds=[0])
+    assert not (tmp_path / "run").exists()
