@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from drpm.cli import bench, bounds, cluster, data, factors, reproduce
+from drpm.cli import bench, bounds, cluster, data, factors, multitask, reproduce, supervised
 from drpm.cli.errors import EXIT_CODES
 
 __all__ = ["app", "main"]
@@ -24,6 +24,8 @@ app = typer.Typer(
 
 app.command()(cluster.cluster)
 app.command()(factors.factors)
+app.command()(multitask.multitask)
+app.command()(supervised.supervised)
 app.command()(bounds.bounds)
 app.add_typer(data.app, name="data")
 app.command()(reproduce.reproduce)

@@ -25,12 +25,20 @@ SWEEPS: Final = (
     "stl10",
     "clusters",
     "table-2",
+    "factor-weights",
+    "noise",
+    "mosaic",
+    "celeba",
+    "supervised",
     "list",
 )
 CLUSTERING_METHODS: Final = ("drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head")
 
 FACTOR_DATA: Final = ("arm", "mpi3d")
 FACTOR_METHODS: Final = ("drpm", "hg", "ada", "label")
+
+MULTITASK_DATA: Final = ("multimnist", "mosaic", "celeba")
+MULTITASK_METHODS: Final = ("drpm", "uls", "uncertainty", "gradient")
 
 
 def among(words: Iterable[str]) -> Callable[[str], list[str]]:

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from drpm.training.sweeps import Sweep, SweepReport
 
 # The modules that register sweeps. An application is known here by this line alone.
-SOURCES = ("drpm.studies.sweeps", "drpm.clustering.sweeps", "drpm.factors.sweeps")
+SOURCES = (
+    "drpm.studies.sweeps",
+    "drpm.clustering.sweeps",
+    "drpm.factors.sweeps",
+    "drpm.multitask.sweeps",
+    "drpm.supervised.sweeps",
+)
 
 LIST = "list"
 

@@ -1,0 +1,161 @@
+"""The command ``drpm multitask``."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from drpm.cli.completion import MULTITASK_DATA, MULTITASK_METHODS, among
+from drpm.cli.errors import one_sentence
+from drpm.cli.options import (
+    Device,
+    Json,
+    Out,
+    Overwrite,
+    Settings,
+    number,
+    parse_seeds,
+    preset_option,
+    seed_folders,
+    seeds_option,
+    whole_number_option,
+)
+from drpm.cli.stages import finish, show_stage
+from drpm.cli.tables import print_table
+
+DEFAULT_PRESET = "fast-multitask"
+
+# Of so many tasks at most each has its columns.
+_FEW = 4
+
+
+def multitask(
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="[DATA]",
+            help="multimnist, mosaic, celeba, or images with classes of your own.",
+            autocompletion=among(MULTITASK_DATA),
+        ),
+    ] = "multimnist",
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="drpm, uls, uncertainty or gradient.", autocompletion=among(MULTITASK_METHODS)
+        ),
+    ] = None,
+    noise: Annotated[
+        float | None,
+        typer.Option(
+            help="The part of the right digit's pixels that is lost in multimnist.",
+            metavar="NUMBER",
+            parser=number(float, 0, 1),
+        ),
+    ] = None,
+    tasks: Annotated[
+        int | None, whole_number_option("How many tasks, in mosaic and celeba.", least=1)
+    ] = None,
+    out: Out = Path("out/multitask"),
+    preset: Annotated[str, preset_option("paper-multitask-multimnist")] = DEFAULT_PRESET,
+    settings: Settings = None,
+    seeds: Annotated[str | None, seeds_option("they are trained together")] = None,
+    device: Device = "auto",
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Learn several tasks with one network, and how they share its neurons.
+
+    Given again after it was cut off, it goes on where it was. The folder ends up
+    with the model, the figures and a page that shows them.
+    """
+    with one_sentence():
+        results = _run(
+            data,
+            method,
+            noise,
+            tasks,
+            out,
+            preset,
+            settings or [],
+            seeds,
+            device,
+            overwrite,
+        )
+    if as_json:
+        typer.echo(json.dumps(results if len(results) > 1 else results[0], indent=2))
+        return
+    columns = _columns(results[0])
+    print_table(
+        ["Seed", *columns.values()],
+        [[str(x["seed"]), *(_number(x["metrics"][name]) for name in columns)] for x in results],
+    )
+    for result in results:
+        typer.echo(f"Page: {result['page']}")
+
+
+def _columns(result: dict[str, Any]) -> dict[str, str]:
+    """From the name of a metric that is shown to what stands above it."""
+    columns = {"accuracy": "Accuracy"}
+    names = result["data"]["tasks"]
+    if len(names) <= _FEW:
+        columns |= {f"accuracy_{name}": name for name in names}
+        columns |= {f"size_{name}": f"Neurons, {name}" for name in names}
+    columns["size_noise_correlation"] = "Neurons against noise"
+    return {name: shown for name, shown in columns.items() if name in result["metrics"]}
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _run(
+    data: str,
+    method: str | None,
+    noise: float | None,
+    tasks: int | None,
+    out: Path,
+    preset: str,
+    settings: list[str],
+    seeds: str | None,
+    device: str,
+    overwrite: bool,
+) -> list[dict[str, Any]]:
+    from dataclasses import replace
+
+    from drpm.multitask.config import MultitaskConfig
+    from drpm.multitask.job import Job, do_jobs, open_data, open_job
+    from drpm.training import config as configs
+    from drpm.training import presets
+    from drpm.training.config import TrainingConfig
+    from drpm.training.devices import connect
+
+    TrainingConfig(device=device)  # refused under the option's own name
+    named = [] if method is None else [f"method={method}"]
+    config = configs.override(
+        presets.load(MultitaskConfig, preset), [*named, f"training.device={device}", *settings]
+    )
+    chosen = parse_seeds(seeds) or [config.training.seed]
+    where = connect(config.training).device
+    first = Job(data, noise, tasks, multitask=config)
+    loaded, known = open_data(first, where)
+    first = replace(first, fingerprint=known)
+    jobs = [
+        replace(first, multitask=replace(config, training=replace(config.training, seed=seed)))
+        for seed in chosen
+    ]
+    runs = [
+        open_job(folder, job, overwrite=overwrite)
+        for folder, job in zip(seed_folders(out, chosen), jobs, strict=True)
+    ]
+    words = ["drpm", *sys.argv[1:]]
+    do_jobs(
+        jobs,
+        [loaded for _ in jobs],
+        runs,
+        device=where,
+        commands=[words for _ in jobs],
+        progress=show_stage,
+    )
+    return [finish(run, f"{data}: several tasks, {config.method}") for run in runs]

@@ -1,0 +1,111 @@
+"""The settings of a network with several tasks: everything that is needed to train it again."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from drpm.training.config import TrainingConfig, check_setting
+
+Method = Literal["drpm", "uls", "uncertainty", "gradient"]
+Weighting = Literal["aligned-mtl", "mgda", "imtl-g"]
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The shared encoder, and the head of every task.
+
+    Arguments:
+        encoder: ``lenet``: two convolutions of 5 x 5 pixels; ``residual``: stages of two residual
+            blocks each, every stage but the first halving the image.
+        channels: Of the two convolutions, or of the stages.
+        width: Neurons of the last shared layer, those that tasks share.
+        head: Hidden neurons of every task's own head.
+        dropout: The probability with which a channel of the second convolution, one choice for a
+            whole batch, and a hidden neuron of a head is set to zero. What is left is not rescaled.
+    """
+
+    encoder: Literal["lenet", "residual"] = "lenet"
+    channels: tuple[int, ...] = (10, 20)
+    width: int = 50
+    head: int = 50
+    dropout: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("width", "head"):
+            check_setting(self, name, "at least 1", lambda value: value >= 1)
+        check_setting(self, "dropout", "from 0 to 1", lambda value: 0 <= value <= 1)
+        check_setting(
+            self,
+            "channels",
+            "one or more numbers of at least 1",
+            lambda each: each and min(each) >= 1,
+        )
+        if self.encoder == "lenet":
+            check_setting(self, "channels", "two numbers for 'lenet'", lambda each: len(each) == 2)
+
+
+@dataclass(frozen=True)
+class MultitaskConfig:
+    """A network that several tasks share.
+
+    Arguments:
+        method: ``drpm``: a partition gives every task its own neurons of the last shared layer;
+            ``uls``: all tasks have all neurons, and their losses are added; ``uncertainty``: the
+            same, with weights of the losses that are learned; ``gradient``: the same, with the
+            tasks' gradients combined where the tasks part, by ``weighting``.
+        partition: For ``drpm``. ``sample``: predicted for every sample, by an encoder of its own;
+            ``network``: one for all samples.
+        weighting: For ``gradient``: which of TorchJD's weightings.
+        task_weights: One for each task, in any scale; none at all for equal ones.
+        size_penalty: For ``drpm``, the weight of the penalty on sizes that differ.
+        temperature: Of the partition, at the start and at the end of training; the model is used
+            at the latter.
+        evaluate_every: Epochs from one look at the test part to the next.
+        train_examples: Take only the first so many; none for all.
+        test_examples: The same for the test part.
+        network: The layers.
+        training: How it is trained.
+    """
+
+    method: Method = "drpm"
+    partition: Literal["sample", "network"] = "sample"
+    weighting: Weighting = "aligned-mtl"
+    task_weights: tuple[float, ...] = ()
+    size_penalty: float = 0.0
+    temperature: tuple[float, float] = (1.0, 0.5)
+    evaluate_every: int = 1
+    train_examples: int | None = None
+    test_examples: int | None = None
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    training: TrainingConfig = field(
+        default_factory=lambda: TrainingConfig(
+            epochs=200, batch_size=256, learning_rate=5e-4, betas=(0.95, 0.999)
+        )
+    )
+
+    def __post_init__(self) -> None:
+        check_setting(self, "evaluate_every", "at least 1", lambda value: value >= 1)
+        for name in ("train_examples", "test_examples"):
+            check_setting(
+                self, name, "at least 1 or none", lambda value: value is None or value >= 1
+            )
+        check_setting(self, "size_penalty", "at least 0", lambda value: value >= 0)
+        check_setting(
+            self, "task_weights", "positive numbers", lambda each: all(x > 0 for x in each)
+        )
+        check_setting(
+            self, "temperature", "two positive numbers", lambda pair: all(x > 0 for x in pair)
+        )
+        check_setting(
+            self.training,
+            "precision",
+            "'32-true' or '64-true' for several tasks",
+            lambda value: value != "bf16-mixed",
+        )
+        if self.method == "gradient":
+            # Its backward pass looks at numbers, which neither a graph nor a compiler can.
+            check_setting(
+                self.training,
+                "step",
+                "'auto' or 'eager' for the method 'gradient'",
+                lambda value: value in ("auto", "eager"),
+            )

@@ -1,0 +1,122 @@
+"""The arrays of a finished network with several tasks: what its figures are drawn from."""
+
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from drpm.data import multimnist
+from drpm.multitask.evaluation import TaskScores, rank_correlation
+from drpm.multitask.tasks import TaskData, read_tasks
+from drpm.report.archive import pack_arrays
+
+SHOWN: Final = 6  # images
+NOISE_RATIOS: Final = tuple(tenths / 10 for tenths in range(10))
+_MAX_BARS: Final = 40
+_MAX_CELLS: Final = 80
+
+
+def draw_arrays(data: TaskData, scores: TaskScores, width: int) -> bytes:
+    """What the figures need, as an archive of plain arrays.
+
+    Arguments:
+        data: What the network was judged on.
+        scores: What it is worth.
+        width: How many neurons its tasks share.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    arrays |= _noisy_images() if data.name == "multimnist" else _images(data)
+    arrays |= _bars(
+        "accuracy",
+        scores.accuracies,
+        data.tasks,
+        "accuracy",
+        "Accuracy of every task",
+        "The part of the test images that each task tells rightly",
+    )
+    if scores.sizes is not None and scores.shares is not None:
+        arrays |= _bars(
+            "sizes-by-task",
+            scores.sizes,
+            data.tasks,
+            "neurons",
+            "Neurons of every task",
+            f"How many of {width} neurons each task has, on average over test images",
+        )
+        arrays |= _owners(data.tasks, scores.shares)
+        if data.noise_ratios:
+            arrays |= _by_noise(scores.sizes, data.noise_ratios)
+    return pack_arrays(arrays)
+
+
+def _noisy_images() -> dict[str, NDArray[Any]]:
+    """The same images at growing noise ratios."""
+    columns = [
+        read_tasks(multimnist.load(noise=ratio, num_train=1, num_test=SHOWN)).test_images
+        for ratio in NOISE_RATIOS
+    ]
+    return {
+        "grid__images": torch.stack(columns, 1).numpy(),
+        "grid_columns__images": np.array([f"{ratio:.1f}" for ratio in NOISE_RATIOS]),
+        "title__images": np.array("Images at growing noise ratios"),
+        "about__images": np.array(
+            "Test images, one a row; the right digit loses more of its pixels from column to "
+            "column."
+        ),
+    }
+
+
+def _images(data: TaskData) -> dict[str, NDArray[Any]]:
+    return {
+        "grid__images": data.test_images[None, :SHOWN].cpu().numpy(),
+        "title__images": np.array("Test images"),
+        "about__images": np.array("Some images of the test part."),
+    }
+
+
+def _bars(
+    name: str, values: Tensor, groups: tuple[str, ...], unit: str, title: str, about: str
+) -> dict[str, NDArray[Any]]:
+    """One bar for each task, as far as they fit."""
+    shown, names = values.tolist()[:_MAX_BARS], groups[:_MAX_BARS]
+    listed = ", ".join(f"{task} {value:.3g}" for task, value in zip(names, shown, strict=True))
+    return {
+        f"bars__{name}": np.array(shown)[:, None],
+        f"bars_groups__{name}": np.array(names),
+        f"bars_names__{name}": np.array([unit]),
+        f"title__{name}": np.array(title),
+        f"about__{name}": np.array(f"{about}: {listed}."),
+    }
+
+
+def _owners(tasks: tuple[str, ...], shares: Tensor) -> dict[str, NDArray[Any]]:
+    """Which neurons go to which task."""
+    shown = shares[:_MAX_CELLS, :_MAX_CELLS]
+    neurons = shown.shape[1]
+    part = "" if neurons == shares.shape[1] else f" The first {neurons} neurons are shown."
+    return {
+        "matrix__neurons": shown.numpy(),
+        "matrix_rows__neurons": np.array(tasks[:_MAX_CELLS]),
+        "matrix_columns__neurons": np.array([str(neuron) for neuron in range(neurons)]),
+        "title__neurons": np.array("Which task has which neuron"),
+        "about__neurons": np.array(
+            "The part of the test images for which a task, a row, has more of a neuron, a column, "
+            f"than any other.{part}"
+        ),
+    }
+
+
+def _by_noise(sizes: Tensor, ratios: tuple[float, ...]) -> dict[str, NDArray[Any]]:
+    """Sizes in the order of how noisy the tasks are."""
+    order = sorted(range(len(ratios)), key=ratios.__getitem__)
+    found = rank_correlation(sizes.tolist(), ratios)
+    return _bars(
+        "sizes-by-noise",
+        sizes[order],
+        tuple(f"{ratios[task]:.2f}" for task in order),
+        "neurons",
+        f"Neurons against the noise ratio of the task, rank correlation {found:.2f}",
+        "How many neurons tasks have, on average, in the order of their noise ratios",
+    )

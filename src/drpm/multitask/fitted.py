@@ -1,0 +1,116 @@
+"""A finished network with several tasks: what it says of images."""
+
+import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from drpm.multitask.config import MultitaskConfig
+from drpm.multitask.evaluation import evaluate_in_chunks
+from drpm.multitask.models import MultitaskNetwork
+from drpm.training import config as configs
+from drpm.training.checkpoint import load_model, save_model
+from drpm.training.errors import RunError
+
+
+@dataclass(frozen=True)
+class FittedMultitask:
+    """A trained network, in evaluation mode.
+
+    Arguments:
+        network: The network.
+        shape: Of an image: C, H and W.
+        tasks: Their names.
+        classes: How many each has.
+    """
+
+    network: MultitaskNetwork
+    shape: tuple[int, int, int]
+    tasks: tuple[str, ...]
+    classes: tuple[int, ...]
+
+    @property
+    def config(self) -> MultitaskConfig:
+        return self.network.config
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.mean.device
+
+    def predict(self, images: Tensor) -> Tensor:
+        """The class of every image for every task, (N, T).
+
+        Arguments:
+            images: (N, C, H, W), bytes.
+        """
+        chunks = evaluate_in_chunks(self.network, self._checked(images))
+        return torch.cat([outputs.logits.argmax(-1).T for outputs in chunks])
+
+    def predict_proba(self, images: Tensor) -> dict[str, Tensor]:
+        """From a task to the probabilities of its classes, (N, classes).
+
+        Arguments:
+            images: (N, C, H, W), bytes.
+        """
+        chunks = evaluate_in_chunks(self.network, self._checked(images))
+        found = torch.cat([outputs.logits.softmax(-1) for outputs in chunks], 1)
+        named = zip(self.tasks, self.classes, found, strict=True)
+        return {task: each[:, :count] for task, count, each in named}
+
+    def sizes(self, images: Tensor) -> Tensor:
+        """How many neurons each task has for every image, (N, T).
+
+        Arguments:
+            images: (N, C, H, W), bytes.
+        """
+        found = []
+        for outputs in evaluate_in_chunks(self.network, self._checked(images)):
+            if outputs.shared.sizes is None:
+                raise ValueError(
+                    "sizes must be asked of a network whose method is 'drpm', "
+                    f"but got {self.config.method!r}: all of its tasks have all neurons."
+                )
+            found.append(outputs.shared.sizes)
+        return torch.cat(found)
+
+    def _checked(self, images: Tensor) -> Tensor:
+        expected = images.dtype == torch.uint8 and images.dim() == 4
+        if not expected or images.shape[1:] != self.shape or len(images) == 0:
+            raise ValueError(
+                f"images must be bytes of the shape (N, {', '.join(map(str, self.shape))}), "
+                f"but got {images.dtype} of the shape {tuple(images.shape)}."
+            )
+        return images
+
+    def to(self, device: torch.device | str) -> "FittedMultitask":
+        """The same on another device."""
+        return replace(self, network=copy.deepcopy(self.network).to(device))
+
+    def save(self, folder: Path) -> None:
+        """Write it to a folder, as numbers and text."""
+        tensors = {name: x.contiguous() for name, x in self.network.state_dict().items()}
+        description = {
+            "kind": "multitask",
+            "config": configs.dumps(self.config),
+            "shape": list(self.shape),
+            "tasks": list(self.tasks),
+            "classes": list(self.classes),
+        }
+        save_model(folder, tensors, description)
+
+
+def load_multitask(folder: Path, device: torch.device | str = "cpu") -> FittedMultitask:
+    """Read what :meth:`FittedMultitask.save` wrote; nothing is unpickled."""
+    tensors, description = load_model(folder)
+    if description.get("kind") != "multitask":
+        raise RunError(
+            f"The folder {folder} holds another kind of model than one of several tasks."
+        )
+    colours, height, width = description["shape"]
+    shape, classes = (colours, height, width), tuple(description["classes"])
+    config = configs.loads(MultitaskConfig, description["config"])
+    network = MultitaskNetwork(shape, classes, config)
+    network.load_state_dict(tensors)
+    return FittedMultitask(network.eval().to(device), shape, tuple(description["tasks"]), classes)

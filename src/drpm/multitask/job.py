@@ -1,0 +1,195 @@
+"""One network with several tasks, with everything a person wants to see of it, in a folder."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from drpm.data import load
+from drpm.data.fingerprints import fingerprint
+from drpm.data.registry import DATASETS
+from drpm.multitask.config import MultitaskConfig
+from drpm.multitask.drawn import draw_arrays
+from drpm.multitask.evaluation import (
+    ACCURACIES,
+    ACCURACY,
+    TaskScores,
+    best_test_epoch,
+    rank_correlation,
+    score_tasks,
+)
+from drpm.multitask.fitted import FittedMultitask
+from drpm.multitask.pipeline import STAGE, check_multitask, fit_multitask
+from drpm.multitask.tasks import TaskData, read_tasks
+from drpm.training import config as configs
+from drpm.training.runs import ARRAYS, METRICS, RunFolder
+from drpm.training.stages import ProgressFactory, open_run
+
+# Data sets made for several tasks.
+DATA: Final = ("multimnist", "mosaic", "celeba")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is needed to do it again.
+
+    Arguments:
+        data: A data set of images with classes, or a file of one's own.
+        noise: Of ``multimnist``: the part of the right digit's pixels that is lost.
+        tasks: Of ``mosaic`` and ``celeba``: how many.
+        fingerprint: What data of one's own is known by.
+        multitask: The settings.
+    """
+
+    data: str = "multimnist"
+    noise: float | None = None
+    tasks: int | None = None
+    fingerprint: str = ""
+    multitask: MultitaskConfig = field(default_factory=MultitaskConfig)
+
+
+def open_data(job: Job, device: torch.device | str) -> tuple[TaskData, str]:
+    """The data of a job, and what it is known by where it is one's own."""
+    named = {"noise": job.noise, "num_tasks": job.tasks}
+    options: dict[str, Any] = {name: x for name, x in named.items() if x is not None}
+    dataset = load(job.data, device=device, **options)
+    # A set of the registry has its own hashes; a file is only known by what is in it.
+    known = "" if job.data in DATASETS else fingerprint(dataset)
+    config = job.multitask
+    data = read_tasks(
+        dataset, train_examples=config.train_examples, test_examples=config.test_examples
+    )
+    check_multitask([data], config)
+    return data, known
+
+
+def open_job(folder: Path, job: Job, *, overwrite: bool = False) -> RunFolder:
+    """The folder of a job, new if there is none; one with other settings is refused."""
+    return open_run(folder, configs.dumps(job), overwrite=overwrite, made=(STAGE,))
+
+
+def do_jobs(
+    jobs: Sequence[Job],
+    data: Sequence[TaskData],
+    runs: Sequence[RunFolder],
+    *,
+    device: torch.device | str,
+    commands: Sequence[Sequence[str]],
+    at_once: int | None = None,
+    progress: ProgressFactory = lambda stage: None,
+) -> list[dict[str, Any]]:
+    """Do jobs that differ in their seeds and noise alone, trained together where that is possible.
+
+    Arguments:
+        jobs: One for each run.
+        data: As :func:`open_data` has them, one for each run.
+        runs: The folder of every job. One that is finished stays as it is.
+        device: Where.
+        commands: What does each of them alone.
+        at_once: How many are trained together at most; none for all. With the method ``gradient``
+            each is trained by itself.
+        progress: From the name of a stage to whoever shows how far it is.
+
+    Returns:
+        The results as the folders' ``result.json`` have them.
+    """
+    alone = jobs[0].multitask.method == "gradient"
+    step = 1 if alone else at_once or len(jobs)
+    for start in range(0, len(jobs), step):
+        part = slice(start, start + step)
+        if not all(run.status == "finished" for run in runs[part]):
+            _do_together(jobs[part], data[part], runs[part], device, commands[part], progress)
+    return [run.result() for run in runs]
+
+
+def _do_together(
+    jobs: Sequence[Job],
+    data: Sequence[TaskData],
+    runs: Sequence[RunFolder],
+    device: torch.device | str,
+    commands: Sequence[Sequence[str]],
+    progress: ProgressFactory,
+) -> None:
+    seeds = [job.multitask.training.seed for job in jobs]
+    with ExitStack() as held:
+        for run in runs:
+            held.enter_context(run.lock())
+            _ = run.wall_time
+        fitted = fit_multitask(
+            data,
+            jobs[0].multitask,
+            [run.path for run in runs],
+            seeds=seeds,
+            device=device,
+            progress=progress,
+        )
+        for job, network, each, run, command in zip(
+            jobs, fitted, data, runs, commands, strict=True
+        ):
+            if run.status != "finished":
+                facts: dict[str, Any] = {"command": list(command), "stacked": seeds}
+                if len({other.noise for other in jobs}) > 1:
+                    facts["stacked noise"] = [other.noise for other in jobs]
+                _conclude(job, network, each, run, facts)
+
+
+def _conclude(
+    job: Job, fitted: FittedMultitask, data: TaskData, run: RunFolder, facts: dict[str, Any]
+) -> None:
+    """Judge a network, and leave it in the folder."""
+    fitted.network.config = job.multitask
+    fitted.save(run.model_dir)
+    # The stage's own numbers are the run's, and a last look at the test part.
+    stage = RunFolder.open(run.path / STAGE)
+    trained = stage.metrics_path.exists()  # not so without any epoch
+    run.write_atomic(METRICS, stage.metrics_path.read_bytes() if trained else b"")
+    scores = score_tasks(fitted.network, data.test_images, data.test_targets)
+    steps = [record["step"] for record in stage.metrics()]
+    epochs = job.multitask.training.epochs
+    run.log({"step": max(steps, default=0), "epoch": epochs, **scores.record()})
+    run.write_atomic(ARRAYS, draw_arrays(data, scores, fitted.config.network.width))
+    described = {
+        "name": job.data,
+        "noise": job.noise,
+        "tasks": list(data.tasks),
+        "examples": len(data.images),
+        "test examples": len(data.test_images),
+        "noise ratios": list(data.noise_ratios),
+    }
+    run.finish(
+        judge(scores, data, run.metrics()),
+        seed=job.multitask.training.seed,
+        device=fitted.device,
+        facts={**facts, "data": {name: x for name, x in described.items() if x not in (None, [])}},
+    )
+
+
+def judge(
+    scores: TaskScores, data: TaskData, records: Sequence[dict[str, Any]]
+) -> dict[str, float | None]:
+    """What a network is worth, in all numbers that are reported.
+
+    Arguments:
+        scores: Those after the last epoch.
+        data: Whose they are.
+        records: The metrics of the run, with all looks at the test part.
+    """
+    best = best_test_epoch(records)
+    found: dict[str, float | None] = {"accuracy": scores.accuracies.mean().item()}
+    found |= _named("accuracy", data.tasks, scores.accuracies.tolist())
+    if scores.sizes is not None:
+        sizes = scores.sizes.tolist()
+        found |= _named("size", data.tasks, sizes)
+        if data.noise_ratios:
+            found["size_noise_correlation"] = rank_correlation(sizes, data.noise_ratios)
+    # Chosen on the test part, as the paper does it.
+    found |= {"best_test_epoch": best["epoch"], "best_test_epoch_accuracy": best[ACCURACY]}
+    found |= _named("best_test_epoch_accuracy", data.tasks, best[ACCURACIES])
+    return found
+
+
+def _named(what: str, tasks: Sequence[str], values: Sequence[float]) -> dict[str, float]:
+    return {f"{what}_{task}": value for task, value in zip(tasks, values, strict=True)}

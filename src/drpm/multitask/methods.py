@@ -1,0 +1,167 @@
+"""How tasks share a network: the one thing in which the methods differ.
+
+A new method is one class: it says what every task sees of the features, and what their losses are
+worth.
+"""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from drpm.multitask.config import MultitaskConfig
+from drpm.multitask.gradients import find_weighting, fork
+from drpm.multitask.networks import build_encoder
+from drpm.nn.tasks import TaskPartition, size_penalty
+from drpm.training.errors import ConfigError
+
+
+class SharedFeatures(NamedTuple):
+    """What tasks see.
+
+    Arguments:
+        features: (T, B, n).
+        masks: (T, B, n), how much of each neuron every task has; none where all have all.
+        sizes: (B, T), how many neurons that are.
+    """
+
+    features: Tensor
+    masks: Tensor | None = None
+    sizes: Tensor | None = None
+
+
+class SharingMethod(nn.Module, ABC):
+    """How a method lets tasks share features.
+
+    Arguments:
+        shape: Of an image: C, H and W.
+        num_tasks: T.
+        config: The settings.
+    """
+
+    task_weights: Tensor
+
+    def __init__(
+        self, shape: tuple[int, int, int], num_tasks: int, config: MultitaskConfig
+    ) -> None:
+        super().__init__()
+        self.config, self.num_tasks = config, num_tasks
+        given = config.task_weights or (1.0,) * num_tasks
+        if len(given) != num_tasks:
+            raise ConfigError(
+                f"task_weights must be {num_tasks}, one for each task, or none, "
+                f"but got {len(given)}."
+            )
+        weights = torch.tensor(given)
+        self.register_buffer("task_weights", weights / weights.sum(), persistent=False)
+
+    @abstractmethod
+    def share(
+        self,
+        images: Tensor,
+        features: Tensor,
+        temperature: Tensor,
+        generator: torch.Generator | None,
+    ) -> SharedFeatures:
+        """What every task sees of features (B, n) of images (B, C, H, W)."""
+
+    def weigh(self, losses: Tensor) -> Tensor:
+        """What the tasks' losses (T,) add to the loss, (T,)."""
+        return self.task_weights * losses
+
+    def penalty(self, shared: SharedFeatures) -> Tensor | None:
+        """What is added besides."""
+        return None
+
+
+class UniformScaling(SharingMethod):
+    """All neurons to all tasks, and the losses added.
+
+    References:
+        Kurin et al., "In defense of the unitary scalarization for deep multi-task learning", 2022.
+    """
+
+    def share(
+        self,
+        images: Tensor,
+        features: Tensor,
+        temperature: Tensor,
+        generator: torch.Generator | None,
+    ) -> SharedFeatures:
+        return SharedFeatures(features.expand(self.num_tasks, *features.shape))
+
+
+class UncertaintyWeighting(UniformScaling):
+    r"""Losses weighed by learned variances: :math:`L_t / \sigma_t^2 + \log \sigma_t`.
+
+    References:
+        Kendall, Gal and Cipolla, "Multi-task learning using uncertainty to weigh losses for scene
+        geometry and semantics", 2018.
+    """
+
+    def __init__(
+        self, shape: tuple[int, int, int], num_tasks: int, config: MultitaskConfig
+    ) -> None:
+        super().__init__(shape, num_tasks, config)
+        self.log_variances = nn.Parameter(torch.zeros(num_tasks))
+
+    def weigh(self, losses: Tensor) -> Tensor:
+        weighed = (-self.log_variances).exp() * losses + 0.5 * self.log_variances
+        return self.task_weights * weighed
+
+
+class GradientCombination(UniformScaling):
+    """All neurons to all tasks, and the tasks' gradients combined where the tasks part."""
+
+    def share(
+        self,
+        images: Tensor,
+        features: Tensor,
+        temperature: Tensor,
+        generator: torch.Generator | None,
+    ) -> SharedFeatures:
+        if not self.training:
+            return super().share(images, features, temperature, generator)
+        weighting = find_weighting(self.config.weighting)
+        return SharedFeatures(fork(features, self.num_tasks, weighting))
+
+
+class NeuronPartition(SharingMethod):
+    """Every neuron to one task, by a partition without noise: DRPM-MTL."""
+
+    def __init__(
+        self, shape: tuple[int, int, int], num_tasks: int, config: MultitaskConfig
+    ) -> None:
+        super().__init__(shape, num_tasks, config)
+        width = config.network.width
+        self.encoder: nn.Module | None = None
+        if config.partition == "sample":
+            self.encoder = build_encoder(shape, config.network)
+        predicted = None if self.encoder is None else width
+        self.layer = TaskPartition(width, num_tasks, in_features=predicted, hard="sizes")
+
+    def share(
+        self,
+        images: Tensor,
+        features: Tensor,
+        temperature: Tensor,
+        generator: torch.Generator | None,
+    ) -> SharedFeatures:
+        context = None if self.encoder is None else self.encoder(images, generator)
+        split = self.layer.split(features, context, temperature=temperature)
+        sizes = split.sizes.expand(*features.shape[:-1], -1)
+        return SharedFeatures(split.features, split.masks, sizes)
+
+    def penalty(self, shared: SharedFeatures) -> Tensor | None:
+        if self.config.size_penalty == 0 or shared.sizes is None:
+            return None
+        return self.config.size_penalty * size_penalty(shared.sizes).mean()
+
+
+METHODS: dict[str, type[SharingMethod]] = {
+    "drpm": NeuronPartition,
+    "uls": UniformScaling,
+    "uncertainty": UncertaintyWeighting,
+    "gradient": GradientCombination,
+}

@@ -1,0 +1,167 @@
+"""The shared encoders, and the heads of all tasks."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from drpm.multitask.config import NetworkConfig
+from drpm.training.convolution import Conv2d
+from drpm.training.errors import ConfigError
+
+_KERNEL = 5
+_BLOCKS = 2  # of a stage
+
+
+def drop(
+    values: Tensor, rate: float, shape: Sequence[int], generator: torch.Generator | None
+) -> Tensor:
+    """Values, some of them zero and the others as they were: not rescaled as usual.
+
+    Arguments:
+        values: Any.
+        rate: The probability with which one is set to zero.
+        shape: Of the choices; one that stands for several values is broadcast.
+        generator: Where chance comes from.
+    """
+    chance = torch.rand(shape, dtype=values.dtype, device=values.device, generator=generator)
+    return values * (chance >= rate)
+
+
+class LeNetEncoder(nn.Module):
+    """Two convolutions and a dense layer: images (B, C, H, W) to features (B, n).
+
+    References:
+        LeCun et al., "Gradient-based learning applied to document recognition", 1998. Sener and
+        Koltun, "Multi-task learning as multi-objective optimization", 2018.
+
+    Arguments:
+        shape: C, H and W; both sides have at least 16 pixels.
+        network: The settings.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], network: NetworkConfig) -> None:
+        super().__init__()
+        colours, *sides = shape
+        left = [_after(_after(side)) for side in sides]
+        if min(left) < 1:
+            raise ConfigError(
+                f"images must have sides of at least 16 pixels for the encoder 'lenet', "
+                f"but got {sides[0]} x {sides[1]}."
+            )
+        one, two = network.channels
+        self.dropout = network.dropout
+        self.first = Conv2d(colours, one, _KERNEL)
+        self.second = Conv2d(one, two, _KERNEL)
+        self.dense = nn.Linear(two * left[0] * left[1], network.width)
+
+    def forward(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        hidden = F.relu(F.max_pool2d(self.first(images), 2))
+        hidden = self.second(hidden)
+        if self.training:
+            # The same channels for all images of a batch.
+            hidden = drop(hidden, self.dropout, (hidden.shape[-3], 1, 1), generator)
+        hidden = F.relu(F.max_pool2d(hidden, 2))
+        return F.relu(self.dense(hidden.flatten(-3)))
+
+
+def _after(side: int) -> int:
+    """What a convolution and its pooling leave of a side."""
+    return (side - _KERNEL + 1) // 2
+
+
+class ResidualEncoder(nn.Module):
+    """Stages of residual blocks, a mean over pixels and a dense layer.
+
+    References:
+        He et al., "Deep residual learning for image recognition", 2016. Sener and Koltun,
+        "Multi-task learning as multi-objective optimization", 2018.
+
+    Arguments:
+        shape: C, H and W.
+        network: The settings.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], network: NetworkConfig) -> None:
+        super().__init__()
+        channels = network.channels
+        self.stem = Conv2d(shape[0], channels[0], 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(channels[0])
+        blocks = []
+        for stage, (given, made) in enumerate(pairwise((channels[0], *channels))):
+            for block in range(_BLOCKS):
+                halves = stage > 0 and block == 0
+                blocks.append(_Block(made if block else given, made, 2 if halves else 1))
+        self.blocks = nn.Sequential(*blocks)
+        self.dense = nn.Linear(channels[-1], network.width)
+
+    def forward(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        hidden = self.blocks(F.relu(self.norm(self.stem(images))))
+        return F.relu(self.dense(hidden.mean((-2, -1))))
+
+
+class _Block(nn.Module):
+    """Two convolutions beside a way around them."""
+
+    def __init__(self, given: int, made: int, stride: int) -> None:
+        super().__init__()
+        self.first = Conv2d(given, made, 3, stride=stride, padding=1, bias=False)
+        self.first_norm = nn.BatchNorm2d(made)
+        self.second = Conv2d(made, made, 3, padding=1, bias=False)
+        self.second_norm = nn.BatchNorm2d(made)
+        self.around: nn.Module = nn.Identity()
+        if stride != 1 or given != made:
+            self.around = nn.Sequential(
+                Conv2d(given, made, 1, stride=stride, bias=False), nn.BatchNorm2d(made)
+            )
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = F.relu(self.first_norm(self.first(images)))
+        hidden = self.second_norm(self.second(hidden))
+        return F.relu(hidden + self.around(images))
+
+
+def build_encoder(shape: tuple[int, int, int], network: NetworkConfig) -> nn.Module:
+    """The encoder that the settings ask for."""
+    encoder = LeNetEncoder if network.encoder == "lenet" else ResidualEncoder
+    return encoder(shape, network)
+
+
+class TaskHeads(nn.Module):
+    """A hidden layer and a layer of classes for every task, all of them in one product.
+
+    Arguments:
+        classes: How many each task has. With fewer than another, a task's further logits are
+            minus infinity.
+        network: The settings.
+    """
+
+    absent: Tensor
+
+    def __init__(self, classes: Sequence[int], network: NetworkConfig) -> None:
+        super().__init__()
+        self.dropout = network.dropout
+        most = max(classes)
+        # From torch's own layers, so that they begin as those do.
+        hidden = [nn.Linear(network.width, network.head) for _ in classes]
+        outputs = [nn.Linear(network.head, most) for _ in classes]
+        self.hidden_weight, self.hidden_bias = _stacked(hidden)
+        self.weight, self.bias = _stacked(outputs)
+        absent = torch.tensor([[[c >= count for c in range(most)]] for count in classes])
+        self.register_buffer("absent", absent, persistent=False)
+
+    def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Logits (T, B, classes) from what every task sees, (T, B, n)."""
+        hidden = F.relu(features @ self.hidden_weight.mT + self.hidden_bias)
+        if self.training:
+            hidden = drop(hidden, self.dropout, hidden.shape, generator)
+        logits = hidden @ self.weight.mT + self.bias
+        return logits.masked_fill(self.absent, -torch.inf)
+
+
+def _stacked(layers: Sequence[nn.Linear]) -> tuple[nn.Parameter, nn.Parameter]:
+    weights = torch.stack([layer.weight.detach() for layer in layers])
+    biases = torch.stack([layer.bias.detach() for layer in layers])
+    return nn.Parameter(weights), nn.Parameter(biases.unsqueeze(1))

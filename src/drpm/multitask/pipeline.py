@@ -1,0 +1,148 @@
+"""From images with several tasks to networks: for one run, or for several at once."""
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from drpm.multitask.config import MultitaskConfig
+from drpm.multitask.evaluation import ACCURACY, score_tasks
+from drpm.multitask.fitted import FittedMultitask
+from drpm.multitask.gradients import find_weighting
+from drpm.multitask.models import MultitaskNetwork, MultitaskObjective
+from drpm.multitask.tasks import TaskData
+from drpm.training import config as configs
+from drpm.training.devices import Devices
+from drpm.training.errors import ConfigError
+from drpm.training.program import BaseProgram
+from drpm.training.runs import RunFolder
+from drpm.training.schedules import ExponentialSchedule
+from drpm.training.stages import ProgressFactory, open_run, train_stage
+
+STAGE: Final = "training"
+
+
+def fit_multitask(
+    data: Sequence[TaskData],
+    config: MultitaskConfig,
+    folders: Sequence[Path | str],
+    *,
+    seeds: Sequence[int],
+    device: torch.device | str = "cpu",
+    progress: ProgressFactory = lambda stage: None,
+) -> list[FittedMultitask]:
+    """Train networks that differ in their seed or their data, together.
+
+    Arguments:
+        data: That of every run, all of one shape; runs on the same data may have the same object.
+        config: The settings.
+        folders: One for each run, for what training writes; continued if they were cut off.
+        seeds: One for each run.
+        device: Where.
+        progress: From the name of a stage to whoever shows how far it is.
+    """
+    check_multitask(data, config)
+    training, devices, first = config.training, Devices(device), data[0]
+    networks = [make_network(each, config, seed) for each, seed in zip(data, seeds, strict=True)]
+    runs = [
+        open_run(
+            Path(folder) / STAGE,
+            configs.dumps(replace(config, training=replace(training, seed=seed))),
+            devices=devices,
+        )
+        for folder, seed in zip(folders, seeds, strict=True)
+    ]
+    if config.method == "gradient":
+        training = replace(training, step="eager")
+    count = len(first.images)
+    batch = min(training.batch_size, count)
+    per_epoch = count // batch if training.drop_last else -(-count // batch)
+    # What all runs learn from is kept once.
+    same = all(each is first for each in data)
+    columns = {"images": [each.images for each in data], "targets": [x.targets for x in data]}
+    own = {} if same else {name: torch.stack(each) for name, each in columns.items()}
+    train_stage(
+        STAGE,
+        networks,
+        MultitaskObjective(first.tasks),
+        training,
+        runs,
+        {name: each[0] for name, each in columns.items()} if same else {},
+        seed=seeds[0],
+        devices=devices,
+        run_data=own,
+        schedules={
+            "temperature": ExponentialSchedule(
+                *config.temperature, max(1, training.epochs * per_epoch)
+            )
+        },
+        before_epoch=lambda program: _look(program, networks[0], data, runs),
+        progress=progress,
+    )
+    return [
+        FittedMultitask(network.eval(), each.shape, each.tasks, each.classes)
+        for network, each in zip(networks, data, strict=True)
+    ]
+
+
+def make_network(data: TaskData, config: MultitaskConfig, seed: int) -> MultitaskNetwork:
+    """A network at the start of its training."""
+    torch.manual_seed(seed)
+    network = MultitaskNetwork(data.shape, data.classes, config)
+    network.mean.copy_(data.mean)
+    network.std.copy_(data.std)
+    return network
+
+
+def check_multitask(data: Sequence[TaskData], config: MultitaskConfig) -> None:
+    """Refuse what cannot be trained, before anything is written."""
+    if config.method == "gradient":
+        find_weighting(config.weighting)
+        if len(data) > 1:
+            raise ConfigError(
+                "data must be that of one run for the method 'gradient', which is trained alone, "
+                f"but got {len(data)}."
+            )
+    first = data[0]
+    for each in data:
+        if (each.images.shape, each.tasks) != (first.images.shape, first.tasks):
+            raise ConfigError(
+                "data of runs that are trained together must have one shape and the same tasks, "
+                f"but got {tuple(first.images.shape)} and {tuple(each.images.shape)}."
+            )
+    with torch.device("meta"):
+        MultitaskNetwork(first.shape, first.classes, config)
+
+
+def _look(
+    program: BaseProgram,
+    network: MultitaskNetwork,
+    data: Sequence[TaskData],
+    runs: Sequence[RunFolder],
+) -> Callable[[int], None]:
+    """What looks at the test part before an epoch: it shows what the one before it achieved."""
+    spare = copy.deepcopy(network).eval()
+    every, seen = network.config.evaluate_every, None
+
+    def before_epoch(epoch: int) -> None:
+        nonlocal seen
+        if seen is None:
+            # A run that was cut off right here has looked already.
+            seen = [_epochs(run.metrics()) for run in runs]
+        if epoch == 0 or epoch % every:
+            return
+        for index, (run, each) in enumerate(zip(runs, data, strict=True)):
+            if epoch not in seen[index]:
+                spare.load_state_dict(program.model_state(index))
+                scores = score_tasks(spare, each.test_images, each.test_targets)
+                step = epoch * program.steps_per_epoch
+                run.log({"step": step, "epoch": epoch, **scores.record()})
+
+    return before_epoch
+
+
+def _epochs(records: Sequence[dict[str, Any]]) -> set[int]:
+    return {record["epoch"] for record in records if ACCURACY in record}

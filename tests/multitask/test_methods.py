@@ -1,0 +1,268 @@
+"""What the methods make of features and losses, against closed forms and TorchJD's own."""
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from drpm.multitask.config import MultitaskConfig
+from drpm.multitask.gradients import find_weighting, fork
+from drpm.multitask.methods import UncertaintyWeighting, UniformScaling
+from drpm.multitask.models import MultitaskNetwork, MultitaskObjective, task_losses
+from drpm.multitask.networks import LeNetEncoder
+from drpm.training.errors import ConfigError
+from tests.multitask.toys import settings, some_bytes
+from tests.oracles import generator
+
+SHAPE, CLASSES = (1, 16, 16), (3, 2, 4)
+TEMPERATURE = {"temperature": torch.tensor(0.7)}
+
+
+def make(config: MultitaskConfig, shape: tuple[int, int, int] = SHAPE) -> MultitaskNetwork:
+    torch.manual_seed(0)
+    return MultitaskNetwork(shape, CLASSES, config)
+
+
+def batch(number: int = 8) -> dict[str, Tensor]:
+    chance = generator(3)
+    targets = [torch.randint(count, (number,), generator=chance) for count in CLASSES]
+    return {"images": some_bytes(number, *SHAPE), "targets": torch.stack(targets, -1)}
+
+
+@pytest.mark.parametrize("weights", [(), (1.0, 2.0, 5.0)])
+def test_uls_is_the_sum_of_all_losses(weights: tuple[float, ...]) -> None:
+    network = make(settings(method="uls", task_weights=weights))
+    given = batch()
+    terms = MultitaskObjective("abc")(network, given, TEMPERATURE, None)
+    pixels = given["images"].float() / 255
+    features = network.encoder(pixels)
+    losses = []
+    for task in range(3):
+        heads = network.heads
+        hidden = F.linear(features, heads.hidden_weight[task], heads.hidden_bias[task, 0]).relu()
+        logits = F.linear(hidden, heads.weight[task], heads.bias[task, 0])[:, : CLASSES[task]]
+        losses.append(F.cross_entropy(logits, given["targets"][:, task]))
+    share = [x / sum(weights or (1, 1, 1)) for x in (weights or (1, 1, 1))]
+    expected = sum(x * loss for x, loss in zip(share, losses, strict=True))
+    torch.testing.assert_close(terms["loss"], expected)
+    torch.testing.assert_close(terms["loss_b"], losses[1])
+    assert set(terms) == {"loss", "loss_a", "loss_b", "loss_c"}
+
+
+def test_pixels_are_normalised() -> None:
+    config = settings(method="uls")
+    network, plain = make(config).eval(), make(config).eval()
+    network.mean.fill_(0.1307)
+    network.std.fill_(0.3081)
+    images = some_bytes(4, *SHAPE)
+    features = plain.encoder((images.float() / 255 - 0.1307) / 0.3081)
+    expected = plain.heads(features.expand(3, -1, -1))
+    found = network(images, torch.tensor(0.5)).logits
+    torch.testing.assert_close(found, expected)
+
+
+def test_weights_for_other_tasks_are_refused() -> None:
+    with pytest.raises(ConfigError, match="task_weights must be 3, one for each task, or none, "):
+        make(settings(task_weights=(1.0, 1.0)))
+
+
+def test_losses_of_a_task() -> None:
+    logits = torch.randn(2, 5, 4, generator=generator(0))
+    targets = torch.randint(4, (5, 2), generator=generator(1))
+    chances = logits.softmax(-1)
+    for task in range(2):
+        picked = [chances[task, row, targets[row, task]].log() for row in range(5)]
+        found = task_losses(logits, targets)[task]
+        torch.testing.assert_close(found, -torch.stack(picked).mean())
+
+
+def test_uncertainty_weighs_as_its_closed_form() -> None:
+    method = UncertaintyWeighting(SHAPE, 3, settings())
+    losses = torch.tensor([0.5, 1.0, 4.0])
+    deviations = torch.tensor([0.5, 1.0, 3.0])
+    method.log_variances.data.copy_(deviations.square().log())
+    expected = (losses / deviations.square() + deviations.log()) / 3
+    torch.testing.assert_close(method.weigh(losses), expected)
+    # The best variance is twice the loss; on one side of it the slope is positive.
+    for change, sign in ((0.0, 0.0), (0.2, 1.0), (-0.2, -1.0)):
+        method.log_variances.data.copy_((2 * losses).log() + change)
+        (slope,) = torch.autograd.grad(method.weigh(losses).sum(), method.log_variances)
+        assert slope.sign().where(slope.abs() > 1e-6, torch.tensor(0.0)).tolist() == [sign] * 3
+
+
+# Gradients.
+
+
+class Heads(nn.Module):
+    """Losses of three tasks that pull features in different ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(5, 1) for _ in range(3))
+
+    def losses(self, copies: Tensor) -> list[Tensor]:
+        return [
+            (scale * layer(copy) - 1).square().mean()
+            for scale, layer, copy in zip((1.0, 3.0, 0.2), self.layers, copies, strict=True)
+        ]
+
+
+WEIGHTINGS: list[Any] = ["aligned-mtl", "mgda", "imtl-g"]
+AGGREGATORS = {"aligned-mtl": "AlignedMTL", "mgda": "MGDA", "imtl-g": "IMTLG"}
+
+
+@pytest.mark.parametrize("name", WEIGHTINGS)
+def test_features_follow_what_torchjd_follows(name: Any) -> None:
+    """Where the features themselves are what is learned, both are the same method."""
+    from torchjd import aggregation
+    from torchjd.autojac import jac_to_grad, mtl_backward
+
+    torch.manual_seed(0)
+    heads = Heads().double()
+    start = torch.randn(4, 5, dtype=torch.float64)
+    found = start.clone().requires_grad_()
+    sum(heads.losses(fork(found, 3, find_weighting(name)))).backward()
+    own = [p.grad.clone() for p in heads.parameters() if p.grad is not None]
+    heads.zero_grad()
+    expected = start.clone().requires_grad_()
+    features = expected.clone()
+    mtl_backward(heads.losses(features.expand(3, 4, 5)), features)
+    jac_to_grad([expected], getattr(aggregation, AGGREGATORS[name])())
+    assert expected.grad is not None
+    assert found.grad is not None
+    torch.testing.assert_close(found.grad, expected.grad)
+    # Heads have their own gradients.
+    torch.testing.assert_close(own, [p.grad for p in heads.parameters()])
+    # It is another direction than that of the sum.
+    plain = start.clone().requires_grad_()
+    (summed,) = torch.autograd.grad(sum(heads.losses(plain.expand(3, 4, 5))), plain)
+    assert float(F.cosine_similarity(summed.flatten(), found.grad.flatten(), 0)) < 0.99
+
+
+def test_what_made_the_features_follows_one_weighted_sum() -> None:
+    from torchjd.autojac import mtl_backward
+
+    torch.manual_seed(0)
+    heads, below = Heads().double(), nn.Linear(6, 5).double()
+    inputs = torch.randn(4, 6, dtype=torch.float64)
+    weighting = find_weighting("mgda")
+    features = below(inputs)
+    sum(heads.losses(fork(features, 3, weighting))).backward()
+    features = below(inputs)
+    losses = heads.losses(features.expand(3, 4, 5))
+    rows = [torch.autograd.grad(loss, features, retain_graph=True)[0].flatten() for loss in losses]
+    stacked = torch.stack(rows)
+    weights = weighting(stacked @ stacked.T)
+    found = below.weight.grad
+    assert found is not None
+    below.zero_grad()
+    mtl_backward(losses, features)
+    jacobian = below.weight.jac
+    torch.testing.assert_close(found, torch.tensordot(weights, jacobian, 1))
+
+
+def test_the_gradient_method_in_a_network() -> None:
+    """Heads learn as with the plain sum; the encoder as its features' combined gradient says."""
+    given = batch()
+    networks = {name: make(settings(method=name)) for name in ("uls", "gradient")}
+    for network in networks.values():
+        MultitaskObjective("abc")(network, given, TEMPERATURE, None)["loss"].backward()
+    slopes = {
+        name: {key: p.grad for key, p in network.named_parameters()}
+        for name, network in networks.items()
+    }
+    same = {key for key in slopes["uls"] if key.startswith("heads.")}
+    for key, slope in slopes["gradient"].items():
+        assert slope is not None
+        assert torch.allclose(slope, slopes["uls"][key]) == (key in same)
+
+
+def test_without_torchjd(monkeypatch: pytest.MonkeyPatch) -> None:
+    find_weighting.cache_clear()
+    monkeypatch.setitem(sys.modules, "torchjd", None)
+    with pytest.raises(ConfigError, match=r"needs the package torchjd, .* 'drpm\[torchjd\]'"):
+        find_weighting("mgda")
+    # What it was trained with is not needed to use it.
+    make(settings(method="gradient")).eval()(some_bytes(2, *SHAPE), torch.tensor(0.5))
+
+
+# Partitions.
+
+
+@pytest.mark.parametrize("partition", ["sample", "network"])
+def test_a_partition_shares_neurons_out(partition: Any) -> None:
+    network = make(settings(partition=partition))
+    given = batch()
+    outputs = network(given["images"], torch.tensor(0.7))
+    masks, sizes = outputs.shared.masks, outputs.shared.sizes
+    assert masks is not None
+    assert sizes is not None
+    assert masks.shape == (3, 8, 10)
+    assert sizes.shape == (8, 3)
+    assert torch.equal(sizes, sizes.round())
+    assert sizes.sum(-1).tolist() == [10.0] * 8
+    torch.testing.assert_close(masks.sum(-1).T, sizes)
+    features = network.encoder(given["images"].float() / 255)
+    torch.testing.assert_close(outputs.shared.features, features * masks)
+    alike = torch.equal(masks, masks[:, :1].expand_as(masks))
+    assert alike == (partition == "network")
+
+
+def test_a_partition_has_the_temperature_that_it_is_given() -> None:
+    network, images = make(settings()).eval(), some_bytes(4, *SHAPE)
+    assert network.method.layer.temperature == 1
+    for temperature in (0.3, 2.0):
+        found = network(images, torch.tensor(temperature)).shared.masks
+        context = network.method.encoder(images.float() / 255)
+        network.method.layer.temperature = temperature
+        split = network.method.layer.split(torch.ones(4, 10), context)
+        torch.testing.assert_close(found, split.masks)
+        network.method.layer.temperature = 1.0
+    assert not torch.allclose(found, network(images, torch.tensor(0.3)).shared.masks)
+
+
+@pytest.mark.parametrize("partition", ["sample", "network"])
+def test_gradients_reach_scores_and_weights(partition: Any) -> None:
+    network = make(settings(partition=partition))
+    terms = MultitaskObjective("abc")(network, batch(), TEMPERATURE, None)
+    terms["loss"].backward()
+    slopes = {name: p.grad for name, p in network.named_parameters()}
+    assert None not in slopes.values()
+    reached = [name for name, x in slopes.items() if x is not None and float(x.abs().max()) > 1e-7]
+    assert any(name.startswith("method.layer.law.log_scores") for name in reached)
+    assert any(name.startswith("method.layer.law.log_weights") for name in reached)
+    assert any(name.startswith("method.encoder.first") for name in reached) == (
+        partition == "sample"
+    )
+
+
+def test_the_partition_has_an_encoder_of_its_own() -> None:
+    network = make(settings())
+    assert isinstance(network.method.encoder, LeNetEncoder)
+    mine, its = network.encoder.first.weight, network.method.encoder.first.weight
+    assert mine.shape == its.shape
+    assert not torch.equal(mine, its)
+
+
+def test_the_penalty_on_sizes() -> None:
+    given = batch()
+    free, held = (make(settings(size_penalty=x)) for x in (0.0, 0.1))
+    one, other = (MultitaskObjective("abc")(x, given, TEMPERATURE, None) for x in (free, held))
+    sizes = free(given["images"], torch.tensor(0.7)).shared.sizes
+    assert sizes is not None
+    expected = 0.1 * torch.lgamma(sizes + 1).sum(-1).mean()
+    torch.testing.assert_close(other["penalty"], expected)
+    torch.testing.assert_close(other["loss"], one["loss"] + expected)
+    assert "penalty" not in one
+
+
+def test_all_tasks_have_all_neurons_elsewhere() -> None:
+    features = torch.randn(4, 10)
+    method = UniformScaling(SHAPE, 3, settings())
+    shared = method.share(torch.zeros(4, *SHAPE), features, torch.tensor(1.0), None)
+    assert shared.masks is None
+    for copy in shared.features:
+        assert torch.equal(copy, features)

@@ -1,0 +1,151 @@
+"""Studies of several tasks: noise ratios and seeds together, and again after a kill."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from drpm.cli import app
+from drpm.data import mosaic
+from drpm.multitask import job, sweeps
+from drpm.multitask.config import MultitaskConfig
+from drpm.multitask.study import run_study
+from drpm.training import presets
+from drpm.training.errors import ConfigError, RunError
+from drpm.training.runs import RunFolder
+from tests.data.formats import write_mnist
+
+SETTINGS = [
+    *("training.epochs=2", "training.batch_size=20", "training.device=cpu", "evaluate_every=1"),
+    *("network.channels=2,3", "network.width=6", "network.head=4"),
+]
+
+
+@pytest.fixture(autouse=True)
+def digits(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path_factory.mktemp("data")
+    monkeypatch.setenv("DRPM_DATA", str(folder))
+    write_mnist(folder / "mnist", train=40, test=20)
+    # Mosaics can be made in any number; few will do.
+    for name, count in (("num_train", 60), ("num_test", 20)):
+        monkeypatch.setitem(mosaic.load.__kwdefaults__, name, count)
+
+
+def do(folder: Path, **changes: Any) -> None:
+    arguments: dict[str, Any] = {
+        "data": "multimnist",
+        "method": "drpm",
+        "preset": "fast-multitask",
+        "seeds": [0, 1],
+        "noise": [0.0, 0.4],
+        "settings": SETTINGS,
+        "device": "cpu",
+    }
+    run_study(folder, **{**arguments, **changes})
+
+
+def read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((path / "result.json").read_text())
+    return found
+
+
+def test_killed_before_its_end_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conclude = job._conclude
+
+    def dying(each: Any, fitted: Any, data: Any, run: Any, facts: Any) -> None:
+        if run.path == tmp_path / "noise-0.4" / "seed-0":
+            raise KeyboardInterrupt
+        conclude(each, fitted, data, run, facts)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(job, "_conclude", dying)
+        with pytest.raises(KeyboardInterrupt):
+            do(tmp_path)
+    kept = tmp_path / "noise-0.0" / "seed-1" / "result.json"
+    before = kept.read_bytes()
+    do(tmp_path)
+    assert kept.read_bytes() == before
+    whole = read(tmp_path)
+    for ratio in (0.0, 0.4):
+        runs = [read(tmp_path / f"noise-{ratio}" / f"seed-{seed}") for seed in (0, 1)]
+        for run in runs:
+            assert run["data"]["noise"] == ratio
+            assert run["stacked"] == [0, 1, 0, 1]
+            assert run["stacked noise"] == [0.0, 0.0, 0.4, 0.4]
+        mean = sum(run["metrics"]["accuracy_right"] for run in runs) / 2
+        summary = whole["metrics"][f"noise-{ratio}"]
+        assert summary["accuracy_right"]["mean"] == pytest.approx(mean)
+        assert summary == read(tmp_path / f"noise-{ratio}")["metrics"]
+        assert summary["size_left"]["mean"] + summary["size_right"]["mean"] == pytest.approx(6)
+    with pytest.raises(RunError, match="other settings"):
+        do(tmp_path, noise=[0.0, 0.5])
+
+
+def test_runs_see_their_own_noise(tmp_path: Path) -> None:
+    """With one seed and all pixels lost or none, two runs of a stack learn other things."""
+    do(tmp_path, seeds=[0], noise=[0.0, 1.0], method="uls")
+    losses = [
+        [line["loss_right"] for line in RunFolder(tmp_path / name / "seed-0").metrics()[:1]]
+        for name in ("noise-0.0", "noise-1.0")
+    ]
+    assert losses[0] != losses[1]
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    do(tmp_path, at_once=2, method="uls")
+    for ratio in (0.0, 0.4):
+        run = read(tmp_path / f"noise-{ratio}" / "seed-1")
+        assert run["stacked"] == [0, 1]
+        assert "stacked noise" not in run
+    do(tmp_path / "gradient", method="gradient", noise=[])
+    assert [read(tmp_path / "gradient" / f"seed-{x}")["stacked"] for x in (0, 1)] == [[0], [1]]
+
+
+@pytest.mark.parametrize(
+    "which",
+    [
+        {"noise": [0.3]},
+        {"data": "mosaic", "tasks": 4, "noise": []},
+    ],
+)
+def test_the_command_does_the_same(tmp_path: Path, which: dict[str, Any]) -> None:
+    """Its settings, as the command line reads them, are those of the run."""
+    do(tmp_path / "study", seeds=[1], **which)
+    (found,) = (tmp_path / "study").rglob("seed-1")
+    run = RunFolder.open(found)
+    command = [*run.result()["command"][1:], "--out", str(tmp_path / "again")]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    again = RunFolder.open(tmp_path / "again")
+    assert again.config_text() == run.config_text()
+    assert again.result()["metrics"] == run.result()["metrics"]
+
+
+def test_bad_arguments(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="seeds must be one or more that differ"):
+        do(tmp_path, seeds=[0, 0])
+    with pytest.raises(ConfigError, match="config must be what the settings are known by"):
+        do(tmp_path, config="another")
+
+
+def test_the_sweeps() -> None:
+    found = {sweep.name: sweep.runs for sweep in (x() for x in (sweeps.noise, sweeps.mosaic))}
+    found["celeba"] = sweeps.celeba().runs
+    assert [run.folder for run in found["noise"]] == ["uls", "drpm"]
+    assert [run.folder for run in found["mosaic"]] == [
+        f"tasks-{tasks}/{method}"
+        for tasks in (10, 20, 40)
+        for method in ("uls", "uncertainty", "gradient", "drpm")
+    ]
+    assert [run.folder for run in found["celeba"]] == [
+        f"tasks-{tasks}/{method}" for tasks in (10, 20, 40) for method in ("uls", "drpm")
+    ]
+    for run in (run for runs in found.values() for run in runs):
+        assert run.arguments["seeds"] == [0, 1, 2, 3, 4]
+        assert run.folder.endswith(run.arguments["method"])
+        presets.load(MultitaskConfig, run.arguments["preset"])
+    for run in found["noise"]:
+        assert run.arguments["noise"] == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
+    for run in (*found["mosaic"], *found["celeba"]):
+        assert run.folder.startswith(f"tasks-{run.arguments['tasks']}/")

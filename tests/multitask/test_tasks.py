@@ -1,0 +1,329 @@
+"""From data sets to tasks, from settings to networks, and from there to a folder and back."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from drpm.data import load
+from drpm.data.types import Dataset, Split
+from drpm.multitask.config import MultitaskConfig, NetworkConfig
+from drpm.multitask.drawn import draw_arrays
+from drpm.multitask.evaluation import (
+    TaskScores,
+    best_test_epoch,
+    evaluate_in_chunks,
+    rank_correlation,
+    score_tasks,
+)
+from drpm.multitask.fitted import FittedMultitask, load_multitask
+from drpm.multitask.job import judge
+from drpm.multitask.pipeline import make_network
+from drpm.multitask.tasks import read_tasks
+from drpm.report.exhibits import read_exhibits
+from drpm.training import presets
+from drpm.training.checkpoint import save_model
+from drpm.training.config import TrainingConfig
+from drpm.training.errors import ConfigError, RunError
+from tests.data import formats
+from tests.multitask.toys import bars, settings, some_bytes, toy, two_bars
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DRPM_DATA", str(tmp_path))
+    formats.write_mnist(tmp_path / "mnist", train=40, test=20)
+    return tmp_path
+
+
+def test_pixels_come_back_as_bytes(folder: Path) -> None:
+    for name, mean, std in (("multimnist", 0.1307, 0.3081), ("mosaic", None, None)):
+        options = {} if name == "multimnist" else {"num_train": 30, "num_test": 5}
+        dataset = load(name, **options)
+        data = read_tasks(dataset)
+        assert data.images.dtype == torch.uint8
+        pixels = data.images.double() / 255
+        if mean is None:
+            mean, std = pixels.mean().item(), pixels.std(correction=0).item()
+            torch.testing.assert_close(data.images.float() / 255, dataset.train.inputs)
+        else:
+            found = (data.test_images.float() / 255 - data.mean) / data.std
+            # Half a byte, in units of the deviation.
+            torch.testing.assert_close(found, dataset.test.inputs, atol=0.51 / 255 / 0.3081, rtol=0)
+        torch.testing.assert_close(data.mean.flatten().tolist(), [mean], atol=1e-6, rtol=0)
+        torch.testing.assert_close(data.std.flatten().tolist(), [std], atol=1e-6, rtol=0)
+
+
+def test_targets_in_the_order_of_the_tasks(folder: Path) -> None:
+    dataset = load("mosaic", num_tasks=4, num_train=30, num_test=5)
+    data = read_tasks(dataset, train_examples=20, test_examples=3)
+    assert data.tasks == ("task_00", "task_01", "task_02", "task_03")
+    assert data.classes == (10,) * 4
+    assert data.noise_ratios == pytest.approx((0.0, 0.6, 0.3, 0.9))
+    assert (data.images.shape, data.test_images.shape) == ((20, 1, 28, 28), (3, 1, 28, 28))
+    assert torch.equal(data.targets[:, 2], dataset.train.targets["task_02"][:20])
+    assert torch.equal(data.test_targets[:, 3], dataset.test.targets["task_03"][:3])
+
+
+def test_channels_that_are_all_alike() -> None:
+    images = torch.zeros(4, 2, 16, 16)
+    images[:, 1] = 0.2
+    split = Split(images, {"a": torch.zeros(4, dtype=torch.int64)})
+    data = read_tasks(Dataset("plain", split, split, classes={"a": ("x", "y")}))
+    torch.testing.assert_close(data.mean.flatten(), torch.tensor([0.0, 0.2]))
+    assert data.std.flatten().tolist() == [1.0, 1.0]
+
+
+def test_data_without_tasks() -> None:
+    split = Split(torch.zeros(3, 4), {"a": torch.zeros(3, dtype=torch.int64)})
+    with pytest.raises(ConfigError, match=r"data must hold images .* of the shape \(4,\)"):
+        read_tasks(Dataset("table", split, split, classes={"a": ("x",)}))
+    with pytest.raises(ConfigError, match="data must have targets with classes, but none has"):
+        read_tasks(Dataset("none", bars(3, 0), bars(3, 0)))
+
+
+def test_forty_attributes_of_faces(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step on small files in the true format."""
+    from drpm.multitask.models import MultitaskObjective
+    from drpm.training.program import Program
+    from drpm.training.schedules import ConstantSchedule
+
+    names = tuple(f"Attribute_{place:02d}" for place in range(40))
+    monkeypatch.setattr(formats, "CELEBA_ATTRIBUTES", names[::-1])
+    formats.write_celeba(folder / "celeba")
+    dataset = load("celeba")
+    data = read_tasks(dataset)
+    assert data.tasks == names
+    assert data.classes == (2,) * 40
+    assert data.std.flatten().tolist() == [1.0] * 3
+    torch.testing.assert_close(data.images / 255 - data.mean, dataset.train.inputs)
+    assert len(data.test_images) == 2  # the validation part
+    network = NetworkConfig(encoder="residual", channels=(4, 6), width=64, head=5)
+    config = settings(network=network, size_penalty=0.015)
+    program = Program(
+        make_network(data, config, 0),
+        MultitaskObjective(data.tasks),
+        {"images": data.images, "targets": data.targets},
+        TrainingConfig(batch_size=3, learning_rate=1e-3),
+        schedules={"temperature": ConstantSchedule(1.0)},
+    )
+    program.shuffle()
+    program.step()
+    program.shuffle()
+    readings = program.readings()
+    assert len(readings.names) == 42
+    state = program.model_state()
+    assert all(bool(x.isfinite().all()) for x in state.values())
+    moved = make_network(data, config, 0).state_dict()
+    for name in ("encoder.stem.weight", "method.layer.law.log_scores.weight", "heads.weight"):
+        assert not torch.equal(state[name], moved[name])
+
+
+# Fitted networks.
+
+
+def fitted(method: Any = "drpm") -> FittedMultitask:
+    data = toy()
+    network = make_network(data, settings(method=method), 0).eval()
+    return FittedMultitask(network, data.shape, data.tasks, data.classes)
+
+
+@pytest.mark.parametrize("method", ["drpm", "uls", "uncertainty", "gradient"])
+def test_saved_and_loaded(tmp_path: Path, method: Any) -> None:
+    one = fitted(method)
+    one.save(tmp_path)
+    other = load_multitask(tmp_path)
+    assert other.config == one.config
+    assert (other.shape, other.tasks, other.classes) == (one.shape, one.tasks, one.classes)
+    images = some_bytes(7, 1, 16, 16)
+    chances, again = one.predict_proba(images), other.predict_proba(images)
+    for task, each in chances.items():
+        assert torch.equal(each, again[task])
+        torch.testing.assert_close(each.sum(-1), torch.ones(7))
+    predicted = torch.stack([each.argmax(-1) for each in chances.values()], -1)
+    assert torch.equal(other.predict(images), predicted)
+    assert other.to("cpu").predict(images).shape == (7, 2)
+
+
+def test_sizes() -> None:
+    sizes = fitted().sizes(some_bytes(7, 1, 16, 16))
+    assert sizes.shape == (7, 2)
+    assert sizes.sum(-1).tolist() == [10.0] * 7
+    with pytest.raises(ValueError, match="whose method is 'drpm', but got 'uls'"):
+        fitted("uls").sizes(some_bytes(2, 1, 16, 16))
+
+
+def test_many_images_are_taken_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    from drpm.multitask import evaluation
+
+    one, images = fitted(), some_bytes(7, 1, 16, 16)
+    # Wrong in one of them.
+    targets = one.predict(images)
+    targets[5, 1] = (targets[5, 1] + 1) % 3
+    whole = one.predict(images), evaluation.score_tasks(one.network, images, targets)
+    monkeypatch.setattr(evaluation, "_PIXELS_AT_ONCE", 3 * 256)
+    chunks = list(evaluation.evaluate_in_chunks(one.network, images))
+    assert [x.logits.shape[1] for x in chunks] == [3, 3, 1]
+    assert not chunks[0].logits.requires_grad
+    assert torch.equal(one.predict(images), whole[0])
+    for found, expected in zip(
+        evaluation.score_tasks(one.network, images, targets), whole[1], strict=True
+    ):
+        torch.testing.assert_close(found, expected)
+    assert whole[1].accuracies.tolist() == pytest.approx([1, 6 / 7])
+
+
+def test_networks_are_used_at_the_last_temperature() -> None:
+    data = toy()
+    network = make_network(data, settings(temperature=(2.0, 0.2)), 0).eval()
+    (found,) = evaluate_in_chunks(network, data.test_images)
+    expected, hot = (network(data.test_images, torch.tensor(x)) for x in (0.2, 2.0))
+    torch.testing.assert_close(found.logits, expected.logits)
+    assert not torch.allclose(found.logits, hot.logits)
+
+
+def test_whose_neurons_are_whose() -> None:
+    """Counted one by one."""
+    one, data = fitted(), toy()
+    (outputs,) = evaluate_in_chunks(one.network, data.test_images)
+    masks, shares = outputs.shared.masks, torch.zeros(2, 10).double()
+    assert masks is not None
+    for image in range(20):
+        for neuron in range(10):
+            owner = 0 if masks[0, image, neuron] > masks[1, image, neuron] else 1
+            shares[owner, neuron] += 1 / 20
+    found = score_tasks(one.network, data.test_images, data.test_targets).shares
+    assert found is not None
+    torch.testing.assert_close(found, shares)
+
+
+@pytest.mark.parametrize(
+    "images", [torch.zeros(2, 1, 16, 16), some_bytes(2, 1, 16, 15), some_bytes(1, 16, 16)]
+)
+def test_other_images_are_refused(images: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"images must be bytes of the shape \(N, 1, 16, 16\)"):
+        fitted().predict(images)
+
+
+def test_another_kind_of_model(tmp_path: Path) -> None:
+    save_model(tmp_path, {"x": torch.zeros(1)}, {"kind": "factors"})
+    with pytest.raises(RunError, match="another kind of model than one of several tasks"):
+        load_multitask(tmp_path)
+
+
+# Scores.
+
+
+def test_the_best_epoch_is_the_first_of_the_best() -> None:
+    values = [0.2, 0.9, 0.9, 0.5]
+    records: list[dict[str, Any]] = [{"epoch": n, "test_accuracy": x} for n, x in enumerate(values)]
+    assert best_test_epoch([{"loss": 1.0}, *records])["epoch"] == 1
+
+
+def test_what_is_reported() -> None:
+    data = replace(toy(), noise_ratios=(0.0, 0.9))
+    scores = TaskScores(torch.tensor([0.8, 0.4]), torch.tensor([3.0, 7.0]), torch.zeros(2, 10))
+    best = TaskScores(torch.tensor([0.7, 0.9]), None, None)
+    found = judge(
+        scores,
+        data,
+        [{"epoch": 3, **best.record()}, {"loss": 1.0}, {"epoch": 9, **scores.record()}],
+    )
+    expected = {
+        "accuracy": 0.6,
+        "accuracy_left": 0.8,
+        "accuracy_right": 0.4,
+        "size_left": 3.0,
+        "size_right": 7.0,
+        "size_noise_correlation": 1.0,
+        "best_test_epoch": 3,
+        "best_test_epoch_accuracy": 0.8,
+        "best_test_epoch_accuracy_left": 0.7,
+        "best_test_epoch_accuracy_right": 0.9,
+    }
+    assert found == pytest.approx(expected)
+
+
+def test_what_is_drawn(tmp_path: Path) -> None:
+    data = replace(toy(), tasks=("a", "b", "c"), noise_ratios=(0.9, 0.0, 0.4))
+    sizes = torch.tensor([7.0, 1.0, 2.0])
+    scores = TaskScores(torch.tensor([0.1, 0.2, 0.3]), sizes, torch.rand(3, 100))
+    (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 100))
+    exhibits = {exhibit.name: exhibit for exhibit in read_exhibits(tmp_path)}
+    assert list(exhibits) == ["images", "accuracy", "sizes-by-task", "neurons", "sizes-by-noise"]
+    assert exhibits["accuracy"].values[:, 0].tolist() == pytest.approx([0.1, 0.2, 0.3])
+    assert exhibits["sizes-by-task"].values[:, 0].tolist() == [7, 1, 2]
+    assert exhibits["sizes-by-noise"].values[:, 0].tolist() == [1, 2, 7]
+    assert exhibits["sizes-by-noise"].rows == ("0.00", "0.40", "0.90")
+    assert "rank correlation 1.00" in exhibits["sizes-by-noise"].title
+    # As many neurons as fit.
+    assert exhibits["neurons"].values.shape == (3, 80)
+    assert "The first 80 neurons are shown" in exhibits["neurons"].about
+
+
+def test_rank_correlation() -> None:
+    # Ranks 1, 2, 3, 4 against 1, 3, 2, 4: 1 - 6 * 2 / (4 * 15).
+    assert rank_correlation([1, 5, 6, 90], [0.1, 0.3, 0.2, 0.4]) == pytest.approx(0.8)
+    assert rank_correlation([1, 1, 1], [0.1, 0.2, 0.3]) != rank_correlation([1, 2, 3], [1, 2, 3])
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"evaluate_every": 0}, "evaluate_every must be at least 1, but got 0"),
+        ({"train_examples": 0}, "train_examples must be at least 1 or none, but got 0"),
+        ({"size_penalty": -1.0}, "size_penalty must be at least 0, but got -1.0"),
+        ({"task_weights": (1.0, 0.0)}, "task_weights must be positive numbers"),
+        ({"temperature": (1.0, 0.0)}, "temperature must be two positive numbers"),
+        (
+            {"training": TrainingConfig(precision="bf16-mixed")},
+            "precision must be '32-true' or '64-true' for several tasks, but got 'bf16-mixed'",
+        ),
+        (
+            {"method": "gradient", "training": TrainingConfig(step="graph")},
+            "step must be 'auto' or 'eager' for the method 'gradient', but got 'graph'",
+        ),
+    ],
+)
+def test_bad_settings(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        MultitaskConfig(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"width": 0}, "width must be at least 1, but got 0"),
+        ({"head": 0}, "head must be at least 1, but got 0"),
+        ({"dropout": 1.5}, "dropout must be from 0 to 1, but got 1.5"),
+        ({"channels": ()}, "channels must be one or more numbers of at least 1"),
+        ({"channels": (4,)}, "channels must be two numbers for 'lenet'"),
+    ],
+)
+def test_bad_networks(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        NetworkConfig(**changes)
+
+
+def test_every_preset_loads() -> None:
+    names = [name for name in presets.names() if "-multitask" in name]
+    assert names == [
+        "fast-multitask",
+        *(f"paper-multitask-{data}" for data in ("celeba", "mosaic", "multimnist")),
+    ]
+    for name in names:
+        presets.load(MultitaskConfig, name)
+    paper = presets.load(MultitaskConfig, "paper-multitask-multimnist")
+    assert (paper.network, paper.training.betas) == (NetworkConfig(), (0.95, 0.999))
+    assert (paper.training.epochs, paper.training.learning_rate) == (200, 5e-4)
+
+
+def test_two_bars_are_what_they_should_be() -> None:
+    data = two_bars(noise=1.0, train=3)
+    assert bool((data.train.inputs[..., 8:] == 0).all())
+    assert bool((data.train.inputs[..., :8] > 0.7).any())
