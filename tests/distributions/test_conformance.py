@@ -686,7 +686,6 @@ def test_vmap_of_mode(case: Case) -> None:
 
 @relaxed
 # torch maps the backward pass of `unfold` one member at a time, and says so.
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_vmap_of_rsample_with_gradients(case: Case) -> None:
     """Against a loop, with the same noise for all members, and with noise of their own."""
     names, tensors = list(case.shapes), case.tensors((3,))

@@ -600,7 +600,6 @@ def test_second_derivatives() -> None:
 
 
 # torch maps the backward pass of `unfold` one member at a time, and says so.
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_function_transforms_of_marginals() -> None:
     """grad alone, mapped over a batch, and jacobians, against plain autograd."""
     scores, weights = normal(3, 4), normal(3, seed=1)

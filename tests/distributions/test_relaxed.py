@@ -647,7 +647,6 @@ def test_backward_of_a_large_partition_inside_autocast(sort: str, hard: bool) ->
 
 
 # torch maps the backward pass of `unfold` one member at a time, and says so.
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("sort", ["neuralsort", "softsort"])
 def test_mapped_gradients_equal_looped_ones(

@@ -253,3 +253,25 @@ def test_on_a_gpu(in_features: int | None) -> None:
     moved = None if context is None else context.cuda()
     found = copy.deepcopy(layer).cuda()(x.cuda(), moved)
     torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("in_features", [None, 5])
+def test_in_a_cuda_graph(in_features: int | None) -> None:
+    """Arguments are checked everywhere else; looking at them would end a recording."""
+    layer = make(in_features=in_features).cuda()
+    x = features(8).cuda()
+    context = None if in_features is None else torch.randn(8, 5, generator=generator(2)).cuda()
+    inputs = (x,) if context is None else (x, context)
+    expected = layer(*inputs)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            layer(*inputs)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = layer(*inputs)
+    graph.replay()
+    torch.testing.assert_close(found, expected)

@@ -72,7 +72,6 @@ def test_every_element_is_judged_once(fitted: FittedPartitioner) -> None:
     assert torch.equal(judged.subsets[judged.batch == 1], again)
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 def test_weights_and_seeds_are_trained_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -132,7 +132,6 @@ def test_gradients_reach_the_network() -> None:
 
 
 # Torch has no quick way to map the gradient of the sizes' tables.
-@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 def test_a_stack_takes_the_steps_of_its_runs() -> None:
     """Also where the weights of their size terms differ."""
     elements, labels = blobs(32, seed=0)

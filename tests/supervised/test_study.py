@@ -24,7 +24,6 @@ SETTINGS = [
     "training.device=cpu",
 ]
 
-pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 
 
 def supervised(*arguments: object, code: int = 0) -> Result:
@@ -173,7 +172,7 @@ def test_bad_seeds(tmp_path: Path) -> None:
 def test_the_sweep() -> None:
     assert "supervised" in SWEEPS
     runs = sweeps.supervised().runs
-    assert [run.folder for run in runs] == ["mnist", "fashion-mnist"]
+    assert [run.folder for run in runs] == ["mnist/drpm", "fashion-mnist/drpm"]
     for run in runs:
         assert run.arguments["seeds"] == [0, 1, 2, 3, 4]
         config = presets.load(SupervisedConfig, run.arguments["preset"])

@@ -55,6 +55,12 @@ def test_a_folder(source: Path, tmp_path: Path) -> None:
         assert (target / name).read_bytes() == original.read_bytes()
 
 
+def test_runs_may_lie_deeper(tmp_path: Path) -> None:
+    write_variant(tmp_path / "source" / "uls" / "noise-0.1", [0.9])
+    kept = collect(tmp_path / "source", "noise", ["uls"], tmp_path / "results")
+    assert kept == [f"noise/uls/noise-0.1/seed-0/{name}" for name in ("config.toml", "result.json")]
+
+
 def test_a_folder_keeps_what_it_has(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "results"
     collect(source, "table-1", STUDIES[:2], target)

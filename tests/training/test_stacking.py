@@ -239,7 +239,6 @@ def partition_objective(
 
 
 # What torch says where it falls back to a loop over the runs.
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_laws_inside_the_objective() -> None:
     data = {"wanted": GROUPS.expand(16, -1, -1)}
     config, schedules = settings(batch_size=4), {"temperature": LinearSchedule(1.0, 0.5, 30)}

@@ -14,7 +14,9 @@ from typing import Final
 
 from drpm.clustering.results import clustering_sections
 from drpm.factors.results import factors_sections
+from drpm.multitask.results import multitask_sections
 from drpm.report.result_page import Section, page_text, write_page
+from drpm.supervised.results import supervised_sections
 from drpm.training.errors import RunError, reason
 
 INTRODUCTION: Final = """\
@@ -25,8 +27,8 @@ INTRODUCTION: Final = """\
 Figures are means and standard deviations over seeds, the latter divided by the number of seeds
 less one; "paper" is what the paper prints. The seeds of a method are trained together and share
 one stream of noise (but for mixtures of pixels), so a run with one of the seeds alone gives other
-numbers. Times are those of
-all seeds together, pretraining included; some runs shared the card with others.
+numbers. Times are those of all seeds together, pretraining included; some runs shared the card
+with others.
 `drpm reproduce NAME` does the runs behind a table again.
 """
 
@@ -37,7 +39,13 @@ def sections(results: Path) -> list[Section]:
     Arguments:
         results: The folder of finished studies.
     """
-    return [Section(INTRODUCTION), *clustering_sections(results), *factors_sections(results)]
+    return [
+        Section(INTRODUCTION),
+        *clustering_sections(results),
+        *factors_sections(results),
+        *multitask_sections(results),
+        *supervised_sections(results),
+    ]
 
 
 def page(results: Path) -> str:

@@ -469,6 +469,19 @@ def _correlate(steps: Tensor, vector: Tensor) -> Tensor:
     return (_toeplitz(steps) @ vector[..., None]).squeeze(-1)
 
 
+def _largest_sums(steps: Tensor, vector: Tensor) -> Tensor:
+    """The largest over c of ``steps[r + c] + vector[c]``."""
+    if torch.compiler.is_compiling():  # one kernel, backwards too
+        return (_toeplitz(steps) + vector[..., None, :]).amax(-1)
+    # Where it is, and then what it is: the gradient of a view of windows cannot be mapped.
+    with torch.no_grad():
+        best = (_toeplitz(steps) + vector[..., None, :]).argmax(-1)
+    places = best + torch.arange(best.shape[-1], device=best.device)
+    batch = best.shape[:-1]
+    steps, vector = (x.expand(*batch, x.shape[-1]) for x in (steps, vector))
+    return steps.gather(-1, places) + vector.gather(-1, best)
+
+
 def _log_mass(sizes: Tensor, logit: Tensor, capacities: Tensor, large: bool) -> Tensor:
     """Log-mass of binomials (..., K) at sizes (..., K, W), IMPOSSIBLE outside their support."""
     possible = (sizes >= 0) & (sizes <= capacities[..., None])
@@ -535,8 +548,8 @@ def tables_at(
     if maximise:
         suffix = [last]
         for steps in log_steps.unbind(-2)[:0:-1]:
-            rows = _toeplitz(steps.flip(-1)) + suffix[-1][..., None, :]
-            suffix.append(rows.amax(-1).flip(-1).clamp_min(IMPOSSIBLE))
+            best = _largest_sums(steps.flip(-1), suffix[-1])
+            suffix.append(best.flip(-1).clamp_min(IMPOSSIBLE))
         log_suffix = torch.stack(suffix[::-1], -2)
     else:
         masses = _chain(log_steps.exp()[..., 1:, :].flip(-2), last.exp())

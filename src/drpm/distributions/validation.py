@@ -12,8 +12,13 @@ from drpm.relaxation.mapping import is_transformed
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether values may be looked at: not while compiling, nor inside ``torch.func``."""
+    """Whether values may be looked at.
+
+    Not while compiling, nor while a GPU's work is recorded, nor inside ``torch.func``.
+    """
     if torch.compiler.is_compiling():
+        return False
+    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     return not is_transformed(tensor)
 

@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from drpm.multitask import published, sweeps
 from drpm.report.result_page import ResultFigure, Section
 from drpm.report.result_tables import Metrics, Place, Row, Table, read_runs, table_text
-from drpm.report.style import FAINT, INK, bare, colours, heading, new_figure, png, title
-from drpm.report.trends import Trend
+from drpm.report.style import INK, colours, new_figure, png, title
+from drpm.report.trends import Trend, draw_panel
 from drpm.training.summaries import summarize
 
 INTRODUCTION: Final = """\
@@ -78,6 +76,7 @@ def tables() -> list[Table]:
                 for method in sweeps.PAPER_METHODS
             ],
             {"accuracy": "ACC"},
+            paper_digits=3,
         ),
     ]
 
@@ -147,41 +146,21 @@ def draw_noise(found: Mapping[str, Mapping[float, Sequence[Metrics]]], above: st
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     lines = [(method, task) for method in found for task in TASKS]
     shades = dict(zip(lines, colours(len(lines)), strict=True))
-    _draw_panel(upper, found, "accuracy", shades)
-    _draw_panel(lower, found, "size", shades)
-    heading(upper, "accuracy")
-    heading(lower, "neurons")
+    for axes, metric, name in ((upper, "accuracy", "accuracy"), (lower, "size", "neurons")):
+        trends = [
+            (noise_trend(found[method], f"{metric}_{task}", f"{METHODS[method]}, {task}"), colour)
+            for (method, task), colour in shades.items()
+        ]
+        known = [
+            # The right digit is the noisy one.
+            (trend._replace(style="-" if task == "left" else "--"), colour)
+            for (trend, colour), (_, task) in zip(trends, lines, strict=True)
+            if len(trend.places)
+        ]
+        draw_panel(axes, name, known)
+        axes.legend(fontsize=8, frameon=False, labelcolor=INK)
     lower.set_xlabel("noise ratio", size=8, color=INK)
     return figure
-
-
-def _draw_panel(
-    axes: Axes,
-    found: Mapping[str, Mapping[float, Sequence[Metrics]]],
-    metric: str,
-    shades: Mapping[tuple[str, str], NDArray[np.float64]],
-) -> None:
-    bare(axes, "left", "bottom")
-    axes.grid(color=FAINT, linewidth=0.6)
-    axes.set_axisbelow(True)
-    for (method, task), colour in shades.items():
-        trend = noise_trend(found[method], f"{metric}_{task}", f"{METHODS[method]}, {task}")
-        if not len(trend.places):
-            continue
-        low, high = trend.means - trend.deviations, trend.means + trend.deviations
-        axes.fill_between(trend.places, low, high, color=colour, alpha=0.15, linewidth=0)
-        # The right digit is the noisy one.
-        axes.plot(
-            trend.places,
-            trend.means,
-            color=colour,
-            linewidth=1.4,
-            linestyle="-" if task == "left" else "--",
-            marker="o",
-            markersize=3,
-            label=trend.name,
-        )
-    axes.legend(fontsize=8, frameon=False, labelcolor=INK)
 
 
 def noise_trend(runs: Mapping[float, Sequence[Metrics]], metric: str, name: str) -> Trend:

@@ -65,6 +65,7 @@ class Table:
         rows: Its lines.
         metrics: From the name of a metric in results to what stands above its column.
         paper_seeds: Over how many the paper's figures are.
+        paper_digits: How many of them the paper prints.
     """
 
     title: str
@@ -74,6 +75,7 @@ class Table:
     rows: Sequence[Row]
     metrics: Mapping[str, str]
     paper_seeds: int = 5
+    paper_digits: int = 2
 
 
 def table_lines(table: Table, results: Path) -> Iterator[str]:
@@ -139,10 +141,10 @@ def _shortfalls(table: Table, row: Row, found: Sequence[Sequence[Metrics]]) -> I
         for name, shown in table.metrics.items():
             values = [value for metrics in runs if (value := metrics[name]) is not None]
             figure = paper.get(name)
-            # Figures are rounded to the second digit, and so are ours before they are compared.
+            # Figures are rounded, and so are ours before they are compared.
             if figure is not None and values:
-                mean = round(summarize(values).mean, 2)
-                if mean < round(figure.mean - 2 * figure.deviation, 2):
+                mean = round(summarize(values).mean, table.paper_digits)
+                if mean < round(figure.mean - 2 * figure.deviation, table.paper_digits):
                     low.append(shown)
         if low:
             yield f"{row.name} ({group} {', '.join(low)})"
@@ -156,7 +158,7 @@ def _paper_cells(table: Table, paper: Sequence[Scores]) -> Iterator[str]:
     for scores in paper:
         for name in table.metrics:
             figure = scores.get(name)
-            yield "-" if figure is None else f"{figure.mean:.2f} ± {figure.deviation:.2f}"
+            yield "-" if figure is None else _shown(figure, table.paper_digits)
         yield str(table.paper_seeds)
 
 
@@ -168,15 +170,15 @@ def _cells(table: Table, found: Sequence[Sequence[Metrics]]) -> Iterator[str]:
         for name in table.metrics:
             values = [metrics[name] for metrics in runs]
             known = [value for value in values if value is not None]
-            yield _shown(summarize(known)) if len(known) == len(values) else "-"
+            # Two digits are too few: they are often rounded to the deviation.
+            digits = max(3, table.paper_digits)
+            yield _shown(summarize(known), digits) if len(known) == len(values) else "-"
         yield str(len(runs))
 
 
-def _shown(summary: Summary) -> str:
-    # A digit more than the paper's: its figures are rounded to what often is the deviation.
-    if summary.deviation is None:
-        return f"{summary.mean:.3f}"
-    return f"{summary.mean:.3f} ± {summary.deviation:.3f}"
+def _shown(figure: Figure | Summary, digits: int) -> str:
+    mean = f"{figure.mean:.{digits}f}"
+    return mean if figure.deviation is None else f"{mean} ± {figure.deviation:.{digits}f}"
 
 
 def read_runs(table: Table, results: Path, place: Place | None) -> list[Metrics]:

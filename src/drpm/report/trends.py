@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
@@ -30,12 +31,14 @@ class Trend(NamedTuple):
         places: (P,), the number that was varied.
         means: (P,), the score there.
         deviations: (P,), how far it strays; nothing is drawn where that is not known.
+        style: That of its line, as matplotlib names it.
     """
 
     name: str
     places: NDArray[np.float64]
     means: NDArray[np.float64]
     deviations: NDArray[np.float64]
+    style: str = "-"
 
 
 def draw_trends(panels: Mapping[str, Sequence[Trend]], unit: str, above: str) -> Figure:
@@ -51,22 +54,8 @@ def draw_trends(panels: Mapping[str, Sequence[Trend]], unit: str, above: str) ->
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
     names = [trend.name for trend in next(iter(panels.values()))]
     for axes, (score, trends) in zip(grid, panels.items(), strict=True):
-        bare(axes, "left", "bottom")
-        axes.grid(color=FAINT, linewidth=0.6)
-        axes.set_axisbelow(True)
-        for trend, colour in zip(trends, colours(len(trends)), strict=True):
-            deviations = np.where(np.isfinite(trend.deviations), trend.deviations, 0.0)
-            low, high = trend.means - deviations, trend.means + deviations
-            axes.fill_between(trend.places, low, high, color=colour, alpha=0.15, linewidth=0)
-            axes.plot(
-                trend.places, trend.means, color=colour, linewidth=1.4, marker="o", markersize=3
-            )
-        places = np.unique(np.concatenate([trend.places for trend in trends]))
-        axes.set_xticks(places if len(places) <= 12 else places[::2])
-        axes.yaxis.set_major_locator(MaxNLocator(5))
-        axes.tick_params(labelsize=8, colors=INK)
+        draw_panel(axes, score, list(zip(trends, colours(len(trends)), strict=True)))
         axes.set_xlabel(unit, size=8, color=INK)
-        heading(axes, label(score))
     figure.legend(
         grid[0].lines,
         [label(name) for name in names],
@@ -77,3 +66,35 @@ def draw_trends(panels: Mapping[str, Sequence[Trend]], unit: str, above: str) ->
         labelcolor=INK,
     )
     return figure
+
+
+def draw_panel(axes: Axes, score: str, trends: Sequence[tuple[Trend, NDArray[np.float64]]]) -> None:
+    """One score: a line for each trend, with its deviations around it.
+
+    Arguments:
+        axes: Where.
+        score: Its name.
+        trends: Each with its colour.
+    """
+    bare(axes, "left", "bottom")
+    axes.grid(color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    for trend, colour in trends:
+        deviations = np.where(np.isfinite(trend.deviations), trend.deviations, 0.0)
+        low, high = trend.means - deviations, trend.means + deviations
+        axes.fill_between(trend.places, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.plot(
+            trend.places,
+            trend.means,
+            color=colour,
+            linewidth=1.4,
+            linestyle=trend.style,
+            marker="o",
+            markersize=3,
+            label=label(trend.name),
+        )
+    places = np.unique(np.concatenate([trend.places for trend, _ in trends]))
+    axes.set_xticks(places if len(places) <= 12 else places[::2])
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.tick_params(labelsize=8, colors=INK)
+    heading(axes, label(score))

@@ -22,5 +22,5 @@ def supervised() -> Sweep:
             # So that runs of what the preset once said are not taken for those of today.
             "config": digest_settings(presets.load(SupervisedConfig, preset)),
         }
-        runs.append(SweepRun(data, "drpm.supervised.study:run_study", arguments))
+        runs.append(SweepRun(f"{data}/drpm", "drpm.supervised.study:run_study", arguments))
     return Sweep("supervised", tuple(runs))

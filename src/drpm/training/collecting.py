@@ -51,7 +51,7 @@ def collect(source: Path, name: str, studies: Sequence[str], target: Path) -> li
 def _files(study: Path) -> Iterator[Path]:
     if RunFolder(study).status == "finished":
         yield study / RESULT
-    for run in sorted(study.glob("seed-*")):
+    for run in sorted(study.rglob("seed-*")):
         if RunFolder(run).status != "finished":
             continue
         yield run / CONFIG

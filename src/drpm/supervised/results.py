@@ -1,0 +1,54 @@
+"""What the page of results says of supervised partitions."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from drpm.report.result_page import Section
+from drpm.report.result_tables import Figure, Place, Row, Scores, Table, table_text
+from drpm.supervised import sweeps
+
+INTRODUCTION: Final = """\
+## Supervised partitions
+
+A network is taught to split batches of 256 images into their classes.
+"""
+
+NAMES: Final = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
+
+# In a sentence of the appendix.
+PUBLISHED: Final[dict[str, Scores]] = {
+    "mnist": {"f1": Figure(0.9643, 0.0002)},
+    "fashion-mnist": {"f1": Figure(0.8271, 0.0003)},
+}
+
+
+def scores_table() -> Table:
+    """The scores on both data sets."""
+    return Table(
+        "Batches split into their classes",
+        "Macro F1 of the hard partition with predicted sizes, over shuffled batches of the test "
+        "part (`supervised`), and how far a predicted size is from the true one on average. The "
+        "weight of the size term was chosen on a tenth of the training part.",
+        "method",
+        [NAMES[data] for data in sweeps.DATA],
+        [
+            Row(
+                "DRPM",
+                tuple(Place("supervised", data, "drpm") for data in sweeps.DATA),
+                tuple(PUBLISHED[data] for data in sweeps.DATA),
+            )
+        ],
+        {"f1": "F1", "size_error": "size error"},
+        paper_digits=4,
+    )
+
+
+def supervised_sections(results: Path) -> Iterator[Section]:
+    """The part of the page on supervised partitions.
+
+    Arguments:
+        results: The folder of finished studies.
+    """
+    yield Section(INTRODUCTION)
+    yield Section(table_text(scores_table(), results))
