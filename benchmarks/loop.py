@@ -30,6 +30,8 @@ from drpm.clustering.pipeline import build_schedules
 from drpm.factors.config import FactorsConfig
 from drpm.factors.models import FactorObjective, FactorVAE
 from drpm.factors.pairs import PairSampler, arm_world
+from drpm.multitask.config import MultitaskConfig
+from drpm.multitask.models import MultitaskNetwork, MultitaskObjective
 from drpm.training import config as configs
 from drpm.training import presets
 from drpm.training.compiling import compile_step
@@ -181,6 +183,28 @@ def factors_subject(method: str) -> Subject:
     )
 
 
+MULTITASK = presets.load(MultitaskConfig, "paper-multitask-multimnist")
+MANY_TASKS = 40
+
+
+def multitask_subject(tasks: int, *settings: str) -> Subject:
+    """The paper's network for two digits, or the same with more tasks."""
+    config = configs.override(MULTITASK, settings)
+    return Subject(
+        lambda: MultitaskNetwork((1, 28, 28), [10] * tasks, config),
+        MultitaskObjective([str(task) for task in range(tasks)]),
+        ("images", "targets"),
+        {"temperature": ExponentialSchedule(*config.temperature, 1000)},
+        # Data is kept as bytes, and a column for every task.
+        lambda device: (
+            lambda batch, generator: {
+                "images": (255 * batch["images"]).byte(),
+                "targets": batch["targets"][..., :tasks],
+            }
+        ),
+    )
+
+
 SUBJECTS = {
     "empty model": Subject(Empty, empty_objective, ("left",)),
     "multitask LeNet": Subject(LeNet, lenet_objective, ("images", "left", "right")),
@@ -193,6 +217,12 @@ SUBJECTS = {
     "DRPM-VC, exact": clustering_subject("objective=exact"),
     "DRPM-VAE": factors_subject("drpm"),
     "HG-VAE": factors_subject("hg"),
+    "ULS": multitask_subject(2, "method=uls"),
+    "DRPM-MTL": multitask_subject(2, "method=drpm"),
+    "ULS, 40 tasks": multitask_subject(MANY_TASKS, "method=uls", "network.width=64"),
+    "DRPM-MTL, 40 tasks": multitask_subject(
+        MANY_TASKS, "method=drpm", "network.width=64", "partition=network"
+    ),
 }
 
 
@@ -230,6 +260,7 @@ def make_data(examples: int) -> dict[str, Tensor]:
         "features": torch.rand(examples, CLUSTERING.network.encoder[-1], generator=generator),
         "left": torch.randint(10, (examples,), generator=generator),
         "right": torch.randint(10, (examples,), generator=generator),
+        "targets": torch.randint(10, (examples, MANY_TASKS), generator=generator),
     }
 
 
