@@ -55,6 +55,20 @@ STATEMENTS = [
     "Sec. C.3, weights and scores",
     "Sec. 5.2, baselines",
     "Sec. 5.2, evaluation",
+    "Sec. 5.3, partition",
+    "Sec. 5.3, baseline",
+    "Sec. C.4, noise",
+    "Sec. C.4, loss",
+    "Sec. C.4, masks",
+    "Sec. C.4, parameters",
+    "Sec. C.4, architecture",
+    "Sec. C.4, training",
+    "Sec. C.4, evaluation",
+    "Sec. C.4, regulariser",
+    "Sec. C.4, CelebA",
+    "Sec. C.5, parameters",
+    "Sec. C.5, loss",
+    "Sec. C.5, evaluation",
 ]
 
 

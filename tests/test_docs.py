@@ -1,0 +1,90 @@
+"""The documentation: its programs run, its commands are understood, its links lead somewhere."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from drpm.cli import app
+from drpm.training import presets
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """What stands between fences of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.M)
+
+
+def commands() -> list[list[str]]:
+    lines = [line for page in PAGES for text in blocks(page, "") for line in text.splitlines()]
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("drpm ")]
+
+
+def understand(words: list[str]) -> None:
+    """Read a command as ``drpm`` does, and do nothing."""
+    command: Any = get_command(app)
+    context = command.make_context("drpm", list(words))
+    while hasattr(command, "resolve_command"):
+        name, command, words = command.resolve_command(context, words)
+        context = command.make_context(name, list(words), parent=context)
+
+
+def run_programs(name: str) -> dict[str, Any]:
+    """All programs of a page, one after the other as a reader would; the names they end with."""
+    names: dict[str, Any] = {}
+    for text in blocks(ROOT / "docs" / name, "python"):
+        exec(compile(text, name, "exec"), names)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_programs_of_several_tasks() -> None:
+    found = run_programs("multitask.md")
+    assert found["digit"].shape == (8, 10)
+    assert found["zero"].shape == (8, 2)
+    assert found["sizes"].sum(1).tolist() == [32] * 8
+    assert found["law"].rsample().shape == (8, 3, 6)
+    model, images = found["model"], found["data"].test_images
+    assert model.predict(images).shape == (50, 2)
+    assert model.sizes(images).sum(1).tolist() == [12] * 50
+    assert model.tasks == found["load_multitask"](Path("kept")).tasks == ("bright", "third")
+
+
+def test_programs_of_supervised_partitions() -> None:
+    found = run_programs("supervised.md")
+    partition, digits = found["found"], found["digits"]
+    assert partition.subsets.shape == (64,)
+    assert partition.subsets.bincount(minlength=10).tolist() == partition.sizes.tolist()
+    again = found["load_partitioner"](Path("kept")).partition(digits.test.inputs[:64])
+    assert again.subsets.tolist() == partition.subsets.tolist()
+    # Few epochs, but far from what chance has.
+    assert (partition.subsets == digits.test.targets["label"][:64]).float().mean() > 0.7
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_commands_are_understood(words: list[str]) -> None:
+    understand(words)
+    if "--preset" in words:
+        assert words[words.index("--preset") + 1] in presets.names("")
+
+
+@pytest.mark.parametrize("line", ["multitask --noise 2", "factors --nose 1", "clusters digits"])
+def test_others_are_not(line: str) -> None:
+    with pytest.raises(Exception, match=r"expected|[Nn]o such"):
+        understand(line.split())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)", page.read_text("utf-8"))
+    missing = [x for x in links if "://" not in x and not (page.parent / x).exists()]
+    assert missing == []
