@@ -175,5 +175,7 @@ def test_the_numbers_of_clusters() -> None:
         assert list(variants) == ["drpm-vc", "vade", "latent-gmm"]
         for name, config in variants.items():
             count = study.removeprefix("k-")
-            assert config == configs.override(main[name], [f"clusters={count}", "training.epochs=512"])
+            assert config == configs.override(
+                main[name], [f"clusters={count}", "training.epochs=512"]
+            )
     assert {len(run.arguments["seeds"]) for run in sweeps.clusters().runs} == {3}

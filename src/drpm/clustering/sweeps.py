@@ -14,7 +14,7 @@ DATA = ("mnist", "fashion-mnist")
 CLUSTERS = range(6, 21, 2)
 CLUSTERS_DATA = "fashion-mnist"
 CLUSTERS_SEEDS = range(3)
-# Half of the paper's; temperatures have long come to their end by then.
+# Half of the paper's; temperatures come to their end after 428.
 CLUSTERS_EPOCHS = 512
 
 # From the name of a variant to the end of its preset's name; what takes longest comes last.
