@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from drpm.multitask.config import MultitaskConfig
 from drpm.multitask.gradients import find_weighting, fork
-from drpm.multitask.methods import UncertaintyWeighting, UniformScaling
+from drpm.multitask.methods import NeuronPartition, UncertaintyWeighting, UniformScaling
 from drpm.multitask.models import MultitaskNetwork, MultitaskObjective, task_losses
 from drpm.multitask.networks import LeNetEncoder
 from drpm.training.errors import ConfigError
@@ -257,6 +257,14 @@ def test_the_penalty_on_sizes() -> None:
     torch.testing.assert_close(other["penalty"], expected)
     torch.testing.assert_close(other["loss"], one["loss"] + expected)
     assert "penalty" not in one
+
+
+@pytest.mark.parametrize(("tasks", "expected"), [(2, 0.0), (3, 0.1)])
+def test_the_usual_penalty(tasks: int, expected: float) -> None:
+    """One over ten neurons, where there are many tasks."""
+    method = NeuronPartition(SHAPE, tasks, settings())
+    assert method.config.size_penalty is None
+    assert method.size_penalty == expected
 
 
 def test_all_tasks_have_all_neurons_elsewhere() -> None:

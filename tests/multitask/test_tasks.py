@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -249,7 +250,8 @@ def test_what_is_reported() -> None:
 def test_what_is_drawn(tmp_path: Path) -> None:
     data = replace(toy(), tasks=("a", "b", "c"), noise_ratios=(0.9, 0.0, 0.4))
     sizes = torch.tensor([7.0, 1.0, 2.0])
-    scores = TaskScores(torch.tensor([0.1, 0.2, 0.3]), sizes, torch.rand(3, 100))
+    shares = torch.rand(3, 100)
+    scores = TaskScores(torch.tensor([0.1, 0.2, 0.3]), sizes, shares)
     (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 100))
     exhibits = {exhibit.name: exhibit for exhibit in read_exhibits(tmp_path)}
     assert list(exhibits) == ["images", "accuracy", "sizes-by-task", "neurons", "sizes-by-noise"]
@@ -259,8 +261,16 @@ def test_what_is_drawn(tmp_path: Path) -> None:
     assert exhibits["sizes-by-noise"].rows == ("0.00", "0.40", "0.90")
     assert "rank correlation 1.00" in exhibits["sizes-by-noise"].title
     # As many neurons as fit.
-    assert exhibits["neurons"].values.shape == (3, 80)
-    assert "The first 80 neurons are shown" in exhibits["neurons"].about
+    neurons = exhibits["neurons"]
+    assert neurons.values.shape == (3, 80)
+    assert "Of the neurons the first 80 are shown" in neurons.about
+    # In the order of their owners, each under its own number.
+    owners = neurons.values.argmax(0)
+    assert (np.diff(owners) >= 0).all()
+    assert (np.diff(neurons.values.max(0))[np.diff(owners) == 0] <= 0).all()
+    numbers = [int(name) for name in neurons.columns]
+    np.testing.assert_allclose(neurons.values, shares[:, numbers])
+    assert sorted(numbers) == list(range(80))
 
 
 def test_rank_correlation() -> None:
@@ -277,7 +287,7 @@ def test_rank_correlation() -> None:
     [
         ({"evaluate_every": 0}, "evaluate_every must be at least 1, but got 0"),
         ({"train_examples": 0}, "train_examples must be at least 1 or none, but got 0"),
-        ({"size_penalty": -1.0}, "size_penalty must be at least 0, but got -1.0"),
+        ({"size_penalty": -1.0}, "size_penalty must be at least 0 or none, but got -1.0"),
         ({"task_weights": (1.0, 0.0)}, "task_weights must be positive numbers"),
         ({"temperature": (1.0, 0.0)}, "temperature must be two positive numbers"),
         (

@@ -36,7 +36,7 @@ def multitask(
         str,
         typer.Argument(
             metavar="[DATA]",
-            help="multimnist, mosaic, celeba, or images with classes of your own.",
+            help="multimnist, mosaic, celeba, or your own images with one label each.",
             autocompletion=among(MULTITASK_DATA),
         ),
     ] = "multimnist",

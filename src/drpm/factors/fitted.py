@@ -130,7 +130,7 @@ class FittedFactors:
         """The same on another device."""
         return replace(self, model=copy.deepcopy(self.model).to(device))
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path | str) -> None:
         """Write it to a folder, as numbers and text."""
         tensors = {name: x.contiguous() for name, x in self.model.state_dict().items()}
         description = {
@@ -138,12 +138,12 @@ class FittedFactors:
             "config": configs.dumps(self.config),
             "shape": list(self.shape),
         }
-        save_model(folder, tensors, description)
+        save_model(Path(folder), tensors, description)
 
 
-def load_factors(folder: Path, device: torch.device | str = "cpu") -> FittedFactors:
+def load_factors(folder: Path | str, device: torch.device | str = "cpu") -> FittedFactors:
     """Read what :meth:`FittedFactors.save` wrote; nothing is unpickled."""
-    tensors, description = load_model(folder)
+    tensors, description = load_model(Path(folder))
     if description.get("kind") != "factors":
         raise RunError(f"The folder {folder} holds another kind of model than one of factors.")
     colours, height, width = description["shape"]

@@ -56,7 +56,9 @@ class MultitaskConfig:
             ``network``: one for all samples.
         weighting: For ``gradient``: which of TorchJD's weightings.
         task_weights: One for each task, in any scale; none at all for equal ones.
-        size_penalty: For ``drpm``, the weight of the penalty on sizes that differ.
+        size_penalty: For ``drpm``, the weight of the penalty on sizes that differ. None: one over
+            the number of neurons, as the paper has it, for more than two tasks, one of which would
+            else take all neurons at the start; and nothing for two.
         temperature: Of the partition, at the start and at the end of training; the model is used
             at the latter.
         evaluate_every: Epochs from one look at the test part to the next.
@@ -70,7 +72,7 @@ class MultitaskConfig:
     partition: Literal["sample", "network"] = "sample"
     weighting: Weighting = "aligned-mtl"
     task_weights: tuple[float, ...] = ()
-    size_penalty: float = 0.0
+    size_penalty: float | None = None
     temperature: tuple[float, float] = (1.0, 0.5)
     evaluate_every: int = 1
     train_examples: int | None = None
@@ -88,7 +90,9 @@ class MultitaskConfig:
             check_setting(
                 self, name, "at least 1 or none", lambda value: value is None or value >= 1
             )
-        check_setting(self, "size_penalty", "at least 0", lambda value: value >= 0)
+        check_setting(
+            self, "size_penalty", "at least 0 or none", lambda value: value is None or value >= 0
+        )
         check_setting(
             self, "task_weights", "positive numbers", lambda each: all(x > 0 for x in each)
         )

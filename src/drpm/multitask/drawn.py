@@ -95,15 +95,18 @@ def _owners(tasks: tuple[str, ...], shares: Tensor) -> dict[str, NDArray[Any]]:
     """Which neurons go to which task."""
     shown = shares[:_MAX_CELLS, :_MAX_CELLS]
     neurons = shown.shape[1]
-    part = "" if neurons == shares.shape[1] else f" The first {neurons} neurons are shown."
+    part = "" if neurons == shares.shape[1] else f" Of the neurons the first {neurons} are shown."
+    # By their owners, and those that a task has most often first.
+    owner, most = shown.argmax(0).tolist(), shown.amax(0).tolist()
+    order = sorted(range(neurons), key=lambda neuron: (owner[neuron], -most[neuron]))
     return {
-        "matrix__neurons": shown.numpy(),
+        "matrix__neurons": shown[:, order].numpy(),
         "matrix_rows__neurons": np.array(tasks[:_MAX_CELLS]),
-        "matrix_columns__neurons": np.array([str(neuron) for neuron in range(neurons)]),
+        "matrix_columns__neurons": np.array([str(neuron) for neuron in order]),
         "title__neurons": np.array("Which task has which neuron"),
         "about__neurons": np.array(
             "The part of the test images for which a task, a row, has more of a neuron, a column, "
-            f"than any other.{part}"
+            f"than any other; neurons are in the order of the tasks that have them.{part}"
         ),
     }
 

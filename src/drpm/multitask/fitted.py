@@ -88,7 +88,7 @@ class FittedMultitask:
         """The same on another device."""
         return replace(self, network=copy.deepcopy(self.network).to(device))
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path | str) -> None:
         """Write it to a folder, as numbers and text."""
         tensors = {name: x.contiguous() for name, x in self.network.state_dict().items()}
         description = {
@@ -98,12 +98,12 @@ class FittedMultitask:
             "tasks": list(self.tasks),
             "classes": list(self.classes),
         }
-        save_model(folder, tensors, description)
+        save_model(Path(folder), tensors, description)
 
 
-def load_multitask(folder: Path, device: torch.device | str = "cpu") -> FittedMultitask:
+def load_multitask(folder: Path | str, device: torch.device | str = "cpu") -> FittedMultitask:
     """Read what :meth:`FittedMultitask.save` wrote; nothing is unpickled."""
-    tensors, description = load_model(folder)
+    tensors, description = load_model(Path(folder))
     if description.get("kind") != "multitask":
         raise RunError(
             f"The folder {folder} holds another kind of model than one of several tasks."

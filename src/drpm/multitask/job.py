@@ -11,6 +11,7 @@ import torch
 from drpm.data import load
 from drpm.data.fingerprints import fingerprint
 from drpm.data.registry import DATASETS
+from drpm.data.splitting import with_test_part
 from drpm.multitask.config import MultitaskConfig
 from drpm.multitask.drawn import draw_arrays
 from drpm.multitask.evaluation import (
@@ -55,7 +56,7 @@ def open_data(job: Job, device: torch.device | str) -> tuple[TaskData, str]:
     """The data of a job, and what it is known by where it is one's own."""
     named = {"noise": job.noise, "num_tasks": job.tasks}
     options: dict[str, Any] = {name: x for name, x in named.items() if x is not None}
-    dataset = load(job.data, device=device, **options)
+    dataset = with_test_part(load(job.data, device=device, **options))
     # A set of the registry has its own hashes; a file is only known by what is in it.
     known = "" if job.data in DATASETS else fingerprint(dataset)
     config = job.multitask

@@ -139,6 +139,8 @@ class NeuronPartition(SharingMethod):
         if config.partition == "sample":
             self.encoder = build_encoder(shape, config.network)
         predicted = None if self.encoder is None else width
+        usual = 1 / width if num_tasks > 2 else 0.0
+        self.size_penalty = usual if config.size_penalty is None else config.size_penalty
         self.layer = TaskPartition(width, num_tasks, in_features=predicted, hard="sizes")
 
     def share(
@@ -154,9 +156,9 @@ class NeuronPartition(SharingMethod):
         return SharedFeatures(split.features, split.masks, sizes)
 
     def penalty(self, shared: SharedFeatures) -> Tensor | None:
-        if self.config.size_penalty == 0 or shared.sizes is None:
+        if self.size_penalty == 0 or shared.sizes is None:
             return None
-        return self.config.size_penalty * size_penalty(shared.sizes).mean()
+        return self.size_penalty * size_penalty(shared.sizes).mean()
 
 
 METHODS: dict[str, type[SharingMethod]] = {

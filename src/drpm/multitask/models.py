@@ -14,6 +14,9 @@ from drpm.training.program import Batch
 
 Terms = dict[str, Tensor]
 
+# The losses of so many tasks are told apart; those of more would be a page of curves.
+_MOST_CURVES = 4
+
 
 class Outputs(NamedTuple):
     """What a network makes of images.
@@ -87,7 +90,9 @@ class MultitaskObjective:
     ) -> Terms:
         outputs = model(batch["images"], schedule["temperature"], generator)
         losses = task_losses(outputs.logits, batch["targets"])
-        terms = {f"loss_{task}": losses[index] for index, task in enumerate(self.tasks)}
+        terms = {}
+        if len(self.tasks) <= _MOST_CURVES:
+            terms = {f"loss_{task}": losses[index] for index, task in enumerate(self.tasks)}
         loss = model.method.weigh(losses).sum()
         penalty = model.method.penalty(outputs.shared)
         if penalty is not None:

@@ -29,7 +29,8 @@ class TaskSplit(NamedTuple):
 class TaskPartition(nn.Module):
     """Splits the neurons of a layer among tasks, and learns how.
 
-    Every task sees a copy of the features with zeros where a neuron belongs to another task. Which
+    Every task sees a copy of the features in which its own neurons stay and those of others fade
+    (with ``hard=True``: are zero). Which
     neurons a task has, and how many, is learned by whatever loss the tasks have.
 
     Arguments:

@@ -59,7 +59,7 @@ def draw_bars(
     Arguments:
         values: (G, B), the bars of every group.
         groups: What stands below the groups, or nothing.
-        names: What the bars of a group are, for the legend, or nothing.
+        names: What the bars of a group are, for a legend where there are several, or nothing.
         above: The title.
     """
     num_groups, num_bars = values.shape
@@ -96,7 +96,7 @@ def draw_bars(
     low, high = min(float(values.min()), 0.0), max(float(values.max()), 0.0)
     room = 0.1 * ((high - low) or 1.0)
     axes.set_ylim(low - room * (low < 0), high + room)
-    if names:
+    if len(names) > 1:
         axes.legend(
             axes.containers,
             names,

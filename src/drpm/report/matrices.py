@@ -30,6 +30,7 @@ from drpm.report.style import (
 
 _CELL: Final = 0.46  # inches, where there are few
 _MAX_SIDE: Final = 8.0
+_LOWEST: Final = 1.0  # what a scale of colours needs beside it
 _MIN_WRITTEN: Final = 0.3  # the smallest cell that a count fits into
 _MAX_NAMED: Final = 80
 _MAX_WIDENED: Final = 0.9  # the widest cell that the name above may ask for
@@ -113,13 +114,15 @@ def draw_matrix(
     written = height >= 0.18 and width >= needed
     if not written:
         # Without numbers there is no need for wide cells, but for a scale.
-        width = height = min(width, height)
+        width = min(width, height)
+        # A few rows of many columns may be higher than wide.
+        height = min(height, max(width, _LOWEST / num_rows))
         beside += 0.6
-    turned = text_width(columns) > 0.95 * width
+    turned = text_width(columns) > 0.85 * width
     heads = (text_width(columns) if turned else 0.15) if columns else 0.0
     figure = new_figure(
         max(beside + width * num_columns, title_width(above)),
-        max(height * num_rows, 0.6 if written else 1.5) + heads + 0.55,
+        max(height * num_rows, 0.6 if written else _LOWEST) + heads + 0.55,
     )
     title(figure, above)
     axes = figure.subplots()

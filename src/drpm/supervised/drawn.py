@@ -46,7 +46,7 @@ def _batch(judged: JudgedBatches, images: Tensor, names: Sequence[str]) -> dict[
     order, subsets = judged.order[first], judged.subsets[first]
     members = [order[subsets == subset] for subset in range(len(names))]
     most = min(SHOWN, max(map(len, members)))
-    rows = torch.zeros(len(names), most, *images.shape[1:])
+    rows = torch.ones(len(names), most, *images.shape[1:])  # as white as the page
     for row, own in zip(rows, members, strict=True):
         shown = images[own[:most].to(images.device)]
         row[: len(shown)] = shown.cpu()

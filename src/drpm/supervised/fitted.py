@@ -102,7 +102,7 @@ class FittedPartitioner:
         """The same on another device."""
         return replace(self, model=copy.deepcopy(self.model).to(device))
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path | str) -> None:
         """Write it to a folder, as numbers and text."""
         tensors = {name: x.contiguous() for name, x in self.model.state_dict().items()}
         description = {
@@ -111,12 +111,12 @@ class FittedPartitioner:
             "shape": list(self.shape),
             "classes": self.model.classes,
         }
-        save_model(folder, tensors, description)
+        save_model(Path(folder), tensors, description)
 
 
-def load_partitioner(folder: Path, device: torch.device | str = "cpu") -> FittedPartitioner:
+def load_partitioner(folder: Path | str, device: torch.device | str = "cpu") -> FittedPartitioner:
     """Read what :meth:`FittedPartitioner.save` wrote; nothing is unpickled."""
-    tensors, description = load_model(folder)
+    tensors, description = load_model(Path(folder))
     if description.get("kind") != "supervised":
         raise RunError(
             f"The folder {folder} holds another kind of model than one of supervised partitions."

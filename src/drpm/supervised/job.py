@@ -1,14 +1,14 @@
 """One model of supervised partitions, with everything a person wants to see of it, in a folder."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from drpm.data.classes import class_target
+from drpm.data.splitting import with_test_part
 from drpm.data.types import Dataset, Split
 from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.drawn import draw_arrays
@@ -18,9 +18,6 @@ from drpm.training import config as configs
 from drpm.training.errors import ConfigError
 from drpm.training.runs import ARRAYS, METRICS, RunFolder
 from drpm.training.stages import ProgressFactory, hold_runs, open_run
-
-TEST_PART: Final = 0.2
-_TEST_SEED: Final = 3_000_000
 
 
 @dataclass(frozen=True)
@@ -67,22 +64,8 @@ def find_classes(dataset: Dataset) -> LabelledData:
         raise ConfigError(
             f"data must have a class for every element, but {dataset.name!r} has none."
         )
-    if dataset.train is dataset.test:
-        dataset = _divided(dataset)
+    dataset = with_test_part(dataset)
     return LabelledData(dataset, target, tuple(dataset.classes[target]))
-
-
-def _divided(dataset: Dataset) -> Dataset:
-    """A data set that has one part alone with a test part of its own, always the same."""
-    whole = dataset.train
-    order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(_TEST_SEED))
-    tested = order[: max(1, round(TEST_PART * len(whole)))]
-    taught = order[len(tested) :]
-    train, test = (
-        Split(whole.inputs[rows], {name: x[rows] for name, x in whole.targets.items()})
-        for rows in (part.to(whole.inputs.device) for part in (taught, tested))
-    )
-    return replace(dataset, train=train, test=test)
 
 
 def check_job(job: Job, data: LabelledData) -> None:
