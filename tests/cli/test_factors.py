@@ -75,7 +75,7 @@ def test_own_pairs(tmp_path: Path, own: Path) -> None:
         assert rows[0] == ["pair", "shared", *(f"dimension {i}" for i in range(10))]
         assert len(rows) == 13
         assert all(int(row[1]) == sum(map(int, row[2:])) for row in rows[1:])
-        assert json.loads((folder / "result.json").read_text())["stacked"] == [0, 1]
+        assert json.loads((folder / "result.json").read_text())["stacked"] == [seed]
 
 
 @pytest.mark.parametrize(
@@ -101,3 +101,14 @@ def test_bad_input(tmp_path: Path, arguments: str, sentence: str) -> None:
 def test_pairs_without_labels(tmp_path: Path, own: Path) -> None:
     refused = factors("--data", own, "--method=label", "--out", tmp_path / "run", code=1)
     assert "method must be one that needs no labels" in refused.stderr
+
+
+def test_without_any_epoch(tmp_path: Path) -> None:
+    shown = factors(*SMALL, "--set=training.epochs=0", "--json", "--out", tmp_path)
+    assert json.loads(shown.stdout)["metrics"]["reconstruction"] > 0
+
+
+def test_several_devices_are_refused(tmp_path: Path) -> None:
+    refused = factors(*SMALL, "--set=training.devices=2", "--out", tmp_path, code=1)
+    assert "devices must be 1 for this kind of model, but got 2." in refused.stderr
+    assert not list(tmp_path.iterdir())

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from drpm.data import DATASETS, DataError, Dataset, Split, load
+from drpm.data.fingerprints import fingerprint, known_by
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "data.md"
 
@@ -106,3 +107,10 @@ def test_the_documentation_lists_every_set_file_option_and_hash() -> None:
             for known in (file.sha256, file.content_sha256, file.md5, *file.members_md5):
                 assert known is None or f"`{known}`" in text
             assert all(urlsplit(url).netloc in text for url in file.urls)
+
+
+def test_what_data_is_known_by() -> None:
+    """A name is enough for a set of the registry; of a file it is not."""
+    digits = load("digits")
+    assert known_by("digits", digits) == ""
+    assert known_by("digits.csv", digits) == fingerprint(digits)

@@ -25,7 +25,6 @@ SETTINGS = [
 ]
 
 
-
 def supervised(*arguments: object, code: int = 0) -> Result:
     result = CliRunner().invoke(app, ["supervised", *map(str, arguments)])
     assert result.exit_code == code, (result.output, result.exception)
@@ -119,6 +118,11 @@ def test_digits_are_learnt(tmp_path: Path) -> None:
     assert supervised("digits", *options([]), "--out", folder).stdout == shown.stdout
     refused = supervised("digits", *options(SETTINGS), "--out", folder, code=1)
     assert "other settings" in refused.stderr
+
+
+def test_without_any_epoch(tmp_path: Path) -> None:
+    result = supervised("digits", *options(["training.epochs=0"]), "--json", "--out", tmp_path)
+    assert 0 <= json.loads(result.stdout)["metrics"]["f1"] < 0.5
 
 
 def test_own_table(tmp_path: Path) -> None:

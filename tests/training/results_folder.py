@@ -27,4 +27,5 @@ def write_study(folder: Path, variants: Mapping[str, Sequence[float]], hours: fl
     """Finished studies, one for each variant."""
     for name, accuracies in variants.items():
         write_variant(folder / name, accuracies, hours)
-        write_json(folder / name / "result.json", {"versions": VERSIONS})
+        facts = {"wall_time": 3600 * hours, "device": "cuda:0 (Some card)", "versions": VERSIONS}
+        write_json(folder / name / "result.json", facts)

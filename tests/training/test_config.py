@@ -19,6 +19,7 @@ from drpm.training.config import (
     loads,
     override,
     read,
+    require_one_device,
     to_mapping,
 )
 
@@ -394,3 +395,16 @@ def test_training_settings_that_can_be() -> None:
     config = build(TrainingConfig, {"epochs": 0, "device": "cuda:1", "gradient_clip": 1})
     assert loads(TrainingConfig, dumps(config)) == config
     assert loads(TrainingConfig, dumps(TrainingConfig())) == TrainingConfig()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"devices": 2}, "devices must be 1 for this kind of model, but got 2."),
+        ({"precision": "64-true"}, "precision must be '32-true' for this kind of model"),
+    ],
+)
+def test_one_device(changes: dict[str, Any], message: str) -> None:
+    require_one_device(TrainingConfig())
+    with pytest.raises(ConfigError, match=message):
+        require_one_device(TrainingConfig(**changes))

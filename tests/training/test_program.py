@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drpm.training.checkpoint import load_latest, save_state
-from drpm.training.program import Batch, Program
+from drpm.training.program import Batch, Program, count_steps
 from drpm.training.schedules import ConstantSchedule, LinearSchedule
 from tests.training.toys import (
     EXAMPLES,
@@ -42,6 +42,16 @@ def test_an_epoch_shows_every_example_once() -> None:
     assert sorted(chain(*first)) == list(range(EXAMPLES))
     assert sorted(chain(*second)) == list(range(EXAMPLES))
     assert first != second
+
+
+@pytest.mark.parametrize(
+    ("examples", "devices", "dropped", "kept"),
+    [(80, 1, 10, 10), (85, 1, 10, 11), (85, 2, 5, 6), (5, 1, 1, 1), (9, 2, 1, 1)],
+)
+def test_steps_of_an_epoch(examples: int, devices: int, dropped: int, kept: int) -> None:
+    for drop_last, expected in ((True, dropped), (False, kept)):
+        config = settings(batch_size=8, drop_last=drop_last)
+        assert count_steps(examples, config, devices) == expected
 
 
 def test_batch_entries_belong_together() -> None:

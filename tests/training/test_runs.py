@@ -468,3 +468,13 @@ def test_other_settings_are_refused_with_the_first_of_them(tmp_path: Path) -> No
         run.require_settings("a = 1\n")
     assert first_difference("a = [", "a = 1") == "they are no TOML"
     assert first_difference("a = 1", "a = 1 # so") == "in their form"
+
+
+def test_the_numbers_of_a_stage_become_those_of_the_run(run: RunFolder, tmp_path: Path) -> None:
+    stage = RunFolder.create(tmp_path / "stage", CONFIG)
+    run.take_metrics(stage.path)  # without any epoch
+    assert run.metrics() == []
+    stage.log({"step": 1, "loss": 2.0})
+    run.take_metrics(stage.path)
+    assert run.metrics() == stage.metrics()
+    assert run.metrics()[0]["loss"] == 2.0

@@ -23,7 +23,7 @@ from drpm.cli.options import (
     seeds_option,
     whole_number_option,
 )
-from drpm.cli.stages import finish, show_stage
+from drpm.cli.stages import finish, groups_to_train, show_stage
 from drpm.cli.tables import print_table
 
 DEFAULT_PRESET = "fast-cluster"
@@ -115,8 +115,7 @@ def _run(
     from drpm.clustering.job import Job, check_job, do_jobs, open_job
     from drpm.data import load
     from drpm.data.classes import class_names
-    from drpm.data.fingerprints import fingerprint
-    from drpm.data.registry import DATASETS
+    from drpm.data.fingerprints import known_by
     from drpm.training import config as configs
     from drpm.training import presets
     from drpm.training.devices import connect
@@ -126,8 +125,7 @@ def _run(
     dataset = load(name, device=devices.device, **parse_options(options))
     if not any(setting.partition("=")[0].strip() == "clusters" for setting in settings):
         config = replace(config, clusters=len(class_names(dataset)) or config.clusters)
-    # A set of the registry has its own hashes; a file is only known by what is in it.
-    known = "" if name in DATASETS else fingerprint(dataset)
+    known = known_by(name, dataset)
     seeds = seeds or [config.training.seed]
     jobs = [
         Job(name, tuple(options), known, compare, replace(config, training=training))
@@ -139,14 +137,8 @@ def _run(
         open_job(folder, job, overwrite=overwrite, devices=devices)
         for folder, job in zip(seed_folders(out, seeds), jobs, strict=True)
     ]
-    # On a CPU seeds together take as long as one after the other, which gives each its own noise.
-    one_card = devices.device.type == "cuda" and devices.count == 1
-    together = one_card and all(run.status != "finished" for run in runs)
-    groups = [range(len(jobs))] if together else [range(i, i + 1) for i in range(len(jobs))]
     words = ["drpm", *sys.argv[1:]]
-    for group in groups:
-        if all(runs[i].status == "finished" for i in group):
-            continue
+    for group in groups_to_train(runs, devices):
         do_jobs(
             [jobs[i] for i in group],
             dataset,

@@ -21,7 +21,7 @@ from drpm.cli.options import (
     seeds_option,
     whole_number_option,
 )
-from drpm.cli.stages import finish, show_stage
+from drpm.cli.stages import finish, groups_to_train, show_stage
 from drpm.cli.tables import print_table
 
 DEFAULT_PRESET = "fast-factors"
@@ -57,7 +57,7 @@ def factors(
     out: Out = Path("out/factors"),
     preset: Annotated[str, preset_option("paper-factors")] = DEFAULT_PRESET,
     settings: Settings = None,
-    seeds: Annotated[str | None, seeds_option("they are trained together")] = None,
+    seeds: Annotated[str | None, seeds_option("on a GPU they are trained together")] = None,
     angles: Annotated[
         int | None,
         whole_number_option(
@@ -157,7 +157,8 @@ def _run(
         presets.load(FactorsConfig, preset), [*named, f"training.device={device}", *settings]
     )
     chosen = parse_seeds(seeds) or [config.training.seed]
-    where = connect(config.training).device
+    devices = connect(config.training)
+    where = devices.device
     on_gpu = where.type == "cuda"
     own = data not in WORLDS
     first = Job(
@@ -178,9 +179,14 @@ def _run(
         open_job(folder, job, overwrite=overwrite)
         for folder, job in zip(seed_folders(out, chosen), jobs, strict=True)
     ]
-    if not all(run.status == "finished" for run in runs):
-        words = ["drpm", *sys.argv[1:]]
+    words = ["drpm", *sys.argv[1:]]
+    for group in groups_to_train(runs, devices):
         do_jobs(
-            jobs, pairs, runs, device=where, commands=[words for _ in jobs], progress=show_stage
+            [jobs[i] for i in group],
+            pairs,
+            [runs[i] for i in group],
+            device=where,
+            commands=[words for _ in group],
+            progress=show_stage,
         )
     return [finish(run, f"{data}: shared factors, {config.method}") for run in runs]

@@ -76,8 +76,7 @@ def _run(
     from dataclasses import replace
 
     from drpm.data import load
-    from drpm.data.fingerprints import fingerprint
-    from drpm.data.registry import DATASETS
+    from drpm.data.fingerprints import known_by
     from drpm.supervised.config import SupervisedConfig
     from drpm.supervised.job import Job, check_job, do_jobs, find_classes, open_job
     from drpm.training import config as configs
@@ -92,8 +91,7 @@ def _run(
     chosen = parse_seeds(seeds) or [config.training.seed]
     dataset = load(name, device=connect(config.training).device, **parse_options(options))
     labelled = find_classes(dataset)
-    # A set of the registry has its own hashes; a file is only known by what is in it.
-    known = "" if name in DATASETS else fingerprint(dataset)
+    known = known_by(name, dataset)
     jobs = [
         Job(name, tuple(options), known, replace(config, training=training))
         for training in (replace(config.training, seed=seed) for seed in chosen)

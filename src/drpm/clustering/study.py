@@ -18,8 +18,7 @@ from drpm.clustering.job import PRETRAINING, Job, check_job, copy_whole, do_jobs
 from drpm.clustering.models import choose_likelihood
 from drpm.clustering.pipeline import describe_pretraining, pretrain
 from drpm.data import load
-from drpm.data.fingerprints import fingerprint
-from drpm.data.registry import DATASETS
+from drpm.data.fingerprints import known_by
 from drpm.data.types import Dataset
 from drpm.training import config as configs
 from drpm.training import presets
@@ -67,8 +66,7 @@ def run_study(
     options = dict(options or {})
     dataset = load(data, device=where, **options)
     check_job(Job(data, clustering=clustering), dataset)
-    # A set of the registry has its own hashes; a file is only known by what is in it.
-    content = "" if data in DATASETS else fingerprint(dataset)
+    content = known_by(data, dataset)
     words = _words(options)
     command = ["drpm", "cluster", data, "--preset", preset]
     command += [word for option in words for word in ("--option", option)]

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
+from drpm.data.registry import DATASETS
 from drpm.data.types import Dataset
 
 _ROWS = 4096  # at once, so that what lies on a GPU is not copied as a whole
@@ -22,6 +23,18 @@ def fingerprint(data: Dataset) -> str:
     return fingerprint_tensors(
         pair for split in splits for pair in (("", split.inputs), *sorted(split.targets.items()))
     )
+
+
+def known_by(name: str, data: Dataset) -> str:
+    """What data is known by besides its name: nothing where the name is enough.
+
+    A set of the registry has its own hashes; a file is only known by what is in it.
+
+    Arguments:
+        name: Of a set, or a file's.
+        data: What was read.
+    """
+    return "" if name in DATASETS else fingerprint(data)
 
 
 def fingerprint_tensors(named: Iterable[tuple[str, Tensor]]) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from drpm.training.config import TrainingConfig, check_setting
+from drpm.training.config import TrainingConfig, check_setting, require_one_device
 
 Method = Literal["drpm", "hg", "ada", "label"]
 Averaging = Literal["group", "multi-level"]
@@ -48,6 +48,7 @@ class FactorsConfig:
     )
 
     def __post_init__(self) -> None:
+        require_one_device(self.training)
         for name in ("latent", "steps_per_epoch"):
             check_setting(self, name, "at least 1", lambda value: value >= 1)
         # The score-function estimator compares every draw with the others.

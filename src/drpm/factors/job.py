@@ -21,7 +21,7 @@ from drpm.factors.pairs import OwnPairs, PairSampler, arm_world, load_pairs, mpi
 from drpm.factors.pipeline import STAGE, fit_factors
 from drpm.training import config as configs
 from drpm.training.errors import ConfigError
-from drpm.training.runs import ARRAYS, METRICS, RunFolder
+from drpm.training.runs import ARRAYS, RunFolder
 from drpm.training.stages import ProgressFactory, hold_runs, open_run
 
 PAIRS: Final = "pairs.csv"
@@ -137,9 +137,7 @@ def _conclude(
     """Judge a model, and leave it in the folder."""
     fitted.model.config = job.factors
     fitted.save(run.model_dir)
-    # The stage's own numbers are the run's.
-    lines = (run.path / STAGE / METRICS).read_bytes()
-    run.write_atomic(METRICS, lines)
+    run.take_metrics(run.path / STAGE)
     if isinstance(pairs, OwnPairs):
         found = fitted.share(pairs.first, pairs.second)
         run.write_atomic(PAIRS, _table(pairs.names, found.mask.tolist()))

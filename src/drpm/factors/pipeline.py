@@ -13,6 +13,7 @@ from drpm.factors.pairs import OwnPairs, PairSampler
 from drpm.training import config as configs
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
+from drpm.training.program import count_steps
 from drpm.training.schedules import ExponentialSchedule
 from drpm.training.stages import ProgressFactory, open_run, train_stage
 
@@ -47,7 +48,7 @@ def fit_factors(
             )
         shape = pairs.first.shape[1:]
         data = {"first": pairs.first, "second": pairs.second}
-        steps_per_epoch = max(1, -(-len(pairs.first) // training.batch_size))
+        steps_per_epoch = count_steps(len(pairs.first), training)
         augment = None
     else:
         shape = pairs.world.image_shape

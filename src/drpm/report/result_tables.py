@@ -236,12 +236,13 @@ def _times(table: Table, results: Path) -> Iterator[str]:
 
 def _cost(paths: Sequence[Path]) -> tuple[str, int]:
     """Where all seeds of a method were trained, and in how many seconds."""
+    # A study knows its time. Of one that was cut off it is that of its longest run.
+    study = paths[0].parents[1] / RESULT
     found = []
-    for path in paths:
+    for path in [study] if study.exists() else paths:
         result = _result(path)
         try:
             where = f"{result['device']}, torch {result['versions']['torch']}"
-            # Seeds that are trained together all have the time of the whole.
             found.append((where, round(result["wall_time"])))
         except (KeyError, TypeError) as error:
             raise RunError(f"The file {path} must hold wall_time, device and versions.") from error

@@ -16,7 +16,7 @@ from drpm.supervised.fitted import FittedPartitioner
 from drpm.supervised.pipeline import STAGE, Selection, check_labels, fit_partitioners, split
 from drpm.training import config as configs
 from drpm.training.errors import ConfigError
-from drpm.training.runs import ARRAYS, METRICS, RunFolder
+from drpm.training.runs import ARRAYS, RunFolder
 from drpm.training.stages import ProgressFactory, hold_runs, open_run
 
 
@@ -120,8 +120,7 @@ def do_jobs(
                 continue
             model = fitted.models[place]
             model.model.config = job.supervised
-            # The numbers of the training that was kept are the run's.
-            run.write_atomic(METRICS, (fitted.folders[place] / METRICS).read_bytes())
+            run.take_metrics(fitted.folders[place])
             facts = {
                 "command": list(command),
                 "stacked": seeds,

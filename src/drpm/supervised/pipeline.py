@@ -15,6 +15,7 @@ from drpm.supervised.models import Partitioner, SupervisedObjective
 from drpm.training import config as configs
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
+from drpm.training.program import count_steps
 from drpm.training.schedules import ExponentialSchedule
 from drpm.training.stages import ProgressFactory, open_run, train_stage
 
@@ -87,7 +88,7 @@ def fit_partitioners(
             place = Path(folder) / STAGE / f"weight-{weight}"
             runs.append(open_run(place, configs.dumps(own), devices=devices))
     rows = elements.flatten(1)
-    steps = max(1, training.epochs * max(1, len(taught) // training.batch_size))
+    steps = max(1, training.epochs * count_steps(len(taught), training))
     train_stage(
         STAGE,
         models,

@@ -5,8 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from drpm.data import load
-from drpm.data.fingerprints import fingerprint
-from drpm.data.registry import DATASETS
+from drpm.data.fingerprints import known_by
 from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.job import Job, check_job, do_jobs, find_classes, open_job
 from drpm.training import config as configs
@@ -43,8 +42,7 @@ def run_study(
     known = check_settings(supervised, config)
     where = connect(replace(supervised.training, device=device)).device
     dataset = load(data, device=where)
-    # A set of the registry has its own hashes; a file is only known by what is in it.
-    content = "" if data in DATASETS else fingerprint(dataset)
+    content = known_by(data, dataset)
     labelled = find_classes(dataset)
     jobs = [
         Job(data, (), content, replace(supervised, training=training))

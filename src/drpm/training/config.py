@@ -30,6 +30,7 @@ __all__ = [
     "nearest",
     "override",
     "read",
+    "require_one_device",
     "to_mapping",
 ]
 
@@ -57,6 +58,18 @@ def check_setting(config: Any, name: str, expected: str, holds: Callable[[Any], 
     value = getattr(config, name)
     if not holds(value):
         raise ConfigError(f"{name} must be {expected}, but got {value!r}.")
+
+
+def require_one_device(training: "TrainingConfig") -> None:
+    """Refuse settings that reach beyond one device and float32, where a model has no use for them.
+
+    Arguments:
+        training: The settings of its training.
+    """
+    check_setting(training, "devices", "1 for this kind of model", lambda count: count == 1)
+    check_setting(
+        training, "precision", "'32-true' for this kind of model", lambda kind: kind == "32-true"
+    )
 
 
 @dataclass(frozen=True)

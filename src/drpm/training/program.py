@@ -93,6 +93,18 @@ class Readings(NamedTuple):
     values: Tensor
 
 
+def count_steps(examples: int, config: TrainingConfig, devices: int = 1) -> int:
+    """How many steps an epoch has.
+
+    Arguments:
+        examples: How many there are.
+        config: Its ``batch_size`` and ``drop_last`` count.
+        devices: How many share the work.
+    """
+    batches = examples / (min(config.batch_size, examples) * devices)
+    return max(1, math.floor(batches) if config.drop_last else math.ceil(batches))
+
+
 class BaseProgram(ABC):
     """What one run and stacked runs have in common: batches, noise, optimiser and counters.
 
@@ -127,9 +139,7 @@ class BaseProgram(ABC):
         self.run_data = {name: self.adapt(x) for name, x in run_data.items()}
         self.examples = _count_examples(self.data, self.run_data, self.width)
         self.batch_size = min(config.batch_size, self.examples)
-        batches = self.examples / (self.batch_size * self.devices.count)
-        rounded = math.floor(batches) if config.drop_last else math.ceil(batches)
-        self.steps_per_epoch = max(1, rounded)
+        self.steps_per_epoch = count_steps(self.examples, config, self.devices.count)
         self.seed = self.devices.seed(config.seed if seed is None else seed)
         self.generator = torch.Generator(self.device).manual_seed(self.seed)
         # Steps since the start, and since the start of the epoch.

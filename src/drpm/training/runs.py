@@ -288,6 +288,15 @@ class RunFolder:
                     os.truncate(target, size)
             raise self._not_written(METRICS, error) from error
 
+    def take_metrics(self, stage: Path) -> None:
+        """Make the numbers of a stage those of the whole run.
+
+        Arguments:
+            stage: The stage's folder; without any epoch it has no numbers.
+        """
+        path = stage / METRICS
+        self.write_atomic(METRICS, path.read_bytes() if path.exists() else b"")
+
     def truncate_metrics(self, step: int) -> None:
         """Go back to a checkpoint: drop the metrics from the first later step on.
 

@@ -22,6 +22,7 @@ def run_seeds(
     train: Callable[[Sequence[Path]], object],
     *,
     device: torch.device | str,
+    together: bool = True,
 ) -> None:
     """Do the runs of a study, or go on with them, and sum them up.
 
@@ -34,6 +35,8 @@ def run_seeds(
         seeds: One for each run.
         train: From the folders of all runs to the finished runs in them.
         device: Where that is done.
+        together: Whether that is done for all at once, so that each has the time of the whole; or
+            for one after the other.
     """
     study = open_run(folder, toml.dumps({**described, "seeds": list(seeds)}))
     folders = [folder / f"seed-{seed}" for seed in seeds]
@@ -45,8 +48,7 @@ def run_seeds(
             summarize_results(results),
             device=device,
             facts={**described, "seeds": list(seeds), "deviation": DEVIATION},
-            # Runs that are trained together all have the time of the whole.
-            wall_time=max(result["wall_time"] for result in results),
+            wall_time=(max if together else sum)(result["wall_time"] for result in results),
         )
 
 
