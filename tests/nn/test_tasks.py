@@ -275,3 +275,8 @@ def test_in_a_cuda_graph(in_features: int | None) -> None:
         found = layer(*inputs)
     graph.replay()
     torch.testing.assert_close(found, expected)
+
+
+def test_a_context_that_is_no_tensor() -> None:
+    with pytest.raises(ValueError, match="features must be a floating-point tensor with 5 entries"):
+        make(in_features=5)(features(4), [1.0] * 5)

@@ -131,7 +131,6 @@ def test_gradients_reach_the_network() -> None:
     assert all(x.grad is not None for x in model.parameters())
 
 
-# Torch has no quick way to map the gradient of the sizes' tables.
 def test_a_stack_takes_the_steps_of_its_runs() -> None:
     """Also where the weights of their size terms differ."""
     elements, labels = blobs(32, seed=0)

@@ -30,8 +30,8 @@ class TaskPartition(nn.Module):
     """Splits the neurons of a layer among tasks, and learns how.
 
     Every task sees a copy of the features in which its own neurons stay and those of others fade
-    (with ``hard=True``: are zero). Which
-    neurons a task has, and how many, is learned by whatever loss the tasks have.
+    (with ``hard=True``: are zero). Which neurons a task has, and how many, is learned by whatever
+    loss the tasks have.
 
     Arguments:
         num_features: n, how many neurons there are, in the last dimension.
@@ -118,7 +118,8 @@ class TaskPartition(nn.Module):
     ) -> TaskSplit:
         """As :meth:`forward`, together with the masks and the sizes that a loss may need."""
         require_features("features", features, self.num_features)
-        if context is not None and context.shape[:-1] != features.shape[:-1]:
+        rows = context.shape[:-1] if isinstance(context, Tensor) else features.shape[:-1]
+        if rows != features.shape[:-1]:
             raise ValueError(
                 "context must have one row for each row of features, of which there are "
                 f"{tuple(features.shape[:-1])}, but got {describe(context)}."
@@ -128,8 +129,8 @@ class TaskPartition(nn.Module):
         masks = parts.Y.movedim(-2, 0).to(features.dtype)
         if context is None:
             # One partition for all samples stands for each of them.
-            rows = [1] * (features.dim() - 1)
-            masks = masks.reshape(self.num_tasks, *rows, -1).expand(-1, *features.shape)
+            ones = [1] * (features.dim() - 1)
+            masks = masks.reshape(self.num_tasks, *ones, -1).expand(-1, *features.shape)
         return TaskSplit(features * masks, masks, parts.sizes)
 
     @torch.no_grad()

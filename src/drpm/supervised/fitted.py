@@ -16,7 +16,7 @@ from drpm.training.checkpoint import load_model, save_model
 from drpm.training.errors import RunError
 
 # The same batches for every model and seed.
-_TEST_SEED = 1_000_000
+_BATCHES_SEED = 1_000_000
 
 
 class PredictedPartition(NamedTuple):
@@ -90,7 +90,7 @@ class FittedPartitioner:
             elements: (N, *shape).
             labels: (N,), the class of each.
         """
-        batches = shuffled_batches(len(elements), self.config.training.batch_size, _TEST_SEED)
+        batches = shuffled_batches(len(elements), self.config.training.batch_size, _BATCHES_SEED)
         found = [self.partition(elements[rows.to(elements.device)]).subsets for rows in batches]
         order, subsets = torch.cat(batches), torch.cat(found).cpu()
         lengths = torch.tensor([len(rows) for rows in batches])
