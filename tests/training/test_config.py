@@ -401,10 +401,10 @@ def test_training_settings_that_can_be() -> None:
     ("changes", "message"),
     [
         ({"devices": 2}, "devices must be 1 for this kind of model, but got 2."),
-        ({"precision": "64-true"}, "precision must be '32-true' for this kind of model"),
+        ({"precision": "bf16-mixed"}, "precision must be '32-true' or '64-true' for this kind"),
     ],
 )
 def test_one_device(changes: dict[str, Any], message: str) -> None:
-    require_one_device(TrainingConfig())
+    require_one_device(TrainingConfig(precision="64-true"))
     with pytest.raises(ConfigError, match=message):
         require_one_device(TrainingConfig(**changes))

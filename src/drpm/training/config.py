@@ -61,14 +61,17 @@ def check_setting(config: Any, name: str, expected: str, holds: Callable[[Any], 
 
 
 def require_one_device(training: "TrainingConfig") -> None:
-    """Refuse settings that reach beyond one device and float32, where a model has no use for them.
+    """Refuse several devices and mixed precision, where a model has no use for them.
 
     Arguments:
         training: The settings of its training.
     """
     check_setting(training, "devices", "1 for this kind of model", lambda count: count == 1)
     check_setting(
-        training, "precision", "'32-true' for this kind of model", lambda kind: kind == "32-true"
+        training,
+        "precision",
+        "'32-true' or '64-true' for this kind of model",
+        lambda kind: kind != "bf16-mixed",
     )
 
 
