@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m benchmar
         prog: The command, as messages call it.
     """
     options = _parse(arguments, prog)
-    console = Console()
+    console = Console(stderr=options.json)
     if options.redraw is not None:
         results = options.redraw
     else:
@@ -48,6 +48,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m benchmar
     for name in ("results.json", "cost.png"):
         if (options.out / name).exists():
             console.print(str(options.out / name), highlight=False, soft_wrap=True)
+    if options.json:
+        print(results.dumps(), end="")
 
 
 def _measure_all(
@@ -112,6 +114,9 @@ def _parse(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
     )
     parser.add_argument(
         "--out", type=_folder, default="out/bench", help="folder for results.json, cost.png"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the results as JSON, and tables beside them"
     )
     parser.add_argument(
         "--redraw",

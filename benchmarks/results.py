@@ -39,14 +39,17 @@ class Results:
     def growth(self) -> list[Growth]:
         return fit_growth(self.measurements)
 
-    def write(self, path: Path) -> None:
+    def dumps(self) -> str:
         document = {
             "device": self.device,
             "environment": self.environment,
             "growth": [asdict(growth) for growth in self.growth],
             "measurements": [asdict(measurement) for measurement in self.measurements],
         }
-        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        return json.dumps(document, indent=2) + "\n"
+
+    def write(self, path: Path) -> None:
+        path.write_text(self.dumps(), encoding="utf-8")
 
     @classmethod
     def read(cls, path: Path) -> "Results":

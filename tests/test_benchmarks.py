@@ -56,7 +56,11 @@ def test_quick_run_writes_table_json_and_plot(
     assert OPERATIONS["rsample_grad"] in output
     assert "results.json" in output
 
-    main(["--redraw", str(tmp_path / "new" / "results.json"), "--out", str(tmp_path / "again")])
+    results = str(tmp_path / "new" / "results.json")
+    main(["--redraw", results, "--out", str(tmp_path / "again"), "--json"])
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == document
+    assert OPERATIONS["rsample_grad"] in shown.err
     assert [path.name for path in (tmp_path / "again").iterdir()] == ["cost.png"]
 
 

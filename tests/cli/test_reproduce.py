@@ -141,10 +141,14 @@ def test_results_are_collected_without_a_run(registry: list[Any]) -> None:
     run("table-x", "--out", "here")
     del registry[:]
     kept = run("table-x", "--out", "here", "--only", "a/seed-1", "--collect", "results")
-    assert kept.stdout == "Collected: 1 file in results\n"
+    assert kept.stdout == "Collected: 2 files in results\n"
     assert Path("results/table-x/a/seed-1/result.json").exists()
     as_json = run("table-x", "--out", "here", "--collect", "kept.tar.gz", "--json")
-    files = ["table-x/a/seed-0/result.json", "table-x/a/seed-1/result.json"]
+    files = [
+        f"table-x/a/seed-{seed}/{name}"
+        for seed in (0, 1)
+        for name in ("result.json", "config.toml")
+    ]
     assert json.loads(as_json.stdout) == {"target": "kept.tar.gz", "files": files}
     assert registry == []
 

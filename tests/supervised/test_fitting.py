@@ -94,6 +94,12 @@ def test_weights_and_seeds_are_trained_together(
             assert folder == tmp_path / str(seed) / "training" / f"weight-{kept}"
 
 
+def test_another_seed_does_not_get_the_model_of_one(tmp_path: Path) -> None:
+    fit(tmp_path, QUICK, seeds=(3, 4))
+    with pytest.raises(RunError, match="was begun together with"):
+        fit(tmp_path, QUICK, seeds=(3, 5))
+
+
 def test_the_best_on_held_out_examples_is_kept(fitted: FittedPartitioner) -> None:
     elements, labels = blobs(100, seed=6)
     untrained = FittedPartitioner(Partitioner(2, CLASSES, CONFIG), (2,))

@@ -168,6 +168,22 @@ def test_data_without_classes(tmp_path: Path) -> None:
     assert "data must have a class for every element" in refused.stderr
 
 
+def test_one_class(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("a,label\n" + "".join(f"{i},x\n" for i in range(20)))
+    refused = supervised(tmp_path / "own.csv", "--out", tmp_path / "run", code=1)
+    assert "data must have two classes or more, but" in refused.stderr
+
+
+def test_other_seeds_in_the_same_folder(tmp_path: Path) -> None:
+    """One that is finished stays, and a new one is trained."""
+    small = ["digits", *options(SETTINGS), "--out", tmp_path, "--json"]
+    first = json.loads(supervised(*small, "--seeds=0,1").stdout)
+    second = json.loads(supervised(*small, "--seeds=0,2").stdout)
+    assert second[0] == first[0]
+    assert second[1]["seed"] == 2
+    assert second[1]["metrics"] != first[1]["metrics"]
+
+
 def test_bad_seeds(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="seeds must be one or more that differ"):
         do(tmp_path, seeds=[0, 0])

@@ -167,6 +167,19 @@ def test_what_is_finished_is_skipped_and_the_rest_is_run(tmp_path: Path) -> None
     assert diary(tmp_path) == ["a", "c"]
 
 
+def test_parts_of_a_sweep_that_are_done_side_by_side(tmp_path: Path) -> None:
+    """Each writes the same file, and neither forgets what the other entered."""
+    one, two = (SweepRun(name, TRAIN, {"x": name}) for name in ("a", "b"))
+    first, second = (sweeps._Ledger(grid(run), tmp_path, None) for run in (one, two))
+    first.start(one)
+    second.start(two)
+    second.set(two, "failed")
+    first.set(one, "elsewhere")
+    entries = json.loads((tmp_path / "sweep.json").read_text())["runs"]
+    found = {entry["folder"]: (entry["state"], entry["arguments"]) for entry in entries}
+    assert found == {"a": ("elsewhere", {"x": "a"}), "b": ("failed", {"x": "b"})}
+
+
 def test_a_finished_sweep_starts_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     RunFolder.create(tmp_path / "a", "").finish({})
     monkeypatch.setattr(sweeps, "_open", lambda *_: pytest.fail("a worker was started"))

@@ -21,7 +21,7 @@ from drpm.cli.options import (
     seed_folders,
     seeds_option,
 )
-from drpm.cli.stages import finish, show_stage
+from drpm.cli.stages import finish, groups_to_train, show_stage
 from drpm.cli.tables import print_table
 
 DEFAULT_PRESET = "fast-supervised"
@@ -32,7 +32,7 @@ def supervised(
     out: Out = Path("out/supervised"),
     preset: Annotated[str, preset_option("paper-supervised-mnist")] = DEFAULT_PRESET,
     settings: Settings = None,
-    seeds: Annotated[str | None, seeds_option("they are trained together")] = None,
+    seeds: Annotated[str | None, seeds_option("on a GPU they are trained together")] = None,
     option: Options = None,
     device: Device = "auto",
     overwrite: Overwrite = False,
@@ -89,7 +89,8 @@ def _run(
         presets.load(SupervisedConfig, preset), [f"training.device={device}", *settings]
     )
     chosen = parse_seeds(seeds) or [config.training.seed]
-    dataset = load(name, device=connect(config.training).device, **parse_options(options))
+    devices = connect(config.training)
+    dataset = load(name, device=devices.device, **parse_options(options))
     labelled = find_classes(dataset)
     known = known_by(name, dataset)
     jobs = [
@@ -101,7 +102,13 @@ def _run(
         open_job(folder, job, overwrite=overwrite)
         for folder, job in zip(seed_folders(out, chosen), jobs, strict=True)
     ]
-    if not all(run.status == "finished" for run in runs):
-        words = ["drpm", *sys.argv[1:]]
-        do_jobs(jobs, labelled, runs, commands=[words for _ in jobs], progress=show_stage)
+    words = ["drpm", *sys.argv[1:]]
+    for group in groups_to_train(runs, devices):
+        do_jobs(
+            [jobs[i] for i in group],
+            labelled,
+            [runs[i] for i in group],
+            commands=[words for _ in group],
+            progress=show_stage,
+        )
     return [finish(run, f"{dataset.name}: supervised partitions") for run in runs]

@@ -318,7 +318,9 @@ def load_pairs(path: str | Path, image_size: int | tuple[int, int] | None = None
     """
     path = Path(path).expanduser()
     if not path.exists():
-        raise DataError(f"{path} does not exist.")
+        raise DataError(
+            f"{path} does not exist; pairs come from arm, mpi3d, a folder of images or an npz file."
+        )
     if path.is_dir():
         return _pairs_of_folder(path, image_size)
     if path.suffix.lower() == ".npz":

@@ -64,6 +64,8 @@ def find_classes(dataset: Dataset) -> LabelledData:
         raise ConfigError(
             f"data must have a class for every element, but {dataset.name!r} has none."
         )
+    if len(dataset.classes[target]) < 2:
+        raise ConfigError(f"data must have two classes or more, but {dataset.name!r} has one.")
     dataset = with_test_part(dataset)
     return LabelledData(dataset, target, tuple(dataset.classes[target]))
 
@@ -154,6 +156,7 @@ def _conclude(
     run.write_atomic(ARRAYS, draw_arrays(judged, test.inputs, data.labels(test), data.names))
     described = {
         "name": data.dataset.name,
+        "target": data.target,
         "examples": len(data.dataset.train),
         "test examples": len(test),
         "test batches": int(judged.batch.max()) + 1,

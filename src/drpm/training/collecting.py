@@ -51,7 +51,10 @@ def collect(source: Path, name: str, studies: Sequence[str], target: Path) -> li
 def _files(study: Path) -> Iterator[Path]:
     if RunFolder(study).status == "finished":
         yield study / RESULT
-    for run in sorted(study.rglob("seed-*")):
+    runs = sorted(study.rglob("seed-*"))
+    if not runs and RunFolder(study).status == "finished":
+        yield study / CONFIG  # it is the run itself
+    for run in runs:
         if RunFolder(run).status != "finished":
             continue
         yield run / CONFIG

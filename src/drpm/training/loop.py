@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from drpm.training.checkpoint import last_good, load_latest, save_state
+from drpm.training.company import keep_company
 from drpm.training.compiling import compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import Interrupted, RunError
@@ -110,6 +111,8 @@ class _Training:
         self.step = self._resume()
 
     def _resume(self) -> int:
+        if self.writes:
+            keep_company(self.runs)
         saved = load_latest(self.checkpoints)
         if saved is None:
             self.program.seed_noise()

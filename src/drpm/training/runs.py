@@ -34,11 +34,12 @@ FIGURES: Final = "figures"
 EVENTS: Final = "events"
 ARRAYS: Final = "arrays.npz"
 PAGE: Final = "index.html"
+COMPANY: Final = "company.json"
 LOCK: Final = ".lock"
 
 # What starting over removes, the result first: a half-removed run must not look finished. The
 # configuration is not among them, because the new one takes its place in one rename.
-_CONTENTS: Final = (RESULT, MODEL, CHECKPOINTS, METRICS, FIGURES, EVENTS, ARRAYS, PAGE)
+_CONTENTS: Final = (RESULT, MODEL, CHECKPOINTS, COMPANY, METRICS, FIGURES, EVENTS, ARRAYS, PAGE)
 
 
 @final
@@ -176,11 +177,14 @@ class RunFolder:
         return [record for line in lines if (record := _parse(line)) is not None]
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self, *, wait: bool = False) -> Iterator[None]:
         """Be the only one who writes this run, from here to the end of the block.
 
         The operating system gives the lock back when the process ends, however it ends, so a
         dead process never stands in the way.
+
+        Arguments:
+            wait: Whether to wait for whoever is at it, which suits what takes no time.
         """
         try:
             descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -189,15 +193,15 @@ class RunFolder:
                 f"The run folder {self.path} cannot be written, because {reason(error)}."
             ) from error
         try:
-            self._take(descriptor)
+            self._take(descriptor, wait)
             self._since, self._before, self._mended = time.monotonic(), None, False
             yield
         finally:
             os.close(descriptor)
 
-    def _take(self, descriptor: int) -> None:
+    def _take(self, descriptor: int, wait: bool) -> None:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:
             # Some cluster file systems know no locks; a run there goes without.
             if error.errno in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):

@@ -379,8 +379,6 @@ class _Ledger:
         self._progress = progress
         self._began: dict[str, float] = {}
         self.states = {run.folder: RunState(run.folder) for run in sweep.runs}
-        # What the file says of other runs of the sweep, which are left alone this time.
-        self._others: list[Any] = []
         try:
             out.mkdir(parents=True, exist_ok=True)
             self._refuse_another()
@@ -402,7 +400,6 @@ class _Ledger:
             content = json.loads((self.out / SWEEP).read_bytes())
             name = content["name"]
             before = {entry["folder"]: entry["arguments"] for entry in content["runs"]}
-            self._others = [x for x in content["runs"] if x["folder"] not in self.states]
         except FileNotFoundError:
             return
         except (ValueError, KeyError, TypeError) as error:
@@ -506,20 +503,23 @@ class _Ledger:
             logger.warning("%s was not written, because %s.", self.out / SWEEP, reason(error))
 
     def _write(self) -> None:
-        content = {
-            "name": self.sweep.name,
-            "runs": [
-                *(
-                    {
-                        **dataclasses.asdict(self.states[run.folder]),
-                        "arguments": run.plain_arguments(),
-                    }
-                    for run in self.sweep.runs
-                ),
-                *self._others,
-            ],
-        }
-        write_atomic(self.out / SWEEP, json.dumps(content, indent=1).encode() + b"\n")
+        own = [
+            {**dataclasses.asdict(self.states[run.folder]), "arguments": run.plain_arguments()}
+            for run in self.sweep.runs
+        ]
+        turn = self.out / CLAIMS
+        turn.mkdir(exist_ok=True)
+        with RunFolder(turn).lock(wait=True):
+            content = {"name": self.sweep.name, "runs": [*own, *self._others()]}
+            write_atomic(self.out / SWEEP, json.dumps(content, indent=1).encode() + b"\n")
+
+    def _others(self) -> list[Any]:
+        """What the file says of other runs of the sweep, which another process may be doing."""
+        try:
+            runs = json.loads((self.out / SWEEP).read_bytes())["runs"]
+            return [entry for entry in runs if entry["folder"] not in self.states]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []  # nobody has written it yet, or it was refused before
 
 
 # What happens in the worker.
