@@ -112,3 +112,10 @@ def test_several_devices_are_refused(tmp_path: Path) -> None:
     refused = factors(*SMALL, "--set=training.devices=2", "--out", tmp_path, code=1)
     assert "devices must be 1 for this kind of model, but got 2." in refused.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused = factors(*SMALL, "--out", tmp_path, code=1)
+    assert "devices must be 1 for this kind of model, but torchrun has started 2" in refused.stderr
+    assert not list(tmp_path.iterdir())

@@ -149,7 +149,7 @@ def _run(
     from drpm.training import config as configs
     from drpm.training import presets
     from drpm.training.config import TrainingConfig
-    from drpm.training.devices import connect
+    from drpm.training.devices import connect_one
 
     TrainingConfig(device=device)  # refused under the option's own name
     named = [] if method is None else [f"method={method}"]
@@ -157,7 +157,7 @@ def _run(
         presets.load(FactorsConfig, preset), [*named, f"training.device={device}", *settings]
     )
     chosen = parse_seeds(seeds) or [config.training.seed]
-    devices = connect(config.training)
+    devices = connect_one(config.training)
     where = devices.device
     on_gpu = where.type == "cuda"
     own = data not in WORLDS

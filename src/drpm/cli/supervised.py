@@ -82,14 +82,14 @@ def _run(
     from drpm.training import config as configs
     from drpm.training import presets
     from drpm.training.config import TrainingConfig
-    from drpm.training.devices import connect
+    from drpm.training.devices import connect_one
 
     TrainingConfig(device=device)  # refused under the option's own name
     config = configs.override(
         presets.load(SupervisedConfig, preset), [f"training.device={device}", *settings]
     )
     chosen = parse_seeds(seeds) or [config.training.seed]
-    devices = connect(config.training)
+    devices = connect_one(config.training)
     dataset = load(name, device=devices.device, **parse_options(options))
     labelled = find_classes(dataset)
     known = known_by(name, dataset)

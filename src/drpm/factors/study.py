@@ -8,7 +8,7 @@ from drpm.factors.config import FactorsConfig
 from drpm.factors.job import Job, do_jobs, open_job, open_pairs
 from drpm.training import config as configs
 from drpm.training import presets
-from drpm.training.devices import connect
+from drpm.training.devices import connect_one
 from drpm.training.studies import check_seeds, check_settings, run_seeds
 
 
@@ -56,7 +56,7 @@ def run_study(
         for seed in seeds
     ]
     known = check_settings(factors, config)
-    where = connect(replace(factors.training, device=device)).device
+    where = connect_one(replace(factors.training, device=device)).device
     command = ["drpm", "factors", "--data", data, "--shared", shared, "--method", method]
     command += ["--preset", preset, "--angles", str(angles), "--image-size", "64"]
     command += ["--test-pairs", str(test_pairs)]

@@ -10,7 +10,7 @@ from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.job import Job, check_job, do_jobs, find_classes, open_job
 from drpm.training import config as configs
 from drpm.training import presets
-from drpm.training.devices import connect
+from drpm.training.devices import connect_one
 from drpm.training.studies import check_seeds, check_settings, run_seeds
 
 
@@ -40,7 +40,7 @@ def run_study(
     check_seeds(seeds)
     supervised = configs.override(presets.load(SupervisedConfig, preset), settings)
     known = check_settings(supervised, config)
-    where = connect(replace(supervised.training, device=device)).device
+    where = connect_one(replace(supervised.training, device=device)).device
     dataset = load(data, device=where)
     content = known_by(data, dataset)
     labelled = find_classes(dataset)

@@ -127,6 +127,21 @@ def connect(config: TrainingConfig) -> Devices:
     return Devices(fabric.device, fabric)
 
 
+def connect_one(config: TrainingConfig) -> Devices:
+    """As :func:`connect`, for a kind of model that one process trains.
+
+    Arguments:
+        config: As there; :func:`~drpm.training.config.require_one_device` has seen it.
+    """
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started > 1:
+        raise ConfigError(
+            "devices must be 1 for this kind of model, "
+            f"but torchrun has started {started} processes."
+        )
+    return connect(config)
+
+
 def _leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
