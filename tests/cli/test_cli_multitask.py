@@ -12,10 +12,10 @@ from typer.testing import CliRunner, Result
 from drpm.cli import app
 from drpm.cli.completion import MULTITASK_DATA, MULTITASK_METHODS
 from drpm.data import mosaic
+from drpm.multitask import sweeps
 from drpm.multitask.config import Method
 from drpm.multitask.fitted import load_multitask
 from drpm.multitask.gradients import find_weighting
-from drpm.multitask.job import DATA
 from drpm.multitask.methods import METHODS
 from tests.data.formats import write_mnist
 
@@ -43,7 +43,8 @@ def digits(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 
 def test_words() -> None:
-    assert MULTITASK_DATA == DATA
+    studies = (sweeps.noise(), sweeps.mosaic(), sweeps.celeba())
+    assert set(MULTITASK_DATA) == {run.arguments["data"] for study in studies for run in study.runs}
     assert set(MULTITASK_METHODS) == set(METHODS) == set(get_args(Method))
 
 
@@ -65,6 +66,7 @@ def test_two_digits(tmp_path: Path) -> None:
     assert metrics["accuracy"] == looks[-1]["test_accuracy"]
     assert metrics["best_test_epoch_accuracy"] == max(x["test_accuracy"] for x in looks)
     best = looks[metrics["best_test_epoch"] - 1]
+    assert metrics["best_test_epoch_size_right"] == best["test_sizes"][1]
     assert metrics["best_test_epoch_accuracy_right"] == best["test_accuracies"][1]
     with np.load(folder / "arrays.npz") as arrays:
         assert arrays["grid__images"].shape == (6, 10, 1, 28, 28)
@@ -120,7 +122,8 @@ def test_several_seeds(tmp_path: Path) -> None:
         ("--preset=fast", "is not a preset"),
         ("--seeds=0,0", "seeds must all differ"),
         ("--device=gpu", "device must be 'auto'"),
-        ("--tasks=3", "The data set 'multimnist' has no option 'num_tasks'"),
+        ("--tasks=3", "tasks must be left out for the data 'multimnist', which has no such option"),
+        ("--set=training.devices=2", "devices must be 1 for several tasks, but got 2"),
         ("--set=network.widht=5", "network.width"),
         ("--set=task_weights=1,2,3", "task_weights must be 2, one for each task"),
         ("digits", "images must have sides of at least 16 pixels for the encoder 'lenet'"),
@@ -133,6 +136,16 @@ def test_bad_input(tmp_path: Path, arguments: str, sentence: str) -> None:
     assert line.startswith("error: ")
     assert sentence in line
     assert not (tmp_path / "run").exists()
+
+
+def test_options_that_other_data_has(tmp_path: Path) -> None:
+    for arguments, sentence in (
+        (["mosaic", "--noise=0.5"], "noise must be left out for the data 'mosaic'"),
+        (["mosiac", "--tasks=5"], "There is no data set 'mosiac': did you mean mosaic"),
+        ([tmp_path / "own.npy", "--tasks=5"], "tasks must be left out for the data"),
+    ):
+        refused = multitask(*SMALL, *arguments, "--out", tmp_path / "run", code=1)
+        assert sentence in refused.stderr
 
 
 def test_a_ratio_that_is_none(tmp_path: Path) -> None:

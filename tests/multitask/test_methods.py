@@ -180,6 +180,22 @@ def test_the_gradient_method_in_a_network() -> None:
         assert torch.allclose(slope, slopes["uls"][key]) == (key in same)
 
 
+@pytest.mark.parametrize("name", WEIGHTINGS)
+def test_tasks_that_agree_learn_as_with_their_mean(name: Any) -> None:
+    """No more and no less: where all gradients are the same, so is their combination."""
+    given = batch()
+    given["targets"] = given["targets"][:, :1].expand(-1, 3)
+    slopes = []
+    for method in ("uls", "gradient"):
+        torch.manual_seed(0)
+        network = MultitaskNetwork(SHAPE, (3, 3, 3), settings(method=method, weighting=name))
+        for parameter in network.heads.parameters():
+            parameter.data.copy_(parameter.data[:1].expand_as(parameter))
+        MultitaskObjective("abc")(network.double(), given, TEMPERATURE, None)["loss"].backward()
+        slopes.append([p.grad for p in network.parameters()])
+    torch.testing.assert_close(*slopes)
+
+
 def test_without_torchjd(monkeypatch: pytest.MonkeyPatch) -> None:
     find_weighting.cache_clear()
     monkeypatch.setitem(sys.modules, "torchjd", None)

@@ -5,8 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drpm.multitask.config import NetworkConfig
-from drpm.multitask.networks import LeNetEncoder, ResidualEncoder, TaskHeads, drop
+from drpm.multitask.config import MultitaskConfig, NetworkConfig
+from drpm.multitask.networks import LeNetEncoder, ResidualEncoder, TaskHeads, _quarters, drop
+from drpm.training import presets
 from drpm.training.errors import ConfigError
 from tests.oracles import generator
 
@@ -56,11 +57,36 @@ def test_residual() -> None:
         inside = conv(f"{name}.second", conv(f"{name}.first", x, stride).clamp_min(0))
         x = (inside + (conv(f"{name}.around.0", x, 2, 0) if stride == 2 else x)).clamp_min(0)
     assert x.shape == (4, 5, 4, 4)
-    means = x.flatten(2).mean(-1)
-    expected = (means @ state.pop("dense.weight").T + state.pop("dense.bias")).clamp_min(0)
+    quarters = F.adaptive_avg_pool2d(x, 2).flatten(1)
+    expected = (quarters @ state.pop("dense.weight").T + state.pop("dense.bias")).clamp_min(0)
     assert all(".around.1." in name for name in state)  # the norm on the way around
     torch.testing.assert_close(encoder(images), expected)
     assert ResidualEncoder((3, 64, 64), network)(torch.rand(2, 3, 64, 64)).shape == (2, 7)
+
+
+def test_the_published_faces() -> None:
+    network = presets.load(MultitaskConfig, "paper-multitask-celeba").network
+    with torch.device("meta"):
+        encoder, heads = ResidualEncoder((3, 64, 64), network), TaskHeads([2] * 40, network)
+    assert encoder.dense.weight.shape == (64, 2048)
+    assert {name: x.shape for name, x in heads.state_dict().items()} == {
+        "weight": (40, 2, 64),
+        "bias": (40, 1, 2),
+    }
+
+
+@pytest.mark.parametrize("sides", [(8, 8), (5, 6), (1, 3)])
+def test_quarters(sides: tuple[int, int]) -> None:
+    images = torch.randn(2, 3, *sides, generator=generator(0))
+    torch.testing.assert_close(_quarters(images), F.adaptive_avg_pool2d(images, 2))
+
+
+def test_heads_of_one_layer() -> None:
+    heads = TaskHeads([3, 2], NetworkConfig(width=5, head=0))
+    features = torch.randn(2, 6, 5, generator=generator(0))
+    expected = features @ heads.weight.mT + heads.bias
+    # In training mode: there is nothing to drop.
+    torch.testing.assert_close(heads(features)[..., :2], expected[..., :2])
 
 
 def test_what_is_not_dropped_stays_as_it_was() -> None:

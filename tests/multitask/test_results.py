@@ -1,12 +1,17 @@
 """The page's part on several tasks, from results that were not run."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
-from drpm.multitask import sweeps
-from drpm.multitask.results import METHODS, draw_noise, multitask_sections, noise_trend, tables
+from drpm.data.mosaic import noise_ratios, task_names
+from drpm.multitask import results, sweeps
+from drpm.multitask.published import CELEBA, CELEBA_TASKS
+from drpm.multitask.results import METHODS, multitask_sections, tables
+from drpm.multitask.trends import draw_mosaic, draw_noise, noise_trend
 from drpm.report.result_tables import Metrics
 from tests.training.results_folder import VERSIONS, write_json
 
@@ -21,6 +26,7 @@ def write(folder: Path, metrics: dict[str, list[float]]) -> None:
 
 def noise_metrics(left: float, right: float, sizes: tuple[float, float] | None = None) -> Metrics:
     found: dict[str, float | None] = {"accuracy_left": left, "accuracy_right": right}
+    found["accuracy"] = (left + right) / 2
     found["best_test_epoch_accuracy"] = (left + right) / 2
     if sizes is not None:
         found |= {"size_left": sizes[0], "size_right": sizes[1]}
@@ -52,7 +58,9 @@ def test_a_page_of_nothing(tmp_path: Path) -> None:
 
 def test_tables_and_the_figure(tmp_path: Path) -> None:
     for ratio, right in ((0.0, 0.9), (0.3, 0.7)):
-        for method in ("uls", "drpm"):
+        for method, minutes in (("uls", 3), ("drpm", 7)):
+            facts = {"wall_time": 60.0 * minutes, "device": "cpu", "versions": VERSIONS}
+            write_json(tmp_path / "noise" / method / "result.json", {"metrics": {}, **facts})
             seeds = [noise_metrics(0.9, right), noise_metrics(0.95, right)]
             own = {name: [float(x[name] or 0) for x in seeds] for name in seeds[0]}
             if method == "drpm":
@@ -67,9 +75,14 @@ def test_tables_and_the_figure(tmp_path: Path) -> None:
         },
     )
     text = "\n".join(section.text for section in multitask_sections(tmp_path))
-    assert "| 0.3 | here | 0.925 ± 0.035 | 0.700 ± 0.000 | 0.812 ± 0.018 | 2 |" in text
+    cells = "0.812 ± 0.018 | 0.925 ± 0.035 | 0.700 ± 0.000 | 0.812 ± 0.018 | 2"
+    assert f"| 0.3 | here | {cells} | {cells} |" in text
+    assert "| 0.3 | here | 21.000 ± 1.414 | 29.000 ± 1.414 | 2 |" in text
+    assert "- ULS, all noise ratios together, on cpu, torch 2.9.0: 0:03:00.\n" in text
+    assert "- DRPM-MTL, all noise ratios together, on cpu, torch 2.9.0: 0:07:00." in text
     assert f"| {METHODS['drpm']} | here | 0.650 ± 0.071 | 0.800 ± 0.000 | 2 |" in text
     assert "0.600 ± 0.141" in text
+    assert "by about 0.33, 0.23 and 0.16" in text
     figures = [figure for section in multitask_sections(tmp_path) for figure in section.figures]
     assert [figure.name for figure in figures] == ["noise.png"]
     assert figures[0].draw().startswith(b"\x89PNG")
@@ -83,12 +96,96 @@ def test_the_figure_draws_means() -> None:
             0.5: [noise_metrics(0.8, 0.5, (10, 40))],
         },
     }
-    upper, lower = draw_noise(found, "Both").axes
+    upper, lower = draw_noise(found, METHODS, "Both").axes
     lines = {line.get_label(): np.asarray(line.get_ydata()) for line in upper.lines}
     assert set(lines) == {f"{METHODS[x]}, {y}" for x in found for y in ("left", "right")}
     assert lines["DRPM-MTL, right"] == pytest.approx([0.7, 0.5])
     sizes = {line.get_label(): np.asarray(line.get_ydata()) for line in lower.lines}
     assert set(sizes) == {"DRPM-MTL, left", "DRPM-MTL, right"}
     assert sizes["DRPM-MTL, right"] == pytest.approx([27, 40])
-    trend = noise_trend(found["drpm"], "size_left", "any")
+
+
+def test_trends_are_in_the_order_of_the_noise() -> None:
+    trend = noise_trend("any", {0.5: [3.0], 0.1: [1.0, None, 5.0], 0.7: [None]})
+    assert trend.places.tolist() == [0.1, 0.5]
+    assert trend.means.tolist() == [3, 3]
     assert trend.deviations == pytest.approx([8**0.5, 0])
+
+
+def test_the_tasks_of_mosaics_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The accuracy of a task is one less its noise ratio; noisier ones have more neurons."""
+    means = {"accuracy": [0.5], "best_test_epoch_accuracy": [0.6], "size_noise_correlation": [1.0]}
+    for tasks in (10, 40):
+        ratios = dict(zip(task_names(tasks), noise_ratios(tasks), strict=True))
+        for method in ("uls", "drpm"):
+            own = {f"accuracy_{task}": [1 - ratio] for task, ratio in ratios.items()}
+            if method == "drpm":
+                own |= {f"size_{task}": [10 * ratio] for task, ratio in ratios.items()}
+            write(tmp_path / "mosaic" / f"tasks-{tasks}" / method, {**means, **own})
+    drawn = []
+
+    def kept(*given: Any) -> Figure:
+        drawn.append(draw_mosaic(*given))
+        return drawn[-1]
+
+    monkeypatch.setattr(results, "draw_mosaic", kept)
+    figures = [figure for section in multitask_sections(tmp_path) for figure in section.figures]
+    assert [figure.name for figure in figures] == ["mosaic-accuracy.png", "mosaic-neurons.png"]
+    for figure in figures:
+        assert figure.draw().startswith(b"\x89PNG")
+    accuracy, neurons = (
+        {
+            axes.get_title(loc="left"): {
+                line.get_label(): (np.asarray(line.get_xdata()), np.asarray(line.get_ydata()))
+                for line in axes.lines
+                if len(np.asarray(line.get_xdata()))
+            }
+            for axes in figure.axes
+        }
+        for figure in drawn
+    )
+    assert set(accuracy) == set(neurons) == {"10 tasks", "40 tasks"}
+    for name, tasks in (("10 tasks", 10), ("40 tasks", 40)):
+        expected = np.linspace(0, 0.9, tasks)
+        assert set(accuracy[name]) == {"ULS", "DRPM-MTL"}
+        for places, values in accuracy[name].values():
+            assert places == pytest.approx(expected)
+            assert values == pytest.approx(1 - expected)
+        assert set(neurons[name]) == {"DRPM-MTL"}
+        assert neurons[name]["DRPM-MTL"][1] == pytest.approx(10 * expected)
+
+
+def test_the_published_attributes_have_the_published_means() -> None:
+    assert list(CELEBA_TASKS) == sorted(set(CELEBA_TASKS))
+    for tasks in sweeps.TASKS:
+        for method in sweeps.PAPER_METHODS:
+            scores = dict(CELEBA[method][tasks])
+            mean = scores.pop("best_test_epoch_accuracy").mean
+            assert list(scores) == [f"best_test_epoch_accuracy_{x}" for x in CELEBA_TASKS[:tasks]]
+            assert np.mean([x.mean for x in scores.values()]) == pytest.approx(mean, abs=0.0006)
+    # Read off the paper's tables: one cell of each.
+    name = "best_test_epoch_accuracy_Big_Lips"
+    found = {
+        tasks: [CELEBA[x][tasks][name].mean for x in ("uls", "drpm")] for tasks in (10, 20, 40)
+    }
+    assert found == {10: [0.8, 0.824], 20: [0.82, 0.844], 40: [0.816, 0.844]}
+
+
+def test_attributes_beside_the_paper(tmp_path: Path) -> None:
+    metrics = {"accuracy": [0.8, 0.9], "best_test_epoch_accuracy": [0.9, 0.9]}
+    for place, task in enumerate(CELEBA_TASKS[:10]):
+        metrics[f"accuracy_{task}"] = [0.5 + place / 100] * 2
+        metrics[f"best_test_epoch_accuracy_{task}"] = [0.6 + place / 100, 0.7 + place / 100]
+    write(tmp_path / "celeba" / "tasks-10" / "drpm", metrics)
+    *_, mean, tasks = multitask_sections(tmp_path)
+    assert "| here | - | - | - |" not in mean.text
+    assert "| 0.850 ± 0.071 | 0.900 ± 0.000 | 2 |" in mean.text
+    title, _, header, _, *rows = tasks.text.splitlines()
+    assert title == "#### Each of 10 attributes"
+    assert header == (
+        "| attribute | ULS paper | ULS best | ULS ACC "
+        "| DRPM-MTL paper | DRPM-MTL best | DRPM-MTL ACC |"
+    )
+    assert len(rows) == 10
+    ours = "0.920 ± 0.005 | - | - | 0.924 ± 0.005 | 0.650 ± 0.071 | 0.500 ± 0.000"
+    assert rows[0] == f"| 5 o Clock Shadow | {ours} |"

@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 from typer.testing import CliRunner
 
 from drpm.cli import app
-from drpm.data import mosaic
-from drpm.multitask import job, sweeps
+from drpm.data import mosaic, multimnist
+from drpm.multitask import job, pipeline, sweeps
 from drpm.multitask.config import MultitaskConfig
+from drpm.multitask.evaluation import TaskScores, score_tasks
 from drpm.multitask.study import run_study
 from drpm.training import presets
 from drpm.training.errors import ConfigError, RunError
@@ -83,14 +86,53 @@ def test_killed_before_its_end_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
         do(tmp_path, noise=[0.0, 0.5])
 
 
-def test_runs_see_their_own_noise(tmp_path: Path) -> None:
-    """With one seed and all pixels lost or none, two runs of a stack learn other things."""
-    do(tmp_path, seeds=[0], noise=[0.0, 1.0], method="uls")
-    losses = [
-        [line["loss_right"] for line in RunFolder(tmp_path / name / "seed-0").metrics()[:1]]
-        for name in ("noise-0.0", "noise-1.0")
-    ]
-    assert losses[0] != losses[1]
+def test_runs_have_images_of_their_own_noise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Known by how bright they are: what each run learns from, and what it is judged on."""
+    ratios, trained = [0.0, 0.5, 1.0], {}
+    fit = job.fit_multitask
+
+    def watched(data: Any, config: Any, folders: Any, **further: Any) -> Any:
+        for each, folder in zip(data, folders, strict=True):
+            trained[folder.parent.name] = brightness(each.images)
+        return fit(data, config, folders, **further)
+
+    def measured(network: Any, images: Tensor, targets: Any) -> TaskScores:
+        return TaskScores(torch.tensor([brightness(images), 0.0]))
+
+    monkeypatch.setattr(job, "fit_multitask", watched)
+    monkeypatch.setattr(job, "score_tasks", measured)
+    do(tmp_path, seeds=[0], noise=ratios, method="uls")
+    for ratio in ratios:
+        data = multimnist.load(noise=ratio)
+        # Half a byte is lost at most.
+        expected = [0.3081 * float(part.inputs.mean()) + 0.1307 for part in (data.train, data.test)]
+        result = read(tmp_path / f"noise-{ratio}" / "seed-0")
+        found = [trained[f"noise-{ratio}"], result["metrics"]["accuracy_left"]]
+        assert found == pytest.approx(expected, abs=0.002)
+    assert trained["noise-0.0"] > trained["noise-0.5"] + 0.02 > trained["noise-1.0"] + 0.04
+
+
+def test_the_last_score_is_as_precise_as_the_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+
+    def noted(*given: Any) -> TaskScores:
+        found.append(torch.get_float32_matmul_precision())
+        return score_tasks(*given)
+
+    for module in (pipeline, job):
+        monkeypatch.setattr(module, "score_tasks", noted)
+    assert torch.get_float32_matmul_precision() == "highest"
+    do(tmp_path, seeds=[0], noise=[0.2])
+    # One look after the first of two epochs, and the last score.
+    assert found == ["high"] * 2
+
+
+def brightness(images: Tensor) -> float:
+    return float(images.double().mean()) / 255
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:

@@ -1,20 +1,25 @@
 """From data sets to tasks, from settings to networks, and from there to a folder and back."""
 
+import math
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from drpm.data import load
+from drpm.data import load, multimnist
 from drpm.data.types import Dataset, Split
+from drpm.multitask import drawn
 from drpm.multitask.config import MultitaskConfig, NetworkConfig
 from drpm.multitask.drawn import draw_arrays
 from drpm.multitask.evaluation import (
     TaskScores,
     best_test_epoch,
+    chance_correlation,
     evaluate_in_chunks,
     rank_correlation,
     score_tasks,
@@ -101,7 +106,7 @@ def test_forty_attributes_of_faces(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert data.std.flatten().tolist() == [1.0] * 3
     torch.testing.assert_close(data.images / 255 - data.mean, dataset.train.inputs)
     assert len(data.test_images) == 2  # the validation part
-    network = NetworkConfig(encoder="residual", channels=(4, 6), width=64, head=5)
+    network = NetworkConfig(encoder="residual", channels=(4, 6), width=64, head=0)
     config = settings(network=network, size_penalty=0.015)
     program = Program(
         make_network(data, config, 0),
@@ -113,8 +118,8 @@ def test_forty_attributes_of_faces(folder: Path, monkeypatch: pytest.MonkeyPatch
     program.shuffle()
     program.step()
     program.shuffle()
-    readings = program.readings()
-    assert len(readings.names) == 42
+    # So many losses are not told apart.
+    assert program.readings().names == ["loss", "penalty"]
     state = program.model_state()
     assert all(bool(x.isfinite().all()) for x in state.values())
     moved = make_network(data, config, 0).state_dict()
@@ -176,6 +181,19 @@ def test_many_images_are_taken_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     assert whole[1].accuracies.tolist() == pytest.approx([1, 6 / 7])
 
 
+def test_a_gpu_takes_what_its_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    from drpm.multitask import evaluation
+
+    memory = 100 * 256 * evaluation._BYTES_OF_A_PIXEL
+    card = SimpleNamespace(total_memory=memory)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    images = some_bytes(120, 1, 16, 16)
+    for runs, starts in ((1, [0, 100]), (2, [0, 50, 100]), (1000, list(range(120)))):
+        parts = list(evaluation._parts(images, torch.device("cuda"), runs))
+        assert [part.start for part in parts] == starts
+        assert torch.equal(torch.cat([images[part] for part in parts]), images)
+
+
 def test_networks_are_used_at_the_last_temperature() -> None:
     data = toy()
     network = make_network(data, settings(temperature=(2.0, 0.2)), 0).eval()
@@ -226,7 +244,7 @@ def test_the_best_epoch_is_the_first_of_the_best() -> None:
 def test_what_is_reported() -> None:
     data = replace(toy(), noise_ratios=(0.0, 0.9))
     scores = TaskScores(torch.tensor([0.8, 0.4]), torch.tensor([3.0, 7.0]), torch.zeros(2, 10))
-    best = TaskScores(torch.tensor([0.7, 0.9]), None, None)
+    best = TaskScores(torch.tensor([0.7, 0.9]), torch.tensor([4.0, 6.0]), torch.zeros(2, 10))
     found = judge(
         scores,
         data,
@@ -243,8 +261,30 @@ def test_what_is_reported() -> None:
         "best_test_epoch_accuracy": 0.8,
         "best_test_epoch_accuracy_left": 0.7,
         "best_test_epoch_accuracy_right": 0.9,
+        "best_test_epoch_size_left": 4.0,
+        "best_test_epoch_size_right": 6.0,
     }
     assert found == pytest.approx(expected)
+    plain = TaskScores(torch.tensor([0.7, 0.9]))
+    found = judge(plain, data, [{"epoch": 3, **plain.record()}])
+    assert set(found) == {name for name in expected if "size" not in name}
+
+
+def test_the_images_with_noise_are_made_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def counted(**given: Any) -> Dataset:
+        made.append(given["noise"])
+        return multimnist.load(**given)
+
+    monkeypatch.setattr(drawn, "multimnist", SimpleNamespace(load=counted))
+    drawn._noisy_grid.cache_clear()
+    data = replace(toy(), name="multimnist")
+    scores = TaskScores(torch.tensor([0.1, 0.2]))
+    one, other = (draw_arrays(data, scores, 10) for _ in range(2))
+    assert one == other
+    assert made == [tenths / 10 for tenths in range(10)]
+    drawn._noisy_grid.cache_clear()
 
 
 def test_what_is_drawn(tmp_path: Path) -> None:
@@ -260,6 +300,7 @@ def test_what_is_drawn(tmp_path: Path) -> None:
     assert exhibits["sizes-by-noise"].values[:, 0].tolist() == [1, 2, 7]
     assert exhibits["sizes-by-noise"].rows == ("0.00", "0.40", "0.90")
     assert "rank correlation 1.00" in exhibits["sizes-by-noise"].title
+    assert "as far from zero as 0.71" in exhibits["sizes-by-noise"].about
     # As many neurons as fit.
     neurons = exhibits["neurons"]
     assert neurons.values.shape == (3, 80)
@@ -273,10 +314,25 @@ def test_what_is_drawn(tmp_path: Path) -> None:
     assert sorted(numbers) == list(range(80))
 
 
+def test_sizes_that_are_all_alike_have_no_correlation(tmp_path: Path) -> None:
+    data = replace(toy(), noise_ratios=(0.9, 0.0))
+    scores = TaskScores(torch.tensor([0.1, 0.2]), torch.tensor([5.0, 5.0]), torch.rand(2, 10))
+    (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 10))
+    (exhibit,) = (x for x in read_exhibits(tmp_path) if x.name == "sizes-by-noise")
+    assert exhibit.title == "Neurons against the noise ratio of the task"
+    assert "correlation" not in exhibit.about
+
+
+def test_correlations_by_chance() -> None:
+    """Over all orders of five."""
+    found = [rank_correlation(order, range(5)) for order in permutations(range(5))]
+    assert np.std(found) == pytest.approx(chance_correlation(5))
+
+
 def test_rank_correlation() -> None:
     # Ranks 1, 2, 3, 4 against 1, 3, 2, 4: 1 - 6 * 2 / (4 * 15).
     assert rank_correlation([1, 5, 6, 90], [0.1, 0.3, 0.2, 0.4]) == pytest.approx(0.8)
-    assert rank_correlation([1, 1, 1], [0.1, 0.2, 0.3]) != rank_correlation([1, 2, 3], [1, 2, 3])
+    assert math.isnan(rank_correlation([1, 1, 1], [0.1, 0.2, 0.3]))
 
 
 # Settings.
@@ -290,6 +346,10 @@ def test_rank_correlation() -> None:
         ({"size_penalty": -1.0}, "size_penalty must be at least 0 or none, but got -1.0"),
         ({"task_weights": (1.0, 0.0)}, "task_weights must be positive numbers"),
         ({"temperature": (1.0, 0.0)}, "temperature must be two positive numbers"),
+        (
+            {"training": TrainingConfig(devices=2)},
+            "devices must be 1 for several tasks, but got 2",
+        ),
         (
             {"training": TrainingConfig(precision="bf16-mixed")},
             "precision must be '32-true' or '64-true' for several tasks, but got 'bf16-mixed'",
@@ -309,7 +369,7 @@ def test_bad_settings(changes: dict[str, Any], message: str) -> None:
     ("changes", "message"),
     [
         ({"width": 0}, "width must be at least 1, but got 0"),
-        ({"head": 0}, "head must be at least 1, but got 0"),
+        ({"head": -1}, "head must be at least 0, but got -1"),
         ({"dropout": 1.5}, "dropout must be from 0 to 1, but got 1.5"),
         ({"channels": ()}, "channels must be one or more numbers of at least 1"),
         ({"channels": (4,)}, "channels must be two numbers for 'lenet'"),

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo.utils
+from torch.func import stack_module_state
 
 from drpm.multitask.config import MultitaskConfig, NetworkConfig
-from drpm.multitask.evaluation import score_tasks
+from drpm.multitask.evaluation import TaskScores, score_tasks
 from drpm.multitask.models import MultitaskObjective
 from drpm.multitask.pipeline import STAGE, fit_multitask, make_network
 from drpm.training.compiling import compile_step
@@ -19,13 +20,13 @@ from drpm.training.errors import ConfigError
 from drpm.training.program import Program
 from drpm.training.schedules import ExponentialSchedule
 from drpm.training.stacking import StackedProgram
-from tests.multitask.toys import NETWORK, settings, toy
+from tests.multitask.toys import HEIGHTS, NETWORK, settings, toy
 
 METHODS = ["drpm", "uls", "uncertainty"]
 SCHEDULES = {"temperature": ExponentialSchedule(1.0, 0.5, 6)}
 # Not Adam, which makes full steps of rounding errors.
 PLAIN = TrainingConfig(epochs=1, batch_size=8, optimizer="sgd", precision="64-true")
-RESIDUAL = NetworkConfig(encoder="residual", channels=(2, 3), width=6, head=4, dropout=0.0)
+RESIDUAL = NetworkConfig(encoder="residual", channels=(2, 3), width=6, head=0, dropout=0.0)
 
 
 def stack(config: MultitaskConfig) -> StackedProgram:
@@ -116,6 +117,11 @@ def fit(config: MultitaskConfig, folder: Path, runs: int = 1, **sizes: int) -> A
     return fit_multitask([data] * runs, config, folders, seeds=range(runs)), data
 
 
+def looks_of(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / STAGE / "metrics.jsonl").read_text().splitlines()
+    return [x for x in map(json.loads, lines) if "test_accuracy" in x]
+
+
 @pytest.mark.parametrize("method", ["drpm", "uls", "uncertainty", "gradient"])
 def test_every_method_learns(tmp_path: Path, method: Any) -> None:
     training = TrainingConfig(epochs=12, batch_size=16, learning_rate=5e-3)
@@ -129,8 +135,7 @@ def test_every_method_learns(tmp_path: Path, method: Any) -> None:
         scores.accuracies,
         (fitted.predict(data.test_images) == data.test_targets).double().mean(0),
     )
-    lines = (tmp_path / "0" / STAGE / "metrics.jsonl").read_text().splitlines()
-    looks = [x for x in map(json.loads, lines) if "test_accuracy" in x]
+    looks = looks_of(tmp_path / "0")
     assert [(x["epoch"], x["step"]) for x in looks] == [(4, 40), (8, 80)]
     if method != "drpm":
         assert scores.sizes is scores.shares is None
@@ -151,8 +156,7 @@ def test_a_look_shows_the_network_as_it_was(tmp_path: Path) -> None:
     long = replace(short, training=replace(short.training, epochs=3))
     (fitted,), data = fit(short, tmp_path / "short")
     fit(long, tmp_path / "long")
-    lines = (tmp_path / "long" / "0" / STAGE / "metrics.jsonl").read_text().splitlines()
-    looks = [x for x in map(json.loads, lines) if "test_accuracy" in x]
+    looks = looks_of(tmp_path / "long" / "0")
     scores = score_tasks(fitted.network, data.test_images, data.test_targets)
     assert looks[1]["epoch"] == 2
     assert looks[1]["test_accuracies"] == scores.accuracies.tolist()
@@ -160,27 +164,83 @@ def test_a_look_shows_the_network_as_it_was(tmp_path: Path) -> None:
     assert looks[1]["test_sizes"] == scores.sizes.tolist()
 
 
+def test_runs_of_a_stack_have_data_of_their_own(tmp_path: Path) -> None:
+    """One learns both tasks; the other sees nothing of the right bar, and counts from the top."""
+    data = [toy(noise, train=160, test=60) for noise in (0.0, 1.0)]
+    last = torch.tensor([HEIGHTS - 1, 0])
+    turned = {name: (last - getattr(data[1], name)).abs() for name in ("targets", "test_targets")}
+    data[1] = replace(data[1], **turned)
+    training = TrainingConfig(epochs=10, batch_size=16, learning_rate=5e-3)
+    network = replace(NETWORK, channels=(6, 16), width=20, head=16)
+    config = settings(method="uls", training=training, network=network, evaluate_every=10)
+    long = replace(config, training=replace(training, epochs=11))
+    short, _ = (
+        fit_multitask(data, each, [tmp_path / f"{name}-{run}" for run in range(2)], seeds=(0, 1))
+        for name, each in (("short", config), ("long", long))
+    )
+    for run, other in ((0, 1), (1, 0)):
+        (look,) = looks_of(tmp_path / f"long-{run}")
+        own, swapped = (
+            score_tasks(short[run].network, x.test_images, x.test_targets).record()
+            for x in (data[run], data[other])
+        )
+        assert {name: look[name] for name in own} == own
+        assert look["test_accuracies"] != swapped["test_accuracies"]
+        left, right = look["test_accuracies"]
+        assert left > 0.9
+        assert (right > 0.9) == (run == 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        *((method, {}) for method in METHODS),
+        ("drpm", {"partition": "network"}),
+        ("drpm", {"network": RESIDUAL}),
+    ],
+)
+def test_a_stack_is_judged_as_its_runs_are(
+    monkeypatch: pytest.MonkeyPatch, method: Any, changes: dict[str, Any]
+) -> None:
+    from drpm.multitask import evaluation
+
+    data = [toy(0.0), toy(0.7)]
+    networks = [
+        make_network(each, settings(method=method, **changes), seed).double().eval()
+        for seed, each in enumerate(data)
+    ]
+    images, targets = ([getattr(x, name) for x in data] for name in ("test_images", "test_targets"))
+    parameters, buffers = stack_module_state(list[torch.nn.Module](networks))
+    expected = [score_tasks(*each) for each in zip(networks, images, targets, strict=True)]
+    # Seven images of both runs at once.
+    monkeypatch.setattr(evaluation, "_PIXELS_AT_ONCE", 2 * 7 * 256)
+    found = evaluation.score_stack(networks[0], parameters | buffers, images, targets)
+    for one, other in zip(found, expected, strict=True):
+        for mine, its in zip(one, other, strict=True):
+            torch.testing.assert_close(mine, its)
+    assert (found[0].sizes is None) == (method != "drpm")
+    assert found[0].record() != found[1].record()
+
+
 @pytest.mark.parametrize("runs", [1, 2])
 def test_cut_off_it_goes_on_and_looks_no_epoch_over_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: int
 ) -> None:
-    from drpm.multitask import pipeline
-
     config = settings(evaluate_every=1, network=replace(NETWORK, dropout=0.5))
     config = replace(config, training=replace(config.training, epochs=4))
     whole, _ = fit(config, tmp_path / "whole", runs)
-    calls = 0
+    record, calls = TaskScores.record, 0
 
-    def dying(*given: Any) -> Any:
+    def dying(scores: TaskScores) -> dict[str, Any]:
         nonlocal calls
         calls += 1
-        # In the third look: of two runs, one has looked and the other has not.
+        # In the third look: of two runs, one has logged it and the other has not.
         if calls == 3 * runs:
             raise KeyboardInterrupt
-        return score_tasks(*given)
+        return record(scores)
 
     with monkeypatch.context() as patched:
-        patched.setattr(pipeline, "score_tasks", dying)
+        patched.setattr(TaskScores, "record", dying)
         with pytest.raises(KeyboardInterrupt):
             fit(config, tmp_path / "cut", runs)
     again, _ = fit(config, tmp_path / "cut", runs)
@@ -188,14 +248,8 @@ def test_cut_off_it_goes_on_and_looks_no_epoch_over_twice(
         for name, tensor in whole[run].network.state_dict().items():
             assert torch.equal(tensor, again[run].network.state_dict()[name])
         looks = [
-            [
-                (x["step"], x["test_accuracies"])
-                for x in map(json.loads, path.read_text().splitlines())
-                if "test_accuracy" in x
-            ]
-            for path in (
-                tmp_path / name / str(run) / STAGE / "metrics.jsonl" for name in ("whole", "cut")
-            )
+            [(x["step"], x["test_accuracies"]) for x in looks_of(tmp_path / name / str(run))]
+            for name in ("whole", "cut")
         ]
         assert [step for step, _ in looks[0]] == [3, 6, 9]
         assert looks[0] == looks[1]
@@ -214,7 +268,8 @@ def test_what_cannot_be_trained(tmp_path: Path) -> None:
     data = toy()
     cases = [
         ([data, data], settings(method="gradient"), "data must be that of one run for the method"),
-        ([data, toy(train=40)], settings(), "must have one shape and the same tasks"),
+        ([data, toy(train=40)], settings(), "^images of runs .* must have one shape and the same"),
+        ([data, toy(test=10)], settings(), r"test_images of runs .* \(20, 1, 16, 16\) and \(10, "),
         ([data], settings(task_weights=(1.0,)), "task_weights must be 2"),
     ]
     for given, config, sentence in cases:

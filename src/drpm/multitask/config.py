@@ -18,7 +18,7 @@ class NetworkConfig:
             blocks each, every stage but the first halving the image.
         channels: Of the two convolutions, or of the stages.
         width: Neurons of the last shared layer, those that tasks share.
-        head: Hidden neurons of every task's own head.
+        head: Hidden neurons of every task's own head; with 0 it is a single linear layer.
         dropout: The probability with which a channel of the second convolution, one choice for a
             whole batch, and a hidden neuron of a head is set to zero. What is left is not rescaled.
     """
@@ -30,8 +30,8 @@ class NetworkConfig:
     dropout: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("width", "head"):
-            check_setting(self, name, "at least 1", lambda value: value >= 1)
+        check_setting(self, "width", "at least 1", lambda value: value >= 1)
+        check_setting(self, "head", "at least 0", lambda value: value >= 0)
         check_setting(self, "dropout", "from 0 to 1", lambda value: 0 <= value <= 1)
         check_setting(
             self,
@@ -99,6 +99,7 @@ class MultitaskConfig:
         check_setting(
             self, "temperature", "two positive numbers", lambda pair: all(x > 0 for x in pair)
         )
+        check_setting(self.training, "devices", "1 for several tasks", lambda count: count == 1)
         check_setting(
             self.training,
             "precision",

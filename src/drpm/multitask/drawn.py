@@ -1,5 +1,7 @@
 """The arrays of a finished network with several tasks: what its figures are drawn from."""
 
+import math
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -8,12 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.data import multimnist
-from drpm.multitask.evaluation import TaskScores, rank_correlation
+from drpm.multitask.evaluation import TaskScores, chance_correlation, rank_correlation
+from drpm.multitask.sweeps import NOISE
 from drpm.multitask.tasks import TaskData, read_tasks
 from drpm.report.archive import pack_arrays
 
 SHOWN: Final = 6  # images
-NOISE_RATIOS: Final = tuple(tenths / 10 for tenths in range(10))
 _MAX_BARS: Final = 40
 _MAX_CELLS: Final = 80
 
@@ -52,20 +54,26 @@ def draw_arrays(data: TaskData, scores: TaskScores, width: int) -> bytes:
 
 
 def _noisy_images() -> dict[str, NDArray[Any]]:
-    """The same images at growing noise ratios."""
-    columns = [
-        read_tasks(multimnist.load(noise=ratio, num_train=1, num_test=SHOWN)).test_images
-        for ratio in NOISE_RATIOS
-    ]
     return {
-        "grid__images": torch.stack(columns, 1).numpy(),
-        "grid_columns__images": np.array([f"{ratio:.1f}" for ratio in NOISE_RATIOS]),
+        "grid__images": _noisy_grid(),
+        "grid_columns__images": np.array([f"{ratio:.1f}" for ratio in NOISE]),
         "title__images": np.array("Images at growing noise ratios"),
         "about__images": np.array(
             "Test images, one a row; the right digit loses more of its pixels from column to "
             "column."
         ),
     }
+
+
+# The same for every run, and ten times all of MNIST is read for it.
+@cache
+def _noisy_grid() -> NDArray[np.uint8]:
+    """The same images at growing noise ratios, which are the columns."""
+    columns = [
+        read_tasks(multimnist.load(noise=ratio, num_train=1, num_test=SHOWN)).test_images
+        for ratio in NOISE
+    ]
+    return torch.stack(columns, 1).numpy()
 
 
 def _images(data: TaskData) -> dict[str, NDArray[Any]]:
@@ -115,11 +123,19 @@ def _by_noise(sizes: Tensor, ratios: tuple[float, ...]) -> dict[str, NDArray[Any
     """Sizes in the order of how noisy the tasks are."""
     order = sorted(range(len(ratios)), key=ratios.__getitem__)
     found = rank_correlation(sizes.tolist(), ratios)
+    title = "Neurons against the noise ratio of the task"
+    about = "How many neurons tasks have, on average, in the order of their noise ratios"
+    if math.isfinite(found):
+        title = f"{title}, rank correlation {found:.2f}"
+        about = (
+            f"{about} (by chance alone the rank correlation would be about as far from zero as "
+            f"{chance_correlation(len(ratios)):.2f})"
+        )
     return _bars(
         "sizes-by-noise",
         sizes[order],
         tuple(f"{ratios[task]:.2f}" for task in order),
         "neurons",
-        f"Neurons against the noise ratio of the task, rank correlation {found:.2f}",
-        "How many neurons tasks have, on average, in the order of their noise ratios",
+        title,
+        about,
     )

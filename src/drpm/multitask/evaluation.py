@@ -6,11 +6,15 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.func import functional_call, vmap
 
 from drpm.multitask.models import MultitaskNetwork, Outputs
 
-# A chunk of images has so many pixels: few enough for memory, and enough for a GPU.
-_PIXELS_AT_ONCE: Final = 2**23
+# So many pixels are looked at together on a CPU, where more do not fit its caches. On a GPU, which
+# wants many, memory is the limit: on its way through a network a pixel takes a thousand bytes or
+# two.
+_PIXELS_AT_ONCE: Final = 2**19
+_BYTES_OF_A_PIXEL: Final = 2**11
 
 # What is logged of a look at the test part.
 ACCURACY: Final = "test_accuracy"
@@ -28,8 +32,8 @@ class TaskScores(NamedTuple):
     """
 
     accuracies: Tensor
-    sizes: Tensor | None
-    shares: Tensor | None
+    sizes: Tensor | None = None
+    shares: Tensor | None = None
 
     def record(self) -> dict[str, Any]:
         """The scores as a line of metrics."""
@@ -48,11 +52,9 @@ def evaluate_in_chunks(network: MultitaskNetwork, images: Tensor) -> Iterator[Ou
         network: At the temperature that its training ends with.
         images: (N, C, H, W), bytes, on any device.
     """
-    temperature = torch.tensor(
-        network.config.temperature[1], dtype=network.mean.dtype, device=network.mean.device
-    )
-    for chunk in images.split(max(1, _PIXELS_AT_ONCE // images[0].numel())):
-        yield network(chunk.to(network.mean.device), temperature)
+    temperature = _temperature(network)
+    for part in _parts(images, temperature.device):
+        yield network(images[part].to(temperature.device), temperature)
 
 
 def score_tasks(network: MultitaskNetwork, images: Tensor, targets: Tensor) -> TaskScores:
@@ -63,22 +65,73 @@ def score_tasks(network: MultitaskNetwork, images: Tensor, targets: Tensor) -> T
         images: (N, C, H, W), bytes.
         targets: (N, T).
     """
-    right, sizes, shares, done = [], [], [], 0
-    for outputs in evaluate_in_chunks(network, images):
-        found = outputs.logits.argmax(-1).T
-        truth = targets[done : done + len(found)].to(found.device)
-        done += len(found)
-        right.append((found == truth).double().sum(0))
-        if outputs.shared.sizes is not None and outputs.shared.masks is not None:
-            sizes.append(outputs.shared.sizes.double().sum(0))
-            owners = outputs.shared.masks.argmax(0)
-            tasks = torch.arange(found.shape[-1], device=found.device)[:, None, None]
-            shares.append((owners == tasks).double().sum(1))
+    device = network.mean.device
+    outputs = evaluate_in_chunks(network, images)
+    truths = [targets[part].to(device) for part in _parts(images, device)]
+    counts = [_count(each, truth) for each, truth in zip(outputs, truths, strict=True)]
+    return TaskScores(**_means(counts, len(images)))
 
-    def mean(sums: Sequence[Tensor]) -> Tensor:
-        return torch.stack(list(sums)).sum(0).cpu() / len(images)
 
-    return TaskScores(mean(right), mean(sizes) if sizes else None, mean(shares) if shares else None)
+@torch.no_grad()
+def score_stack(
+    network: MultitaskNetwork,
+    tensors: Mapping[str, Tensor],
+    images: Sequence[Tensor],
+    targets: Sequence[Tensor],
+) -> list[TaskScores]:
+    """Judge several networks at once, each on its own images.
+
+    Arguments:
+        network: One in evaluation mode, which lends its structure.
+        tensors: The parameters and buffers of all, with a leading axis.
+        images: (N, C, H, W), bytes, of every network.
+        targets: (N, T), of every network.
+    """
+    temperature = _temperature(network)
+    device = temperature.device
+
+    def count(own: dict[str, Tensor], images: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        return _count(functional_call(network, own, (images, temperature)), targets)
+
+    counts = []
+    for part in _parts(images[0], device, len(images)):
+        chunks = [torch.stack([x[part] for x in each]).to(device) for each in (images, targets)]
+        counts.append(vmap(count)(dict(tensors), *chunks))
+    means = _means(counts, len(images[0]))
+    return [TaskScores(**{name: x[run] for name, x in means.items()}) for run in range(len(images))]
+
+
+def _temperature(network: MultitaskNetwork) -> Tensor:
+    """What a network is used at, on its device."""
+    last = network.config.temperature[1]
+    return torch.tensor(last, dtype=network.mean.dtype, device=network.mean.device)
+
+
+def _parts(images: Tensor, device: torch.device, runs: int = 1) -> Iterator[slice]:
+    """Images that a device can take at once, for so many networks together."""
+    pixels = _PIXELS_AT_ONCE
+    if device.type == "cuda":
+        pixels = torch.cuda.get_device_properties(device).total_memory // _BYTES_OF_A_PIXEL
+    step = max(1, pixels // (runs * images[0].numel()))
+    return (slice(start, start + step) for start in range(0, len(images), step))
+
+
+def _count(outputs: Outputs, targets: Tensor) -> dict[str, Tensor]:
+    """The scores of some images, summed over them."""
+    right = outputs.logits.argmax(-1).mT == targets
+    counts = {"accuracies": right.double().sum(0)}
+    masks, sizes = outputs.shared.masks, outputs.shared.sizes
+    if masks is not None and sizes is not None:
+        tasks = torch.arange(len(masks), device=masks.device)[:, None, None]
+        owned = masks.argmax(0) == tasks
+        counts |= {"sizes": sizes.double().sum(0), "shares": owned.double().sum(1)}
+    return counts
+
+
+def _means(counts: Sequence[Mapping[str, Tensor]], images: int) -> dict[str, Tensor]:
+    """From sums over parts of the images to means over all of them."""
+    sums = {name: torch.stack([part[name] for part in counts]).sum(0) for name in counts[0]}
+    return {name: x.cpu() / images for name, x in sums.items()}
 
 
 def best_test_epoch(records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -105,3 +158,16 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConstantInputWarning)
         return float(spearmanr(one, other).statistic)
+
+
+def chance_correlation(tasks: int) -> float:
+    """How far rank correlations stray from zero where ranks have nothing to do with each other.
+
+    Arguments:
+        tasks: How many there are, at least two.
+
+    Example:
+        >>> chance_correlation(10)
+        0.3333333333333333
+    """
+    return float((tasks - 1) ** -0.5)

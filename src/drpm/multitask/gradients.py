@@ -39,7 +39,7 @@ def find_weighting(name: Weighting) -> nn.Module:
     return weighting
 
 
-def fork(features: Tensor, num_tasks: int, weighting: nn.Module) -> Tensor:
+def fork(features: Tensor, num_tasks: int, weighting: nn.Module, scale: float = 1.0) -> Tensor:
     """A copy of the features for every task, (T, ...), whose gradients come back as one.
 
     What the tasks do with their copies has its own gradient; what made the features has the
@@ -49,20 +49,23 @@ def fork(features: Tensor, num_tasks: int, weighting: nn.Module) -> Tensor:
         features: Any shape.
         num_tasks: T.
         weighting: As :func:`find_weighting` has them.
+        scale: What the weighted sum is multiplied by.
     """
-    copies: Tensor = apply(_Fork, features, num_tasks, weighting)
+    copies: Tensor = apply(_Fork, features, num_tasks, weighting, scale)
     return copies
 
 
 class _Fork(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, features: Tensor, num_tasks: int, weighting: nn.Module) -> Tensor:
-        ctx.weighting = weighting
+    def forward(
+        ctx: Any, features: Tensor, num_tasks: int, weighting: nn.Module, scale: float
+    ) -> Tensor:
+        ctx.weighting, ctx.scale = weighting, scale
         return features.expand(num_tasks, *features.shape).clone()
 
     @staticmethod
-    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None, None, None]:
         # In float64, because weightings ask which gradients depend on others.
         rows = gradients.flatten(1).double()
-        weights = ctx.weighting(rows @ rows.T).to(gradients.dtype)
-        return torch.tensordot(weights, gradients, 1), None, None
+        weights = ctx.scale * ctx.weighting(rows @ rows.T).to(gradients.dtype)
+        return torch.tensordot(weights, gradients, 1), None, None, None

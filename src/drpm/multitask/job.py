@@ -1,15 +1,15 @@
 """One network with several tasks, with everything a person wants to see of it, in a folder."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from drpm.data import load
 from drpm.data.fingerprints import fingerprint
+from drpm.data.own import looks_like_path
 from drpm.data.registry import DATASETS
 from drpm.data.splitting import with_test_part
 from drpm.multitask.config import MultitaskConfig
@@ -17,6 +17,7 @@ from drpm.multitask.drawn import draw_arrays
 from drpm.multitask.evaluation import (
     ACCURACIES,
     ACCURACY,
+    SIZES,
     TaskScores,
     best_test_epoch,
     rank_correlation,
@@ -26,11 +27,10 @@ from drpm.multitask.fitted import FittedMultitask
 from drpm.multitask.pipeline import STAGE, check_multitask, fit_multitask
 from drpm.multitask.tasks import TaskData, read_tasks
 from drpm.training import config as configs
+from drpm.training.errors import ConfigError
+from drpm.training.matmul import matmul_precision
 from drpm.training.runs import ARRAYS, METRICS, RunFolder
-from drpm.training.stages import ProgressFactory, open_run
-
-# Data sets made for several tasks.
-DATA: Final = ("multimnist", "mosaic", "celeba")
+from drpm.training.stages import ProgressFactory, hold_runs, open_run
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,7 @@ class Job:
 
 def open_data(job: Job, device: torch.device | str) -> tuple[TaskData, str]:
     """The data of a job, and what it is known by where it is one's own."""
-    named = {"noise": job.noise, "num_tasks": job.tasks}
-    options: dict[str, Any] = {name: x for name, x in named.items() if x is not None}
-    dataset = with_test_part(load(job.data, device=device, **options))
+    dataset = with_test_part(load(job.data, device=device, **_options(job)))
     # A set of the registry has its own hashes; a file is only known by what is in it.
     known = "" if job.data in DATASETS else fingerprint(dataset)
     config = job.multitask
@@ -65,6 +63,23 @@ def open_data(job: Job, device: torch.device | str) -> tuple[TaskData, str]:
     )
     check_multitask([data], config)
     return data, known
+
+
+def _options(job: Job) -> dict[str, Any]:
+    """What a job says of its data, by the names that data sets have for it."""
+    if job.data not in DATASETS and not looks_like_path(job.data):
+        return {}  # a name that is none, and refused for that
+    known = DATASETS[job.data].options if job.data in DATASETS else ()
+    options: dict[str, Any] = {}
+    for ours, theirs in (("noise", "noise"), ("tasks", "num_tasks")):
+        value = getattr(job, ours)
+        if value is not None and theirs not in known:
+            raise ConfigError(
+                f"{ours} must be left out for the data {job.data!r}, which has no such option, "
+                f"but got {value}."
+            )
+        options |= {} if value is None else {theirs: value}
+    return options
 
 
 def open_job(folder: Path, job: Job, *, overwrite: bool = False) -> RunFolder:
@@ -115,10 +130,7 @@ def _do_together(
     progress: ProgressFactory,
 ) -> None:
     seeds = [job.multitask.training.seed for job in jobs]
-    with ExitStack() as held:
-        for run in runs:
-            held.enter_context(run.lock())
-            _ = run.wall_time
+    with hold_runs(runs):
         fitted = fit_multitask(
             data,
             jobs[0].multitask,
@@ -147,7 +159,9 @@ def _conclude(
     stage = RunFolder.open(run.path / STAGE)
     trained = stage.metrics_path.exists()  # not so without any epoch
     run.write_atomic(METRICS, stage.metrics_path.read_bytes() if trained else b"")
-    scores = score_tasks(fitted.network, data.test_images, data.test_targets)
+    # As precise as the looks on the way.
+    with matmul_precision(job.multitask.training.matmul):
+        scores = score_tasks(fitted.network, data.test_images, data.test_targets)
     steps = [record["step"] for record in stage.metrics()]
     epochs = job.multitask.training.epochs
     run.log({"step": max(steps, default=0), "epoch": epochs, **scores.record()})
@@ -189,6 +203,8 @@ def judge(
     # Chosen on the test part, as the paper does it.
     found |= {"best_test_epoch": best["epoch"], "best_test_epoch_accuracy": best[ACCURACY]}
     found |= _named("best_test_epoch_accuracy", data.tasks, best[ACCURACIES])
+    if SIZES in best:
+        found |= _named("best_test_epoch_size", data.tasks, best[SIZES])
     return found
 
 

@@ -124,7 +124,9 @@ class GradientCombination(UniformScaling):
         if not self.training:
             return super().share(images, features, temperature, generator)
         weighting = find_weighting(self.config.weighting)
-        return SharedFeatures(fork(features, self.num_tasks, weighting))
+        # TorchJD's weights average what is not yet averaged, but losses here are: without this
+        # the encoder's gradient would be smaller by the number of tasks than that of ULS.
+        return SharedFeatures(fork(features, self.num_tasks, weighting, scale=self.num_tasks))
 
 
 class NeuronPartition(SharingMethod):

@@ -73,7 +73,7 @@ def _after(side: int) -> int:
 
 
 class ResidualEncoder(nn.Module):
-    """Stages of residual blocks, a mean over pixels and a dense layer.
+    """Stages of residual blocks, the mean of every quarter of the image, and a dense layer.
 
     References:
         He et al., "Deep residual learning for image recognition", 2016. Sener and Koltun,
@@ -95,11 +95,24 @@ class ResidualEncoder(nn.Module):
                 halves = stage > 0 and block == 0
                 blocks.append(_Block(made if block else given, made, 2 if halves else 1))
         self.blocks = nn.Sequential(*blocks)
-        self.dense = nn.Linear(channels[-1], network.width)
+        self.dense = nn.Linear(4 * channels[-1], network.width)
 
     def forward(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         hidden = self.blocks(F.relu(self.norm(self.stem(images))))
-        return F.relu(self.dense(hidden.mean((-2, -1))))
+        return F.relu(self.dense(_quarters(hidden).flatten(-3)))
+
+
+def _quarters(images: Tensor) -> Tensor:
+    """The means of the four quarters of images: (..., H, W) to (..., 2, 2).
+
+    What lies in the middle of an odd side belongs to both halves.
+    """
+    for side in (-2, -1):
+        whole = images.shape[side]
+        half = -(-whole // 2)
+        starts = (0, whole - half)
+        images = torch.stack([images.narrow(side, x, half).mean(side) for x in starts], side)
+    return images
 
 
 class _Block(nn.Module):
@@ -130,7 +143,7 @@ def build_encoder(shape: tuple[int, int, int], network: NetworkConfig) -> nn.Mod
 
 
 class TaskHeads(nn.Module):
-    """A hidden layer and a layer of classes for every task, all of them in one product.
+    """A hidden layer, if any, and a layer of classes for every task, all of them in one product.
 
     Arguments:
         classes: How many each task has. With fewer than another, a task's further logits are
@@ -144,20 +157,23 @@ class TaskHeads(nn.Module):
         super().__init__()
         self.dropout = network.dropout
         most = max(classes)
+        self.has_hidden = network.head > 0
         # From torch's own layers, so that they begin as those do.
-        hidden = [nn.Linear(network.width, network.head) for _ in classes]
-        outputs = [nn.Linear(network.head, most) for _ in classes]
-        self.hidden_weight, self.hidden_bias = _stacked(hidden)
+        if self.has_hidden:
+            hidden = [nn.Linear(network.width, network.head) for _ in classes]
+            self.hidden_weight, self.hidden_bias = _stacked(hidden)
+        outputs = [nn.Linear(network.head or network.width, most) for _ in classes]
         self.weight, self.bias = _stacked(outputs)
         absent = torch.tensor([[[c >= count for c in range(most)]] for count in classes])
         self.register_buffer("absent", absent, persistent=False)
 
     def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Logits (T, B, classes) from what every task sees, (T, B, n)."""
-        hidden = F.relu(features @ self.hidden_weight.mT + self.hidden_bias)
-        if self.training:
-            hidden = drop(hidden, self.dropout, hidden.shape, generator)
-        logits = hidden @ self.weight.mT + self.bias
+        if self.has_hidden:
+            features = F.relu(features @ self.hidden_weight.mT + self.hidden_bias)
+            if self.training:
+                features = drop(features, self.dropout, features.shape, generator)
+        logits = features @ self.weight.mT + self.bias
         return logits.masked_fill(self.absent, -torch.inf)
 
 

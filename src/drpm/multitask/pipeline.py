@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from drpm.multitask.config import MultitaskConfig
-from drpm.multitask.evaluation import ACCURACY, score_tasks
+from drpm.multitask.evaluation import ACCURACY, TaskScores, score_stack, score_tasks
 from drpm.multitask.fitted import FittedMultitask
 from drpm.multitask.gradients import find_weighting
 from drpm.multitask.models import MultitaskNetwork, MultitaskObjective
@@ -108,11 +108,13 @@ def check_multitask(data: Sequence[TaskData], config: MultitaskConfig) -> None:
             )
     first = data[0]
     for each in data:
-        if (each.images.shape, each.tasks) != (first.images.shape, first.tasks):
-            raise ConfigError(
-                "data of runs that are trained together must have one shape and the same tasks, "
-                f"but got {tuple(first.images.shape)} and {tuple(each.images.shape)}."
-            )
+        for part in ("images", "test_images"):
+            given, expected = getattr(each, part).shape, getattr(first, part).shape
+            if (given, each.tasks) != (expected, first.tasks):
+                raise ConfigError(
+                    f"{part} of runs that are trained together must have one shape and the same "
+                    f"tasks, but got {tuple(expected)} and {tuple(given)}."
+                )
     with torch.device("meta"):
         MultitaskNetwork(first.shape, first.classes, config)
 
@@ -132,16 +134,26 @@ def _look(
         if seen is None:
             # A run that was cut off right here has looked already.
             seen = [_epochs(run.metrics()) for run in runs]
-        if epoch == 0 or epoch % every:
+        if epoch == 0 or epoch % every or all(epoch in epochs for epochs in seen):
             return
-        for index, (run, each) in enumerate(zip(runs, data, strict=True)):
-            if epoch not in seen[index]:
-                spare.load_state_dict(program.model_state(index))
-                scores = score_tasks(spare, each.test_images, each.test_targets)
+        found = _score_all(program, spare, data)
+        for run, scores, epochs in zip(runs, found, seen, strict=True):
+            if epoch not in epochs:
                 step = epoch * program.steps_per_epoch
                 run.log({"step": step, "epoch": epoch, **scores.record()})
 
     return before_epoch
+
+
+def _score_all(
+    program: BaseProgram, spare: MultitaskNetwork, data: Sequence[TaskData]
+) -> list[TaskScores]:
+    """What all runs are worth at present, each on its own test part."""
+    if len(data) == 1:
+        spare.load_state_dict(program.model_state())
+        return [score_tasks(spare, data[0].test_images, data[0].test_targets)]
+    images = [each.test_images for each in data]
+    return score_stack(spare, program.tensors(), images, [each.test_targets for each in data])
 
 
 def _epochs(records: Sequence[dict[str, Any]]) -> set[int]:

@@ -1,19 +1,23 @@
 """What the page of results says of several tasks: tables, and the paper's figure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-import numpy as np
 from matplotlib.figure import Figure
 
+from drpm.data.mosaic import noise_ratios, task_names
 from drpm.multitask import published, sweeps
+from drpm.multitask.evaluation import chance_correlation
+from drpm.multitask.faces import attribute_lines
+from drpm.multitask.trends import draw_mosaic, draw_noise, noise_trend
 from drpm.report.result_page import ResultFigure, Section
 from drpm.report.result_tables import Metrics, Place, Row, Table, read_runs, table_text
-from drpm.report.style import INK, colours, new_figure, png, title
-from drpm.report.trends import Trend, draw_panel
-from drpm.training.summaries import summarize
+from drpm.report.style import png
+from drpm.report.trends import Trend
+from drpm.training.runs import RunFolder
 
 INTRODUCTION: Final = """\
 ## Several tasks
@@ -25,17 +29,18 @@ also shown that way.
 
 METHODS: Final = {
     "uls": "ULS",
-    "uncertainty": "uncertainty weighting",
+    "uncertainty": "uncertainty weights",
     "gradient": "combined gradients",
     "drpm": "DRPM-MTL",
 }
-TASKS: Final = ("left", "right")  # of MultiMNIST
 _BEST: Final = "best_test_epoch_accuracy"
 
 
 def tables() -> list[Table]:
     """The tables of the page, whatever there is to fill them with."""
     groups = [f"{tasks} tasks" for tasks in sweeps.TASKS]
+    strays = [f"{chance_correlation(tasks):.2f}" for tasks in sweeps.TASKS]
+    by_chance = f"{', '.join(strays[:-1])} and {strays[-1]}"
     mosaic, celeba = (
         {
             method: tuple(Place(sweep, f"tasks-{tasks}", method) for tasks in sweeps.TASKS)
@@ -45,10 +50,13 @@ def tables() -> list[Table]:
     )
     return [
         noise_table(),
+        size_table(),
         Table(
             "Mosaics of many digits",
             "The mean accuracy over all tasks (`mosaic`), at the last epoch (ACC) and at the one "
-            "that is best on the test part (best). The paper has no such images.",
+            "that is best on the test part (best). The paper has no such images. Seeds of "
+            f"{METHODS['gradient']} are trained one after the other, and their time is that of "
+            "the longest.",
             "method",
             groups,
             [Row(name, mosaic[method]) for method, name in METHODS.items()],
@@ -56,7 +64,8 @@ def tables() -> list[Table]:
         ),
         Table(
             "Do noisier digits get more neurons?",
-            "The rank correlation between the noise ratio of a task and the number of its neurons.",
+            "The rank correlation between the noise ratio of a task and the number of its neurons. "
+            f"By chance alone that of one run would stray around zero by about {by_chance}.",
             "method",
             groups,
             [Row(METHODS["drpm"], mosaic["drpm"], is_guest=True)],
@@ -64,7 +73,8 @@ def tables() -> list[Table]:
         ),
         Table(
             "Attributes of faces",
-            "A table of the paper's appendix (`celeba`): the mean accuracy over all tasks.",
+            "A table of the paper's appendix (`celeba`): the mean accuracy over all tasks, at the "
+            "last epoch (ACC) and at the one that is best on the validation part (best).",
             "method",
             groups,
             [
@@ -75,7 +85,7 @@ def tables() -> list[Table]:
                 )
                 for method in sweeps.PAPER_METHODS
             ],
-            {"accuracy": "ACC"},
+            {"accuracy": "ACC", _BEST: "best"},
             paper_digits=3,
         ),
     ]
@@ -85,8 +95,9 @@ def noise_table() -> Table:
     """Both digits of MultiMNIST at every noise ratio."""
     return Table(
         "Two digits, the right one with noise",
-        "Accuracy on the left (L) and the right (R) digit, and the mean of both at the epoch that "
-        "is best on the test part (best). The paper draws them and prints none (`noise`).",
+        "The mean accuracy of both digits (ACC), that on the left (L) and that on the right (R) "
+        "digit, and the mean at the epoch that is best on the test part (best). The paper draws "
+        "them and prints none (`noise`).",
         "noise ratio",
         [METHODS[method] for method in sweeps.PAPER_METHODS],
         [
@@ -98,7 +109,23 @@ def noise_table() -> Table:
             )
             for ratio in sweeps.NOISE
         ],
-        {"accuracy_left": "L", "accuracy_right": "R", _BEST: "best"},
+        {"accuracy": "ACC", "accuracy_left": "L", "accuracy_right": "R", _BEST: "best"},
+    )
+
+
+def size_table() -> Table:
+    """How many neurons both digits of MultiMNIST get; with ULS all have all."""
+    return Table(
+        "Neurons of the two digits",
+        "How many of 50 neurons DRPM-MTL gives to the left (L) and the right (R) digit, on "
+        "average over test images.",
+        "noise ratio",
+        [METHODS["drpm"]],
+        [
+            Row(str(ratio), (Place("noise", "drpm", f"noise-{ratio}"),), is_guest=True)
+            for ratio in sweeps.NOISE
+        ],
+        {"size_left": "L", "size_right": "R"},
     )
 
 
@@ -109,10 +136,27 @@ def multitask_sections(results: Path) -> Iterator[Section]:
         results: The folder of finished studies.
     """
     yield Section(INTRODUCTION)
-    first, *others = tables()
-    yield Section(table_text(first, results), tuple(_noise_figure(first, results)))
-    for table in others:
-        yield Section(table_text(table, results))
+    noise, sizes, mosaic, correlation, faces = tables()
+    text = "\n".join([table_text(noise, results), *_noise_times(results)])
+    yield Section(text, tuple(_noise_figure(noise, results)))
+    # Of the same runs as the table before it, which says what is missing.
+    if any(read_runs(sizes, results, row.places[0]) for row in sizes.rows):
+        yield Section(table_text(sizes, results))
+    yield Section(table_text(mosaic, results), tuple(_mosaic_figures(mosaic, results)))
+    yield Section(table_text(correlation, results))
+    yield Section(table_text(faces, results))
+    yield from _attribute_sections(faces, results)
+
+
+def _noise_times(results: Path) -> Iterator[str]:
+    """What a method took for all noise ratios, which it was trained with together."""
+    for method in sweeps.PAPER_METHODS:
+        study = RunFolder(results / "noise" / method)
+        if study.status == "finished":
+            result = study.result()
+            where = f"{result['device']}, torch {result['versions']['torch']}"
+            spent = timedelta(seconds=round(result["wall_time"]))
+            yield f"- {METHODS[method]}, all noise ratios together, on {where}: {spent}."
 
 
 def _noise_figure(table: Table, results: Path) -> Iterator[ResultFigure]:
@@ -126,59 +170,57 @@ def _noise_figure(table: Table, results: Path) -> Iterator[ResultFigure]:
         found[method] = {ratio: each for ratio, each in runs.items() if each}
     if any(len(runs) > 1 for runs in found.values()):
         caption = "accuracy and neurons against the noise ratio of the right digit"
-        draw = partial(_drawn, found, caption.capitalize())
+        draw = partial(_drawn, draw_noise, found, METHODS, caption.capitalize())
         yield ResultFigure("noise.png", "The paper's figure", caption, draw)
 
 
-def _drawn(found: Mapping[str, Mapping[float, Sequence[Metrics]]], above: str) -> bytes:
-    return png(draw_noise(found, above))
+def _mosaic_figures(table: Table, results: Path) -> Iterator[ResultFigure]:
+    """The accuracy of every task, and its neurons, as soon as there are any."""
+    for metric, unit, name in (
+        ("accuracy", "accuracy", "mosaic-accuracy.png"),
+        ("size", "number of neurons", "mosaic-neurons.png"),
+    ):
+        panels = {
+            group: [
+                _task_trend(
+                    METHODS[method], metric, tasks, read_runs(table, results, row.places[index])
+                )
+                for method, row in zip(METHODS, table.rows, strict=True)
+                if metric == "accuracy" or method == "drpm"
+            ]
+            for index, (group, tasks) in enumerate(zip(table.groups, sweeps.TASKS, strict=True))
+        }
+        found = {
+            group: trends
+            for group, trends in panels.items()
+            if any(len(trend.places) for trend in trends)
+        }
+        if found:
+            caption = f"{unit} of every task against its noise ratio"
+            draw = partial(_drawn, draw_mosaic, found, caption.capitalize())
+            yield ResultFigure(name, "Mosaics", caption, draw)
 
 
-def draw_noise(found: Mapping[str, Mapping[float, Sequence[Metrics]]], above: str) -> Figure:
-    """Accuracies of both tasks against the noise ratio, and the sizes of their shares beneath.
-
-    Arguments:
-        found: From a method to a noise ratio to the metrics of every seed, as runs end with them.
-        above: The title.
-    """
-    figure = new_figure(6.5, 6.0)
-    title(figure, above)
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    lines = [(method, task) for method in found for task in TASKS]
-    shades = dict(zip(lines, colours(len(lines)), strict=True))
-    for axes, metric, name in ((upper, "accuracy", "accuracy"), (lower, "size", "neurons")):
-        trends = [
-            (noise_trend(found[method], f"{metric}_{task}", f"{METHODS[method]}, {task}"), colour)
-            for (method, task), colour in shades.items()
-        ]
-        known = [
-            # The right digit is the noisy one.
-            (trend._replace(style="-" if task == "left" else "--"), colour)
-            for (trend, colour), (_, task) in zip(trends, lines, strict=True)
-            if len(trend.places)
-        ]
-        draw_panel(axes, name, known)
-        axes.legend(fontsize=8, frameon=False, labelcolor=INK)
-    lower.set_xlabel("noise ratio", size=8, color=INK)
-    return figure
+def _drawn(draw: Callable[..., Figure], *given: Any) -> bytes:
+    return png(draw(*given))
 
 
-def noise_trend(runs: Mapping[float, Sequence[Metrics]], metric: str, name: str) -> Trend:
-    """A metric against the noise ratio, where it is known; seeds that have none do not count.
-
-    Arguments:
-        runs: From a noise ratio to the metrics of every seed.
-        metric: Which one.
-        name: What the trend is called.
-    """
-    summaries = {}
-    for ratio, seeds in runs.items():
-        known = [value for seed in seeds if (value := seed.get(metric)) is not None]
-        if known:
-            summaries[ratio] = summarize(known)
-    return Trend(
-        name,
-        np.array([*summaries], dtype=np.float64),
-        np.array([summary.mean for summary in summaries.values()], dtype=np.float64),
-        np.array([summary.deviation or 0.0 for summary in summaries.values()], dtype=np.float64),
+def _task_trend(name: str, metric: str, tasks: int, runs: Sequence[Metrics]) -> Trend:
+    """A metric of every task of a mosaic."""
+    named = zip(noise_ratios(tasks), task_names(tasks), strict=True)
+    return noise_trend(
+        name, {ratio: [run.get(f"{metric}_{task}") for run in runs] for ratio, task in named}
     )
+
+
+def _attribute_sections(table: Table, results: Path) -> Iterator[Section]:
+    """A table of single attributes for each number of them, as soon as it was run."""
+    names = {method: METHODS[method] for method in sweeps.PAPER_METHODS}
+    for index, tasks in enumerate(sweeps.TASKS):
+        runs = {
+            method: read_runs(table, results, row.places[index])
+            for method, row in zip(names, table.rows, strict=True)
+        }
+        if any(runs.values()):
+            above = f"#### Each of {tasks} attributes"
+            yield Section("\n".join([above, "", *attribute_lines(tasks, names, runs)]))
