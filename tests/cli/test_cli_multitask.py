@@ -111,7 +111,7 @@ def test_several_seeds(tmp_path: Path) -> None:
     assert [result["seed"] for result in results] == [0, 1]
     assert [result["folder"] for result in results] == [str(tmp_path / f"seed-{x}") for x in (0, 1)]
     for result in results:
-        assert result["stacked"] == [0, 1]
+        assert result["stacked"] == [result["seed"]]
         assert not any(name.startswith("size_") for name in result["metrics"])
 
 
@@ -123,7 +123,7 @@ def test_several_seeds(tmp_path: Path) -> None:
         ("--seeds=0,0", "seeds must all differ"),
         ("--device=gpu", "device must be 'auto'"),
         ("--tasks=3", "tasks must be left out for the data 'multimnist', which has no such option"),
-        ("--set=training.devices=2", "devices must be 1 for several tasks, but got 2"),
+        ("--set=training.devices=2", "devices must be 1 for this kind of model, but got 2"),
         ("--set=network.widht=5", "network.width"),
         ("--set=task_weights=1,2,3", "task_weights must be 2, one for each task"),
         ("digits", "images must have sides of at least 16 pixels for the encoder 'lenet'"),

@@ -348,11 +348,11 @@ def test_rank_correlation() -> None:
         ({"temperature": (1.0, 0.0)}, "temperature must be two positive numbers"),
         (
             {"training": TrainingConfig(devices=2)},
-            "devices must be 1 for several tasks, but got 2",
+            "devices must be 1 for this kind of model, but got 2",
         ),
         (
             {"training": TrainingConfig(precision="bf16-mixed")},
-            "precision must be '32-true' or '64-true' for several tasks, but got 'bf16-mixed'",
+            "precision must be '32-true' or '64-true' for this kind of model, but got 'bf16-mixed'",
         ),
         (
             {"method": "gradient", "training": TrainingConfig(step="graph")},

@@ -22,7 +22,7 @@ from drpm.cli.options import (
     seeds_option,
     whole_number_option,
 )
-from drpm.cli.stages import finish, show_stage
+from drpm.cli.stages import finish, groups_to_train, show_stage
 from drpm.cli.tables import print_table
 
 DEFAULT_PRESET = "fast-multitask"
@@ -35,7 +35,7 @@ def multitask(
     data: Annotated[
         str,
         typer.Argument(
-            metavar="[DATA]",
+            metavar="DATA",
             help="multimnist, mosaic, celeba, or your own images with one label each.",
             autocompletion=among(MULTITASK_DATA),
         ),
@@ -60,7 +60,7 @@ def multitask(
     out: Out = Path("out/multitask"),
     preset: Annotated[str, preset_option("paper-multitask-multimnist")] = DEFAULT_PRESET,
     settings: Settings = None,
-    seeds: Annotated[str | None, seeds_option("they are trained together")] = None,
+    seeds: Annotated[str | None, seeds_option("on a GPU they are trained together")] = None,
     device: Device = "auto",
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -129,7 +129,7 @@ def _run(
     from drpm.training import config as configs
     from drpm.training import presets
     from drpm.training.config import TrainingConfig
-    from drpm.training.devices import connect
+    from drpm.training.devices import connect_one
 
     TrainingConfig(device=device)  # refused under the option's own name
     named = [] if method is None else [f"method={method}"]
@@ -137,7 +137,8 @@ def _run(
         presets.load(MultitaskConfig, preset), [*named, f"training.device={device}", *settings]
     )
     chosen = parse_seeds(seeds) or [config.training.seed]
-    where = connect(config.training).device
+    devices = connect_one(config.training)
+    where = devices.device
     first = Job(data, noise, tasks, multitask=config)
     loaded, known = open_data(first, where)
     first = replace(first, fingerprint=known)
@@ -150,12 +151,13 @@ def _run(
         for folder, job in zip(seed_folders(out, chosen), jobs, strict=True)
     ]
     words = ["drpm", *sys.argv[1:]]
-    do_jobs(
-        jobs,
-        [loaded for _ in jobs],
-        runs,
-        device=where,
-        commands=[words for _ in jobs],
-        progress=show_stage,
-    )
+    for group in groups_to_train(runs, devices):
+        do_jobs(
+            [jobs[i] for i in group],
+            [loaded for _ in group],
+            [runs[i] for i in group],
+            device=where,
+            commands=[words for _ in group],
+            progress=show_stage,
+        )
     return [finish(run, f"{data}: several tasks, {config.method}") for run in runs]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from drpm.training.config import TrainingConfig, check_setting
+from drpm.training.config import TrainingConfig, check_setting, require_one_device
 
 Method = Literal["drpm", "uls", "uncertainty", "gradient"]
 Weighting = Literal["aligned-mtl", "mgda", "imtl-g"]
@@ -99,13 +99,7 @@ class MultitaskConfig:
         check_setting(
             self, "temperature", "two positive numbers", lambda pair: all(x > 0 for x in pair)
         )
-        check_setting(self.training, "devices", "1 for several tasks", lambda count: count == 1)
-        check_setting(
-            self.training,
-            "precision",
-            "'32-true' or '64-true' for several tasks",
-            lambda value: value != "bf16-mixed",
-        )
+        require_one_device(self.training)
         if self.method == "gradient":
             # Its backward pass looks at numbers, which neither a graph nor a compiler can.
             check_setting(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from drpm.data import load
-from drpm.data.fingerprints import fingerprint
+from drpm.data.fingerprints import known_by
 from drpm.data.own import looks_like_path
 from drpm.data.registry import DATASETS
 from drpm.data.splitting import with_test_part
@@ -29,7 +29,7 @@ from drpm.multitask.tasks import TaskData, read_tasks
 from drpm.training import config as configs
 from drpm.training.errors import ConfigError
 from drpm.training.matmul import matmul_precision
-from drpm.training.runs import ARRAYS, METRICS, RunFolder
+from drpm.training.runs import ARRAYS, RunFolder
 from drpm.training.stages import ProgressFactory, hold_runs, open_run
 
 
@@ -54,12 +54,13 @@ class Job:
 
 def open_data(job: Job, device: torch.device | str) -> tuple[TaskData, str]:
     """The data of a job, and what it is known by where it is one's own."""
-    dataset = with_test_part(load(job.data, device=device, **_options(job)))
-    # A set of the registry has its own hashes; a file is only known by what is in it.
-    known = "" if job.data in DATASETS else fingerprint(dataset)
+    dataset = load(job.data, device=device, **_options(job))
+    known = known_by(job.data, dataset)
     config = job.multitask
     data = read_tasks(
-        dataset, train_examples=config.train_examples, test_examples=config.test_examples
+        with_test_part(dataset),
+        train_examples=config.train_examples,
+        test_examples=config.test_examples,
     )
     check_multitask([data], config)
     return data, known
@@ -157,8 +158,7 @@ def _conclude(
     fitted.save(run.model_dir)
     # The stage's own numbers are the run's, and a last look at the test part.
     stage = RunFolder.open(run.path / STAGE)
-    trained = stage.metrics_path.exists()  # not so without any epoch
-    run.write_atomic(METRICS, stage.metrics_path.read_bytes() if trained else b"")
+    run.take_metrics(stage.path)
     # As precise as the looks on the way.
     with matmul_precision(job.multitask.training.matmul):
         scores = score_tasks(fitted.network, data.test_images, data.test_targets)

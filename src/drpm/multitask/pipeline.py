@@ -17,7 +17,7 @@ from drpm.multitask.tasks import TaskData
 from drpm.training import config as configs
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
-from drpm.training.program import BaseProgram
+from drpm.training.program import BaseProgram, count_steps
 from drpm.training.runs import RunFolder
 from drpm.training.schedules import ExponentialSchedule
 from drpm.training.stages import ProgressFactory, open_run, train_stage
@@ -57,9 +57,7 @@ def fit_multitask(
     ]
     if config.method == "gradient":
         training = replace(training, step="eager")
-    count = len(first.images)
-    batch = min(training.batch_size, count)
-    per_epoch = count // batch if training.drop_last else -(-count // batch)
+    steps = max(1, training.epochs * count_steps(len(first.images), training))
     # What all runs learn from is kept once.
     same = all(each is first for each in data)
     columns = {"images": [each.images for each in data], "targets": [x.targets for x in data]}
@@ -74,11 +72,7 @@ def fit_multitask(
         seed=seeds[0],
         devices=devices,
         run_data=own,
-        schedules={
-            "temperature": ExponentialSchedule(
-                *config.temperature, max(1, training.epochs * per_epoch)
-            )
-        },
+        schedules={"temperature": ExponentialSchedule(*config.temperature, steps)},
         before_epoch=lambda program: _look(program, networks[0], data, runs),
         progress=progress,
     )

@@ -55,8 +55,7 @@ def tables() -> list[Table]:
             "Mosaics of many digits",
             "The mean accuracy over all tasks (`mosaic`), at the last epoch (ACC) and at the one "
             "that is best on the test part (best). The paper has no such images. Seeds of "
-            f"{METHODS['gradient']} are trained one after the other, and their time is that of "
-            "the longest.",
+            f"{METHODS['gradient']} are trained one after the other, the others' together.",
             "method",
             groups,
             [Row(name, mosaic[method]) for method, name in METHODS.items()],

@@ -9,7 +9,7 @@ from drpm.multitask.config import MultitaskConfig
 from drpm.multitask.job import Job, do_jobs, open_data, open_job
 from drpm.training import config as configs
 from drpm.training import presets, toml
-from drpm.training.devices import connect
+from drpm.training.devices import connect_one
 from drpm.training.runs import RunFolder
 from drpm.training.stages import open_run
 from drpm.training.studies import check_seeds, check_settings, run_seeds
@@ -53,7 +53,7 @@ def run_study(
         presets.load(MultitaskConfig, preset), [*settings, f"method={method}"]
     )
     known = check_settings(multitask, config)
-    where = connect(replace(multitask.training, device=device)).device
+    where = connect_one(replace(multitask.training, device=device)).device
     described: dict[str, Any] = {
         "data": data,
         "method": method,
@@ -84,7 +84,15 @@ def run_study(
         do_jobs(jobs, datas, runs, device=where, commands=commands, at_once=at_once)
 
     if not noise:
-        run_seeds(folder, described, seeds, lambda folders: train([(folder, None)]), device=where)
+        together = method != "gradient" and at_once is None
+        run_seeds(
+            folder,
+            described,
+            seeds,
+            lambda folders: train([(folder, None)]),
+            device=where,
+            together=together,
+        )
         return
     whole = {**described, "noise": list(noise), "seeds": list(seeds)}
     study = open_run(folder, toml.dumps(whole))

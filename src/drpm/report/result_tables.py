@@ -93,7 +93,7 @@ def table_lines(table: Table, results: Path) -> Iterator[str]:
         for group in table.groups:
             # Each group has its own number of seeds, because studies need not have the same.
             columns += [*(f"{group} {metric}" for metric in table.metrics.values()), "seeds"]
-        yield from (_line(columns), _line(["---"] * len(columns)), *rows, "")
+        yield from (line(columns), line(["---"] * len(columns)), *rows, "")
     if not any(any(each) for each in found):
         yield "Not run yet."
         return
@@ -118,9 +118,9 @@ def table_text(table: Table, results: Path) -> str:
 
 def _row_lines(table: Table, row: Row, found: Sequence[Sequence[Metrics]]) -> Iterator[str]:
     if row.paper:
-        yield _line([row.name, "paper", *_paper_cells(table, row.paper)])
+        yield line([row.name, "paper", *_paper_cells(table, row.paper)])
     if any(found):
-        yield _line(["" if row.paper else row.name, "here", *_cells(table, found)])
+        yield line(["" if row.paper else row.name, "here", *_cells(table, found)])
 
 
 def _absent(row: Row, groups: Sequence[str], found: Sequence[object]) -> str | None:
@@ -150,7 +150,8 @@ def _shortfalls(table: Table, row: Row, found: Sequence[Sequence[Metrics]]) -> I
             yield f"{row.name} ({group} {', '.join(low)})"
 
 
-def _line(cells: Sequence[str]) -> str:
+def line(cells: Sequence[str]) -> str:
+    """A row of a table."""
     return f"| {' | '.join(cells)} |"
 
 
@@ -158,7 +159,7 @@ def _paper_cells(table: Table, paper: Sequence[Scores]) -> Iterator[str]:
     for scores in paper:
         for name in table.metrics:
             figure = scores.get(name)
-            yield "-" if figure is None else _shown(figure, table.paper_digits)
+            yield "-" if figure is None else shown(figure, table.paper_digits)
         yield str(table.paper_seeds)
 
 
@@ -172,11 +173,12 @@ def _cells(table: Table, found: Sequence[Sequence[Metrics]]) -> Iterator[str]:
             known = [value for value in values if value is not None]
             # Two digits are too few: they are often rounded to the deviation.
             digits = max(3, table.paper_digits)
-            yield _shown(summarize(known), digits) if len(known) == len(values) else "-"
+            yield shown(summarize(known), digits) if len(known) == len(values) else "-"
         yield str(len(runs))
 
 
-def _shown(figure: Figure | Summary, digits: int) -> str:
+def shown(figure: Figure | Summary, digits: int) -> str:
+    """A mean, and a deviation where there is one."""
     mean = f"{figure.mean:.{digits}f}"
     return mean if figure.deviation is None else f"{mean} ± {figure.deviation:.{digits}f}"
 
