@@ -10,7 +10,12 @@ from torch import Tensor, nn
 
 from drpm.multitask.config import MultitaskConfig
 from drpm.multitask.gradients import find_weighting, fork
-from drpm.multitask.methods import NeuronPartition, UncertaintyWeighting, UniformScaling
+from drpm.multitask.methods import (
+    NeuronPartition,
+    SharingInput,
+    UncertaintyWeighting,
+    UniformScaling,
+)
 from drpm.multitask.models import MultitaskNetwork, MultitaskObjective, task_losses
 from drpm.multitask.networks import LeNetEncoder
 from drpm.training.errors import ConfigError
@@ -286,7 +291,8 @@ def test_the_usual_penalty(tasks: int, expected: float) -> None:
 def test_all_tasks_have_all_neurons_elsewhere() -> None:
     features = torch.randn(4, 10)
     method = UniformScaling(SHAPE, 3, settings())
-    shared = method.share(torch.zeros(4, *SHAPE), features, torch.tensor(1.0), None)
+    given = SharingInput(torch.zeros(4, *SHAPE), features, torch.tensor(1.0), None)
+    shared = method.share(given)
     assert shared.masks is None
     for copy in shared.features:
         assert torch.equal(copy, features)

@@ -1,7 +1,6 @@
 """The command ``drpm cluster``."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +22,7 @@ from drpm.cli.options import (
     seeds_option,
     whole_number_option,
 )
-from drpm.cli.stages import finish, groups_to_train, show_stage
+from drpm.cli.stages import finish, show_stage, train_in_groups
 from drpm.cli.tables import print_table
 
 DEFAULT_PRESET = "fast-cluster"
@@ -137,16 +136,19 @@ def _run(
         open_job(folder, job, overwrite=overwrite, devices=devices)
         for folder, job in zip(seed_folders(out, seeds), jobs, strict=True)
     ]
-    words = ["drpm", *sys.argv[1:]]
-    for group in groups_to_train(runs, devices):
-        do_jobs(
-            [jobs[i] for i in group],
+    train_in_groups(
+        jobs,
+        runs,
+        devices,
+        lambda jobs, runs, commands: do_jobs(
+            jobs,
             dataset,
-            [runs[i] for i in group],
-            commands=[words for _ in group],
+            runs,
+            commands=commands,
             progress=show_stage if devices.is_first else lambda stage: None,
             devices=devices,
-        )
+        ),
+    )
     if not devices.is_first:
         return []
     return [finish(run, f"{dataset.name}: {config.clusters} clusters") for run in runs]

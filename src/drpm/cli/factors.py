@@ -1,7 +1,6 @@
 """The command ``drpm factors``."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +20,7 @@ from drpm.cli.options import (
     seeds_option,
     whole_number_option,
 )
-from drpm.cli.stages import finish, groups_to_train, show_stage
+from drpm.cli.stages import finish, read_settings, show_stage, train_in_groups
 from drpm.cli.tables import print_table
 
 DEFAULT_PRESET = "fast-factors"
@@ -146,16 +145,10 @@ def _run(
 
     from drpm.factors.config import FactorsConfig
     from drpm.factors.job import WORLDS, Job, do_jobs, fingerprint_pairs, open_job, open_pairs
-    from drpm.training import config as configs
-    from drpm.training import presets
-    from drpm.training.config import TrainingConfig
     from drpm.training.devices import connect_one
 
-    TrainingConfig(device=device)  # refused under the option's own name
     named = [] if method is None else [f"method={method}"]
-    config = configs.override(
-        presets.load(FactorsConfig, preset), [*named, f"training.device={device}", *settings]
-    )
+    config = read_settings(FactorsConfig, preset, [*named, *settings], device)
     chosen = parse_seeds(seeds) or [config.training.seed]
     devices = connect_one(config.training)
     where = devices.device
@@ -179,14 +172,17 @@ def _run(
         open_job(folder, job, overwrite=overwrite)
         for folder, job in zip(seed_folders(out, chosen), jobs, strict=True)
     ]
-    words = ["drpm", *sys.argv[1:]]
-    for group in groups_to_train(runs, devices):
-        do_jobs(
-            [jobs[i] for i in group],
+    train_in_groups(
+        jobs,
+        runs,
+        devices,
+        lambda jobs, runs, commands: do_jobs(
+            jobs,
             pairs,
-            [runs[i] for i in group],
+            runs,
             device=where,
-            commands=[words for _ in group],
+            commands=commands,
             progress=show_stage,
-        )
+        ),
+    )
     return [finish(run, f"{data}: shared factors, {config.method}") for run in runs]

@@ -1,7 +1,6 @@
 """The command ``drpm multitask``."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +21,7 @@ from drpm.cli.options import (
     seeds_option,
     whole_number_option,
 )
-from drpm.cli.stages import finish, groups_to_train, show_stage
+from drpm.cli.stages import finish, read_settings, show_stage, train_in_groups
 from drpm.cli.tables import print_table
 
 DEFAULT_PRESET = "fast-multitask"
@@ -126,16 +125,10 @@ def _run(
 
     from drpm.multitask.config import MultitaskConfig
     from drpm.multitask.job import Job, do_jobs, open_data, open_job
-    from drpm.training import config as configs
-    from drpm.training import presets
-    from drpm.training.config import TrainingConfig
     from drpm.training.devices import connect_one
 
-    TrainingConfig(device=device)  # refused under the option's own name
     named = [] if method is None else [f"method={method}"]
-    config = configs.override(
-        presets.load(MultitaskConfig, preset), [*named, f"training.device={device}", *settings]
-    )
+    config = read_settings(MultitaskConfig, preset, [*named, *settings], device)
     chosen = parse_seeds(seeds) or [config.training.seed]
     devices = connect_one(config.training)
     where = devices.device
@@ -150,14 +143,17 @@ def _run(
         open_job(folder, job, overwrite=overwrite)
         for folder, job in zip(seed_folders(out, chosen), jobs, strict=True)
     ]
-    words = ["drpm", *sys.argv[1:]]
-    for group in groups_to_train(runs, devices):
-        do_jobs(
-            [jobs[i] for i in group],
-            [loaded for _ in group],
-            [runs[i] for i in group],
+    train_in_groups(
+        jobs,
+        runs,
+        devices,
+        lambda jobs, runs, commands: do_jobs(
+            jobs,
+            [loaded for _ in jobs],
+            runs,
             device=where,
-            commands=[words for _ in group],
+            commands=commands,
             progress=show_stage,
-        )
+        ),
+    )
     return [finish(run, f"{data}: several tasks, {config.method}") for run in runs]

@@ -1,15 +1,36 @@
 """What commands that train have in common: telling how far they are, and ending with a page."""
 
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from drpm.training.devices import Devices
     from drpm.training.loop import Progress
     from drpm.training.runs import RunFolder
+
+
+C = TypeVar("C")
+J = TypeVar("J")
+
+
+def read_settings(cls: type[C], preset: str, settings: Sequence[str], device: str) -> C:
+    """The configuration that the options of a command ask for.
+
+    Arguments:
+        cls: Its class, with the settings of a training.
+        preset: What it starts from.
+        settings: Changes, as ``name=value``.
+        device: Where; a setting may still say otherwise.
+    """
+    from drpm.training import config as configs
+    from drpm.training import presets
+    from drpm.training.config import TrainingConfig
+
+    TrainingConfig(device=device)  # refused under the option's own name
+    return configs.override(presets.load(cls, preset), [f"training.device={device}", *settings])
 
 
 def show_stage(stage: str) -> "Progress":
@@ -18,6 +39,25 @@ def show_stage(stage: str) -> "Progress":
 
     typer.echo(f"{stage[0].upper()}{stage[1:]}", err=True)
     return make_progress()
+
+
+def train_in_groups(
+    jobs: Sequence[J],
+    runs: "Sequence[RunFolder]",
+    devices: "Devices",
+    do_jobs: "Callable[[list[J], list[RunFolder], list[list[str]]], object]",
+) -> None:
+    """Do what is not finished, in groups that are trained together.
+
+    Arguments:
+        jobs: One for each run.
+        runs: Their folders.
+        devices: Where.
+        do_jobs: What does the jobs of a group, with their folders and commands.
+    """
+    words = ["drpm", *sys.argv[1:]]
+    for group in groups_to_train(runs, devices):
+        do_jobs([jobs[i] for i in group], [runs[i] for i in group], [words for _ in group])
 
 
 def groups_to_train(runs: "Sequence[RunFolder]", devices: "Devices") -> list[range]:

@@ -1,7 +1,6 @@
 """The command ``drpm supervised``."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +20,7 @@ from drpm.cli.options import (
     seed_folders,
     seeds_option,
 )
-from drpm.cli.stages import finish, groups_to_train, show_stage
+from drpm.cli.stages import finish, read_settings, show_stage, train_in_groups
 from drpm.cli.tables import print_table
 
 DEFAULT_PRESET = "fast-supervised"
@@ -79,15 +78,9 @@ def _run(
     from drpm.data.fingerprints import known_by
     from drpm.supervised.config import SupervisedConfig
     from drpm.supervised.job import Job, check_job, do_jobs, find_classes, open_job
-    from drpm.training import config as configs
-    from drpm.training import presets
-    from drpm.training.config import TrainingConfig
     from drpm.training.devices import connect_one
 
-    TrainingConfig(device=device)  # refused under the option's own name
-    config = configs.override(
-        presets.load(SupervisedConfig, preset), [f"training.device={device}", *settings]
-    )
+    config = read_settings(SupervisedConfig, preset, settings, device)
     chosen = parse_seeds(seeds) or [config.training.seed]
     devices = connect_one(config.training)
     dataset = load(name, device=devices.device, **parse_options(options))
@@ -102,13 +95,16 @@ def _run(
         open_job(folder, job, overwrite=overwrite)
         for folder, job in zip(seed_folders(out, chosen), jobs, strict=True)
     ]
-    words = ["drpm", *sys.argv[1:]]
-    for group in groups_to_train(runs, devices):
-        do_jobs(
-            [jobs[i] for i in group],
+    train_in_groups(
+        jobs,
+        runs,
+        devices,
+        lambda jobs, runs, commands: do_jobs(
+            jobs,
             labelled,
-            [runs[i] for i in group],
-            commands=[words for _ in group],
+            runs,
+            commands=commands,
             progress=show_stage,
-        )
+        ),
+    )
     return [finish(run, f"{dataset.name}: supervised partitions") for run in runs]

@@ -31,6 +31,22 @@ class SharedFeatures(NamedTuple):
     sizes: Tensor | None = None
 
 
+class SharingInput(NamedTuple):
+    """What a method may go by.
+
+    Arguments:
+        images: (B, C, H, W).
+        features: (B, n), of the shared encoder.
+        temperature: Of the partition.
+        generator: Where the noise of dropout comes from.
+    """
+
+    images: Tensor
+    features: Tensor
+    temperature: Tensor
+    generator: torch.Generator | None
+
+
 class SharingMethod(nn.Module, ABC):
     """How a method lets tasks share features.
 
@@ -57,14 +73,8 @@ class SharingMethod(nn.Module, ABC):
         self.register_buffer("task_weights", weights / weights.sum(), persistent=False)
 
     @abstractmethod
-    def share(
-        self,
-        images: Tensor,
-        features: Tensor,
-        temperature: Tensor,
-        generator: torch.Generator | None,
-    ) -> SharedFeatures:
-        """What every task sees of features (B, n) of images (B, C, H, W)."""
+    def share(self, given: SharingInput) -> SharedFeatures:
+        """What every task sees of the features."""
 
     def weigh(self, losses: Tensor) -> Tensor:
         """What the tasks' losses (T,) add to the loss, (T,)."""
@@ -82,13 +92,8 @@ class UniformScaling(SharingMethod):
         Kurin et al., "In defense of the unitary scalarization for deep multi-task learning", 2022.
     """
 
-    def share(
-        self,
-        images: Tensor,
-        features: Tensor,
-        temperature: Tensor,
-        generator: torch.Generator | None,
-    ) -> SharedFeatures:
+    def share(self, given: SharingInput) -> SharedFeatures:
+        features = given.features
         return SharedFeatures(features.expand(self.num_tasks, *features.shape))
 
 
@@ -114,19 +119,14 @@ class UncertaintyWeighting(UniformScaling):
 class GradientCombination(UniformScaling):
     """All neurons to all tasks, and the tasks' gradients combined where the tasks part."""
 
-    def share(
-        self,
-        images: Tensor,
-        features: Tensor,
-        temperature: Tensor,
-        generator: torch.Generator | None,
-    ) -> SharedFeatures:
+    def share(self, given: SharingInput) -> SharedFeatures:
         if not self.training:
-            return super().share(images, features, temperature, generator)
+            return super().share(given)
         weighting = find_weighting(self.config.weighting)
         # TorchJD's weights average what is not yet averaged, but losses here are: without this
         # the encoder's gradient would be smaller by the number of tasks than that of ULS.
-        return SharedFeatures(fork(features, self.num_tasks, weighting, scale=self.num_tasks))
+        copies = fork(given.features, self.num_tasks, weighting, scale=self.num_tasks)
+        return SharedFeatures(copies)
 
 
 class NeuronPartition(SharingMethod):
@@ -145,16 +145,12 @@ class NeuronPartition(SharingMethod):
         self.size_penalty = usual if config.size_penalty is None else config.size_penalty
         self.layer = TaskPartition(width, num_tasks, in_features=predicted, hard="sizes")
 
-    def share(
-        self,
-        images: Tensor,
-        features: Tensor,
-        temperature: Tensor,
-        generator: torch.Generator | None,
-    ) -> SharedFeatures:
-        context = None if self.encoder is None else self.encoder(images, generator)
-        split = self.layer.split(features, context, temperature=temperature)
-        sizes = split.sizes.expand(*features.shape[:-1], -1)
+    def share(self, given: SharingInput) -> SharedFeatures:
+        context = None
+        if self.encoder is not None:
+            context = self.encoder(given.images, given.generator)
+        split = self.layer.split(given.features, context, temperature=given.temperature)
+        sizes = split.sizes.expand(*given.features.shape[:-1], -1)
         return SharedFeatures(split.features, split.masks, sizes)
 
     def penalty(self, shared: SharedFeatures) -> Tensor | None:

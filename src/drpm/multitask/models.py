@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drpm.multitask.config import MultitaskConfig
-from drpm.multitask.methods import METHODS, SharedFeatures
+from drpm.multitask.methods import METHODS, SharedFeatures, SharingInput
 from drpm.multitask.networks import TaskHeads, build_encoder
 from drpm.training.program import Batch
 
@@ -67,7 +67,7 @@ class MultitaskNetwork(nn.Module):
         """
         pixels = (images.to(self.mean.dtype) / 255 - self.mean) / self.std
         features = self.encoder(pixels, generator)
-        shared = self.method.share(pixels, features, temperature, generator)
+        shared = self.method.share(SharingInput(pixels, features, temperature, generator))
         return Outputs(self.heads(shared.features, generator), shared)
 
 
