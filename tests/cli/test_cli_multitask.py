@@ -11,13 +11,12 @@ from typer.testing import CliRunner, Result
 
 from drpm.cli import app
 from drpm.cli.completion import MULTITASK_DATA, MULTITASK_METHODS
-from drpm.data import mosaic
 from drpm.multitask import sweeps
 from drpm.multitask.config import Method
 from drpm.multitask.fitted import load_multitask
 from drpm.multitask.gradients import find_weighting
 from drpm.multitask.methods import METHODS
-from tests.data.formats import write_mnist
+from tests.multitask.toys import write_few_digits
 
 SMALL = [
     *("--device=cpu", "--set=training.epochs=2", "--set=training.batch_size=20"),
@@ -34,12 +33,7 @@ def multitask(*arguments: object, code: int = 0) -> Result:
 
 @pytest.fixture(autouse=True)
 def digits(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path_factory.mktemp("data")
-    monkeypatch.setenv("DRPM_DATA", str(folder))
-    write_mnist(folder / "mnist", train=40, test=20)
-    # Mosaics can be made in any number; few will do.
-    for name, count in (("num_train", 60), ("num_test", 20)):
-        monkeypatch.setitem(mosaic.load.__kwdefaults__, name, count)
+    write_few_digits(tmp_path_factory.mktemp("data"), monkeypatch)
 
 
 def test_words() -> None:

@@ -23,6 +23,7 @@ from drpm.training.errors import ConfigError, RunError
 from drpm.training.runs import RunFolder
 from drpm.training.studies import check_settings
 from tests.oracles import generator
+from tests.training.interrupting import cut_off
 
 SETTINGS = [
     *("steps_per_epoch=2", "training.epochs=1", "training.batch_size=4", "latent=7"),
@@ -46,17 +47,7 @@ def do(folder: Path, **changes: Any) -> None:
 
 
 def test_killed_before_its_end_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    conclude = job._conclude
-
-    def dying(each: Any, fitted: Any, pairs: Any, run: Any, facts: Any) -> None:
-        if run.path.name == "seed-1":
-            raise KeyboardInterrupt
-        conclude(each, fitted, pairs, run, facts)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(job, "_conclude", dying)
-        with pytest.raises(KeyboardInterrupt):
-            do(tmp_path)
+    cut_off(monkeypatch, job, tmp_path / "seed-1", lambda: do(tmp_path))
     before = (tmp_path / "seed-0" / "result.json").read_bytes()
     do(tmp_path)
     assert (tmp_path / "seed-0" / "result.json").read_bytes() == before

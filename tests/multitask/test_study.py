@@ -10,7 +10,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from drpm.cli import app
-from drpm.data import mosaic, multimnist
+from drpm.data import multimnist
 from drpm.multitask import job, pipeline, sweeps
 from drpm.multitask.config import MultitaskConfig
 from drpm.multitask.evaluation import TaskScores, score_tasks
@@ -18,7 +18,8 @@ from drpm.multitask.study import run_study
 from drpm.training import presets
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.runs import RunFolder
-from tests.data.formats import write_mnist
+from tests.multitask.toys import write_few_digits
+from tests.training.interrupting import cut_off
 
 SETTINGS = [
     *("training.epochs=2", "training.batch_size=20", "training.device=cpu", "evaluate_every=1"),
@@ -28,12 +29,7 @@ SETTINGS = [
 
 @pytest.fixture(autouse=True)
 def digits(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path_factory.mktemp("data")
-    monkeypatch.setenv("DRPM_DATA", str(folder))
-    write_mnist(folder / "mnist", train=40, test=20)
-    # Mosaics can be made in any number; few will do.
-    for name, count in (("num_train", 60), ("num_test", 20)):
-        monkeypatch.setitem(mosaic.load.__kwdefaults__, name, count)
+    write_few_digits(tmp_path_factory.mktemp("data"), monkeypatch)
 
 
 def do(folder: Path, **changes: Any) -> None:
@@ -55,17 +51,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def test_killed_before_its_end_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    conclude = job._conclude
-
-    def dying(each: Any, fitted: Any, data: Any, run: Any, facts: Any) -> None:
-        if run.path == tmp_path / "noise-0.4" / "seed-0":
-            raise KeyboardInterrupt
-        conclude(each, fitted, data, run, facts)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(job, "_conclude", dying)
-        with pytest.raises(KeyboardInterrupt):
-            do(tmp_path)
+    cut_off(monkeypatch, job, tmp_path / "noise-0.4" / "seed-0", lambda: do(tmp_path))
     kept = tmp_path / "noise-0.0" / "seed-1" / "result.json"
     before = kept.read_bytes()
     do(tmp_path)

@@ -1,14 +1,18 @@
 """Two bars in one image of 16 x 16 pixels: how high each of them lies is a task."""
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
+from drpm.data import mosaic
 from drpm.data.types import Dataset, Split
 from drpm.multitask.config import MultitaskConfig, NetworkConfig
 from drpm.multitask.tasks import TaskData, read_tasks
 from drpm.training.config import TrainingConfig
+from tests.data.formats import write_mnist
 from tests.oracles import generator
 
 HEIGHTS = 3
@@ -50,3 +54,12 @@ def toy(noise: float = 0.0, **sizes: int) -> TaskData:
 
 def some_bytes(*shape: int, seed: int = 0) -> Tensor:
     return torch.randint(0, 256, shape, generator=generator(seed), dtype=torch.uint8)
+
+
+def write_few_digits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of MNIST that hold few digits, and few mosaics of them."""
+    monkeypatch.setenv("DRPM_DATA", str(folder))
+    write_mnist(folder / "mnist", train=40, test=20)
+    # Mosaics can be made in any number; few will do.
+    for name, count in (("num_train", 60), ("num_test", 20)):
+        monkeypatch.setitem(mosaic.load.__kwdefaults__, name, count)
