@@ -1,5 +1,6 @@
 """The page of results: what is there and what is not, means and deviations, the paper's figures."""
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -95,6 +96,18 @@ def test_other_numbers_of_clusters(tmp_path: Path) -> None:
     where = "cuda:0 (Some card), torch 2.9.0"
     assert f"- DRPM-VC on {where}: K = 8 1:00:00, K = 20 1:00:00." in lines
     assert f"- VaDE on {where}: K = 8 1:00:00." in lines
+
+
+def test_a_study_knows_its_time(tmp_path: Path) -> None:
+    """Where seeds were trained one after the other, it is more than that of any run."""
+    folder = tmp_path / "table-1" / "mnist"
+    write_study(folder, {"gmm": [0.4, 0.5]}, 1.0)
+    study = folder / "gmm" / "result.json"
+    content = json.loads(study.read_text())
+    write_json(study, {**content, "wall_time": 7200})
+    assert "GMM 2:00:00." in "\n".join(section(results.page(tmp_path), "MNIST and Fashion-MNIST"))
+    study.unlink()
+    assert "GMM 1:00:00." in "\n".join(section(results.page(tmp_path), "MNIST and Fashion-MNIST"))
 
 
 def test_summaries() -> None:

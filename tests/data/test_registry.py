@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from drpm.data import DATASETS, DataError, Dataset, Split, load
-from drpm.data.fingerprints import fingerprint, known_by
+from drpm.data.fingerprints import fingerprint, fingerprint_tensors, known_by
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "data.md"
 
@@ -114,3 +114,12 @@ def test_what_data_is_known_by() -> None:
     digits = load("digits")
     assert known_by("digits", digits) == ""
     assert known_by("digits.csv", digits) == fingerprint(digits)
+
+
+def test_fingerprints_tell_data_apart() -> None:
+    splits = [Split(torch.full((2, 3), value)) for value in (0.0, 0.0, 1.0)]
+    train, same, other = splits
+    assert fingerprint(Dataset("a", train, same)) == fingerprint(Dataset("b", train, same))
+    assert fingerprint(Dataset("a", train, same)) != fingerprint(Dataset("a", train, other))
+    turned = (fingerprint_tensors([("", torch.zeros(shape))]) for shape in ((2, 3), (3, 2)))
+    assert len(set(turned)) == 2

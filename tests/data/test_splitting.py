@@ -22,6 +22,12 @@ def test_a_fifth_is_taken() -> None:
     assert torch.equal(again.test.inputs, found.test.inputs)
 
 
+def test_one_at_least() -> None:
+    whole = numbered(2)
+    found = with_test_part(Dataset("some", whole, whole))
+    assert (len(found.train), len(found.test)) == (1, 1)
+
+
 def test_a_test_part_stays() -> None:
     data = Dataset("some", numbered(4), numbered(3))
     assert with_test_part(data) is data

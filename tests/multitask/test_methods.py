@@ -1,6 +1,7 @@
 """What the methods make of features and losses, against closed forms and TorchJD's own."""
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -296,3 +297,14 @@ def test_all_tasks_have_all_neurons_elsewhere() -> None:
     assert shared.masks is None
     for copy in shared.features:
         assert torch.equal(copy, features)
+
+
+def test_the_generator_settles_a_partition() -> None:
+    """Also the dropout of the encoder that predicts it."""
+    network = replace(settings().network, dropout=0.5)
+    model = make(settings(network=network)).train()
+    images, masks = batch()["images"], []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        masks.append(model(images, torch.tensor(0.7), generator(3)).shared.masks)
+    torch.testing.assert_close(masks[0], masks[1], rtol=0, atol=0)

@@ -19,7 +19,8 @@ from drpm.report.figures import NAMES
 from drpm.report.images import draw_grid
 from drpm.report.matrices import draw_matrix
 from drpm.report.numbers import short
-from drpm.report.style import bears_name, colours, png
+from drpm.report.style import bears_name, colours, new_figure, png
+from drpm.report.trends import Trend, draw_panel
 from drpm.training.errors import RunError
 
 from .folders import every_array, finished_run
@@ -381,3 +382,24 @@ def test_exhibits_on_the_page_are_no_markup(tmp_path: Path) -> None:
     assert [mark for mark in marks if mark and mark.startswith("picture-")] == [
         f"picture-{name}" for name in [*EXHIBITS, "results"]
     ]
+
+
+def test_one_series_of_bars_needs_no_legend() -> None:
+    assert draw_bars(np.ones((3, 1)), [], ["neurons"], "").axes[0].get_legend() is None
+    assert draw_bars(np.ones((3, 2)), [], ["a", "b"], "").axes[0].get_legend() is not None
+
+
+def test_a_few_rows_of_many_columns_are_higher_than_wide() -> None:
+    values = np.linspace(0, 1, 160).reshape(2, 80)
+    assert draw_matrix(values, [], [], "").axes[0].get_aspect() > 1
+    square = draw_matrix(np.linspace(0, 1, 6400).reshape(80, 80), [], [], "")
+    assert square.axes[0].get_aspect() == 1
+
+
+def test_the_band_around_a_trend() -> None:
+    trend = Trend("a", np.array([0.0, 1.0]), np.array([1.0, 1.0]), np.array([0.5, np.nan]))
+    figure = new_figure(2, 2)
+    axes = figure.subplots()
+    draw_panel(axes, "score", [(trend, np.zeros(4))])
+    heights = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == (0.5, 1.5)

@@ -52,6 +52,9 @@ def test_killed_before_its_end_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     before = (tmp_path / "seed-0" / "result.json").read_bytes()
     do(tmp_path)
     assert (tmp_path / "seed-0" / "result.json").read_bytes() == before
+    for seed in (0, 1):
+        kept = load_partitioner(tmp_path / f"seed-{seed}" / "model")
+        assert kept.config.training.seed == seed
     runs = [RunFolder.open(tmp_path / f"seed-{seed}").result() for seed in (0, 1)]
     result = json.loads((tmp_path / "result.json").read_text())
     mean = sum(run["metrics"]["f1"] for run in runs) / 2

@@ -73,6 +73,13 @@ def test_what_has_not_begun_is_free(tmp_path: Path) -> None:
     keep_company(make(tmp_path, "a"))
 
 
+def test_alone_after_all(tmp_path: Path) -> None:
+    """A list that was left before there was anything to lose does not bind who begins alone."""
+    keep_company(make(tmp_path, "a", "b"))
+    begin(make(tmp_path, "a"))
+    keep_company(make(tmp_path, "a"))
+
+
 def test_a_list_that_cannot_be_read(tmp_path: Path) -> None:
     runs = make(tmp_path, "a", "b")
     begin(runs)

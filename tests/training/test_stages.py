@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from drpm.training.errors import RunError
+from drpm.training.errors import InUse, RunError
 from drpm.training.runs import RunFolder
-from drpm.training.stages import open_run
+from drpm.training.stages import hold_runs, open_run
 
 MADE = ("stage", "table.csv")
 
@@ -66,3 +66,14 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     open_run(folder, "number = 2\n", overwrite=True, made=MADE)
     assert (elsewhere / "precious").exists()
     assert not (folder / "stage").exists()
+
+
+def test_held_runs(tmp_path: Path) -> None:
+    """Nobody else writes them, and their clocks go from there on."""
+    run, stage = (RunFolder.create(tmp_path / name, "x = 1\n") for name in ("run", "stage"))
+    (stage.path / "metrics.jsonl").write_text('{"step": 1, "wall_time": 100.0}\n')
+    with hold_runs([run]):
+        with pytest.raises(InUse), RunFolder(run.path).lock():
+            pass
+        run.take_metrics(stage.path)
+        assert run.wall_time < 50

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from drpm.training.errors import RunError
 from drpm.training.runs import RunFolder
 from drpm.training.studies import run_seeds
 
@@ -24,3 +25,9 @@ def test_the_time_of_a_study(tmp_path: Path, together: bool, seconds: float) -> 
     assert result["wall_time"] == seconds
     assert result["metrics"]["score"]["mean"] == 4.0
     assert sorted(path.name for path in folder.glob("seed-*")) == ["seed-3", "seed-7"]
+
+
+def test_other_seeds_are_another_study(tmp_path: Path) -> None:
+    run_seeds(tmp_path, {"data": "some"}, [3, 7], finish_runs, device="cpu")
+    with pytest.raises(RunError, match="seeds was"):
+        run_seeds(tmp_path, {"data": "some"}, [3, 8], finish_runs, device="cpu")

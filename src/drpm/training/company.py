@@ -27,10 +27,13 @@ def keep_company(runs: Sequence[RunFolder]) -> None:
             f"The run in {run.path} was begun {_described(before)} and cannot go on "
             f"{_described(now)}: give the same seeds in the same order, or another folder."
         )
-    if len(runs) > 1:
-        for run in runs:
+    for run in runs:
+        if len(runs) > 1:
             now = [os.path.relpath(other.path, run.path) for other in runs]
             run.write_atomic(COMPANY, json.dumps(now))
+        else:
+            # Left by a stack that was killed before it had begun.
+            (run.path / COMPANY).unlink(missing_ok=True)
 
 
 def _company(run: RunFolder) -> list[str] | None:
