@@ -32,6 +32,7 @@ from drpm.factors.models import FactorObjective, FactorVAE
 from drpm.factors.pairs import PairSampler, arm_world
 from drpm.multitask.config import MultitaskConfig
 from drpm.multitask.models import MultitaskNetwork, MultitaskObjective
+from drpm.nn import TaskPartition
 from drpm.training import config as configs
 from drpm.training import presets
 from drpm.training.compiling import compile_step
@@ -91,6 +92,24 @@ def lenet_objective(
     code = model.encoder(batch["images"])
     left = functional.cross_entropy(model.left(code), batch["left"])
     right = functional.cross_entropy(model.right(code), batch["right"])
+    return {"loss": (left + right) / 2, "left": left, "right": right}
+
+
+class SplitLeNet(LeNet):
+    """The same, its neurons split between the digits, for every image anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.split = TaskPartition(50, 2, in_features=50)
+
+
+def split_lenet_objective(
+    model: SplitLeNet, batch: Batch, schedule: Mapping[str, Tensor], generator: torch.Generator
+) -> Terms:
+    code = model.encoder(batch["images"])
+    codes = model.split(code, code, temperature=schedule["temperature"])
+    left = functional.cross_entropy(model.left(codes[0]), batch["left"])
+    right = functional.cross_entropy(model.right(codes[1]), batch["right"])
     return {"loss": (left + right) / 2, "left": left, "right": right}
 
 
@@ -208,6 +227,13 @@ def multitask_subject(tasks: int, *settings: str) -> Subject:
 SUBJECTS = {
     "empty model": Subject(Empty, empty_objective, ("left",)),
     "multitask LeNet": Subject(LeNet, lenet_objective, ("images", "left", "right")),
+    # What the layer that splits neurons adds; DRPM-MTL has a second encoder besides.
+    "multitask LeNet, split": Subject(
+        SplitLeNet,
+        split_lenet_objective,
+        ("images", "left", "right"),
+        {"temperature": ExponentialSchedule(1.0, 0.5, 1000)},
+    ),
     # What torch makes of its own convolutions in stacked runs; alone, they are the same.
     "multitask LeNet, grouped convolutions": Subject(
         partial(LeNet, nn.Conv2d), lenet_objective, ("images", "left", "right")
@@ -221,7 +247,7 @@ SUBJECTS = {
     "DRPM-MTL": multitask_subject(2, "method=drpm"),
     "ULS, 40 tasks": multitask_subject(MANY_TASKS, "method=uls", "network.width=64"),
     "DRPM-MTL, 40 tasks": multitask_subject(
-        MANY_TASKS, "method=drpm", "network.width=64", "partition=network"
+        MANY_TASKS, "method=drpm", "network.width=64", "partition=network", "size_penalty=0"
     ),
 }
 
