@@ -206,7 +206,10 @@ CASES = {
     ),
     "no head to start from": Case(
         "drpm cluster digits --set pretraining.kind=reconstruction --out run",
-        ("pretraining.kind must be 'contrastive'", "but got 'reconstruction'"),
+        (
+            "pretraining.kind must be 'contrastive' where mixture.init is",
+            "set mixture.init to 'k-means++'",
+        ),
     ),
     "views of images for a table": Case(
         "drpm cluster good.csv --clusters 2 --set pretraining.views=mnist --out run",

@@ -100,6 +100,22 @@ def test_every_method_finds_the_blobs(tmp_path: Path, method: str) -> None:
         assert RunFolder.open(tmp_path / "0" / stage).status == "finished"
 
 
+def test_the_head_generates_what_it_predicts(tmp_path: Path) -> None:
+    (fitted,) = fit(settings("contrastive-head"), tmp_path)
+    chances, codes = fitted.chances(blobs()).detach(), fitted.embed(blobs()).detach()
+    means = (chances.mT @ codes) / chances.sum(0).unsqueeze(-1)
+    torch.testing.assert_close(fitted.mixture.means, means, rtol=1e-4, atol=1e-4)
+
+
+def test_a_latent_mixture_is_fitted_wherever_models_start(tmp_path: Path) -> None:
+    head = MixtureConfig(restarts=4, init="contrastive-head")
+    (one,) = fit(settings("latent-gmm"), tmp_path)
+    (two,) = fit(settings("latent-gmm", mixture=head), tmp_path)
+    assert same(one, two)
+    assert not settings("latent-gmm", mixture=head).uses_head
+    assert settings("vade", mixture=head).uses_head
+
+
 @pytest.mark.parametrize("objective", ["bounds", "exact"])
 def test_reconstruction_and_either_objective(tmp_path: Path, objective: str) -> None:
     config = settings(objective=objective, pretraining=pretraining("reconstruction"))

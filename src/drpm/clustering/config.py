@@ -70,7 +70,8 @@ class MixtureConfig:
         restarts: Independent starts, of which the likeliest is kept.
         init: Where its iterations start. ``k-means++``: from seeds alone; ``kmeans``: from Lloyd's
             iterations after them; ``contrastive-head``: no iterations, but the Gaussians of what
-            the cluster head of contrastive pretraining says.
+            the cluster head of contrastive pretraining says, for models that are trained from
+            there; a latent mixture is fitted to the codes, from ``k-means++``.
         floor: What is added to all variances.
     """
 
@@ -156,11 +157,13 @@ class ClusteringConfig:
         check_setting(
             self, "refit_every", "at least 1 or none", lambda value: value is None or value >= 1
         )
-        needs_head = self.method == "contrastive-head" or self.mixture.init == "contrastive-head"
-        if needs_head and self.pretraining.kind != "contrastive" and self.method != "gmm":
+        if self.uses_head and self.pretraining.kind != "contrastive":
+            user, way_out = "method", ""
+            if self.method != "contrastive-head":
+                user, way_out = "mixture.init", "; or set mixture.init to 'k-means++'"
             raise ConfigError(
-                "pretraining.kind must be 'contrastive' where the contrastive head is used, "
-                f"but got {self.pretraining.kind!r}."
+                f"pretraining.kind must be 'contrastive' where {user} is 'contrastive-head', "
+                f"but got {self.pretraining.kind!r}{way_out}."
             )
         for stage in (self.pretraining.training, self.training):
             check_setting(stage, "precision", "'32-true' for clusterings", lambda x: x == "32-true")
@@ -169,3 +172,9 @@ class ClusteringConfig:
                 "pretraining.training.devices must be that of training, "
                 f"{self.training.devices}, but got {self.pretraining.training.devices}."
             )
+
+    @property
+    def uses_head(self) -> bool:
+        """Whether clusters are those of the head of contrastive pretraining, at least at first."""
+        starts = self.method in ("drpm-vc", "vade") and self.mixture.init == "contrastive-head"
+        return starts or self.method == "contrastive-head"

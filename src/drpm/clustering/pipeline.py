@@ -163,7 +163,7 @@ def _cluster_rows(
 
 def _fit(points: Tensor, clusters: int, config: MixtureConfig, seed: int) -> Mixture:
     generator = torch.Generator(points.device).manual_seed(seed)
-    # A cluster head was only there at the first fit, and only for codes.
+    # A cluster head is no start for iterations.
     init = "k-means++" if config.init == "contrastive-head" else config.init
     fitted = fit_mixture(
         points,
@@ -197,7 +197,7 @@ def _place_priors(
             codes = model.autoencoder.mean(_features(model, rows))
         if starts is not None:
             found = _refine(codes, starts[index].mixture, config.mixture)
-        elif config.mixture.init == "contrastive-head":
+        elif config.uses_head:
             chances = torch.cat([wrapped.chances(part) for part in rows.split(_ROWS_AT_ONCE)])
             # Not refined: iterations on the codes alone would forget what the head knows.
             found = estimate_mixture(codes, chances.detach(), reg_covar=config.mixture.floor)
