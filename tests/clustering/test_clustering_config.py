@@ -11,6 +11,8 @@ from drpm.clustering.config import (
     NetworkConfig,
     PretrainingConfig,
 )
+from drpm.data import load
+from drpm.training import presets
 from drpm.training.config import TrainingConfig, dumps, loads, override
 from drpm.training.errors import ConfigError
 
@@ -141,3 +143,12 @@ def test_what_the_paper_says() -> None:
     assert (pretraining.epochs, pretraining.batch_size) == (200, 1024)
     assert (pretraining.optimizer, pretraining.learning_rate) == ("adam", 1e-3)
     assert (config.mixture.restarts, config.mixture.floor) == (10, 1e-4)
+
+
+def test_the_quick_look_at_the_digits_gets_to_the_end_of_its_schedules() -> None:
+    config = presets.load(ClusteringConfig, "fast-cluster")
+    training, images = config.training, len(load("digits").train)
+    steps = training.epochs * (images // training.batch_size)
+    # And has some steps left, to learn the model that it is then.
+    assert config.annealing_steps <= 0.75 * steps
+    assert config.mixture.init == "contrastive-head"
