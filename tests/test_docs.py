@@ -2,11 +2,14 @@
 
 import re
 import shlex
+import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from drpm.cli import app
 from drpm.training import presets
@@ -45,6 +48,39 @@ def run_programs(name: str) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+def test_programs_of_clusterings() -> None:
+    heaps = np.arange(150) % 3
+    noise = np.random.default_rng(0).normal(size=(150, 2))
+    lines = [f"{1e3 + 50 * h + x},{-h + 0.1 * y}" for h, (x, y) in zip(heaps, noise, strict=True)]
+    Path("measurements.csv").write_text("\n".join(["weight,height", *lines]))
+    settings = [f"--set={stage}.epochs=3" for stage in ("training", "pretraining.training")]
+    command = ["cluster", "measurements.csv", "--clusters=3", "--device=cpu", *settings]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    with warnings.catch_warnings():
+        # As the page says.
+        warnings.filterwarnings("ignore", "X does not have valid feature names")
+        found = run_programs("clustering.md")
+    table = np.genfromtxt("out/cluster/labels.csv", delimiter=",", names=True, dtype=None)
+    assert found["found"].tolist() == table["cluster"].tolist()
+    assert found["clustering"].predict(found["inputs"]).tolist() == table["cluster"].tolist()
+    np.testing.assert_array_equal(found["again"].transform(found["X"]), found["codes"])
+    assert found["codes"].shape == (150, 10)
+    assert found["new"].shape == (30, 3)
+    assert len(set(found["again"].labels_)) == 3
+
+
+def test_presets_of_clusterings_are_named() -> None:
+    text = (ROOT / "docs" / "clustering.md").read_text("utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    words = re.findall(r"`((?:fast|paper)-cluster[\w-]*|-[\w-]+)`", "\n".join(rows))
+    heads = [word for word in words if not word.startswith("-")]
+    tails = [word for word in words if word.startswith("-")]
+    for name in (name for name in presets.names() if presets.command_of(name) == "cluster"):
+        head = max((head for head in heads if name.startswith(head)), key=len)
+        rest = name.removeprefix(head).replace("-reconstruction", "", 1)
+        assert rest in ("", *tails), name
 
 
 def test_programs_of_several_tasks() -> None:

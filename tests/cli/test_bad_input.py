@@ -54,12 +54,16 @@ CASES = {
         "drpm data show one.csv", ("one.csv should have at least two rows", "has one row")
     ),
     "no header": Case(
-        "drpm data show numbers.csv", ("should name its columns", "holds only numbers", "header")
+        "drpm data show numbers.csv",
+        ("should name its columns", "holds only numbers", "-o header=false"),
     ),
     "constant column": Case(
         "drpm data show constant.csv", ("the same value in every row of the column a",)
     ),
-    "strings": Case("drpm data show words.csv", ("numbers only", "text in the column a ('x')")),
+    "strings": Case(
+        "drpm data show words.csv",
+        ("numbers only", "text in the column a ('x')", "-o label_column=NAME"),
+    ),
     "missing values": Case("drpm data show gaps.csv", ("missing or infinite", "column a (1)")),
     "NaN": Case("drpm data show nan.csv", ("missing or infinite values in the column b (2)",)),
     "infinity": Case("drpm data show infinite.csv", ("missing or infinite", "column a (1)")),
@@ -213,7 +217,31 @@ CASES = {
     ),
     "views of images for a table": Case(
         "drpm cluster good.csv --clusters 2 --set pretraining.views=mnist --out run",
-        ("views must be 'noise' for rows of numbers, but got 'mnist'",),
+        ("pretraining.views must be 'noise' for rows of numbers, but got 'mnist'",),
+    ),
+    "chances that are none": Case(
+        "drpm cluster good.csv --clusters 2 --set likelihood=bernoulli --out run",
+        ("good.csv must lie in [0, 1] where likelihood is 'bernoulli', but got values from",),
+    ),
+    "preset of another command to cluster": Case(
+        "drpm cluster digits --preset fast-factors --out run",
+        ("'fast-factors' is a preset of drpm factors, not of drpm cluster.",),
+    ),
+    "preset of another command for factors": Case(
+        "drpm factors --preset fast-cluster --out run",
+        ("'fast-cluster' is a preset of drpm cluster, not of drpm factors.",),
+    ),
+    "preset of another command for tasks": Case(
+        "drpm multitask --preset paper-supervised-mnist --out run",
+        ("'paper-supervised-mnist' is a preset of drpm supervised, not of drpm multitask.",),
+    ),
+    "preset of another command for classes": Case(
+        "drpm supervised digits --preset fast-multitask --out run",
+        ("'fast-multitask' is a preset of drpm multitask, not of drpm supervised.",),
+    ),
+    "unknown preset far from any": Case(
+        "drpm supervised digits --preset zzz --out run",
+        ("'zzz' is not a preset; there are 'fast-supervised', 'paper-supervised-fashion-mnist',",),
     ),
     "unknown data set to cluster": Case(
         "drpm cluster digit --out run", ("no data set 'digit'", "did you mean digits")

@@ -30,7 +30,9 @@ SMALL = [
     "--set=network.latent=4",
     "--set=partitions=4",
     "--set=pretraining.training.epochs=2",
+    "--set=pretraining.training.batch_size=256",
     "--set=training.epochs=2",
+    "--set=training.batch_size=256",
 ]
 # Saved at every step, which makes pretraining slow enough to be killed in its middle.
 STEPS = 50
@@ -158,6 +160,10 @@ def test_figures_and_page(whole: Path) -> None:
     assert not re.findall(r"""(?:src|href)=["'](?!data:)""", page)
     assert "digits: 10 clusters" in page
     assert "drpm cluster digits" in page
+    for shown in ('<th scope="row">ACC</th>', ">NMI<", ">ARI<", ">lower bound<", ">DRPM-VC<"):
+        assert shown in page, shown
+    assert "Scores are those of the test part, after the last epoch." in page
+    assert "<code>--overwrite</code>" in page
 
 
 def test_a_second_call_does_nothing_new(whole: Path) -> None:
@@ -248,6 +254,43 @@ def test_a_table(tmp_path: Path) -> None:
         assert (np.abs(samples.mean(0) - table.mean(0)) < 3 * table.std(0)).all()
 
 
+# As anybody would use the model of a table: the rows of the file, and no word of standardising.
+ESTIMATORS = """
+import csv, sys, numpy as np, torch
+from drpm.clustering import DRPMClustering, LatentGMM, VaDE, load_clustering
+X = np.loadtxt(sys.argv[1] + "/table.csv", delimiter=",", skiprows=1)
+def told(method):
+    with open(f"{sys.argv[1]}/{method}/labels.csv", newline="") as file:
+        return [int(row["cluster"]) for row in csv.DictReader(file)]
+for method, kind in {"drpm-vc": DRPMClustering, "vade": VaDE, "latent-gmm": LatentGMM}.items():
+    model = kind.load(f"{sys.argv[1]}/{method}/model")
+    assert list(model.feature_names_in_) == ["height", "depth", "share"]
+    del model.feature_names_in_
+    assert model.predict(X).tolist() == model.labels_.tolist() == told(method), method
+    new, _ = model.sample(100)
+    assert (np.abs(new.mean(0) - X.mean(0)) < 3 * X.std(0)).all(), method
+    assert np.isfinite(model.score(X))
+for method in ("gmm", "contrastive-head"):
+    model = load_clustering(f"{sys.argv[1]}/{method}/model")
+    assert model.predict(model.to_rows(torch.tensor(X))).tolist() == told(method), method
+"""
+
+
+def test_the_models_of_a_table(tmp_path: Path) -> None:
+    write_table(tmp_path / "table.csv")
+    for method in ("drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head"):
+        command = [tmp_path / "table.csv", *SMALL, "--clusters=3", f"--method={method}"]
+        cluster(*command, "--out", tmp_path / method)
+        sets = {row["cluster"] for row in labels(tmp_path / method)}
+        assert len(sets) > 1  # else all would agree
+    told = shell("-c", ESTIMATORS, tmp_path)
+    assert told.returncode == 0, told.stderr
+    page = (tmp_path / "vade" / "index.html").read_text(encoding="utf-8")
+    assert '<th scope="col">VaDE</th>' in page
+    assert "Scores are those of all examples, none of which is kept apart" in page
+    assert "labels.csv goes by its mean" in page
+
+
 def test_a_table_with_labels(tmp_path: Path) -> None:
     write_table(tmp_path / "table.csv", ["cat", "dog", "<i>cow"])
     folder = tmp_path / "run"
@@ -278,7 +321,10 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
             image.save(tmp_path / "images" / kind / f"{number}.png")
     folder = tmp_path / "run"
     cluster(tmp_path / "images", *SMALL, "--out", folder)
-    assert len(labels(folder)) == 40
+    found = [(row["file"], row["index"]) for row in labels(folder)]
+    names = sorted(f"{number}.png" for number in range(20))
+    expected = [f"{kind}/{name}" for kind in ("blue", "red") for name in names]
+    assert found == [(name, str(index)) for index, name in enumerate(expected)]
     assert pictures(folder) == FIGURES
     assert result(folder)["data"]["shape"] == "3 x 8 x 6"
     with np.load(folder / "arrays.npz") as arrays:
@@ -313,6 +359,20 @@ def test_several_seeds_as_json(tmp_path: Path) -> None:
     seed = tmp_path / "seed-1"
     alone = json.loads(cluster("digits", *SMALL, "--seeds=1", "--json", "--out", seed).stdout)
     assert alone == told[1]
+
+
+def test_several_seeds_in_two_numbers(tmp_path: Path) -> None:
+    settings = ["--method=gmm", "--set=mixture.restarts=1", "--seeds=0,1,2"]
+    lines = cluster("digits", *SMALL, *settings, "--out", tmp_path).stdout.splitlines()
+    assert lines[-3:-1] == ["Mean and deviation over 3 seeds:", "Method\tACC\tNMI\tARI"]
+    scores = [result(tmp_path / f"seed-{seed}")["metrics"] for seed in range(3)]
+    expected = ["GMM"]
+    for name in ("accuracy", "nmi", "ari"):
+        values = [each[name] for each in scores]
+        expected.append(f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}")
+    assert lines[-1].split("\t") == expected
+    alone = cluster("digits", *SMALL, *settings[:2], "--out", tmp_path / "alone").stdout
+    assert "±" not in alone
 
 
 def test_what_is_set_is_what_counts(tmp_path: Path) -> None:

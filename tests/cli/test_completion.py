@@ -37,5 +37,9 @@ def test_the_document_lists_them_as_well() -> None:
 
 def test_completing() -> None:
     assert completion.among(completion.DATA_SETS)("m") == ["mnist", "mpi3d", "multimnist", "mosaic"]
-    assert completion.preset("paper-cluster-mn") == names("paper-cluster-mn") != []
-    assert completion.preset("nothing") == []
+    complete = completion.presets_like("paper-cluster-mnist")
+    assert complete("paper-cluster-mn") == names("paper-cluster-mn") != []
+    assert complete("nothing") == []
+    # None of another command.
+    assert complete("fast-") == ["fast-cluster"]
+    assert completion.presets_like("paper-factors")("") == ["fast-factors", "paper-factors"]

@@ -53,9 +53,12 @@ def test_a_figure_for_every_method_with_samples(tmp_path: Path) -> None:
     assert sorted(path.name for path in (page.parent / FOLDER).iterdir()) == names
     text = page.read_text(encoding="utf-8")
     # Once, though the method stands in three tables.
-    assert text.count("![DRPM-VC, MNIST, seed 1](figures/table-1-mnist-drpm-vc.png)") == 1
-    assert "![K = 20, DRPM-VC, seed 0](figures/clusters-k-20-drpm-vc.png)" in text
+    shown = "![DRPM-VC, MNIST, seed 1, ACC 0.800](figures/table-1-mnist-drpm-vc.png)"
+    assert text.count(shown) == 1
+    assert "![K = 20, DRPM-VC, seed 0, ACC 0.500](figures/clusters-k-20-drpm-vc.png)" in text
     assert text.count("](figures/") == 2
+    # That of the run that is shown, not of all seeds.
+    assert "generates: DRPM-VC, MNIST, seed 1, ACC 0.800.\n" in text
     for name in names:
         assert (page.parent / FOLDER / name).stat().st_size < 400_000
 

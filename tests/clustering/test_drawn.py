@@ -142,7 +142,7 @@ class TestUnits:
             "height": -0.5 + 0.01 * np.arange(40) % 0.1,
         }
         data = table("rows.csv", columns)
-        back = drawn._unstandardise(data)(data.train.inputs)
+        back = drawn.unstandardiser(data)(data.train.inputs)
         expected = data.train.inputs * data.preprocessing["std"] + data.preprocessing["mean"]
         torch.testing.assert_close(back, expected)
         assert back[:, 0].min().item() == pytest.approx(1000)
@@ -151,4 +151,4 @@ class TestUnits:
     def test_images_stay_as_they_are(self) -> None:
         split = Split(torch.rand(3, 1, 2, 2))
         images = Dataset("images", split, split)
-        assert drawn._unstandardise(images)(split.inputs) is split.inputs
+        assert drawn.unstandardiser(images)(split.inputs) is split.inputs

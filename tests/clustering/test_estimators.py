@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +160,32 @@ def test_images_come_out_as_they_went_in(kind: Any, channels: int | None, images
         np.testing.assert_array_equal(flat, getattr(model, method)(X))
 
 
+@each
+def test_images_start_at_the_cluster_head_and_tables_at_a_mixture(kind: Any, images: Any) -> None:
+    table, _ = blobs()
+    found = {
+        name: quick(kind, max_iter=1, **parameters).fit(X).model_.config
+        for name, X, parameters in (
+            ("images", images[:20], {}),
+            ("table", table, {}),
+            ("asked", images[:20], {"learning_rate": 0.01}),
+        )
+    }
+    starts = {name: config.mixture.init for name, config in found.items()}
+    assert starts == {"images": "contrastive-head", "table": "k-means++", "asked": starts["images"]}
+    for stage in ("pretraining.training", "training"):
+        rates = {name: attrgetter(stage)(c).learning_rate for name, c in found.items()}
+        assert rates == {"images": 3e-3, "table": 1e-3, "asked": 0.01}
+
+
+def test_images_may_be_nested_lists(images: Any) -> None:
+    some = images[:30]
+    model = quick(VaDE, 2).fit(some.tolist())
+    np.testing.assert_array_equal(model.labels_, quick(VaDE, 2).fit(some).labels_)
+    np.testing.assert_array_equal(model.predict(list(some)), model.labels_)
+    assert model.sample(3)[0].shape == (3, 8, 8)
+
+
 def test_pixels_of_other_ranges_share_one_scale(images: Any) -> None:
     model = quick(VaDE, 5).fit(images * 255)
     assert len(set(model._scale)) == 1
@@ -272,6 +300,11 @@ def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
         VaDE.load(tmp_path)
     X, _ = blobs()
     quick(LatentGMM).fit(X).save(tmp_path)
+    held = (tmp_path / "estimator.json").read_text()
+    (tmp_path / "estimator.json").unlink()
+    with pytest.raises(RunError, match=r"is missing; drpm\.clustering\.load_clustering reads"):
+        LatentGMM.load(tmp_path)
+    (tmp_path / "estimator.json").write_text(held)
     with pytest.raises(RunError, match="must hold a VaDE, but got a LatentGMM"):
         VaDE.load(tmp_path)
     for text in ("{", "[]", json.dumps({"estimator": "VaDE"})):
@@ -295,6 +328,29 @@ def test_a_warm_start_goes_on(kind: Any) -> None:
     moved = np.abs(model.transform(X) - found.embed(model._to_rows(X)).numpy()).mean()
     anew = quick(kind, max_iter=5, random_state=1).fit(X)
     assert moved < np.abs(model.transform(X) - anew.transform(X)).mean()
+
+
+def test_a_warm_start_stays_in_the_range_of_its_likelihood() -> None:
+    X = np.random.default_rng(0).uniform(size=(60, 3))
+    model = quick(DRPMClustering, warm_start=True).fit(X)
+    found = model.model_
+    with pytest.raises(ValueError, match=r"^X must lie in \[0, 1\] where .*, but got values from"):
+        model.fit(X * 100)
+    assert model.model_ is found
+    # Its own scale, where it starts anew.
+    assert model.set_params(warm_start=False).fit(X * 100)._likelihood == "gaussian"
+
+
+def test_no_warm_start_of_another_decoder() -> None:
+    X, _ = blobs()
+    model = quick(VaDE, warm_start=True).fit(X)
+    network = replace(model.model_.config.network, decoder=(8, 8))
+    config = replace(model.model_.config, network=network)
+    model.model_ = replace(model.model_, config=config)
+    with pytest.raises(
+        ValueError, match=r"warm_start must be False .*, but got a model with \(8, 8"
+    ):
+        model.fit(X)
 
 
 def test_a_warm_start_keeps_the_networks() -> None:
@@ -371,6 +427,16 @@ def test_bad_parameters_are_named(parameters: dict[str, Any], complaint: str) ->
     X, _ = blobs()
     with pytest.raises(ValueError, match=complaint):
         quick(DRPMClustering).set_params(**parameters).fit(X)
+
+
+def test_no_probability_outside_the_range() -> None:
+    X = np.random.default_rng(0).uniform(size=(60, 3))
+    model = quick(VaDE).fit(X)
+    assert model.score(X) < 0
+    with pytest.raises(ValueError, match=r"^X must lie in \[0, 1\] .* from 0.* to 9\d\.\d+\.$"):
+        model.score(X * 100)
+    # A row a little outside still has a nearest cluster.
+    assert model.predict(X * 1.01).shape == (60,)
 
 
 def test_bad_questions_are_named() -> None:

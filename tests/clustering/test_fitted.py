@@ -262,6 +262,20 @@ def test_round_trip(tmp_path: Path, method: str, likelihood: str) -> None:
     assert torch.equal(again.sample(clusters, generator()), fitted.sample(clusters, generator()))
 
 
+def test_rows_of_raw_data(tmp_path: Path) -> None:
+    """Large values that differ by little: single precision would not tell them apart."""
+    scaled = replace(
+        make("gmm"), shift=torch.full((6,), 1e9).double(), scale=torch.full((6,), 0.5).double()
+    )
+    scaled.save(str(tmp_path / "model"))
+    raw = torch.arange(12.0).double().reshape(2, 1, 2, 3) + 1e9
+    for model in (scaled, load_clustering(str(tmp_path / "model"))):
+        rows = model.to_rows(raw)
+        assert rows.dtype == torch.float32
+        assert rows.tolist() == (2 * torch.arange(12.0)).reshape(2, 6).tolist()
+    assert make("gmm").to_rows(raw - 1e9).tolist() == torch.arange(12.0).reshape(2, 6).tolist()
+
+
 def test_a_fresh_process_predicts_the_same(tmp_path: Path) -> None:
     rows, folders = some_rows(), [tmp_path / method for method in METHODS]
     np.save(tmp_path / "rows.npy", rows.numpy())

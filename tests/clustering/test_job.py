@@ -12,6 +12,8 @@ import torch
 
 from drpm.clustering import job as jobs
 from drpm.clustering.config import ClusteringConfig, MixtureConfig, NetworkConfig, PretrainingConfig
+from drpm.clustering.drawn import unstandardiser
+from drpm.clustering.fitted import load_clustering
 from drpm.clustering.job import Job, check_job, do_job, open_job
 from drpm.data.tables import table
 from drpm.data.types import Dataset, Split
@@ -131,10 +133,53 @@ class TestJob:
         with pytest.raises(ConfigError, match="at most the number of examples, 40, but got 41"):
             check_job(many, rows_of())
         seen = replace(SMALL, pretraining=replace(SMALL.pretraining, views="mnist"))
-        with pytest.raises(ConfigError, match="views must be 'noise'"):
+        with pytest.raises(ConfigError, match=r"^pretraining\.views must be 'noise'"):
             check_job(replace(JOB, clustering=seen), rows_of())
         # Nobody looks at views where there is no pretraining.
         check_job(replace(JOB, clustering=replace(seen, method="gmm")), rows_of())
+
+    @pytest.mark.parametrize("method", ["drpm-vc", "gmm"])
+    def test_chances_are_not_standardised(self, tmp_path: Path, method: str) -> None:
+        """A Bernoulli's means; a mixture of the rows has none, and keeps them standardised."""
+        raw = np.random.default_rng(0).beta(0.3, 0.3, (40, 9))
+        raw[:2] = [[0] * 9, [1] * 9]
+        data = table("rows.csv", {f"pixel {i}": raw[:, i] for i in range(9)})
+        back = unstandardiser(data)(data.train.inputs)
+        assert not 0 <= back.min() <= back.max() <= 1  # by rounding, which is no reason to refuse
+        changed = {"likelihood": "bernoulli", "method": method}
+        job = replace(JOB, clustering=replace(SMALL, **changed))
+        check_job(job, data)
+        do_job(job, data, open_job(tmp_path, job))
+        with np.load(tmp_path / "arrays.npz") as arrays:
+            inside = (arrays["samples"] >= 0) & (arrays["samples"] <= 1)
+        model = load_clustering(tmp_path / "model")
+        rows = model.to_rows(torch.tensor(raw))
+        if method == "gmm":
+            torch.testing.assert_close(rows, data.train.inputs)
+        else:
+            assert inside.all()
+            np.testing.assert_allclose(rows, raw, atol=1e-6)
+
+    @pytest.mark.parametrize("method", ["drpm-vc", "contrastive-head"])
+    def test_a_bernoulli_of_other_numbers(self, method: str) -> None:
+        changed = replace(SMALL, likelihood="bernoulli", method=method)
+        complaint = (
+            r"^rows\.csv must lie in \[0, 1\] where likelihood is 'bernoulli', but got values"
+        )
+        with pytest.raises(ConfigError, match=complaint + " from -0.50.* to 110.*"):
+            check_job(replace(JOB, clustering=changed), rows_of())
+        mixture = replace(changed, method="gmm")
+        check_job(replace(JOB, clustering=mixture), rows_of())
+        with pytest.raises(ConfigError, match=complaint):
+            check_job(replace(JOB, clustering=mixture, compare=True), rows_of())
+
+    def test_a_folder_that_changes_under_the_job(self, tmp_path: Path) -> None:
+        (tmp_path / "images").mkdir()
+        for number in range(3):
+            (tmp_path / "images" / f"{number}.png").touch()
+        job = replace(JOB, data=str(tmp_path / "images"))
+        with pytest.raises(RunError, match="has changed while it was read"):
+            do_job(job, rows_of(), open_job(tmp_path / "run", job))
 
     def test_as_many_clusters_as_rows(self, tmp_path: Path) -> None:
         job = replace(MIXTURE, clustering=replace(MIXTURE.clustering, clusters=3))

@@ -23,6 +23,7 @@ from drpm.clustering.models import (
 from drpm.clustering.prior import divergences
 from drpm.nn.gaussians import Posterior
 from drpm.training.config import TrainingConfig
+from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
 from drpm.training.stacking import StackedProgram
 from tests import oracles
@@ -538,11 +539,19 @@ def test_stacked_runs_have_the_terms_of_their_own_models(method: str, objective:
         ([[-0.01, 1.0]], "auto", "gaussian"),
         ([[math.nan, 1.0]], "auto", "gaussian"),
         ([[0.0, 1.0]], "gaussian", "gaussian"),
-        ([[0.0, 3.0]], "bernoulli", "bernoulli"),
+        ([[0.0, 1.0]], "bernoulli", "bernoulli"),
     ],
 )
 def test_likelihood(rows: list[list[float]], asked: str, chosen: str) -> None:
     assert choose_likelihood(torch.tensor(rows), asked) == chosen
+
+
+@pytest.mark.parametrize("value", [3.0, -0.5, math.nan])
+def test_no_likelihood_outside_its_range(value: float) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^The rows must lie in \[0, 1\] .*, but got values from"
+    ):
+        choose_likelihood(torch.tensor([[0.0, value]]), "bernoulli")
 
 
 def test_the_scale_starts_at_ten() -> None:

@@ -224,7 +224,9 @@ def test_choice(name: str, shape: tuple[int, ...], expected: str) -> None:
 
 
 def test_rows_of_numbers_cannot_be_turned() -> None:
-    with pytest.raises(ConfigError, match="views must be 'noise' for rows of numbers, but got 'mn"):
+    with pytest.raises(
+        ConfigError, match=r"^pretraining\.views must be 'noise' for rows of numbers, but got 'mn"
+    ):
         choose_view("mnist", torch.Size([784]))
 
 

@@ -82,6 +82,23 @@ def test_the_page_says_it_all(tmp_path: Path) -> None:
     assert "this run" not in page.text  # it is one of the methods
 
 
+def test_metrics_by_the_names_that_the_result_gives(tmp_path: Path) -> None:
+    folder = finished_run(
+        tmp_path / "run",
+        metrics={"nmi": 0.25, "lower_bound": -3.5},
+        names={"nmi": "NMI", "ari": "ARI"},
+        method="VaDE",
+        about="Scores are those of the test part.",
+        command=["drpm", "cluster", "digits"],
+    )
+    page = page_of(folder)
+    for expected in ("NMI", "lower_bound", "VaDE", "Scores are those of the test part."):
+        assert expected in page.text, expected
+    for other in ("nmi", "ARI", "this run"):
+        assert other not in page.text.partition("This run")[0], other
+    assert "--overwrite" in page.text
+
+
 def test_the_pictures_are_in_the_page(tmp_path: Path) -> None:
     folder = finished_run(tmp_path / "run", every_array(3, (4,)))
     page = page_of(folder)
@@ -161,7 +178,14 @@ def test_a_description_may_be_a_sentence_and_a_command_its_words(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "further", [{"metrics": 3}, {"comparison": {"a": 1}}, {"comparison": []}, {"versions": None}]
+    "further",
+    [
+        {"metrics": 3},
+        {"comparison": {"a": 1}},
+        {"comparison": []},
+        {"versions": None},
+        {"names": []},
+    ],
 )
 def test_a_damaged_result_is_one_sentence(tmp_path: Path, further: dict[str, Any]) -> None:
     folder = finished_run(tmp_path / "run", {}, records=[])

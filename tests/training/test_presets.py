@@ -61,6 +61,24 @@ def test_a_wrong_name_is_answered_with_the_nearest(folder: Path, name: str, comp
     assert complaint in str(caught.value)
 
 
+def test_presets_of_one_command(folder: Path) -> None:
+    assert presets.load(Study, "paper-mnist", command="mnist", folder=folder).data == "mnist"
+    with pytest.raises(ConfigError) as caught:
+        presets.load(Study, "paper-mnist", command="digits", folder=folder)
+    told = "'paper-mnist' is a preset of drpm mnist, not of drpm digits."
+    assert str(caught.value) == told
+    with pytest.raises(ConfigError) as caught:
+        presets.load(Study, "zzz", command="digits", folder=folder)
+    assert str(caught.value) == "'zzz' is not a preset; there are 'fast-digits'."
+    with pytest.raises(ConfigError, match="did you mean 'fast-digits'"):
+        presets.load(Study, "fast-mnist", command="digits", folder=folder)
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_every_shipped_preset_is_for_a_command(name: str) -> None:
+    assert presets.command_of(name) in ("cluster", "factors", "multitask", "supervised")
+
+
 def test_where_there_are_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'a' is not a preset; there are none"):
         presets.load(Study, "a", folder=tmp_path)

@@ -22,7 +22,7 @@ from drpm.cli.options import (
     seeds_option,
     whole_number_option,
 )
-from drpm.cli.stages import finish, show_stage, train_in_groups
+from drpm.cli.stages import finish, read_settings, show_stage, train_in_groups
 from drpm.cli.tables import print_table
 
 DEFAULT_PRESET = "fast-cluster"
@@ -69,6 +69,7 @@ def cluster(
             out,
             _settings(method, clusters, settings or [], device, devices),
             preset,
+            device,
             parse_seeds(seeds),
             option or [],
             compare,
@@ -85,9 +86,6 @@ def cluster(
 def _settings(
     method: str | None, clusters: int | None, settings: list[str], device: str, devices: int
 ) -> list[str]:
-    from drpm.training.config import TrainingConfig
-
-    TrainingConfig(device=device)  # refused under the option's own name
     named = [] if method is None else [f"method={method}"]
     named += [] if clusters is None else [f"clusters={clusters}"]
     both = [
@@ -103,6 +101,7 @@ def _run(
     out: Path,
     settings: list[str],
     preset: str,
+    device: str,
     seeds: list[int] | None,
     options: list[str],
     compare: bool,
@@ -115,11 +114,9 @@ def _run(
     from drpm.data import load
     from drpm.data.classes import class_names
     from drpm.data.fingerprints import known_by
-    from drpm.training import config as configs
-    from drpm.training import presets
     from drpm.training.devices import connect
 
-    config: ClusteringConfig = configs.override(presets.load(ClusteringConfig, preset), settings)
+    config = read_settings(ClusteringConfig, "cluster", preset, settings, device)
     devices = connect(config.training)
     dataset = load(name, device=devices.device, **parse_options(options))
     if not any(setting.partition("=")[0].strip() == "clusters" for setting in settings):
@@ -155,16 +152,34 @@ def _run(
 
 
 def _show(results: list[dict[str, Any]], compare: bool) -> None:
+    from drpm.clustering.job import SCORES
+
     if compare and not results[0]["comparison"]:
         typer.echo("There are no labels, so there is nothing to compare the methods by.", err=True)
     for result in results:
         if result["comparison"]:
             print_table(
-                ["Method", "ACC", "NMI", "ARI"],
+                ["Method", *SCORES.values()],
                 [
-                    [name, *(f"{scores[key]:.3f}" for key in ("accuracy", "nmi", "ari"))]
+                    [name, *(f"{scores[key]:.3f}" for key in SCORES)]
                     for name, scores in result["comparison"].items()
                 ],
             )
         typer.echo(f"Labels: {Path(result['folder']) / 'labels.csv'}")
         typer.echo(f"Page: {result['page']}")
+    if len(results) > 1 and results[0]["comparison"]:
+        typer.echo(f"Mean and deviation over {len(results)} seeds:")
+        print_table(
+            ["Method", *SCORES.values()],
+            [
+                [name, *(_spread([x["comparison"][name][key] for x in results]) for key in SCORES)]
+                for name in results[0]["comparison"]
+            ],
+        )
+
+
+def _spread(values: list[float]) -> str:
+    from drpm.training.summaries import summarize
+
+    mean, deviation = summarize(values)
+    return f"{mean:.3f} ± {deviation or 0:.3f}"

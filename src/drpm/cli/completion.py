@@ -50,7 +50,12 @@ def among(words: Iterable[str]) -> Callable[[str], list[str]]:
     return complete
 
 
-def preset(incomplete: str) -> list[str]:
-    from drpm.training.presets import names
+def presets_like(example: str) -> Callable[[str], list[str]]:
+    """Completes to one of the presets for the command that an example is for."""
 
-    return names(incomplete)
+    def complete(incomplete: str) -> list[str]:
+        from drpm.training.presets import command_of, names
+
+        return [name for name in names(incomplete) if command_of(name) == command_of(example)]
+
+    return complete

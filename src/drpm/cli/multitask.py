@@ -128,7 +128,7 @@ def _run(
     from drpm.training.devices import connect_one
 
     named = [] if method is None else [f"method={method}"]
-    config = read_settings(MultitaskConfig, preset, [*named, *settings], device)
+    config = read_settings(MultitaskConfig, "multitask", preset, [*named, *settings], device)
     chosen = parse_seeds(seeds) or [config.training.seed]
     devices = connect_one(config.training)
     where = devices.device

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from drpm.cli.completion import preset as preset_names
+from drpm.cli.completion import presets_like
 
 N = TypeVar("N", bound=float)
 
@@ -55,10 +55,10 @@ def preset_option(example: str) -> Any:
     """An option that names a preset.
 
     Arguments:
-        example: One that its help names.
+        example: One that its help names; the others that a shell completes are for its command.
     """
     return typer.Option(
-        help=f"Settings to start from; {example} is one.", autocompletion=preset_names
+        help=f"Settings to start from; {example} is one.", autocompletion=presets_like(example)
     )
 
 

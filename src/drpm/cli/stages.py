@@ -16,11 +16,14 @@ C = TypeVar("C")
 J = TypeVar("J")
 
 
-def read_settings(cls: type[C], preset: str, settings: Sequence[str], device: str) -> C:
+def read_settings(
+    cls: type[C], command: str, preset: str, settings: Sequence[str], device: str
+) -> C:
     """The configuration that the options of a command ask for.
 
     Arguments:
         cls: Its class, with the settings of a training.
+        command: The command; presets of others are refused.
         preset: What it starts from.
         settings: Changes, as ``name=value``.
         device: Where; a setting may still say otherwise.
@@ -30,7 +33,8 @@ def read_settings(cls: type[C], preset: str, settings: Sequence[str], device: st
     from drpm.training.config import TrainingConfig
 
     TrainingConfig(device=device)  # refused under the option's own name
-    return configs.override(presets.load(cls, preset), [f"training.device={device}", *settings])
+    start = presets.load(cls, preset, command=command)
+    return configs.override(start, [f"training.device={device}", *settings])
 
 
 def show_stage(stage: str) -> "Progress":

@@ -80,7 +80,7 @@ def _run(
     from drpm.supervised.job import Job, check_job, do_jobs, find_classes, open_job
     from drpm.training.devices import connect_one
 
-    config = read_settings(SupervisedConfig, preset, settings, device)
+    config = read_settings(SupervisedConfig, "supervised", preset, settings, device)
     chosen = parse_seeds(seeds) or [config.training.seed]
     devices = connect_one(config.training)
     dataset = load(name, device=devices.device, **parse_options(options))

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from drpm.clustering.estimators import DRPMClustering, LatentGMM, VaDE
+    from drpm.clustering.fitted import load_clustering
 
-__all__ = ["DRPMClustering", "LatentGMM", "VaDE"]
+__all__ = ["DRPMClustering", "LatentGMM", "VaDE", "load_clustering"]
 
 if not TYPE_CHECKING:
     # The estimators need torch and scikit-learn, which whoever only wants the settings of a

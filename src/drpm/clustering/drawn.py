@@ -55,7 +55,7 @@ def _generated(
         rows = data.test.inputs.flatten(1)
         nearest = nearest_rows(samples.unflatten(0, (clusters, count))[:, :EXAMPLES], rows)
         arrays["examples"] = _compact(_squeeze(shrunk(images[nearest.cpu()], EXAMPLE_SIDE)))
-    undo = _unstandardise(data)
+    undo = unstandardiser(data)
     samples = undo(samples).reshape(clusters, count, *data.input_shape)
     points = undo(points).reshape(-1, *data.input_shape)
     if len(data.input_shape) > 1:
@@ -107,7 +107,8 @@ def _compact(images: Tensor) -> NDArray[Any]:
     return _plain((images * 255).round().to(torch.uint8) if usual else images)
 
 
-def _unstandardise(data: Dataset) -> Callable[[Tensor], Tensor]:
+def unstandardiser(data: Dataset) -> Callable[[Tensor], Tensor]:
+    """What gives rows of a data set back as they were before they were standardised."""
     mean, std = data.preprocessing.get("mean"), data.preprocessing.get("std")
     if mean is None or std is None:
         return lambda rows: rows

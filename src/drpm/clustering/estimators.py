@@ -4,7 +4,7 @@ import copy
 import json
 import math
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Integral, Real
@@ -34,10 +34,10 @@ from drpm.clustering.config import (
 )
 from drpm.clustering.fitted import FittedClustering, load_clustering
 from drpm.clustering.mixtures import Mixture
-from drpm.clustering.models import choose_likelihood
+from drpm.clustering.models import choose_likelihood, require_chances
 from drpm.clustering.pipeline import fit_clusterings
 from drpm.distributions.validation import describe, require_choice, require_count
-from drpm.training.checkpoint import write_atomic
+from drpm.training.checkpoint import MODEL_FILE, write_atomic
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import connect
 from drpm.training.errors import SIGNAL_EXIT, Interrupted, RunError
@@ -55,6 +55,10 @@ _SPREAD = 2.0
 # Steps of pretraining, where their number is left open. After fewer, codes hardly tell rows apart,
 # and what follows soon loses the clusters.
 _LEAST_PRETRAINING = 50
+
+# The size of steps, where it is left open. On images the larger ones end at a higher bound, and at
+# clusters that tell a warped copy by its original more often.
+_IMAGE_RATE, _TABLE_RATE = 3e-3, 1e-3
 
 
 class _Clustering(
@@ -90,7 +94,7 @@ class _Clustering(
         hidden: tuple[int, ...],
         max_iter: int,
         batch_size: int,
-        learning_rate: float,
+        learning_rate: float | None,
         likelihood: str,
         warm_start: bool,
         device: str,
@@ -133,6 +137,7 @@ class _Clustering(
             )
         if warm:
             self._check_warm_start()
+            self._check_range(data)
         else:
             self._set_scale(data, shape)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -184,10 +189,14 @@ class _Clustering(
 
     def _config(self, rows: int, warm: bool) -> ClusteringConfig:
         """The settings of a fit of so many rows."""
+        are_images = len(self._shape) > 1
+        rate = self.learning_rate
+        if rate is None:
+            rate = _IMAGE_RATE if are_images else _TABLE_RATE
         training = TrainingConfig(
             epochs=self.max_iter,
             batch_size=self.batch_size,
-            learning_rate=float(self.learning_rate),
+            learning_rate=float(rate),
             drop_last=False,
             device=self.device,
             # Nobody goes on from the folder of a fit.
@@ -203,7 +212,9 @@ class _Clustering(
             annealing_steps=1 if warm else max(1, steps // 2),
             network=NetworkConfig(self.latent_dim, tuple(self.hidden), tuple(self.hidden)[::-1]),
             pretraining=PretrainingConfig(training=self._pretraining(training, rows)),
-            mixture=MixtureConfig(),
+            # Warped copies of an image teach the cluster head what the image is of; of noisy copies
+            # of a row it learns less than the codes tell.
+            mixture=MixtureConfig(init="contrastive-head" if are_images else "k-means++"),
             training=training,
         )
 
@@ -223,7 +234,8 @@ class _Clustering(
                 "hidden must be one or more widths of at least 1 in a tuple, "
                 f"but got {self.hidden!r}."
             )
-        _require_number("learning_rate", self.learning_rate, positive=True)
+        if self.learning_rate is not None:
+            _require_number("learning_rate", self.learning_rate, positive=True)
         require_choice("likelihood", self.likelihood, _LIKELIHOODS)
 
     def _check_warm_start(self) -> None:
@@ -238,12 +250,19 @@ class _Clustering(
             asked = getattr(self, name)
             if (tuple(asked) if name == "hidden" else asked) != value:
                 raise ValueError(f"{name} must stay {value!r} in a warm start, but got {asked!r}.")
+        if network.decoder != network.encoder[::-1]:
+            raise ValueError(
+                "warm_start must be False where the decoder has other widths than hidden in "
+                f"reverse, but got a model with {network.decoder!r}."
+            )
 
     # From what comes in to rows, and back.
 
     def _validate(self, X: Any, *, reset: bool) -> tuple[Array, tuple[int, ...]]:
         """Flat rows, and the shape of what each of them was."""
         shape: tuple[int, ...] | None = None
+        if isinstance(X, list | tuple):
+            X = np.asarray(X)
         if getattr(X, "ndim", 2) > 2:
             X = np.asarray(X)
             shape = X.shape[1:]
@@ -265,12 +284,9 @@ class _Clustering(
     def _set_scale(self, data: Array, shape: tuple[int, ...]) -> None:
         """What is taken off the data, and what they are divided by, before a network sees them."""
         rows = torch.tensor(data, dtype=torch.float64)
+        if self.likelihood == "bernoulli":
+            require_chances("X", rows)
         likelihood = choose_likelihood(rows, self.likelihood)
-        if likelihood == "bernoulli" and choose_likelihood(rows, "auto") != "bernoulli":
-            raise ValueError(
-                "X must lie in [0, 1] where likelihood is 'bernoulli', "
-                f"but got values from {data.min():g} to {data.max():g}."
-            )
         shift, scale = torch.zeros(rows.shape[1]).double(), torch.ones(rows.shape[1]).double()
         if likelihood == "gaussian":
             # Columns of a table have units of their own; pixels share one.
@@ -282,6 +298,11 @@ class _Clustering(
         self._likelihood, self._shape = likelihood, tuple(shape)
         self._shift, self._scale = shift.numpy().copy(), scale.numpy().copy()
 
+    def _check_range(self, data: Array) -> None:
+        """Refuse what a model of numbers in [0, 1] has no likelihood for."""
+        if self._likelihood == "bernoulli":
+            require_chances("X", torch.tensor(data))
+
     def _to_rows(self, data: Array) -> Tensor:
         return torch.from_numpy((data.astype(np.float64) - self._shift) / self._scale)
 
@@ -290,7 +311,8 @@ class _Clustering(
         return data.reshape(-1, *self._shape).astype(dtype)
 
     def _set_model(self, found: FittedClustering) -> None:
-        self.model_ = _convert(found, torch.float64)
+        shift, scale = (torch.from_numpy(x) for x in (self._shift, self._scale))
+        self.model_ = replace(_convert(found, torch.float64), shift=shift, scale=scale)
         self.cluster_centers_ = self._from_rows(self.model_.decode(self.model_.mixture.means))
 
     @property
@@ -337,10 +359,11 @@ class _Clustering(
         """The evidence lower bound of a row, in nats, averaged over rows.
 
         It bounds the mean log-density of the rows from below, in the units of X; with a Bernoulli
-        likelihood, their log-probability.
+        likelihood, their log-probability, and X must lie in [0, 1].
         """
         check_is_fitted(self)
         data, _ = self._validate(X, reset=False)
+        self._check_range(data)
         bound = self.model_.lower_bounds(self._to_rows(data)).mean().item()
         if self._likelihood == "gaussian":
             # The model leaves the Gaussian's constant out, and knows nothing of the scale.
@@ -353,6 +376,10 @@ class _Clustering(
         self, n: int = 1, cluster: int | None = None, *, random_state: Any = None
     ) -> tuple[Array, Array]:
         """New rows, each from a cluster drawn by its weight or all from one.
+
+        A row is what its latent code stands for on average, the mean of the likelihood: rows have
+        the spread of the codes, but not the noise that the model takes rows to have around that.
+        So those of a table spread less than the data, and pixels are fractions, not black or white.
 
         Arguments:
             n: How many.
@@ -380,6 +407,8 @@ class _Clustering(
 
     def sample_partition(self, n: int, *, random_state: Any = None) -> tuple[Array, Array]:
         """New rows whose clusters are drawn together, as one partition of n elements.
+
+        Rows are means, as in :meth:`sample`.
 
         Arguments:
             n: How many.
@@ -426,16 +455,19 @@ class _Clustering(
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read what :meth:`save` wrote; nothing is unpickled.
+        """Read what :meth:`save` wrote, or ``drpm cluster``; nothing is unpickled.
 
         Arguments:
-            folder: The folder.
+            folder: The folder; of a run, that of its model, such as ``out/cluster/model``.
         """
         folder = Path(folder)
         try:
             description = json.loads((folder / _DESCRIPTION).read_bytes())
         except OSError:
-            raise RunError(f"{folder} holds no estimator: {_DESCRIPTION} is missing.") from None
+            end = "."
+            if (folder / MODEL_FILE).exists():
+                end = "; drpm.clustering.load_clustering reads the models of methods without one."
+            raise RunError(f"{folder} holds no estimator: {_DESCRIPTION} is missing{end}") from None
         except ValueError:
             description = None
         try:
@@ -485,9 +517,10 @@ class _Model(_Clustering):
 class DRPMClustering(_Model):
     """Clusters as the subsets of a random partition, which a whole batch falls into at once.
 
-    An autoencoder learns latent codes, by contrast with noisy or warped copies of the rows; a
-    Gaussian mixture of the codes gives the clusters to start from; and then codes, clusters and
-    the partition of every batch are learned together.
+    An autoencoder learns latent codes, by contrast with noisy or warped copies of the rows. The
+    clusters to start from are those that the contrast itself finds where rows are images, and a
+    Gaussian mixture of the codes elsewhere. Then codes, clusters and the partition of every batch
+    are learned together.
 
     Where all values lie in [0, 1] they are the means of Bernoulli variables. Elsewhere they are
     standardised on the way in, and back on the way out: the columns of a table each for itself,
@@ -504,7 +537,7 @@ class DRPMClustering(_Model):
         pretrain_iter: Epochs of the autoencoder before; by default as many, or 50 steps if those
             are more.
         batch_size: Rows in a step.
-        learning_rate: The size of steps.
+        learning_rate: The size of steps; by default 3e-3 for images and 1e-3 for tables.
         beta: The weight of the latent codes' divergence from their clusters.
         objective: ``"bounds"``: the published loss; ``"exact"``: the exact mass of partitions in
             the place of its bounds.
@@ -544,7 +577,7 @@ class DRPMClustering(_Model):
         max_iter: int = 100,
         pretrain_iter: int | None = None,
         batch_size: int = 128,
-        learning_rate: float = 1e-3,
+        learning_rate: float | None = None,
         beta: float = 1.0,
         objective: str = "bounds",
         partitions: int = 10,
@@ -591,8 +624,8 @@ class DRPMClustering(_Model):
 class VaDE(_Model):
     """Variational deep embedding: every row has a cluster of its own, drawn independently.
 
-    It starts as :class:`DRPMClustering` does, from pretrained codes and a mixture of them, and
-    then learns codes and clusters together. Data are treated in the same way.
+    It starts as :class:`DRPMClustering` does, from pretrained codes and the clusters found with
+    them, and then learns codes and clusters together. Data are treated in the same way.
 
     References:
         Jiang et al., *Variational deep embedding: an unsupervised and generative approach to
@@ -606,7 +639,7 @@ class VaDE(_Model):
         pretrain_iter: Epochs of the autoencoder before; by default as many, or 50 steps if those
             are more.
         batch_size: Rows in a step.
-        learning_rate: The size of steps.
+        learning_rate: The size of steps; by default 3e-3 for images and 1e-3 for tables.
         likelihood: ``"bernoulli"``, ``"gaussian"``, or ``"auto"`` to decide by the values.
         warm_start: Whether another fit goes on from what the last one learned.
         device: Where it is trained; ``"auto"`` takes a GPU where there is one.
@@ -633,7 +666,7 @@ class VaDE(_Model):
         max_iter: int = 100,
         pretrain_iter: int | None = None,
         batch_size: int = 128,
-        learning_rate: float = 1e-3,
+        learning_rate: float | None = None,
         likelihood: str = "auto",
         warm_start: bool = False,
         device: str = "auto",
@@ -663,7 +696,8 @@ class VaDE(_Model):
 class LatentGMM(_Clustering):
     """A Gaussian mixture of the latent codes that an autoencoder has learned by itself.
 
-    Data are treated as in :class:`DRPMClustering`, which starts from these clusters.
+    Data are treated as in :class:`DRPMClustering`, which starts from these clusters where the data
+    are a table.
 
     Arguments:
         n_clusters: How many clusters.
@@ -671,7 +705,7 @@ class LatentGMM(_Clustering):
         hidden: Widths of the encoder's layers; the decoder has them in reverse.
         max_iter: Epochs of the autoencoder.
         batch_size: Rows in a step.
-        learning_rate: The size of steps.
+        learning_rate: The size of steps; by default 3e-3 for images and 1e-3 for tables.
         likelihood: ``"bernoulli"``, ``"gaussian"``, or ``"auto"`` to decide by the values.
         warm_start: Whether another fit goes on from what the last one learned.
         device: Where it is trained; ``"auto"`` takes a GPU where there is one.
@@ -697,7 +731,7 @@ class LatentGMM(_Clustering):
         hidden: tuple[int, ...] = (128, 128),
         max_iter: int = 100,
         batch_size: int = 128,
-        learning_rate: float = 1e-3,
+        learning_rate: float | None = None,
         likelihood: str = "auto",
         warm_start: bool = False,
         device: str = "auto",
@@ -717,6 +751,55 @@ class LatentGMM(_Clustering):
             verbose=verbose,
             random_state=random_state,
         )
+
+
+def estimator_of(found: FittedClustering, names: Sequence[str] = ()) -> _Clustering | None:
+    """A clustering of a run as the estimator of its method, but for the labels of its rows.
+
+    Arguments:
+        found: The clustering.
+        names: Of the columns, where they have names.
+
+    Returns:
+        The estimator, with those of the run's settings that it knows; none where a method has none.
+    """
+    config, autoencoder = found.config, found.autoencoder
+    kinds: dict[str, type[_Clustering]] = {
+        each._method: each for each in (DRPMClustering, VaDE, LatentGMM)
+    }
+    kind = kinds.get(config.method)
+    if kind is None or autoencoder is None:
+        return None
+    stage = config.pretraining.training if kind is LatentGMM else config.training
+    settings = {
+        "n_clusters": found.clusters,
+        "latent_dim": config.network.latent,
+        "hidden": config.network.encoder,
+        "max_iter": stage.epochs,
+        "pretrain_iter": config.pretraining.training.epochs,
+        "batch_size": stage.batch_size,
+        "learning_rate": stage.learning_rate,
+        "beta": config.beta,
+        "objective": config.objective,
+        "partitions": config.partitions,
+        "likelihood": autoencoder.likelihood,
+        "random_state": config.training.seed,
+    }
+    known = [name for name in settings if name in kind._get_param_names()]
+    columns = found.shape.numel()
+    return kind._build(
+        {
+            "parameters": {name: settings[name] for name in known},
+            "shape": found.shape,
+            "likelihood": autoencoder.likelihood,
+            "shift": np.zeros(columns) if found.shift is None else found.shift.double(),
+            "scale": np.ones(columns) if found.scale is None else found.scale.double(),
+            "labels": [],
+            "iterations": stage.epochs,
+            "names": list(names),
+        },
+        found.to("cpu"),
+    )
 
 
 def _convert(model: FittedClustering, dtype: torch.dtype) -> FittedClustering:

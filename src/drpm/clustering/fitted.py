@@ -30,6 +30,9 @@ class FittedClustering:
         mixture: One Gaussian a cluster.
         autoencoder: Between rows and codes; none where clusters live among the rows.
         head: The cluster head of contrastive pretraining, where that decides.
+        shift: (d,) on the CPU, what data have taken off to become rows; none where they are rows
+            as they come.
+        scale: (d,) on the CPU, what they are then divided by.
     """
 
     config: ClusteringConfig
@@ -37,6 +40,8 @@ class FittedClustering:
     mixture: Mixture
     autoencoder: Autoencoder | None = None
     head: nn.Module | None = None
+    shift: Tensor | None = None
+    scale: Tensor | None = None
 
     @property
     def device(self) -> torch.device:
@@ -45,6 +50,18 @@ class FittedClustering:
     @property
     def clusters(self) -> int:
         return self.mixture.means.shape[-2]
+
+    def to_rows(self, data: Tensor) -> Tensor:
+        """(n, d): rows as everything here takes them, from data as their owner has them.
+
+        Arguments:
+            data: (n, d), or (n, ...) with each of the clustering's shape.
+        """
+        # In double precision, which not every device has: large values may differ by little.
+        rows = data.cpu().double().flatten(1)
+        if self.shift is not None and self.scale is not None:
+            rows = (rows - self.shift) / self.scale
+        return rows.to(self.mixture.means)
 
     @torch.no_grad()
     def embed(self, rows: Tensor) -> Tensor:
@@ -150,24 +167,32 @@ class FittedClustering:
             head=copy.deepcopy(self.head).to(device) if self.head else None,
         )
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: str | Path) -> None:
         """Write it to a folder, as numbers and text."""
         tensors = {f"mixture.{name}": x for name, x in self.mixture._asdict().items()}
         for name, module in (("autoencoder", self.autoencoder), ("head", self.head)):
             if module is not None:
                 tensors |= {f"{name}.{key}": x for key, x in module.state_dict().items()}
+        for name, part in (("shift", self.shift), ("scale", self.scale)):
+            if part is not None:
+                tensors[name] = part
         description = {
             "kind": "clustering",
             "config": configs.dumps(self.config),
             "shape": list(self.shape),
             "likelihood": "" if self.autoencoder is None else self.autoencoder.likelihood,
         }
-        save_model(folder, {name: x.contiguous() for name, x in tensors.items()}, description)
+        save_model(Path(folder), {name: x.contiguous() for name, x in tensors.items()}, description)
 
 
-def load_clustering(folder: Path, device: torch.device | str = "cpu") -> FittedClustering:
-    """Read what :meth:`FittedClustering.save` wrote; nothing is unpickled."""
-    tensors, description = load_model(folder)
+def load_clustering(folder: str | Path, device: torch.device | str = "cpu") -> FittedClustering:
+    """Read a clustering of any method, as ``drpm cluster`` leaves one; nothing is unpickled.
+
+    Arguments:
+        folder: The folder of the model, such as ``out/cluster/model``.
+        device: Where it goes.
+    """
+    tensors, description = load_model(Path(folder))
     if description.get("kind") != "clustering":
         raise RunError(f"The folder {folder} holds another kind of model than a clustering.")
     config = configs.loads(ClusteringConfig, description["config"])
@@ -188,4 +213,5 @@ def load_clustering(folder: Path, device: torch.device | str = "cpu") -> FittedC
     if found := state("head"):
         head = projector(config.network.encoder[-1], mixture.means.shape[-2])
         head.load_state_dict(found)
-    return FittedClustering(config, shape, mixture, autoencoder, head).to(device)
+    shift, scale = tensors.get("shift"), tensors.get("scale")
+    return FittedClustering(config, shape, mixture, autoencoder, head, shift, scale).to(device)

@@ -4,24 +4,29 @@ import csv
 import io
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
 from torch import Tensor
 
 from drpm.clustering.config import ClusteringConfig, Method
-from drpm.clustering.drawn import draw_arrays
+from drpm.clustering.drawn import draw_arrays, unstandardiser
+from drpm.clustering.estimators import estimator_of
 from drpm.clustering.examples import images_behind
 from drpm.clustering.fitted import FittedClustering
 from drpm.clustering.metrics import clustering_scores
+from drpm.clustering.models import require_chances
 from drpm.clustering.pipeline import fit_clusterings
 from drpm.clustering.views import choose_view
 from drpm.data.classes import class_labels
-from drpm.data.types import Dataset
+from drpm.data.image_folder import image_paths
+from drpm.data.registry import DATASETS
+from drpm.data.types import Dataset, Split
 from drpm.training import config as configs
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError, RunError
@@ -64,6 +69,14 @@ class Job:
     clustering: ClusteringConfig = field(default_factory=ClusteringConfig)
 
 
+SCORES = {"accuracy": "ACC", "nmi": "NMI", "ari": "ARI"}
+
+# Further outside [0, 1] than this is no rounding of standardised numbers.
+_ROUNDING = 1e-5
+
+_AT_ONCE = 8192  # rows in double precision
+
+
 def check_job(job: Job, data: Dataset) -> None:
     """Refuse settings that cannot be met with the data, before anything is written."""
     config = job.clustering
@@ -74,6 +87,32 @@ def check_job(job: Job, data: Dataset) -> None:
         )
     if config.pretraining.kind == "contrastive" and (config.method != "gmm" or job.compare):
         choose_view(config.pretraining.views, data.input_shape)
+    as_asked(job, data)
+
+
+def as_asked(job: Job, data: Dataset) -> Dataset:
+    """The data as the likelihood wants them: a Bernoulli's are not standardised.
+
+    Arguments:
+        job: What is done with them.
+        data: As they were loaded.
+    """
+    models = job.clustering.method != "gmm" or job.compare
+    if job.clustering.likelihood != "bernoulli" or not models:
+        return data
+    undo = unstandardiser(data)
+
+    def restored(split: Split) -> Split:
+        inputs = undo(split.inputs)
+        if data.preprocessing:
+            near = inputs.clamp(0, 1)
+            inputs = torch.where((inputs - near).abs() < _ROUNDING, near, inputs)
+        require_chances(data.name, inputs)
+        return replace(split, inputs=inputs)
+
+    train = restored(data.train)
+    test = train if data.test is data.train else restored(data.test)
+    return replace(data, train=train, test=test, preprocessing={})
 
 
 def open_job(
@@ -133,6 +172,8 @@ def do_jobs(
     devices = devices or Devices(data.train.inputs.device)
     for job in jobs:
         check_job(job, data)
+    data = as_asked(jobs[0], data)
+    files = _file_names(jobs[0], data)
     seeds = [job.clustering.training.seed for job in jobs]
     rows = data.train.inputs.flatten(1)
     # Held from the start, so that nobody overwrites what is being made, and the time is all of it.
@@ -158,10 +199,15 @@ def do_jobs(
                 alone = job.clustering.method == "gmm"
                 facts = {
                     "command": list(command),
+                    "method": NAMES[job.clustering.method],
+                    "about": _about(job, data),
+                    "names": {**SCORES, "lower_bound": "lower bound"},
                     "data": _describe(data),
                     "stacked": [job.clustering.training.seed] if alone else seeds,
                 }
-                _conclude(job, data, run, replace(fitted, config=job.clustering), facts, progress)
+                shift, scale = _scale(data)
+                fitted = replace(fitted, config=job.clustering, shift=shift, scale=scale)
+                _conclude(job, data, run, fitted, files, facts, progress)
     devices.barrier()
     return [run.result() for run in runs]
 
@@ -171,6 +217,7 @@ def _conclude(
     data: Dataset,
     run: RunFolder,
     fitted: FittedClustering,
+    files: Sequence[str],
     facts: dict[str, Any],
     progress: ProgressFactory,
 ) -> None:
@@ -181,8 +228,7 @@ def _conclude(
     comparison = {NAMES[method]: metrics} if metrics else {}
     if job.compare and metrics:
         comparison |= _others(job, data, run, judge, progress)
-    fitted.save(run.model_dir)
-    run.write_atomic(LABELS, _labels(fitted, data))
+    _save(fitted, data, run, files)
     images = images_behind(job.data, data)
     run.write_atomic(ARRAYS, draw_arrays(fitted, data, seed, images))
     _gather_metrics(run)
@@ -279,19 +325,82 @@ def _of_method(progress: ProgressFactory, method: str, stage: str) -> Progress |
     return progress(f"{method}, {stage}")
 
 
-def _labels(fitted: FittedClustering, data: Dataset) -> str:
+def _save(fitted: FittedClustering, data: Dataset, run: RunFolder, files: Sequence[str]) -> None:
+    """Write the model, and what it says of every example."""
+    splits = {"train": data.train}
+    if data.test is not data.train:
+        splits["test"] = data.test
+    rows = {name: split.inputs.flatten(1) for name, split in splits.items()}
+    # Names that a table did not have are not asked of those who bring new rows.
+    given = tuple(f"column {number + 1}" for number in range(len(data.columns)))
+    estimator = estimator_of(fitted, () if data.columns == given else data.columns)
+    if estimator is None:
+        chances = {name: fitted.chances(part) for name, part in rows.items()}
+        fitted.save(run.model_dir)
+    else:
+        # By what is saved, so that it says the same when it is read again.
+        device = data.train.inputs.device
+        # In double precision, which not every device has.
+        place = device if device.type == "cuda" else torch.device("cpu")
+        model = estimator.model_.to(place)
+
+        def judge(some: Tensor) -> Tensor:
+            return model.chances(some.to(place).double(), sampled=False).cpu()
+
+        chances = {
+            name: torch.cat([judge(some) for some in part.split(_AT_ONCE)])
+            for name, part in rows.items()
+        }
+        estimator.labels_ = chances["train"].argmax(-1).numpy()
+        estimator.save(run.model_dir)
+    run.write_atomic(LABELS, _labels(chances, files))
+
+
+def _labels(chances: Mapping[str, Tensor], files: Sequence[str]) -> str:
     """Every example's cluster and how sure that is, as a csv file."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["split", "index", "cluster", "confidence"])
-    splits = [("train", data.train)]
-    if data.test is not data.train:
-        splits.append(("test", data.test))
-    for name, split in splits:
-        confidence, cluster = fitted.chances(split.inputs.flatten(1)).max(-1)
-        pairs = zip(cluster.tolist(), confidence.tolist(), strict=True)
-        writer.writerows([name, i, k, f"{c:.6g}"] for i, (k, c) in enumerate(pairs))
+    header = ["split", "index", "cluster", "confidence"]
+    writer.writerow([*header, "file"] if files else header)
+    for name, part in chances.items():
+        confidence, cluster = part.max(-1)
+        for i, (k, c) in enumerate(zip(cluster.tolist(), confidence.tolist(), strict=True)):
+            writer.writerow([name, i, k, f"{c:.6g}", *files[i : i + 1]])
     return text.getvalue()
+
+
+def _file_names(job: Job, data: Dataset) -> list[str]:
+    """The file of every example of a folder of images; none of any other data."""
+    folder = Path(job.data).expanduser()
+    if job.data in DATASETS or not folder.is_dir():
+        return []
+    names = [path.relative_to(folder).as_posix() for path in image_paths(folder)]
+    if len(names) != len(data.train):
+        raise RunError(f"The folder {folder} has changed while it was read; try again.")
+    return names
+
+
+def _scale(data: Dataset) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """What was taken off every number of an input, and what it was divided by."""
+    mean, std = data.preprocessing.get("mean"), data.preprocessing.get("std")
+    if mean is None or std is None:
+        return None, None
+    shape = data.input_shape
+    shift, scale = (x.cpu().double().expand(shape).flatten() for x in (mean, std))
+    return shift, scale
+
+
+def _about(job: Job, data: Dataset) -> str:
+    """What the scores are of."""
+    part = "all examples, none of which is kept apart for a test"
+    if data.test is not data.train:
+        part = "the test part"
+    sentences = [f"Scores are those of {part}, after the last epoch."]
+    if job.clustering.method == "vade":
+        sentences.append(
+            "VaDE is judged by a draw of every code, as in the paper; labels.csv goes by its mean."
+        )
+    return " ".join(sentences)
 
 
 def _gather_metrics(run: RunFolder) -> None:

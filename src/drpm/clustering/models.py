@@ -17,6 +17,7 @@ from drpm.distributions.partitions import RandomPartition
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
 from drpm.distributions.sizes import FisherHypergeometric
 from drpm.nn.gaussians import Posterior
+from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
 
 Terms = dict[str, Tensor]
@@ -175,9 +176,29 @@ def vade_objective(
 
 def choose_likelihood(rows: Tensor, asked: str) -> str:
     """Bernoulli where all values lie in [0, 1], unless something else is asked for."""
+    if asked == "bernoulli":
+        require_chances("The rows", rows)
     if asked != "auto":
         return asked
-    return "bernoulli" if bool(((rows >= 0) & (rows <= 1)).all()) else "gaussian"
+    return "bernoulli" if _are_chances(rows) else "gaussian"
+
+
+def require_chances(name: str, rows: Tensor) -> None:
+    """Refuse what cannot be the means of Bernoulli variables.
+
+    Arguments:
+        name: What the sentence calls it.
+        rows: The values.
+    """
+    if not _are_chances(rows):
+        raise ConfigError(
+            f"{name} must lie in [0, 1] where likelihood is 'bernoulli', "
+            f"but got values from {rows.min().item():g} to {rows.max().item():g}."
+        )
+
+
+def _are_chances(rows: Tensor) -> bool:
+    return bool(((rows >= 0) & (rows <= 1)).all())
 
 
 def build_objective(config: ClusteringConfig) -> Any:

@@ -12,10 +12,10 @@ from drpm.clustering.sweeps import CLUSTERS
 from drpm.report.arrays import read_arrays
 from drpm.report.figures import draw_samples
 from drpm.report.result_page import ResultFigure, Section
-from drpm.report.result_tables import Place, Table, read_runs, table_text
+from drpm.report.result_tables import Place, Table, read_run, read_runs, table_text
 from drpm.report.style import png
 from drpm.report.trends import Trend, draw_trends
-from drpm.training.runs import ARRAYS
+from drpm.training.runs import ARRAYS, RESULT
 from drpm.training.summaries import summarize
 
 INTRODUCTION: Final = """\
@@ -46,7 +46,8 @@ def _figures(table: Table, results: Path) -> Iterator[ResultFigure]:
         for place, group in zip(row.places, table.groups, strict=True):
             run = None if row.is_guest or place is None else _run(results, place)
             if run is not None and place is not None:
-                caption = f"{row.name}, {group}, seed {run.name.removeprefix('seed-')}"
+                seed = run.name.removeprefix("seed-")
+                caption = f"{row.name}, {group}, seed {seed}{_accuracy(table, run)}"
                 name = f"{'-'.join(place)}.png"
                 yield ResultFigure(
                     name, "What each cluster generates", caption, partial(_draw, run)
@@ -88,6 +89,12 @@ def _run(results: Path, place: Place) -> Path | None:
         if read_arrays(path.parent).samples is not None:
             return path.parent
     return None
+
+
+def _accuracy(table: Table, run: Path) -> str:
+    """What a run is worth, which of several seeds need not be what they are on average."""
+    accuracy = read_run(table, run / RESULT)["accuracy"]
+    return "" if accuracy is None else f", {table.metrics['accuracy']} {accuracy:.3f}"
 
 
 def _draw(run: Path) -> bytes:

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from drpm.clustering.config import ClusteringConfig
-from drpm.clustering.job import PRETRAINING, Job, check_job, copy_whole, do_jobs, open_job
+from drpm.clustering.job import (
+    PRETRAINING,
+    Job,
+    as_asked,
+    check_job,
+    copy_whole,
+    do_jobs,
+    open_job,
+)
 from drpm.clustering.models import choose_likelihood
 from drpm.clustering.pipeline import describe_pretraining, pretrain
 from drpm.data import load
@@ -80,7 +88,7 @@ def run_study(
         # Begun before anything is copied to them: a run is begun in an empty folder.
         runs = [open_job(path, job) for path, job in zip(folders, jobs, strict=True)]
         if share_pretraining and clustering.method != "gmm":
-            _take_pretraining(folder.parent, jobs, dataset, folders)
+            _take_pretraining(folder.parent, jobs, as_asked(jobs[0], dataset), folders)
         commands = [[*command, "--seeds", str(seed)] for seed in seeds]
         do_jobs(jobs, dataset, runs, commands=commands)
 

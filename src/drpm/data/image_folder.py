@@ -53,6 +53,11 @@ def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -
     return Dataset(str(folder), everything, everything, {"label": classes} if labels else {})
 
 
+def image_paths(folder: Path) -> list[Path]:
+    """The files of the images that :func:`load_folder` reads, in its order."""
+    return _list(folder)[0]
+
+
 def _list(folder: Path) -> tuple[list[Path], list[int], tuple[str, ...]]:
     paths = _images_in(folder)
     labels: list[int] = []

@@ -45,7 +45,7 @@ def read_csv(path: Path, *, header: bool = True) -> Columns:
     elif all(map(_is_number, names)):
         raise DataError(
             f"{path} should name its columns in the first line, but that holds only numbers: add "
-            "the names, or set header to false."
+            "the names, or set header to false (on the command line -o header=false)."
         )
     else:
         rows = rows[1:]

@@ -133,7 +133,8 @@ def _numbers(source: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.flo
     if words:
         raise DataError(
             f"{source} should hold numbers only, but has text in {_named(words)}: leave "
-            f"{'it' if len(words) == 1 else 'them'} out, or name the labels with label_column."
+            f"{'it' if len(words) == 1 else 'them'} out, or name the column of the labels "
+            "(label_column; on the command line -o label_column=NAME)."
         )
     if gaps:
         raise DataError(

@@ -15,23 +15,32 @@ class MetricTable(NamedTuple):
 
 
 def metric_table(
-    metrics: Mapping[str, Any], comparison: Mapping[str, Mapping[str, Any]]
+    metrics: Mapping[str, Any],
+    comparison: Mapping[str, Mapping[str, Any]],
+    method: str = "this run",
+    shown: Mapping[str, str] | None = None,
 ) -> MetricTable:
     """The metrics of a run, beside those of other methods where there are any.
 
     Arguments:
         metrics: The run's own metrics.
         comparison: Metrics by method. The run may be one of them; it is recognised by its values.
+        method: What the run is called where it is none of them.
+        shown: What metrics are called, where that is not their name.
     """
+    shown = shown or {}
     own = flat(metrics)
     others = {method: flat(values) for method, values in comparison.items()}
     itself = next((name for name, of in others.items() if of and of.items() <= own.items()), None)
     if itself is not None:
         columns = {**others, itself: others[itself] | own}
     else:
-        columns = {"this run": own, **others} if own else others
+        columns = {method: own, **others} if own else others
     names = list(dict.fromkeys(name for values in columns.values() for name in values))
-    rows = [(name, aligned([values.get(name) for values in columns.values()])) for name in names]
+    rows = [
+        (str(shown.get(name, name)), aligned([values.get(name) for values in columns.values()]))
+        for name in names
+    ]
     return MetricTable(list(columns), rows)
 
 

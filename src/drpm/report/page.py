@@ -21,7 +21,7 @@ PAGE: Final = "index.html"
 _SCALE: Final = 0.7
 
 # Where an entry of the result must be made of names and values.
-_MAPPINGS: Final = ("metrics", "comparison", "versions")
+_MAPPINGS: Final = ("metrics", "comparison", "versions", "names")
 
 
 def write_page(folder: Path | str, title: str | None = None) -> Path:
@@ -50,7 +50,13 @@ def _render(run: RunFolder, title: str, pictures: list[Picture]) -> str:
     settings = _read_settings(run)
     return _template().render(
         title=title,
-        results=metric_table(result.get("metrics", {}), result.get("comparison", {})),
+        results=metric_table(
+            result.get("metrics", {}),
+            result.get("comparison", {}),
+            str(result.get("method", "this run")),
+            result.get("names", {}),
+        ),
+        about=result.get("about", ""),
         data=_describe_data(result.get("data"), settings),
         pictures=[
             {

@@ -191,20 +191,26 @@ def read_runs(table: Table, results: Path, place: Place | None) -> list[Metrics]
         results: The folder of finished studies.
         place: The method's place there.
     """
-    found: list[Metrics] = []
-    for path in _results(results, place):
-        metrics = _result(path).get("metrics")
-        sound = isinstance(metrics, dict) and all(
-            name in metrics and isinstance(metrics[name], int | float | None)
-            for name in table.metrics
+    return [read_run(table, path) for path in _results(results, place)]
+
+
+def read_run(table: Table, path: Path) -> Metrics:
+    """The metrics of one run.
+
+    Arguments:
+        table: Whose metrics it has to have.
+        path: The file of its result.
+    """
+    metrics = _result(path).get("metrics")
+    sound = isinstance(metrics, dict) and all(
+        name in metrics and isinstance(metrics[name], int | float | None) for name in table.metrics
+    )
+    if not isinstance(metrics, dict) or not sound:
+        raise RunError(
+            f"The file {path} must hold the metrics {', '.join(table.metrics)}, "
+            f"but got {metrics!r}."
         )
-        if not isinstance(metrics, dict) or not sound:
-            raise RunError(
-                f"The file {path} must hold the metrics {', '.join(table.metrics)}, "
-                f"but got {metrics!r}."
-            )
-        found.append(metrics)
-    return found
+    return metrics
 
 
 def _results(results: Path, place: Place | None) -> list[Path]:

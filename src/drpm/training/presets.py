@@ -1,4 +1,8 @@
-"""Named configurations that come with the package: one TOML file each, in ``drpm/presets``."""
+"""Named configurations that come with the package: one TOML file each, in ``drpm/presets``.
+
+The second word of a name, as in ``fast-cluster`` and ``paper-cluster-mnist``, is the command that
+it is for.
+"""
 
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -31,16 +35,36 @@ def names(prefix: str = "", *, folder: Traversable | None = None) -> list[str]:
     return sorted(name.removesuffix(SUFFIX) for name in files if name.startswith(prefix))
 
 
-def load(cls: type[C], name: str, *, folder: Traversable | None = None) -> C:
+def command_of(name: str) -> str:
+    """The command that a preset is for.
+
+    Example:
+        >>> command_of("paper-cluster-mnist")
+        'cluster'
+    """
+    return f"{name}-".split("-")[1]
+
+
+def load(
+    cls: type[C], name: str, *, command: str | None = None, folder: Traversable | None = None
+) -> C:
     """The configuration of a preset.
 
     Arguments:
         cls: The configuration's class; settings that the preset leaves out have its defaults.
         name: One of :func:`names`.
+        command: The one command whose presets will do; by default any.
         folder: Where to look instead of in the package.
     """
     folder = shipped() if folder is None else folder
     known = names(folder=folder)
+    if command is not None:
+        own = [each for each in known if command_of(each) == command]
+        if name in known and name not in own:
+            raise ConfigError(
+                f"{name!r} is a preset of drpm {command_of(name)}, not of drpm {command}."
+            )
+        known = own
     # Only a listed name is opened, so that a name with slashes leads nowhere.
     if name not in known:
         meant = nearest(name, known)
