@@ -209,7 +209,8 @@ CASES = {
         ("pretraining.training.devices must be that of training, 2, but got 1",),
     ),
     "no head to start from": Case(
-        "drpm cluster digits --set pretraining.kind=reconstruction --out run",
+        "drpm cluster digits --set pretraining.kind=reconstruction "
+        "--set mixture.init=contrastive-head --out run",
         (
             "pretraining.kind must be 'contrastive' where mixture.init is",
             "set mixture.init to 'k-means++'",

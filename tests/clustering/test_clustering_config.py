@@ -151,4 +151,20 @@ def test_the_quick_look_at_the_digits_gets_to_the_end_of_its_schedules() -> None
     steps = training.epochs * (images // training.batch_size)
     # And has some steps left, to learn the model that it is then.
     assert config.annealing_steps <= 0.75 * steps
-    assert config.mixture.init == "contrastive-head"
+    assert config.starts_at_head((1, 8, 8))
+    assert not config.starts_at_head((3,))
+
+
+def test_who_starts_at_the_contrastive_head() -> None:
+    def starts(shape: tuple[int, ...], *settings: str) -> bool:
+        return override(ClusteringConfig(), settings).starts_at_head(shape)
+
+    images, row = (1, 8, 8), (3,)
+    assert not starts(images)
+    assert starts(images, "mixture.init=auto")
+    assert starts(images, "mixture.init=auto", "method=vade")
+    assert not starts(row, "mixture.init=auto")
+    assert not starts(images, "mixture.init=auto", "pretraining.kind=reconstruction")
+    assert not starts(images, "mixture.init=auto", "method=latent-gmm")
+    assert starts(row, "mixture.init=contrastive-head")
+    assert starts(row, "method=contrastive-head")

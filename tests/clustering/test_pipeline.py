@@ -18,7 +18,7 @@ from drpm.clustering.config import (
 )
 from drpm.clustering.fitted import FittedClustering
 from drpm.clustering.metrics import accuracy
-from drpm.clustering.mixtures import Mixture
+from drpm.clustering.mixtures import Mixture, estimate_mixture
 from drpm.clustering.pipeline import fit_clusterings
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError
@@ -112,8 +112,21 @@ def test_a_latent_mixture_is_fitted_wherever_models_start(tmp_path: Path) -> Non
     (one,) = fit(settings("latent-gmm"), tmp_path)
     (two,) = fit(settings("latent-gmm", mixture=head), tmp_path)
     assert same(one, two)
-    assert not settings("latent-gmm", mixture=head).uses_head
-    assert settings("vade", mixture=head).uses_head
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 2, 2)])
+def test_images_start_at_the_head_and_rows_at_a_mixture(
+    tmp_path: Path, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(
+        "drpm.clustering.pipeline.estimate_mixture",
+        lambda *inputs, **options: asked.append("head") or estimate_mixture(*inputs, **options),
+    )
+    config = settings(mixture=MixtureConfig(restarts=4, init="auto"))
+    rows = blobs().clamp(0, 1) if len(shape) > 1 else blobs()
+    fit_clusterings(rows, torch.Size(shape), config, [tmp_path], seeds=[0])
+    assert asked == (["head"] if len(shape) > 1 else [])
 
 
 @pytest.mark.parametrize("objective", ["bounds", "exact"])

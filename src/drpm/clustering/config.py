@@ -1,5 +1,6 @@
 """The settings of a clustering: everything that is needed to do it again."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -7,6 +8,7 @@ from drpm.training.config import TrainingConfig, check_setting
 from drpm.training.errors import ConfigError
 
 Method = Literal["drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head"]
+TRAINED = ("drpm-vc", "vade")  # after pretraining, from clusters to start from
 Likelihood = Literal["auto", "bernoulli", "gaussian"]
 Views = Literal["auto", "digits", "mnist", "fashion-mnist", "noise"]
 
@@ -71,12 +73,14 @@ class MixtureConfig:
         init: Where its iterations start. ``k-means++``: from seeds alone; ``kmeans``: from Lloyd's
             iterations after them; ``contrastive-head``: no iterations, but the Gaussians of what
             the cluster head of contrastive pretraining says, for models that are trained from
-            there; a latent mixture is fitted to the codes, from ``k-means++``.
+            there; a latent mixture is fitted to the codes, from ``k-means++``. ``auto``: the head
+            for images, whose warped copies teach it what they show, and ``k-means++`` for rows of
+            numbers, of whose noisy copies it learns less than the codes tell.
         floor: What is added to all variances.
     """
 
     restarts: int = 10
-    init: Literal["k-means++", "kmeans", "contrastive-head"] = "k-means++"
+    init: Literal["auto", "k-means++", "kmeans", "contrastive-head"] = "k-means++"
     floor: float = 1e-4
 
     def __post_init__(self) -> None:
@@ -157,7 +161,10 @@ class ClusteringConfig:
         check_setting(
             self, "refit_every", "at least 1 or none", lambda value: value is None or value >= 1
         )
-        if self.uses_head and self.pretraining.kind != "contrastive":
+        head_is_asked_for = self.method == "contrastive-head" or (
+            self.method in TRAINED and self.mixture.init == "contrastive-head"
+        )
+        if head_is_asked_for and self.pretraining.kind != "contrastive":
             user, way_out = "method", ""
             if self.method != "contrastive-head":
                 user, way_out = "mixture.init", "; or set mixture.init to 'k-means++'"
@@ -173,8 +180,13 @@ class ClusteringConfig:
                 f"{self.training.devices}, but got {self.pretraining.training.devices}."
             )
 
-    @property
-    def uses_head(self) -> bool:
-        """Whether clusters are those of the head of contrastive pretraining, at least at first."""
-        starts = self.method in ("drpm-vc", "vade") and self.mixture.init == "contrastive-head"
-        return starts or self.method == "contrastive-head"
+    def starts_at_head(self, shape: Sequence[int]) -> bool:
+        """Whether clusters of inputs are, at first or for good, those of the contrastive head.
+
+        Arguments:
+            shape: Of an input.
+        """
+        if self.method not in TRAINED:
+            return self.method == "contrastive-head"
+        learned = self.pretraining.kind == "contrastive" and len(shape) > 1
+        return self.mixture.init == "contrastive-head" or (self.mixture.init == "auto" and learned)

@@ -212,9 +212,7 @@ class _Clustering(
             annealing_steps=1 if warm else max(1, steps // 2),
             network=NetworkConfig(self.latent_dim, tuple(self.hidden), tuple(self.hidden)[::-1]),
             pretraining=PretrainingConfig(training=self._pretraining(training, rows)),
-            # Warped copies of an image teach the cluster head what the image is of; of noisy copies
-            # of a row it learns less than the codes tell.
-            mixture=MixtureConfig(init="contrastive-head" if are_images else "k-means++"),
+            mixture=MixtureConfig(init="auto"),
             training=training,
         )
 

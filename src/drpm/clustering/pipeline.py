@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from drpm.clustering.config import (
+    TRAINED,
     ClusteringConfig,
     MixtureConfig,
     NetworkConfig,
@@ -83,8 +84,8 @@ def fit_clusterings(
         model.autoencoder.load_state_dict(_autoencoder(start).state_dict())
     if starts is None or config.method == "latent-gmm":
         stages.pretrain([wrapped for _, wrapped in pretrained], shape)
-    _place_priors(pretrained, rows, config, seeds, starts)
-    if config.method in ("drpm-vc", "vade"):
+    _place_priors(pretrained, rows, shape, config, seeds, starts)
+    if config.method in TRAINED:
         stages.train(models)
     heads = [
         wrapped.clusters if config.method == "contrastive-head" else None
@@ -164,7 +165,7 @@ def _cluster_rows(
 def _fit(points: Tensor, clusters: int, config: MixtureConfig, seed: int) -> Mixture:
     generator = torch.Generator(points.device).manual_seed(seed)
     # A cluster head is no start for iterations.
-    init = "k-means++" if config.init == "contrastive-head" else config.init
+    init = "kmeans" if config.init == "kmeans" else "k-means++"
     fitted = fit_mixture(
         points,
         clusters,
@@ -185,6 +186,7 @@ def _features(model: MixtureVAE, rows: Tensor) -> Tensor:
 def _place_priors(
     pretrained: Sequence[tuple[MixtureVAE, Pretrained]],
     rows: Tensor,
+    shape: torch.Size,
     config: ClusteringConfig,
     seeds: Sequence[int],
     starts: Sequence[FittedClustering] | None,
@@ -197,7 +199,7 @@ def _place_priors(
             codes = model.autoencoder.mean(_features(model, rows))
         if starts is not None:
             found = _refine(codes, starts[index].mixture, config.mixture)
-        elif config.uses_head:
+        elif config.starts_at_head(shape):
             chances = torch.cat([wrapped.chances(part) for part in rows.split(_ROWS_AT_ONCE)])
             # Not refined: iterations on the codes alone would forget what the head knows.
             found = estimate_mixture(codes, chances.detach(), reg_covar=config.mixture.floor)
