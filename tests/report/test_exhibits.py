@@ -20,7 +20,7 @@ from drpm.report.images import draw_grid
 from drpm.report.matrices import draw_matrix
 from drpm.report.numbers import short
 from drpm.report.style import bears_name, colours, new_figure, png
-from drpm.report.trends import Trend, draw_panel
+from drpm.report.trends import Trend, draw_panel, draw_trends
 from drpm.training.errors import RunError
 
 from .folders import every_array, finished_run
@@ -403,3 +403,15 @@ def test_the_band_around_a_trend() -> None:
     draw_panel(axes, "score", [(trend, np.zeros(4))])
     heights = axes.collections[0].get_paths()[0].vertices[:, 1]
     assert (heights.min(), heights.max()) == (0.5, 1.5)
+
+
+def test_a_legend_names_what_is_drawn() -> None:
+    nothing, places = np.empty(0), np.array([6.0, 8.0])
+    trends = [
+        Trend("not run", nothing, nothing, nothing),
+        Trend("run", places, np.array([0.5, 0.6]), np.array([0.1, 0.1])),
+    ]
+    (legend,) = draw_trends({"score": trends, "other": trends}, "clusters", "scores").legends
+    assert [text.get_text() for text in legend.get_texts()] == ["run"]
+    # In the colour that it has where both are drawn.
+    assert np.allclose(legend.get_lines()[0].get_color(), colours(2)[1])

@@ -45,20 +45,23 @@ def draw_trends(panels: Mapping[str, Sequence[Trend]], unit: str, above: str) ->
     """Panels side by side, with one legend.
 
     Arguments:
-        panels: From a score to its trends; a method has the same place in each of them.
+        panels: From a score to its trends; a method has the same place in each of them, and a
+            place in the legend where it has a score at all.
         unit: What the varied number is.
         above: The title.
     """
     figure = new_figure(min(WIDTH, 0.6 + 3.0 * len(panels)), 3.3)
     title(figure, label(above, 100))
     grid = figure.subplots(1, len(panels), squeeze=False)[0]
-    names = [trend.name for trend in next(iter(panels.values()))]
+    first = next(iter(panels.values()))
+    names = [trend.name for trend in first]
+    drawn = [i for i, trend in enumerate(first) if np.isfinite(trend.means).any()]
     for axes, (score, trends) in zip(grid, panels.items(), strict=True):
         draw_panel(axes, score, list(zip(trends, colours(len(trends)), strict=True)))
         axes.set_xlabel(unit, size=8, color=INK)
     figure.legend(
-        grid[0].lines,
-        [label(name) for name in names],
+        [grid[0].lines[i] for i in drawn],
+        [label(names[i]) for i in drawn],
         loc="outside lower left",
         ncols=max(1, int((WIDTH - 0.5) / (text_width(names) + 0.6))),
         fontsize=8,
