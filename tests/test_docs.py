@@ -12,6 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from drpm.cli import app
+from drpm.factors.aggregation import AGGREGATIONS
 from drpm.training import presets
 
 ROOT = Path(__file__).parents[1]
@@ -93,6 +94,22 @@ def test_programs_of_several_tasks() -> None:
     assert model.predict(images).shape == (50, 2)
     assert model.sizes(images).sum(1).tolist() == [12] * 50
     assert model.tasks == found["load_multitask"](Path("kept")).tasks == ("bright", "third")
+
+
+def test_programs_of_shared_factors() -> None:
+    found = run_programs("factors.md")
+    first, second = found["pairs"].first, found["pairs"].second
+    assert found["found"].mask.shape == (200, 4)
+    assert found["images"].shape == (200, 2, 1, 16, 16)
+    assert found["along"].shape == (4, 7, 1, 16, 16)
+    assert found["again"].share(first, second).mask.tolist() == found["found"].mask.tolist()
+    assert found["shares"].mask.shape == (300, 10)
+    assert 0 <= found["scores"].count_error <= 49
+
+
+def test_methods_of_shared_factors_are_named() -> None:
+    text = (ROOT / "docs" / "factors.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.M)) >= set(AGGREGATIONS)
 
 
 def test_programs_of_supervised_partitions() -> None:
