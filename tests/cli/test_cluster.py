@@ -18,6 +18,7 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from drpm.cli import app
+from drpm.clustering import LatentGMM
 from drpm.training.runs import RunFolder
 
 # Sums depend on how many threads share them, so "bit for bit" holds for equal numbers.
@@ -289,6 +290,41 @@ def test_the_models_of_a_table(tmp_path: Path) -> None:
     assert '<th scope="col">VaDE</th>' in page
     assert "Scores are those of all examples, none of which is kept apart" in page
     assert "labels.csv goes by its mean" in page
+
+
+def test_the_model_of_a_table_far_from_zero(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time stamps, in a file without names, and a seed that is more than numpy takes."""
+    generator = np.random.default_rng(0)
+    times = 1.7e9 + 37 + 60 * (np.arange(90) % 3) + generator.normal(0, 3, 90)
+    table = np.stack([times.round(3), generator.normal(size=90).round(3)], 1)
+    np.savetxt(tmp_path / "times.csv", table, delimiter=",", fmt="%.3f")
+    monkeypatch.setattr("drpm.clustering.job._AT_ONCE", 7)
+    options = ["--clusters=3", "--method=latent-gmm", "--seeds=5000000000", "-o", "header=false"]
+    cluster(tmp_path / "times.csv", *SMALL, *options, "--out", tmp_path / "run")
+    model = LatentGMM.load(tmp_path / "run" / "model")
+    told = [int(row["cluster"]) for row in labels(tmp_path / "run")]
+    assert len(set(told)) > 1
+    assert model.predict(table).tolist() == told
+    assert not hasattr(model, "feature_names_in_")
+    assert model.sample(2)[0].shape == (2, 2)
+    with np.load(tmp_path / "run" / "arrays.npz") as arrays:
+        assert len(np.unique(arrays["samples"][..., 0])) > 100  # not rounded to minutes
+    # Those of pretraining, which is all the training that a latent mixture has.
+    assert (model.max_iter, model.batch_size) == (2, 256)
+    monkeypatch.undo()
+    cluster(
+        tmp_path / "times.csv",
+        *SMALL,
+        *options,
+        "--set=training.epochs=7",
+        "--set=training.batch_size=11",
+        "--out",
+        tmp_path / "other",
+    )
+    other = LatentGMM.load(tmp_path / "other" / "model")
+    assert (other.max_iter, other.batch_size) == (2, 256)
 
 
 def test_a_table_with_labels(tmp_path: Path) -> None:

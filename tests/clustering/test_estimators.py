@@ -309,6 +309,13 @@ def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "estimator.json").write_text(held)
     with pytest.raises(RunError, match="must hold a VaDE, but got a LatentGMM"):
         VaDE.load(tmp_path)
+    # A clustering takes the place of an estimator, and leaves nothing of it behind.
+    other = replace(LatentGMM.load(tmp_path).model_, autoencoder=None)
+    replace(other, config=replace(other.config, method="gmm")).save(tmp_path)
+    assert not (tmp_path / "estimator.json").exists()
+    (tmp_path / "estimator.json").write_text(held)
+    with pytest.raises(RunError, match=r"is damaged: estimator\.json is garbled"):
+        LatentGMM.load(tmp_path)
     for text in ("{", "[]", json.dumps({"estimator": "VaDE"})):
         (tmp_path / "estimator.json").write_text(text)
         with pytest.raises(RunError, match=r"is damaged: estimator\.json is garbled"):

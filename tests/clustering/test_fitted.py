@@ -121,6 +121,21 @@ def test_vade_by_mean_codes_looks_at_no_other_row() -> None:
     torch.testing.assert_close(chances, expected)
 
 
+@pytest.mark.parametrize("shape", [(20, COLUMNS), (20, 1, 2, 3), (20, 2, 3)])
+def test_rows_of_whatever_shape(shape: tuple[int, ...]) -> None:
+    fitted, rows = make("drpm-vc"), some_rows()
+    assert torch.equal(fitted.to_rows(rows.reshape(shape)), rows)
+    assert torch.equal(fitted.to_rows(rows.reshape(shape).numpy()), rows)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shape", [(6,), (4, 5), (4, 1, 3, 3)])
+def test_data_that_are_no_rows(shape: tuple[int, ...]) -> None:
+    with pytest.raises(
+        ValueError, match=r"data must have the shape \(n, 1, 2, 3\), or rows of as "
+    ):
+        make("drpm-vc").to_rows(torch.zeros(shape))
+
+
 @torch.no_grad()
 def test_the_contrastive_head_decides_alone() -> None:
     fitted, rows = make("contrastive-head"), some_rows()

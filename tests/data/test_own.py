@@ -34,7 +34,7 @@ def test_a_table_is_standardised(tmp_path: Path) -> None:
     torch.testing.assert_close(inputs.std(0, correction=0), torch.ones(2))
     # What was done can be undone, and done to new rows.
     restored = inputs * dataset.preprocessing["std"] + dataset.preprocessing["mean"]
-    torch.testing.assert_close(restored, torch.tensor([[1.0, 10], [2, 30], [3, 20]]))
+    torch.testing.assert_close(restored.float(), torch.tensor([[1.0, 10], [2, 30], [3, 20]]))
     assert dataset.train.targets["label"].tolist() == [0, 1, 0]
     assert dataset.classes == {"label": ("cat", "dog")}
 
@@ -47,7 +47,8 @@ def test_separators_quotes_blank_lines_and_marks(tmp_path: Path, separator: str)
     path.write_bytes(text.encode())
     dataset = load(path)
     assert dataset.columns == ("a x", "b")
-    torch.testing.assert_close(dataset.preprocessing["mean"], torch.tensor([-0.25, 11.5]))
+    expected = torch.tensor([-0.25, 11.5], dtype=torch.float64)
+    torch.testing.assert_close(dataset.preprocessing["mean"], expected)
 
 
 def test_labels(tmp_path: Path) -> None:

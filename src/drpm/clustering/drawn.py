@@ -65,7 +65,7 @@ def _generated(
     names = data.columns
     if (width := data.input_shape[0]) > COLUMNS:
         deviations = undo(data.test.inputs).std(0, correction=0)
-        chosen = telling_columns(samples, deviations, COLUMNS).to(device)
+        chosen = telling_columns(samples, deviations, COLUMNS).to(samples.device)
         samples, points = samples[..., chosen], points[..., chosen]
         names = tuple(names[i] if names else f"column {i + 1}" for i in chosen.tolist())
         arrays["num_columns"] = np.array(width)
@@ -108,11 +108,15 @@ def _compact(images: Tensor) -> NDArray[Any]:
 
 
 def unstandardiser(data: Dataset) -> Callable[[Tensor], Tensor]:
-    """What gives rows of a data set back as they were before they were standardised."""
+    """What gives rows of a data set back as they were before they were standardised.
+
+    On the CPU and in double precision, where they were: float32 would lose minutes of a time stamp.
+    """
     mean, std = data.preprocessing.get("mean"), data.preprocessing.get("std")
     if mean is None or std is None:
         return lambda rows: rows
-    return lambda rows: rows * std.to(rows) + mean.to(rows)
+    shift, scale = (x.cpu().double() for x in (mean, std))
+    return lambda rows: rows.cpu().double() * scale + shift
 
 
 def _squeeze(images: Tensor) -> Tensor:

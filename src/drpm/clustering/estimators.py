@@ -32,7 +32,7 @@ from drpm.clustering.config import (
     NetworkConfig,
     PretrainingConfig,
 )
-from drpm.clustering.fitted import FittedClustering, load_clustering
+from drpm.clustering.fitted import ESTIMATOR_FILE, FittedClustering, load_clustering
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.models import choose_likelihood, require_chances
 from drpm.clustering.pipeline import fit_clusterings
@@ -45,7 +45,6 @@ from drpm.training.loop import Progress
 
 Array = NDArray[Any]
 
-_DESCRIPTION = "estimator.json"
 _LIKELIHOODS = ("auto", "bernoulli", "gaussian")
 
 # The deviation of standardised data. That of the Gaussian likelihood is one: were this one too, the
@@ -269,7 +268,8 @@ class _Clustering(
                     "X must have the shape (n, d), (n, height, width) or "
                     f"(n, channels, height, width), none of them 0, but got {X.shape}."
                 )
-            if not reset and shape != self._shape:
+            # Grey images may come without their one channel.
+            if not reset and self._shape not in (shape, (1, *shape)):
                 raise ValueError(
                     f"X must hold what the clusters were found among, of shape {self._shape}, "
                     f"but got {shape}."
@@ -277,7 +277,9 @@ class _Clustering(
             X = X.reshape(len(X), -1)
         data: Array = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32])
         # Rows of a model of images are images laid flat.
-        return data, (data.shape[1:] if reset else self._shape) if shape is None else shape
+        if not reset:
+            return data, self._shape
+        return data, data.shape[1:] if shape is None else shape
 
     def _set_scale(self, data: Array, shape: tuple[int, ...]) -> None:
         """What is taken off the data, and what they are divided by, before a network sees them."""
@@ -435,8 +437,6 @@ class _Clustering(
         """
         check_is_fitted(self)
         folder = Path(folder)
-        # Until all is written there is no estimator here, rather than parts of two.
-        (folder / _DESCRIPTION).unlink(missing_ok=True)
         _convert(self.model_, torch.float32).save(folder)
         description = {
             "estimator": type(self).__name__,
@@ -449,7 +449,7 @@ class _Clustering(
             "iterations": int(self.n_iter_),
             "names": list(getattr(self, "feature_names_in_", [])),
         }
-        write_atomic(folder / _DESCRIPTION, json.dumps(description).encode())
+        write_atomic(folder / ESTIMATOR_FILE, json.dumps(description).encode())
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -460,22 +460,27 @@ class _Clustering(
         """
         folder = Path(folder)
         try:
-            description = json.loads((folder / _DESCRIPTION).read_bytes())
+            description = json.loads((folder / ESTIMATOR_FILE).read_bytes())
         except OSError:
             end = "."
             if (folder / MODEL_FILE).exists():
                 end = "; drpm.clustering.load_clustering reads the models of methods without one."
-            raise RunError(f"{folder} holds no estimator: {_DESCRIPTION} is missing{end}") from None
+            raise RunError(
+                f"{folder} holds no estimator: {ESTIMATOR_FILE} is missing{end}"
+            ) from None
         except ValueError:
             description = None
         try:
             kind = description["estimator"]
             if kind != cls.__name__:
                 raise RunError(f"{folder} must hold a {cls.__name__}, but got a {kind}.")
-            return cls._build(description, load_clustering(folder))
+            model = load_clustering(folder)
+            if model.config.method != cls._method:
+                raise ValueError
+            return cls._build(description, model)
         except (ValueError, KeyError, TypeError):
             raise RunError(
-                f"The estimator in {folder} is damaged: {_DESCRIPTION} is garbled."
+                f"The estimator in {folder} is damaged: {ESTIMATOR_FILE} is garbled."
             ) from None
 
     @classmethod
@@ -781,7 +786,7 @@ def estimator_of(found: FittedClustering, names: Sequence[str] = ()) -> _Cluster
         "objective": config.objective,
         "partitions": config.partitions,
         "likelihood": autoencoder.likelihood,
-        "random_state": config.training.seed,
+        "random_state": config.training.seed % 2**32,  # as far as numpy's seeds go
     }
     known = [name for name in settings if name in kind._get_param_names()]
     columns = found.shape.numel()

@@ -17,6 +17,8 @@ from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, save_model
 from drpm.training.errors import RunError
 
+ESTIMATOR_FILE = "estimator.json"  # beside a clustering that is an estimator
+
 _ROWS_AT_ONCE = 8192
 
 
@@ -58,7 +60,13 @@ class FittedClustering:
             data: (n, d), or (n, ...) with each of the clustering's shape.
         """
         # In double precision, which not every device has: large values may differ by little.
-        rows = data.cpu().double().flatten(1)
+        rows = torch.as_tensor(data).cpu().double()
+        if rows.dim() < 2 or rows.shape[1:].numel() != self.shape.numel():
+            raise ValueError(
+                f"data must have the shape (n, {', '.join(map(str, self.shape))}), or rows of as "
+                f"many numbers, but got {tuple(rows.shape)}."
+            )
+        rows = rows.flatten(1)
         if self.shift is not None and self.scale is not None:
             rows = (rows - self.shift) / self.scale
         return rows.to(self.mixture.means)
@@ -169,6 +177,10 @@ class FittedClustering:
 
     def save(self, folder: str | Path) -> None:
         """Write it to a folder, as numbers and text."""
+        folder = Path(folder)
+        if folder.is_dir():
+            # An estimator that lies there goes with another clustering.
+            (folder / ESTIMATOR_FILE).unlink(missing_ok=True)
         tensors = {f"mixture.{name}": x for name, x in self.mixture._asdict().items()}
         for name, module in (("autoencoder", self.autoencoder), ("head", self.head)):
             if module is not None:
@@ -182,7 +194,7 @@ class FittedClustering:
             "shape": list(self.shape),
             "likelihood": "" if self.autoencoder is None else self.autoencoder.likelihood,
         }
-        save_model(Path(folder), {name: x.contiguous() for name, x in tensors.items()}, description)
+        save_model(folder, {name: x.contiguous() for name, x in tensors.items()}, description)
 
 
 def load_clustering(folder: str | Path, device: torch.device | str = "cpu") -> FittedClustering:

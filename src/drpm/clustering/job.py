@@ -103,7 +103,7 @@ def as_asked(job: Job, data: Dataset) -> Dataset:
     undo = unstandardiser(data)
 
     def restored(split: Split) -> Split:
-        inputs = undo(split.inputs)
+        inputs = undo(split.inputs).to(split.inputs)
         if data.preprocessing:
             near = inputs.clamp(0, 1)
             inputs = torch.where((inputs - near).abs() < _ROUNDING, near, inputs)

@@ -66,8 +66,9 @@ def table(
         classes=classes,
         columns=tuple(features),
         preprocessing={
-            "mean": torch.from_numpy(mean.astype(np.float32)),
-            "std": torch.from_numpy(std.astype(np.float32)),
+            # In double precision: of a time stamp, float32 would lose minutes.
+            "mean": torch.from_numpy(mean),
+            "std": torch.from_numpy(std),
         },
     )
 
