@@ -125,7 +125,7 @@ def test_vade_by_mean_codes_looks_at_no_other_row() -> None:
 def test_rows_of_whatever_shape(shape: tuple[int, ...]) -> None:
     fitted, rows = make("drpm-vc"), some_rows()
     assert torch.equal(fitted.to_rows(rows.reshape(shape)), rows)
-    assert torch.equal(fitted.to_rows(rows.reshape(shape).numpy()), rows)  # type: ignore[arg-type]
+    assert torch.equal(fitted.to_rows(rows.reshape(shape).numpy()), rows)
 
 
 @pytest.mark.parametrize("shape", [(6,), (4, 5), (4, 1, 3, 3)])

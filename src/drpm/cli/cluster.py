@@ -22,7 +22,7 @@ from drpm.cli.options import (
     seeds_option,
     whole_number_option,
 )
-from drpm.cli.stages import finish, read_settings, show_stage, train_in_groups
+from drpm.cli.stages import finish, read_settings, show_stage, train_runs
 from drpm.cli.tables import print_table
 
 DEFAULT_PRESET = "fast-cluster"
@@ -108,6 +108,7 @@ def _run(
     overwrite: bool,
 ) -> list[dict[str, Any]]:
     from dataclasses import replace
+    from functools import partial
 
     from drpm.clustering.config import ClusteringConfig
     from drpm.clustering.job import Job, check_job, do_jobs, open_job
@@ -127,16 +128,12 @@ def _run(
         Job(name, tuple(options), known, compare, replace(config, training=training))
         for training in (replace(config.training, seed=seed) for seed in seeds)
     ]
-    for job in jobs:
-        check_job(job, dataset)
-    runs = [
-        open_job(folder, job, overwrite=overwrite, devices=devices)
-        for folder, job in zip(seed_folders(out, seeds), jobs, strict=True)
-    ]
-    train_in_groups(
+    check_job(jobs[0], dataset)
+    runs = train_runs(
         jobs,
-        runs,
+        seed_folders(out, seeds),
         devices,
+        partial(open_job, overwrite=overwrite, devices=devices),
         lambda jobs, runs, commands: do_jobs(
             jobs,
             dataset,

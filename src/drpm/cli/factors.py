@@ -20,7 +20,7 @@ from drpm.cli.options import (
     seeds_option,
     whole_number_option,
 )
-from drpm.cli.stages import finish, read_settings, show_stage, train_in_groups
+from drpm.cli.stages import finish, read_settings, show_stage, train_runs
 from drpm.cli.tables import print_table
 
 DEFAULT_PRESET = "fast-factors"
@@ -142,6 +142,7 @@ def _run(
     overwrite: bool,
 ) -> list[dict[str, Any]]:
     from dataclasses import replace
+    from functools import partial
 
     from drpm.factors.config import FactorsConfig
     from drpm.factors.job import WORLDS, Job, do_jobs, fingerprint_pairs, open_job, open_pairs
@@ -168,14 +169,11 @@ def _run(
         replace(first, factors=replace(config, training=replace(config.training, seed=seed)))
         for seed in chosen
     ]
-    runs = [
-        open_job(folder, job, overwrite=overwrite)
-        for folder, job in zip(seed_folders(out, chosen), jobs, strict=True)
-    ]
-    train_in_groups(
+    runs = train_runs(
         jobs,
-        runs,
+        seed_folders(out, chosen),
         devices,
+        partial(open_job, overwrite=overwrite),
         lambda jobs, runs, commands: do_jobs(
             jobs,
             pairs,

@@ -21,7 +21,7 @@ from drpm.cli.options import (
     seeds_option,
     whole_number_option,
 )
-from drpm.cli.stages import finish, read_settings, show_stage, train_in_groups
+from drpm.cli.stages import finish, read_settings, show_stage, train_runs
 from drpm.cli.tables import print_table
 
 DEFAULT_PRESET = "fast-multitask"
@@ -122,6 +122,7 @@ def _run(
     overwrite: bool,
 ) -> list[dict[str, Any]]:
     from dataclasses import replace
+    from functools import partial
 
     from drpm.multitask.config import MultitaskConfig
     from drpm.multitask.job import Job, do_jobs, open_data, open_job
@@ -139,14 +140,11 @@ def _run(
         replace(first, multitask=replace(config, training=replace(config.training, seed=seed)))
         for seed in chosen
     ]
-    runs = [
-        open_job(folder, job, overwrite=overwrite)
-        for folder, job in zip(seed_folders(out, chosen), jobs, strict=True)
-    ]
-    train_in_groups(
+    runs = train_runs(
         jobs,
-        runs,
+        seed_folders(out, chosen),
         devices,
+        partial(open_job, overwrite=overwrite),
         lambda jobs, runs, commands: do_jobs(
             jobs,
             [loaded for _ in jobs],

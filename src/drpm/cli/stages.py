@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from drpm.training.devices import Devices
     from drpm.training.loop import Progress
     from drpm.training.runs import RunFolder
@@ -45,23 +47,27 @@ def show_stage(stage: str) -> "Progress":
     return make_progress()
 
 
-def train_in_groups(
+def train_runs(
     jobs: Sequence[J],
-    runs: "Sequence[RunFolder]",
+    folders: "Sequence[Path]",
     devices: "Devices",
+    open_job: "Callable[[Path, J], RunFolder]",
     do_jobs: "Callable[[list[J], list[RunFolder], list[list[str]]], object]",
-) -> None:
+) -> "list[RunFolder]":
     """Do what is not finished, in groups that are trained together.
 
     Arguments:
         jobs: One for each run.
-        runs: Their folders.
-        devices: Where.
-        do_jobs: What does the jobs of a group, with their folders and commands.
+        folders: Where each goes. All are opened before any is begun.
+        devices: What they are trained on.
+        open_job: What begins the run of a job, or goes on with it.
+        do_jobs: What does the jobs of a group, with their runs and commands.
     """
+    runs = [open_job(folder, job) for folder, job in zip(folders, jobs, strict=True)]
     words = ["drpm", *sys.argv[1:]]
     for group in groups_to_train(runs, devices):
         do_jobs([jobs[i] for i in group], [runs[i] for i in group], [words for _ in group])
+    return runs
 
 
 def groups_to_train(runs: "Sequence[RunFolder]", devices: "Devices") -> list[range]:

@@ -20,7 +20,7 @@ from drpm.cli.options import (
     seed_folders,
     seeds_option,
 )
-from drpm.cli.stages import finish, read_settings, show_stage, train_in_groups
+from drpm.cli.stages import finish, read_settings, show_stage, train_runs
 from drpm.cli.tables import print_table
 
 DEFAULT_PRESET = "fast-supervised"
@@ -73,6 +73,7 @@ def _run(
     overwrite: bool,
 ) -> list[dict[str, Any]]:
     from dataclasses import replace
+    from functools import partial
 
     from drpm.data import load
     from drpm.data.fingerprints import known_by
@@ -91,14 +92,11 @@ def _run(
         for training in (replace(config.training, seed=seed) for seed in chosen)
     ]
     check_job(jobs[0], labelled)
-    runs = [
-        open_job(folder, job, overwrite=overwrite)
-        for folder, job in zip(seed_folders(out, chosen), jobs, strict=True)
-    ]
-    train_in_groups(
+    runs = train_runs(
         jobs,
-        runs,
+        seed_folders(out, chosen),
         devices,
+        partial(open_job, overwrite=overwrite),
         lambda jobs, runs, commands: do_jobs(
             jobs,
             labelled,

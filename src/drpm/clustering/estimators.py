@@ -443,8 +443,6 @@ class _Clustering(
             "parameters": {name: _plain(value) for name, value in self.get_params().items()},
             "shape": self._shape,
             "likelihood": self._likelihood,
-            "shift": self._shift.tolist(),
-            "scale": self._scale.tolist(),
             "labels": self.labels_.tolist(),
             "iterations": int(self.n_iter_),
             "names": list(getattr(self, "feature_names_in_", [])),
@@ -489,7 +487,9 @@ class _Clustering(
         found = cls(**parameters | {"hidden": tuple(parameters["hidden"])})
         found._shape = tuple(description["shape"])
         found._likelihood = description["likelihood"]
-        found._shift, found._scale = (np.asarray(description[x]) for x in ("shift", "scale"))
+        if model.shift is None or model.scale is None:
+            raise ValueError
+        found._shift, found._scale = model.shift.numpy(), model.scale.numpy()
         found._set_model(model)
         found.labels_ = np.asarray(description["labels"], dtype=np.int64)
         found.n_iter_ = description["iterations"]
@@ -795,13 +795,15 @@ def estimator_of(found: FittedClustering, names: Sequence[str] = ()) -> _Cluster
             "parameters": {name: settings[name] for name in known},
             "shape": found.shape,
             "likelihood": autoencoder.likelihood,
-            "shift": np.zeros(columns) if found.shift is None else found.shift.double(),
-            "scale": np.ones(columns) if found.scale is None else found.scale.double(),
             "labels": [],
             "iterations": stage.epochs,
             "names": list(names),
         },
-        found.to("cpu"),
+        replace(
+            found.to("cpu"),
+            shift=torch.zeros(columns).double() if found.shift is None else found.shift,
+            scale=torch.ones(columns).double() if found.scale is None else found.scale,
+        ),
     )
 
 

@@ -3,8 +3,10 @@
 import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from drpm.clustering.config import ClusteringConfig
@@ -53,7 +55,7 @@ class FittedClustering:
     def clusters(self) -> int:
         return self.mixture.means.shape[-2]
 
-    def to_rows(self, data: Tensor) -> Tensor:
+    def to_rows(self, data: Tensor | NDArray[Any]) -> Tensor:
         """(n, d): rows as everything here takes them, from data as their owner has them.
 
         Arguments:
