@@ -22,7 +22,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import drpm.clustering
-from drpm.clustering import DRPMClustering, LatentGMM, VaDE
+from drpm.clustering import DRPMClustering, LatentGMM, VaDE, load_clustering
 from drpm.training.errors import RunError
 
 ESTIMATORS = [DRPMClustering, VaDE, LatentGMM]
@@ -158,6 +158,13 @@ def test_images_come_out_as_they_went_in(kind: Any, channels: int | None, images
     for method in METHODS:
         flat = getattr(model, method)(X.reshape(len(X), -1))
         np.testing.assert_array_equal(flat, getattr(model, method)(X))
+
+
+def test_grey_images_may_come_without_their_channel(images: Any) -> None:
+    model = quick(LatentGMM, max_iter=1).fit(images[:20, None])
+    np.testing.assert_array_equal(model.predict(images[:20]), model.labels_)
+    with pytest.raises(ValueError, match="X must hold what the clusters were found among"):
+        model.predict(images[:20, :, :-1])
 
 
 @each
@@ -310,8 +317,8 @@ def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="must hold a VaDE, but got a LatentGMM"):
         VaDE.load(tmp_path)
     # A clustering takes the place of an estimator, and leaves nothing of it behind.
-    other = replace(LatentGMM.load(tmp_path).model_, autoencoder=None)
-    replace(other, config=replace(other.config, method="gmm")).save(tmp_path)
+    other = load_clustering(tmp_path)
+    replace(other, config=replace(other.config, method="drpm-vc")).save(tmp_path)
     assert not (tmp_path / "estimator.json").exists()
     (tmp_path / "estimator.json").write_text(held)
     with pytest.raises(RunError, match=r"is damaged: estimator\.json is garbled"):
