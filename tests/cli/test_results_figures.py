@@ -4,10 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib import image
 
 from drpm.cli import results_page as pages
 from drpm.report.result_page import FOLDER
-from tests.training.results_folder import write_variant
+from drpm.report.style import colours
+from tests.training.results_folder import write_study, write_variant
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,18 +47,21 @@ def test_a_figure_for_every_method_with_samples(tmp_path: Path) -> None:
     write_arrays(results / "table-1" / "mnist" / "drpm-vc" / "seed-1")
     write_variant(results / "clusters" / "k-20" / "drpm-vc", [0.5])
     write_arrays(results / "clusters" / "k-20" / "drpm-vc" / "seed-0", 20)
-    nothing = results / "clusters" / "k-18" / "drpm-vc" / "seed-0"
+    # One with the most clusters is enough.
+    write_variant(results / "clusters" / "k-18" / "drpm-vc", [0.5])
+    write_arrays(results / "clusters" / "k-18" / "drpm-vc" / "seed-0", 18)
+    nothing = results / "table-1" / "fashion-mnist" / "drpm-vc" / "seed-0"
     nothing.mkdir(parents=True)
     np.savez(nothing / "arrays.npz", sizes=np.ones(3))
     assert pages.main([str(results), str(page)]) == 0
-    names = ["clusters-k-20-drpm-vc.png", "table-1-mnist-drpm-vc.png"]
+    names = ["clusters-k-20-drpm-vc.png", "clusters.png", "table-1-mnist-drpm-vc.png"]
     assert sorted(path.name for path in (page.parent / FOLDER).iterdir()) == names
     text = page.read_text(encoding="utf-8")
     # Once, though the method stands in three tables.
     shown = "![DRPM-VC, MNIST, seed 1, ACC 0.800](figures/table-1-mnist-drpm-vc.png)"
     assert text.count(shown) == 1
     assert "![K = 20, DRPM-VC, seed 0, ACC 0.500](figures/clusters-k-20-drpm-vc.png)" in text
-    assert text.count("](figures/") == 2
+    assert text.count("](figures/") == 3
     # That of the run that is shown, not of all seeds.
     assert "generates: DRPM-VC, MNIST, seed 1, ACC 0.800.\n" in text
     for name in names:
@@ -69,10 +74,18 @@ def test_scores_against_the_number_of_clusters(tmp_path: Path) -> None:
     assert "](figures/clusters.png)" not in pages.page(results)
     for count, accuracy in ((8, 0.6), (12, 0.65), (20, 0.55)):
         write_variant(results / "clusters" / f"k-{count}" / "drpm-vc", [accuracy, accuracy + 0.05])
-        write_variant(results / "clusters" / f"k-{count}" / "vade", [accuracy - 0.1])
+        write_variant(
+            results / "clusters" / f"k-{count}" / "vade", [accuracy - 0.3, accuracy - 0.25]
+        )
     assert pages.main([str(results), str(page)]) == 0
     assert "](figures/clusters.png)" in page.read_text(encoding="utf-8")
-    assert 10_000 < (tmp_path / FOLDER / "clusters.png").stat().st_size < 400_000
+    picture = tmp_path / FOLDER / "clusters.png"
+    assert 10_000 < picture.stat().st_size < 400_000
+    # The bands of both methods are seen, each in a faint form of its own colour.
+    seen = image.imread(picture)[..., :3]
+    for colour in colours(2):
+        faint = 1 - 0.15 * (1 - colour)
+        assert (np.abs(seen - faint).max(-1) < 0.01).sum() > 300
 
 
 def test_the_page_without_its_figures_is_stale(tmp_path: Path) -> None:
@@ -92,3 +105,15 @@ def test_damaged_arrays_are_one_sentence(
     assert pages.main([str(tmp_path), str(tmp_path / "page.md")]) == 1
     assert "arrays.npz cannot be read as an archive" in capsys.readouterr().err
     assert not (tmp_path / "page.md").exists()
+
+
+def test_the_page_says_where_our_method_is_ahead(tmp_path: Path) -> None:
+    folder = tmp_path / "clusters"
+    # Of the numbers of clusters that all methods were run with.
+    write_study(folder / "k-6", {"drpm-vc": [0.6, 0.5], "vade": [0.5]})
+    assert "highest mean here" not in pages.page(tmp_path)
+    write_study(folder / "k-8", {"drpm-vc": [0.5, 0.7], "vade": [0.65], "latent-gmm": [0.2]})
+    assert "highest mean here: NMI nowhere; ARI nowhere; ACC nowhere." in pages.page(tmp_path)
+    write_study(folder / "k-12", {"drpm-vc": [0.5, 0.7], "vade": [0.55], "latent-gmm": [0.58]})
+    expected = "highest mean here: NMI K = 12; ARI K = 12; ACC K = 12."
+    assert expected in pages.page(tmp_path)

@@ -1,6 +1,6 @@
 """What the page of results says of clusterings: tables, and what clusters generate."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -12,11 +12,19 @@ from drpm.clustering.sweeps import CLUSTERS
 from drpm.report.arrays import read_arrays
 from drpm.report.figures import draw_samples
 from drpm.report.result_page import ResultFigure, Section
-from drpm.report.result_tables import Place, Table, read_run, read_runs, table_text
-from drpm.report.style import png
+from drpm.report.result_tables import (
+    Metrics,
+    Place,
+    Row,
+    Table,
+    read_run,
+    read_runs,
+    table_text,
+)
+from drpm.report.style import png, reduced
 from drpm.report.trends import Trend, draw_trends
 from drpm.training.runs import ARRAYS, RESULT
-from drpm.training.summaries import summarize
+from drpm.training.summaries import Summary, summarize
 
 INTRODUCTION: Final = """\
 ## Clustering
@@ -34,15 +42,19 @@ def clustering_sections(results: Path) -> Iterator[Section]:
     """
     yield Section(INTRODUCTION)
     for table in tables():
-        figures = [*_figures(table, results)]
+        text = table_text(table, results)
         if table.title == VARYING:
-            figures = [*_trends(table, results), *figures]
-        yield Section(table_text(table, results), tuple(figures))
+            text += _leads(table, results)
+            # Samples of the most clusters, as in the paper: those of fewer say little more.
+            figures = [*_trends(table, results), *_figures(table, table.rows[-1:], results)]
+        else:
+            figures = [*_figures(table, table.rows, results)]
+        yield Section(text, tuple(figures))
 
 
-def _figures(table: Table, results: Path) -> Iterator[ResultFigure]:
-    """One for each of a table's own methods that has arrays with samples."""
-    for row in table.rows:
+def _figures(table: Table, rows: Sequence[Row], results: Path) -> Iterator[ResultFigure]:
+    """One for each of a table's own methods that has arrays with samples, in some rows."""
+    for row in rows:
         for place, group in zip(row.places, table.groups, strict=True):
             run = None if row.is_guest or place is None else _run(results, place)
             if run is not None and place is not None:
@@ -52,6 +64,29 @@ def _figures(table: Table, results: Path) -> Iterator[ResultFigure]:
                 yield ResultFigure(
                     name, "What each cluster generates", caption, partial(_draw, run)
                 )
+
+
+def _leads(table: Table, results: Path) -> str:
+    """A sentence on where the first method is ahead, as soon as a row has runs of all methods."""
+    rows = {
+        row.name: [read_runs(table, results, place) for place in row.places] for row in table.rows
+    }
+    whole = {name: methods for name, methods in rows.items() if all(methods)}
+    if not whole:
+        return ""
+    leads = []
+    for metric, shown in table.metrics.items():
+        ahead = []
+        for name, methods in whole.items():
+            first, *others = (_summary(runs, metric).mean for runs in methods)
+            if first > max(others):
+                ahead.append(name)
+        leads.append(f"{shown} {', '.join(ahead) or 'nowhere'}")
+    return f"\n{table.groups[0]} has the highest mean here: {'; '.join(leads)}.\n"
+
+
+def _summary(runs: Sequence[Metrics], metric: str) -> Summary:
+    return summarize([value for run in runs if (value := run[metric]) is not None])
 
 
 def _trends(table: Table, results: Path) -> Iterator[ResultFigure]:
@@ -64,10 +99,7 @@ def _trends(table: Table, results: Path) -> Iterator[ResultFigure]:
             if runs:
                 found[count] = runs
         for name, shown in table.metrics.items():
-            summaries = [
-                summarize([value for run in runs if (value := run[name]) is not None])
-                for runs in found.values()
-            ]
+            summaries = [_summary(runs, name) for runs in found.values()]
             means, deviations = (
                 np.array([getattr(x, part) for x in summaries], dtype=np.float64)
                 for part in ("mean", "deviation")
@@ -98,4 +130,4 @@ def _accuracy(table: Table, run: Path) -> str:
 
 
 def _draw(run: Path) -> bytes:
-    return png(draw_samples(read_arrays(run)))
+    return reduced(png(draw_samples(read_arrays(run))))

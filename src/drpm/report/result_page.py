@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from drpm.report.style import reduced
 from drpm.training.checkpoint import write_atomic
 
 FOLDER: Final = "figures"  # beside the page
@@ -62,5 +61,5 @@ def write_page(sections: Iterable[Section], page: Path) -> None:
     for figure in (figure for section in sections for figure in section.figures):
         path = page.parent / figure.link
         path.parent.mkdir(exist_ok=True)
-        write_atomic(path, reduced(figure.draw()))
+        write_atomic(path, figure.draw())
     write_atomic(page, text.encode())

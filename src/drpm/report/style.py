@@ -85,7 +85,9 @@ def bears_name(path: Path, name: str) -> bool:
 
 
 def reduced(content: bytes, count: int = 64) -> bytes:
-    """A PNG file with few colours, which is a fraction as large.
+    """A PNG file of grey images with few colours, which is a fraction as large.
+
+    Not for charts: the faint colours of their bands would come together.
 
     Arguments:
         content: The file.
