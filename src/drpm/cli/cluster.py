@@ -23,7 +23,7 @@ from drpm.cli.options import (
     whole_number_option,
 )
 from drpm.cli.stages import finish, read_settings, show_stage, train_runs
-from drpm.cli.tables import print_table
+from drpm.cli.tables import print_table, spread
 
 DEFAULT_PRESET = "fast-cluster"
 
@@ -169,14 +169,7 @@ def _show(results: list[dict[str, Any]], compare: bool) -> None:
         print_table(
             ["Method", *SCORES.values()],
             [
-                [name, *(_spread([x["comparison"][name][key] for x in results]) for key in SCORES)]
+                [name, *(spread([x["comparison"][name][key] for x in results]) for key in SCORES)]
                 for name in results[0]["comparison"]
             ],
         )
-
-
-def _spread(values: list[float]) -> str:
-    from drpm.training.summaries import summarize
-
-    mean, deviation = summarize(values)
-    return f"{mean:.3f} ± {deviation or 0:.3f}"

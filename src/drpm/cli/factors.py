@@ -1,6 +1,5 @@
 """The command ``drpm factors``."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,8 +19,7 @@ from drpm.cli.options import (
     seeds_option,
     whole_number_option,
 )
-from drpm.cli.stages import finish, read_settings, show_stage, train_runs
-from drpm.cli.tables import print_table
+from drpm.cli.stages import finish, read_settings, show_results, show_stage, train_runs
 
 DEFAULT_PRESET = "fast-factors"
 
@@ -108,23 +106,8 @@ def factors(
             device,
             overwrite,
         )
-    if as_json:
-        typer.echo(json.dumps(results if len(results) > 1 else results[0], indent=2))
-        return
-    names = [name for name in HEADINGS if name in results[0]["metrics"]]
-    print_table(
-        ["Seed", *(HEADINGS[name] for name in names)],
-        [
-            [str(result["seed"]), *(_number(result["metrics"][name]) for name in names)]
-            for result in results
-        ],
-    )
-    for result in results:
-        typer.echo(f"Page: {result['page']}")
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    names = {name: shown for name, shown in HEADINGS.items() if name in results[0]["metrics"]}
+    show_results(results, names, as_json=as_json)
 
 
 def _run(

@@ -1,6 +1,5 @@
 """The command ``drpm multitask``."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,8 +20,7 @@ from drpm.cli.options import (
     seeds_option,
     whole_number_option,
 )
-from drpm.cli.stages import finish, read_settings, show_stage, train_runs
-from drpm.cli.tables import print_table
+from drpm.cli.stages import finish, read_settings, show_results, show_stage, train_runs
 
 DEFAULT_PRESET = "fast-multitask"
 
@@ -82,16 +80,7 @@ def multitask(
             device,
             overwrite,
         )
-    if as_json:
-        typer.echo(json.dumps(results if len(results) > 1 else results[0], indent=2))
-        return
-    columns = _columns(results[0])
-    print_table(
-        ["Seed", *columns.values()],
-        [[str(x["seed"]), *(_number(x["metrics"][name]) for name in columns)] for x in results],
-    )
-    for result in results:
-        typer.echo(f"Page: {result['page']}")
+    show_results(results, _columns(results[0]), as_json=as_json)
 
 
 def _columns(result: dict[str, Any]) -> dict[str, str]:
@@ -103,10 +92,6 @@ def _columns(result: dict[str, Any]) -> dict[str, str]:
         columns |= {f"size_{name}": f"Neurons, {name}" for name in names}
     columns["size_noise_correlation"] = "Neurons against noise"
     return {name: shown for name, shown in columns.items() if name in result["metrics"]}
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
 
 
 def _run(

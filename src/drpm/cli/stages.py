@@ -1,10 +1,13 @@
 """What commands that train have in common: telling how far they are, and ending with a page."""
 
+import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
+
+from drpm.cli.tables import print_table, spread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,3 +100,37 @@ def finish(run: "RunFolder", title: str) -> dict[str, Any]:
     if not page.exists():
         page = write_page(run.path, title=title)
     return {**run.result(), "folder": str(run.path), "page": str(page)}
+
+
+def show_results(
+    results: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, str],
+    *,
+    as_json: bool,
+    digits: int = 3,
+) -> None:
+    """What the runs of all seeds came to: for people, or for programs.
+
+    Arguments:
+        results: One for each seed, as :func:`finish` gives it.
+        columns: From the name of a metric that is shown to what stands above it.
+        as_json: Whether for programs.
+        digits: How many of a number are shown.
+    """
+    if as_json:
+        typer.echo(json.dumps(list(results) if len(results) > 1 else results[0], indent=2))
+        return
+    rows = [
+        [str(result["seed"]), *(_number(result["metrics"][name], digits) for name in columns)]
+        for result in results
+    ]
+    if len(results) > 1:
+        found = [[result["metrics"][name] for result in results] for name in columns]
+        rows.append(["mean", *("-" if None in x else spread(x, digits) for x in found)])
+    print_table(["Seed", *columns.values()], rows)
+    for result in results:
+        typer.echo(f"Page: {result['page']}")
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -1,6 +1,5 @@
 """The command ``drpm supervised``."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,10 +19,10 @@ from drpm.cli.options import (
     seed_folders,
     seeds_option,
 )
-from drpm.cli.stages import finish, read_settings, show_stage, train_runs
-from drpm.cli.tables import print_table
+from drpm.cli.stages import finish, read_settings, show_results, show_stage, train_runs
 
 DEFAULT_PRESET = "fast-supervised"
+HEADINGS = {"f1": "F1", "accuracy": "ACC", "size_error": "Error of sizes"}
 
 
 def supervised(
@@ -44,22 +43,10 @@ def supervised(
     """
     with one_sentence():
         results = _run(data, out, preset, settings or [], seeds, option or [], device, overwrite)
-    if as_json:
-        typer.echo(json.dumps(results if len(results) > 1 else results[0], indent=2))
-        return
-    print_table(
-        ["Seed", "F1", "ACC", "Error of sizes", "Weight of sizes"],
-        [
-            [
-                str(result["seed"]),
-                *(f"{result['metrics'][name]:.4f}" for name in ("f1", "accuracy", "size_error")),
-                f"{result['selection']['size_weight']:g}",
-            ]
-            for result in results
-        ],
-    )
-    for result in results:
-        typer.echo(f"Page: {result['page']}")
+    show_results(results, HEADINGS, as_json=as_json, digits=4)
+    if not as_json:
+        weights = {f"{result['selection']['size_weight']:g}" for result in results}
+        typer.echo(f"Weight of sizes, as chosen on a part held out: {', '.join(sorted(weights))}")
 
 
 def _run(
