@@ -15,6 +15,7 @@ from drpm.clustering.config import ClusteringConfig, MixtureConfig, NetworkConfi
 from drpm.clustering.drawn import unstandardiser
 from drpm.clustering.fitted import load_clustering
 from drpm.clustering.job import Job, check_job, do_job, open_job
+from drpm.data.errors import DataError
 from drpm.data.tables import table
 from drpm.data.types import Dataset, Split
 from drpm.training.config import TrainingConfig
@@ -178,7 +179,7 @@ class TestJob:
         for number in range(3):
             (tmp_path / "images" / f"{number}.png").touch()
         job = replace(JOB, data=str(tmp_path / "images"))
-        with pytest.raises(RunError, match="has changed while it was read"):
+        with pytest.raises(DataError, match="has changed while it was read"):
             do_job(job, rows_of(), open_job(tmp_path / "run", job))
 
     def test_as_many_clusters_as_rows(self, tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """Training: what is learnt, what is chosen, and what is left in folders."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -134,10 +137,76 @@ def test_saved_and_loaded(tmp_path: Path, fitted: FittedPartitioner) -> None:
         load_partitioner(tmp_path / "other")
 
 
-def test_bad_elements(fitted: FittedPartitioner) -> None:
-    for shape in ((3, 3), (0, 2), (2,)):
-        with pytest.raises(ValueError, match=r"elements must have the shape \(n, 2\), but got"):
-            fitted.partition(torch.zeros(shape))
+def test_a_scale_is_kept(tmp_path: Path, fitted: FittedPartitioner) -> None:
+    """Rows with it are those without it, in other units and as their owner has them."""
+    elements, labels = blobs(50, seed=8)
+    shift, scale = torch.tensor([1e9, -3.0]).double(), torch.tensor([2.0, 1e-3]).double()
+    replace(fitted, shift=shift, scale=scale).save(tmp_path / "model")
+    again = load_partitioner(tmp_path / "model").to("cpu")
+    raw = elements.double() * scale + shift
+    assert torch.equal(again.partition(raw).subsets, fitted.partition(elements).subsets)
+    assert torch.equal(again.partition(raw.numpy()).sizes, fitted.partition(elements).sizes)
+    assert again.judge(raw, labels).scores == fitted.judge(elements, labels).scores
+    # One that has none takes rows as they come.
+    fitted.save(tmp_path / "plain")
+    plain = load_partitioner(tmp_path / "plain")
+    assert plain.shift is None
+    assert torch.equal(plain.partition(elements).subsets, fitted.partition(elements).subsets)
+
+
+def test_elements_of_other_kinds(fitted: FittedPartitioner) -> None:
+    elements, labels = blobs(50, seed=9)
+    elements = elements.half().float()
+    expected = fitted.partition(elements).subsets
+    locked = elements.double().numpy()
+    locked.setflags(write=False)
+    for same in (elements.double(), elements.half(), locked, elements.tolist()):
+        assert torch.equal(fitted.partition(same).subsets, expected)
+    scores = fitted.judge(elements, labels).scores
+    assert fitted.judge(locked, labels.numpy()).scores == scores
+    whole = torch.tensor([[2, 0], [-2, 0], [0, 2]])
+    found = fitted.partition(whole).subsets
+    assert torch.equal(found, fitted.partition(whole.float()).subsets)
+
+
+def test_images_of_bytes_are_refused() -> None:
+    model = FittedPartitioner(Partitioner(4, CLASSES, CONFIG), (1, 2, 2))
+    images = torch.randint(0, 256, (5, 1, 2, 2), dtype=torch.uint8)
+    for given in (images, images.numpy()):
+        with pytest.raises(ValueError, match="gives them, but got bytes"):
+            model.partition(given)
+    rows = images.float().div(255)
+    assert torch.equal(model.partition(rows).subsets, model.partition(rows.flatten(1)).subsets)
+
+
+@pytest.mark.parametrize(
+    ("elements", "message"),
+    [
+        (torch.zeros(3, 3), r"must have the shape \(n, 2\), or rows of as many .* \(3, 3\)"),
+        (torch.zeros(2), r"must have the shape \(n, 2\), or rows of as many .* \(2,\)"),
+        (torch.zeros(0, 2), "must be one or more, but got none"),
+        (torch.tensor([[0.0, math.nan], [1.0, 2.0]]), "must be finite numbers"),
+        (np.array([["1", "setosa"]]), "must be numbers, but got .*'setosa'"),
+        ([[1.0, 2.0], [3.0]], "must be numbers, but got"),
+    ],
+)
+def test_bad_elements(fitted: FittedPartitioner, elements: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^elements {message}"):
+        fitted.partition(elements)
+
+
+def test_what_is_learnt_from_arrays(tmp_path: Path) -> None:
+    elements, labels = blobs(64, seed=1)
+    found = [
+        fit_partitioners(*given, CLASSES, QUICK, [tmp_path / str(number)], seeds=[0]).models[0]
+        for number, given in enumerate(
+            [(elements, labels), (elements.double().numpy(), labels.numpy())]
+        )
+    ]
+    one, other = (model.model.state_dict() for model in found)
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+    with pytest.raises(ConfigError, match="elements must be fractional numbers"):
+        fit_partitioners(elements.byte(), labels, CLASSES, QUICK, [tmp_path / "no"], seeds=[0])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Studies and the command line: all seeds, and again after a kill."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -90,12 +91,19 @@ def test_the_command_does_the_same(tmp_path: Path) -> None:
 def test_digits_are_learnt(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shown = supervised("digits", *options([]), "--out", folder)
-    header, row, page = shown.stdout.splitlines()
-    assert header == "Seed\tF1\tACC\tError of sizes\tWeight of sizes"
+    # One weight of sizes, so there is none that was chosen.
+    header, row, page, labels = shown.stdout.splitlines()
+    assert header == "Seed\tF1\tACC\tError of sizes"
     assert float(row.split("\t")[1]) > 0.9
     assert page == f"Page: {folder / 'index.html'}"
+    assert labels == f"Labels: {folder / 'labels.csv'}"
+    # Nothing to be warned of, and no target to choose.
+    assert not shown.stderr.replace("Training\n", "").startswith(("warning", "Learning"))
     result = json.loads((folder / "result.json").read_text())
+    assert result["data"]["batch size"] == 64
     assert result["data"]["test batches"] == 6
+    assert result["data"]["test batch size"] == "59 to 60"
+    assert "batch of 60 images" in (folder / "index.html").read_text()
     assert result["selection"] == {"size_weight": 0.01, "held_out": 0, "scores": []}
     with np.load(folder / "arrays.npz") as arrays:
         assert arrays["grid__subsets"].shape[0] == 10
@@ -120,9 +128,11 @@ def test_without_any_epoch(tmp_path: Path) -> None:
 
 
 def test_own_table(tmp_path: Path) -> None:
+    """Its model takes rows as the file has them, and says of them what the run has said."""
     generator = np.random.default_rng(0)
     labels = generator.integers(0, 3, 200)
     rows = 4 * np.eye(3)[labels] + 0.3 * generator.standard_normal((200, 3))
+    rows = 20 * rows + [1e3, -70, 1e6]
     pairs = zip(rows, labels, strict=True)
     lines = ["a,b,c,label", *(f"{a},{b},{c},k{y}" for (a, b, c), y in pairs)]
     (tmp_path / "own.csv").write_text("\n".join(lines) + "\n")
@@ -135,6 +145,22 @@ def test_own_table(tmp_path: Path) -> None:
     with np.load(tmp_path / "run" / "arrays.npz") as arrays:
         assert "grid__subsets" not in arrays
         assert arrays["matrix_rows__classes"].tolist() == ["k0", "k1", "k2"]
+    with (tmp_path / "run" / "labels.csv").open() as file:
+        told = list(csv.DictReader(file))
+    assert [line["index"] for line in told] == [str(place) for place in range(200)]
+    assert [line["class"] for line in told] == [f"k{label}" for label in labels]
+    tested = [line for line in told if line["split"] == "test"]
+    assert len(tested) == 40
+    right = np.mean([line["class"] == line["subset"] for line in tested])
+    assert right == pytest.approx(result["metrics"]["accuracy"])
+    model = load_partitioner(tmp_path / "run" / "model")
+    batches = sorted({(line["split"], line["batch"]) for line in told})
+    assert batches == [("test", "0"), *(("train", str(batch)) for batch in range(5))]
+    for batch in batches:
+        members = [line for line in told if (line["split"], line["batch"]) == batch]
+        some = rows[[int(line["index"]) for line in members]]
+        found = [f"k{subset}" for subset in model.partition(some).subsets]
+        assert found == [line["subset"] for line in members]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from drpm.clustering.mixtures import Mixture
 from drpm.clustering.networks import Autoencoder
 from drpm.clustering.pretraining import projector
 from drpm.clustering.prior import divergences, log_densities
+from drpm.data.scaling import scaled_rows
 from drpm.distributions.partitions import RandomPartition
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, save_model
@@ -61,16 +62,7 @@ class FittedClustering:
         Arguments:
             data: (n, d), or (n, ...) with each of the clustering's shape.
         """
-        # In double precision, which not every device has: large values may differ by little.
-        rows = torch.as_tensor(data).cpu().double()
-        if rows.dim() < 2 or rows.shape[1:].numel() != self.shape.numel():
-            raise ValueError(
-                f"data must have the shape (n, {', '.join(map(str, self.shape))}), or rows of as "
-                f"many numbers, but got {tuple(rows.shape)}."
-            )
-        rows = rows.flatten(1)
-        if self.shift is not None and self.scale is not None:
-            rows = (rows - self.shift) / self.scale
+        rows = scaled_rows("data", data, self.shape, self.shift, self.scale)
         return rows.to(self.mixture.means)
 
     @torch.no_grad()

@@ -24,8 +24,8 @@ from drpm.clustering.models import require_chances
 from drpm.clustering.pipeline import fit_clusterings
 from drpm.clustering.views import choose_view
 from drpm.data.classes import class_labels
-from drpm.data.image_folder import image_paths
-from drpm.data.registry import DATASETS
+from drpm.data.origins import file_names
+from drpm.data.scaling import scale_of
 from drpm.data.types import Dataset, Split
 from drpm.training import config as configs
 from drpm.training.devices import Devices
@@ -173,7 +173,7 @@ def do_jobs(
     # They differ in nothing but their seeds.
     check_job(jobs[0], data)
     data = as_asked(jobs[0], data)
-    files = _file_names(jobs[0], data)
+    files = file_names(jobs[0].data, len(data.train))
     seeds = [job.clustering.training.seed for job in jobs]
     rows = data.train.inputs.flatten(1)
     # Held from the start, so that nobody overwrites what is being made, and the time is all of it.
@@ -205,7 +205,7 @@ def do_jobs(
                     "data": _describe(data),
                     "stacked": [job.clustering.training.seed] if alone else seeds,
                 }
-                shift, scale = _scale(data)
+                shift, scale = scale_of(data)
                 fitted = replace(fitted, config=job.clustering, shift=shift, scale=scale)
                 _conclude(job, data, run, fitted, files, facts, progress)
     devices.barrier()
@@ -367,27 +367,6 @@ def _labels(chances: Mapping[str, Tensor], files: Sequence[str]) -> str:
         for i, (k, c) in enumerate(zip(cluster.tolist(), confidence.tolist(), strict=True)):
             writer.writerow([name, i, k, f"{c:.6g}", *files[i : i + 1]])
     return text.getvalue()
-
-
-def _file_names(job: Job, data: Dataset) -> list[str]:
-    """The file of every example of a folder of images; none of any other data."""
-    folder = Path(job.data).expanduser()
-    if job.data in DATASETS or not folder.is_dir():
-        return []
-    names = [path.relative_to(folder).as_posix() for path in image_paths(folder)]
-    if len(names) != len(data.train):
-        raise RunError(f"The folder {folder} has changed while it was read; try again.")
-    return names
-
-
-def _scale(data: Dataset) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """What was taken off every number of an input, and what it was divided by."""
-    mean, std = data.preprocessing.get("mean"), data.preprocessing.get("std")
-    if mean is None or std is None:
-        return None, None
-    shape = data.input_shape
-    shift, scale = (x.cpu().double().expand(shape).flatten() for x in (mean, std))
-    return shift, scale
 
 
 def _about(job: Job, data: Dataset) -> str:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 import torch
+from torch import Tensor
 
 from drpm.data.types import Dataset, Split
 
@@ -19,11 +20,15 @@ def with_test_part(data: Dataset) -> Dataset:
     if data.train is not data.test:
         return data
     whole = data.train
-    order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(_SEED))
-    tested = order[: max(1, round(TEST_PART * len(whole)))]
-    taught = order[len(tested) :]
     train, test = (
         Split(whole.inputs[rows], {name: x[rows] for name, x in whole.targets.items()})
-        for rows in (part.to(whole.inputs.device) for part in (taught, tested))
+        for rows in (part.to(whole.inputs.device) for part in split_rows(len(whole)))
     )
     return replace(data, train=train, test=test)
+
+
+def split_rows(count: int) -> tuple[Tensor, Tensor]:
+    """Which of so many rows :func:`with_test_part` leaves to be learnt from, and which it takes."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(_SEED))
+    tested = max(1, round(TEST_PART * count))
+    return order[tested:], order[:tested]

@@ -3,11 +3,13 @@
 import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from drpm.data.scaling import scaled_rows
 from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.evaluation import PartitionScores, partition_scores, shuffled_batches
 from drpm.supervised.models import Partitioner
@@ -54,10 +56,15 @@ class FittedPartitioner:
     Arguments:
         model: The model.
         shape: Of an element.
+        shift: (d,) on the CPU, what elements have taken off before the network sees them; none
+            where it sees them as they come.
+        scale: (d,) on the CPU, what they are then divided by.
     """
 
     model: Partitioner
     shape: tuple[int, ...]
+    shift: Tensor | None = None
+    scale: Tensor | None = None
 
     @property
     def config(self) -> SupervisedConfig:
@@ -68,28 +75,36 @@ class FittedPartitioner:
         return self.model.size_weight.device
 
     @torch.no_grad()
-    def partition(self, elements: Tensor) -> PredictedPartition:
+    def partition(self, elements: Tensor | NDArray[Any]) -> PredictedPartition:
         """Partition a batch: the likeliest sizes, filled in the likeliest order.
 
         Arguments:
-            elements: (n, *shape). What is predicted of one depends on the others.
+            elements: (n, *shape), or rows of as many numbers: of a table as its file has them, of
+                images as :func:`drpm.data.load` gives them. What is predicted of one depends on
+                the others.
         """
-        if elements.dim() == 0 or elements.shape[1:] != self.shape or len(elements) == 0:
-            shape = ", ".join(["n", *map(str, self.shape)])
-            raise ValueError(
-                f"elements must have the shape ({shape}), but got {tuple(elements.shape)}."
-            )
-        rows = elements.flatten(1).to(self.device)
+        # Torch and numpy call bytes by the same name.
+        if len(self.shape) > 1 and str(getattr(elements, "dtype", "")).endswith("uint8"):
+            raise ValueError("elements must be images as drpm.data.load gives them, but got bytes.")
+        rows = scaled_rows("elements", elements, self.shape, self.shift, self.scale)
+        if len(rows) == 0:
+            raise ValueError("elements must be one or more, but got none.")
+        if not rows.isfinite().all():
+            raise ValueError("elements must be finite numbers, but some are missing or infinite.")
+        rows = rows.to(self.model.size_weight)
         parts = self.model.law(rows).rsample_parts(noise="none")
         return PredictedPartition(parts.Y.argmax(-2), parts.sizes.round().long())
 
-    def judge(self, elements: Tensor, labels: Tensor) -> JudgedBatches:
+    def judge(
+        self, elements: Tensor | NDArray[Any], labels: Tensor | NDArray[Any]
+    ) -> JudgedBatches:
         """Partition labelled elements in shuffled batches, each of them once.
 
         Arguments:
-            elements: (N, *shape).
+            elements: (N, *shape), as in :meth:`partition`.
             labels: (N,), the class of each.
         """
+        elements, labels = as_tensor(elements), as_tensor(labels)
         batches = shuffled_batches(len(elements), self.config.training.batch_size, _BATCHES_SEED)
         found = [self.partition(elements[rows.to(elements.device)]).subsets for rows in batches]
         order, subsets = torch.cat(batches), torch.cat(found).cpu()
@@ -111,7 +126,15 @@ class FittedPartitioner:
             "shape": list(self.shape),
             "classes": self.model.classes,
         }
+        for name, part in (("shift", self.shift), ("scale", self.scale)):
+            if part is not None:
+                tensors[name] = part.contiguous()
         save_model(Path(folder), tensors, description)
+
+
+def as_tensor(data: Tensor | NDArray[Any]) -> Tensor:
+    """Data as a tensor; an array is copied, because some may only be read."""
+    return data if isinstance(data, Tensor) else torch.tensor(data)
 
 
 def load_partitioner(folder: Path | str, device: torch.device | str = "cpu") -> FittedPartitioner:
@@ -124,5 +147,6 @@ def load_partitioner(folder: Path | str, device: torch.device | str = "cpu") -> 
     shape = tuple(description["shape"])
     config = configs.loads(SupervisedConfig, description["config"])
     model = Partitioner(torch.Size(shape).numel(), description["classes"], config)
+    shift, scale = tensors.pop("shift", None), tensors.pop("scale", None)
     model.load_state_dict(tensors)
-    return FittedPartitioner(model.to(device), shape)
+    return FittedPartitioner(model.to(device), shape, shift, scale)

@@ -1,23 +1,32 @@
 """One model of supervised partitions, with everything a person wants to see of it, in a folder."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import torch
 from torch import Tensor
 
 from drpm.data.classes import class_target
-from drpm.data.splitting import with_test_part
+from drpm.data.origins import file_names
+from drpm.data.scaling import scale_of
+from drpm.data.splitting import split_rows, with_test_part
 from drpm.data.types import Dataset, Split
 from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.drawn import draw_arrays
 from drpm.supervised.fitted import FittedPartitioner
+from drpm.supervised.labels import LABELS, JudgedPart, label_table
 from drpm.supervised.pipeline import STAGE, Selection, check_labels, fit_partitioners, split
 from drpm.training import config as configs
 from drpm.training.errors import ConfigError
 from drpm.training.runs import ARRAYS, RunFolder
 from drpm.training.stages import ProgressFactory, hold_runs, open_run
+
+# What people call the scores.
+SCORES: Final = {"f1": "F1", "accuracy": "ACC", "size_error": "Error of sizes"}
+
+_ABOUT: Final = "Scores are those of the test part, after the last epoch."
 
 
 @dataclass(frozen=True)
@@ -29,12 +38,14 @@ class Job:
         options: Further options of the data, as ``name=value``.
         fingerprint: What the data is known by, where its name says too little.
         supervised: The settings.
+        target: Which of the data's targets is the class, where that was chosen.
     """
 
     data: str = "digits"
     options: tuple[str, ...] = ()
     fingerprint: str = ""
     supervised: SupervisedConfig = field(default_factory=SupervisedConfig)
+    target: str | None = None
 
 
 class LabelledData(NamedTuple):
@@ -44,30 +55,50 @@ class LabelledData(NamedTuple):
         dataset: The data set.
         target: Which of its targets is the class.
         names: Those of the classes.
+        parted: Whether its test part was taken from it here, because it has none of its own.
     """
 
     dataset: Dataset
     target: str
     names: tuple[str, ...]
+    parted: bool = False
 
     def labels(self, part: Split) -> Tensor:
         return part.targets[self.target]
 
+    def places(self) -> tuple[Tensor, Tensor]:
+        """Where the elements of the training part and of the test part lie in what was read."""
+        taught, tested = len(self.dataset.train), len(self.dataset.test)
+        if self.parted:
+            return split_rows(taught + tested)
+        return torch.arange(taught), torch.arange(tested)
 
-def find_classes(dataset: Dataset) -> LabelledData:
-    """The classes of a data set: those called ``label``, or else the first; none are refused.
+
+def find_classes(dataset: Dataset, target: str | None = None) -> LabelledData:
+    """The classes of a data set, which is refused where it has none.
 
     Where there is no test part, a fifth is taken for one.
+
+    Arguments:
+        dataset: The data set.
+        target: Which of its targets is the class; where it is None, ``label``, or else the first.
     """
-    target = class_target(dataset)
-    if target is None or any(target not in x.targets for x in (dataset.train, dataset.test)):
+    parts = (dataset.train, dataset.test)
+    known = [name for name in dataset.classes if all(name in part.targets for part in parts)]
+    chosen = class_target(dataset) if target is None else target
+    if chosen not in known:
+        if target is not None and known:
+            raise ConfigError(
+                f"target must be one of {', '.join(map(repr, known))}, but got {target!r}."
+            )
         raise ConfigError(
             f"data must have a class for every element, but {dataset.name!r} has none."
         )
-    if len(dataset.classes[target]) < 2:
+    if len(dataset.classes[chosen]) < 2:
         raise ConfigError(f"data must have two classes or more, but {dataset.name!r} has one.")
-    dataset = with_test_part(dataset)
-    return LabelledData(dataset, target, tuple(dataset.classes[target]))
+    parted = dataset.train is dataset.test
+    names = tuple(dataset.classes[chosen])
+    return LabelledData(with_test_part(dataset), chosen, names, parted)
 
 
 def check_job(job: Job, data: LabelledData) -> None:
@@ -77,9 +108,34 @@ def check_job(job: Job, data: LabelledData) -> None:
     split(len(train), job.supervised)
 
 
+def cautions(job: Job, data: LabelledData) -> list[str]:
+    """What a person should know of data that is learnt from all the same, in a sentence each."""
+    found = []
+    classes, train, test = len(data.names), data.dataset.train, data.dataset.test
+    asked, used = job.supervised.training.batch_size, _batch_size(job, data)
+    if used < asked:
+        found.append(
+            f"training.batch_size is {asked:,}, but there are {used:,} elements to learn from, so "
+            "that every batch has all of them."
+        )
+    rows, _ = split(len(train), job.supervised)
+    taught, tested = (
+        torch.bincount(labels, minlength=classes)
+        for labels in (data.labels(train).cpu()[rows], data.labels(test))
+    )
+    if unknown := int((taught == 0).sum()):
+        found.append(f"There is nothing to learn from of {unknown} of the {classes} classes.")
+    if few := int((tested < 2).sum()):
+        found.append(
+            "The scores say little, because the test part has fewer than two elements of "
+            f"{few} of the {classes} classes."
+        )
+    return found
+
+
 def open_job(folder: Path, job: Job, *, overwrite: bool = False) -> RunFolder:
     """The folder of a job, new if there is none; one with other settings is refused."""
-    return open_run(folder, configs.dumps(job), overwrite=overwrite, made=(STAGE,))
+    return open_run(folder, configs.dumps(job), overwrite=overwrite, made=(STAGE, LABELS))
 
 
 def do_jobs(
@@ -106,6 +162,7 @@ def do_jobs(
     train = data.dataset.train
     for job in jobs:
         check_job(job, data)
+    files = _file_names(jobs[0], data)
     with hold_runs(runs):
         fitted = fit_partitioners(
             train.inputs,
@@ -127,8 +184,10 @@ def do_jobs(
                 "command": list(command),
                 "stacked": seeds,
                 "selection": _describe(fitted.selection, seeds),
+                "about": " ".join([_ABOUT, *cautions(job, data)]),
+                "names": SCORES,
             }
-            _conclude(job, model, data, run, facts)
+            _conclude(job, model, data, run, files, facts)
     return [run.result() for run in runs]
 
 
@@ -146,21 +205,53 @@ def _describe(selection: Selection, seeds: Sequence[int]) -> dict[str, Any]:
     }
 
 
+def _file_names(job: Job, data: LabelledData) -> list[str]:
+    """The file of every element of a folder of images, which is read as one whole."""
+    train, test = data.dataset.train, data.dataset.test
+    return file_names(job.data, len(train) + len(test)) if data.parted else []
+
+
+def _batch_size(job: Job, data: LabelledData) -> int:
+    """How many elements a batch of the training has."""
+    taught, _ = split(len(data.dataset.train), job.supervised)
+    return min(job.supervised.training.batch_size, len(taught))
+
+
 def _conclude(
-    job: Job, fitted: FittedPartitioner, data: LabelledData, run: RunFolder, facts: dict[str, Any]
+    job: Job,
+    fitted: FittedPartitioner,
+    data: LabelledData,
+    run: RunFolder,
+    files: Sequence[str],
+    facts: dict[str, Any],
 ) -> None:
     """Judge a model on the test part, and leave it in the folder."""
-    test = data.dataset.test
-    fitted.save(run.model_dir)
+    train, test = data.dataset.train, data.dataset.test
+    kept = fitted
+    if len(fitted.shape) == 1:
+        # New rows of a table come as its file has them, images as they were loaded here.
+        shift, scale = scale_of(data.dataset)
+        kept = replace(fitted, shift=shift, scale=scale)
+    kept.save(run.model_dir)
     judged = fitted.judge(test.inputs, data.labels(test))
+    taught, tested = data.places()
+    parts = [
+        JudgedPart(
+            "train", fitted.judge(train.inputs, data.labels(train)), data.labels(train), taught
+        ),
+        JudgedPart("test", judged, data.labels(test), tested),
+    ]
+    run.write_atomic(LABELS, label_table(parts, data.names, files, whole=data.parted))
     run.write_atomic(ARRAYS, draw_arrays(judged, test.inputs, data.labels(test), data.names))
+    sizes = torch.bincount(judged.batch)
     described = {
         "name": data.dataset.name,
         "target": data.target,
-        "examples": len(data.dataset.train),
+        "examples": len(train),
         "test examples": len(test),
-        "test batches": int(judged.batch.max()) + 1,
-        "batch size": job.supervised.training.batch_size,
+        "batch size": _batch_size(job, data),
+        "test batches": len(sizes),
+        "test batch size": " to ".join(f"{size:,}" for size in sorted(set(sizes.tolist()))),
     }
     run.finish(
         dict(judged.scores._asdict()),

@@ -4,13 +4,14 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.supervised.config import SupervisedConfig
-from drpm.supervised.fitted import FittedPartitioner
+from drpm.supervised.fitted import FittedPartitioner, as_tensor
 from drpm.supervised.models import Partitioner, SupervisedObjective
 from drpm.training import config as configs
 from drpm.training.devices import Devices
@@ -54,8 +55,8 @@ class FittedPartitioners(NamedTuple):
 
 
 def fit_partitioners(
-    elements: Tensor,
-    labels: Tensor,
+    elements: Tensor | NDArray[Any],
+    labels: Tensor | NDArray[Any],
     classes: int,
     config: SupervisedConfig,
     folders: Sequence[Path | str],
@@ -76,6 +77,7 @@ def fit_partitioners(
         device: Where.
         progress: From the name of a stage to whoever shows how far it is.
     """
+    elements, labels = as_tensor(elements), as_tensor(labels)
     check_labels(elements, labels, classes)
     training, devices = config.training, Devices(device)
     taught, held = (part.to(elements.device) for part in split(len(elements), config))
@@ -87,7 +89,7 @@ def fit_partitioners(
             own = replace(config, training=replace(training, seed=seed))
             place = Path(folder) / STAGE / f"weight-{weight}"
             runs.append(open_run(place, configs.dumps(own), devices=devices))
-    rows = elements.flatten(1)
+    rows = elements.flatten(1).float()
     steps = max(1, training.epochs * count_steps(len(taught), training))
     train_stage(
         STAGE,
@@ -143,9 +145,11 @@ def select(
 
 
 def check_labels(elements: Tensor, labels: Tensor, classes: int) -> None:
-    """Refuse labels that are not one class for every element."""
+    """Refuse elements that are no numbers to learn from, or have not one class each."""
     if len(elements) < 2:
         raise ConfigError(f"elements must be at least 2, but got {len(elements)}.")
+    if not elements.is_floating_point():
+        raise ConfigError(f"elements must be fractional numbers, but got {elements.dtype}.")
     if labels.shape != elements.shape[:1] or labels.is_floating_point():
         raise ConfigError(
             f"labels must be whole numbers of the shape ({len(elements)},), but got "
