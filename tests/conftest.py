@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -37,3 +38,17 @@ def seed() -> None:
     torch.manual_seed(0)
     # Whatever is compiled, torch's compiler switches the checks of all laws off, and leaves it so.
     torch.distributions.Distribution.set_default_validate_args(True)
+
+
+@pytest.fixture
+def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write a run's pictures without what is in them, which takes longer than a small run.
+
+    They are still drawn, but not laid out and painted.
+    """
+    from drpm.report import figures, style
+
+    def blank(figure: Any, name: str | None = None) -> bytes:
+        return style.png(style.new_figure(0.1, 0.1, layout=None), name)
+
+    monkeypatch.setattr(figures, "png", blank)

@@ -277,6 +277,7 @@ for method in ("gmm", "contrastive-head"):
 """
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_the_models_of_a_table(tmp_path: Path) -> None:
     write_table(tmp_path / "table.csv")
     for method in ("drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head"):
@@ -292,6 +293,7 @@ def test_the_models_of_a_table(tmp_path: Path) -> None:
     assert "labels.csv goes by its mean" in page
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_the_model_of_a_table_far_from_zero(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,6 +382,7 @@ def test_an_array_of_images_without_labels(tmp_path: Path) -> None:
         assert arrays["samples"].shape == (2, 32, 5, 7)
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_several_seeds_as_json(tmp_path: Path) -> None:
     shown = cluster("digits", *SMALL, "--seeds=0,1", "--json", "--out", tmp_path)
     told = json.loads(shown.stdout)
@@ -397,6 +400,7 @@ def test_several_seeds_as_json(tmp_path: Path) -> None:
     assert alone == told[1]
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_several_seeds_in_two_numbers(tmp_path: Path) -> None:
     settings = ["--method=gmm", "--set=mixture.restarts=1", "--seeds=0,1,2"]
     lines = cluster("digits", *SMALL, *settings, "--out", tmp_path).stdout.splitlines()
@@ -411,6 +415,7 @@ def test_several_seeds_in_two_numbers(tmp_path: Path) -> None:
     assert "±" not in alone
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_what_is_set_is_what_counts(tmp_path: Path) -> None:
     settings = ["--method=gmm", "--set=clusters=4", "--set=training.seed=3"]
     told = json.loads(cluster("digits", *SMALL, *settings, "--json", "--out", tmp_path).stdout)
@@ -419,6 +424,7 @@ def test_what_is_set_is_what_counts(tmp_path: Path) -> None:
         assert len(arrays["sizes"]) == 4
 
 
+@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize("method", ["drpm-vc", "gmm"])
 def test_comparing(tmp_path: Path, method: str) -> None:
     command = ["digits", *SMALL, "--set=mixture.restarts=1", f"--method={method}", "--compare"]
@@ -440,6 +446,7 @@ def test_comparing(tmp_path: Path, method: str) -> None:
     assert all(name in page for name in everyone)
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_overwriting(tmp_path: Path) -> None:
     command = ["digits", *SMALL, "--out", tmp_path]
     cluster(*command)
@@ -484,6 +491,7 @@ def test_a_network_that_no_memory_holds(tmp_path: Path) -> None:
     assert "error: There is not enough memory for this" in refused.stderr
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_a_run_knows_its_data(tmp_path: Path) -> None:
     """The same name with other content is other data, finished or not."""
     write_table(tmp_path / "table.csv")
@@ -496,6 +504,7 @@ def test_a_run_knows_its_data(tmp_path: Path) -> None:
     cluster(*command, "--overwrite")
 
 
+@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize("kind", ["contrastive", "reconstruction"])
 def test_two_processes_share_a_run(tmp_path: Path, kind: str) -> None:
     """They are started by the command itself; the first one writes and speaks."""

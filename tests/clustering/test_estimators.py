@@ -33,7 +33,12 @@ each = pytest.mark.parametrize("kind", ESTIMATORS)
 
 def quick(kind: Any, n_clusters: int = 3, **parameters: Any) -> Any:
     settings = {"max_iter": 3, "hidden": (32, 32), "latent_dim": 4, "random_state": 0}
-    return kind(n_clusters, **settings | parameters)
+    return kind(n_clusters, **settings | pretrained(kind, 8) | parameters)
+
+
+def pretrained(kind: Any, epochs: int) -> dict[str, int]:
+    """So many epochs in the place of the usual fifty, which only good clusters take."""
+    return {} if kind is LatentGMM else {"pretrain_iter": epochs}
 
 
 def blobs(n: int = 60, d: int = 3, seed: int = 0) -> tuple[Any, Any]:
@@ -46,7 +51,9 @@ def images() -> Any:
     return load_digits().images[:150] / 16
 
 
-@parametrize_with_checks([kind(n_clusters=2, max_iter=2) for kind in ESTIMATORS])
+@parametrize_with_checks(
+    [kind(n_clusters=2, max_iter=2, **pretrained(kind, 8)) for kind in ESTIMATORS]
+)
 def test_it_is_a_scikit_learn_estimator(estimator: Any, check: Any) -> None:
     check(estimator)
 
@@ -89,7 +96,7 @@ def test_predictions_are_the_likeliest_clusters(kind: Any) -> None:
 @each
 def test_the_score_tells_the_data_from_noise(kind: Any) -> None:
     X, _ = blobs(200)
-    model = quick(kind, max_iter=30).fit(X)
+    model = quick(kind, max_iter=30, **pretrained(kind, 30)).fit(X)
     noise = np.random.default_rng(0).uniform(X.min(0) - 50, X.max(0) + 50, X.shape)
     assert np.isfinite(model.score(X))
     assert model.score(X) > model.score(noise)
@@ -115,10 +122,11 @@ def test_answers_have_the_type_of_the_question(kind: Any, dtype: Any) -> None:
 
 def test_codes_and_back() -> None:
     X, _ = blobs(300)
-    model = quick(LatentGMM, max_iter=200).fit(X)
+    X = X + 5 * X.std(0)
+    model = quick(LatentGMM, max_iter=60, learning_rate=0.01).fit(X)
     back = model.inverse_transform(model.transform(X))
     # What is left is far less than what there was, in every column.
-    assert ((back - X).std(0) < 0.3 * X.std(0)).all()
+    assert (np.sqrt(np.square(back - X).mean(0)) < 0.3 * X.std(0)).all()
     assert list(model.get_feature_names_out()) == [f"latentgmm{i}" for i in range(4)]
 
 
@@ -233,7 +241,7 @@ def test_samples_and_their_clusters(kind: Any) -> None:
 @each
 def test_a_partition_is_drawn_as_a_whole(kind: Any) -> None:
     X, _ = blobs()
-    model = quick(kind).fit(X)
+    model = quick(kind, **pretrained(kind, 50)).fit(X)
     new, labels = model.sample_partition(90)
     assert new.shape == (90, 3)
     weights = model.model_.mixture.log_weights.exp().numpy()
@@ -271,37 +279,40 @@ def test_copies(kind: Any) -> None:
     assert not hasattr(clone(model), "labels_")
 
 
-@each
-def test_a_fresh_process_predicts_the_same(tmp_path: Path, kind: Any) -> None:
+def test_a_fresh_process_predicts_the_same(tmp_path: Path) -> None:
     given = [np.random.default_rng(0).normal(3, 2, shape) for shape in ((60, 3), (60, 4, 4))]
-    models = [quick(kind, np.int64(3)).fit(X) for X in given]
-    for index, (X, model) in enumerate(zip(given, models, strict=True)):
-        model.save(tmp_path / f"model-{index}")
-        np.save(tmp_path / f"X-{index}.npy", X)
-    # One process for both, because starting it takes longer than all it does.
-    code = f"""
+    models = {
+        f"{kind.__name__}-{index}": (X, quick(kind, np.int64(3)).fit(X))
+        for kind in ESTIMATORS
+        for index, X in enumerate(given)
+    }
+    for name, (X, model) in models.items():
+        model.save(tmp_path / name)
+        np.save(tmp_path / f"X-{name}.npy", X)
+    # One process for all, because starting it takes longer than all it does.
+    code = """
 import sys, numpy as np
 sys.modules["pickle"].loads = sys.modules["pickle"].load = None
-from drpm.clustering import {kind.__name__}
-for index in range(2):
-    model = {kind.__name__}.load(f"{{sys.argv[1]}}/model-{{index}}")
-    X = np.load(f"{{sys.argv[1]}}/X-{{index}}.npy")
-    np.savez(f"{{sys.argv[1]}}/out-{{index}}.npz", chances=model.predict_proba(X),
-             codes=model.transform(X), new=model.sample(5)[0], labels=model.labels_,
-             score=model.score(X))
+import drpm.clustering
+folder, *names = sys.argv[1:]
+for name in names:
+    model = getattr(drpm.clustering, name.partition("-")[0]).load(f"{folder}/{name}")
+    X = np.load(f"{folder}/X-{name}.npy")
+    np.savez(f"{folder}/out-{name}.npz", chances=model.predict_proba(X), codes=model.transform(X),
+             new=model.sample(5)[0], labels=model.labels_, score=model.score(X))
 """
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
-    for index, (X, model) in enumerate(zip(given, models, strict=True)):
-        out = np.load(tmp_path / f"out-{index}.npz")
+    subprocess.run([sys.executable, "-c", code, str(tmp_path), *models], check=True)
+    for name, (X, model) in models.items():
+        out = np.load(tmp_path / f"out-{name}.npz")
         # To the last bit but one: how many threads share a product is not the model's to say.
-        close = partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12)
+        close = partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12, err_msg=name)
         close(out["chances"], model.predict_proba(X))
         close(out["codes"], model.transform(X))
         close(out["new"], model.sample(5)[0])
         close(out["score"], model.score(X))
         np.testing.assert_array_equal(out["labels"], model.labels_)
         np.testing.assert_array_equal(out["chances"].argmax(1), model.predict(X))
-        assert kind.load(tmp_path / f"model-{index}").get_params() == model.get_params()
+        assert type(model).load(tmp_path / name).get_params() == model.get_params()
 
 
 def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
@@ -393,7 +404,7 @@ def test_progress_is_shown_on_demand(capfd: pytest.CaptureFixture[str]) -> None:
     X, _ = blobs()
     quick(DRPMClustering).fit(X)
     assert capfd.readouterr() == ("", "")
-    quick(DRPMClustering, verbose=True).fit(X)
+    quick(DRPMClustering, verbose=True, pretrain_iter=None).fit(X)
     out, err = capfd.readouterr()
     assert out == ""
     assert "step 50 of 50: loss" in err

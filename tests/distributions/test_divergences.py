@@ -17,8 +17,8 @@ from drpm.distributions.estimators import leave_one_out_surrogate
 from tests import oracles
 from tests.oracles import (
     FALSE_ALARM,
-    GRADIENT_CASES,
     GRADIENT_DRAWS,
+    GRADIENT_GRID,
     assert_expectation,
     assert_mean,
     assert_score_function_gradient,
@@ -71,8 +71,7 @@ def test_capacities_enter_the_divergence() -> None:
     assert torch.isposinf(drpm.partition_kl(q, p, num_samples=5))
 
 
-@pytest.mark.parametrize(("n", "groups"), SMALL)
-@pytest.mark.parametrize(("scale", "weight_scale", "room"), GRADIENT_CASES)
+@pytest.mark.parametrize(("n", "groups", "scale", "weight_scale", "room"), GRADIENT_GRID)
 def test_gradient_within_five_standard_errors(
     n: int, groups: int, scale: float, weight_scale: float, room: oracles.Room | None
 ) -> None:

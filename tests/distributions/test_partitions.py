@@ -25,8 +25,8 @@ from drpm.distributions.estimators import leave_one_out_surrogate
 from tests import oracles
 from tests.oracles import (
     FALSE_ALARM,
-    GRADIENT_CASES,
     GRADIENT_DRAWS,
+    GRADIENT_GRID,
     assert_expectation,
     assert_score_function_gradient,
     binomial_p_values,
@@ -651,8 +651,7 @@ def test_entropy_within_five_standard_errors(n: int, groups: int) -> None:
         torch.testing.assert_close(whole, exact.entropy(), rtol=1e-9, atol=1e-9)
 
 
-@small
-@pytest.mark.parametrize(("scale", "weight_scale", "room"), GRADIENT_CASES)
+@pytest.mark.parametrize(("n", "groups", "scale", "weight_scale", "room"), GRADIENT_GRID)
 def test_gradient_of_the_entropy_within_five_standard_errors(
     n: int, groups: int, scale: float, weight_scale: float, room: oracles.Room | None
 ) -> None:
