@@ -1,8 +1,11 @@
 """Two tasks share a layer, and learn who gets which of its neurons: python examples/tasks.py.
 
 One task names the digit, the other says whether it is a zero. The second is far easier, and
-leaves most of the neurons to the first.
+leaves most of the neurons to the first. This is one partition for all images; with --per-sample
+one is predicted for each of them.
 """
+
+import sys
 
 import torch
 from sklearn.datasets import load_digits
@@ -15,18 +18,23 @@ NEURONS, EPOCHS, BATCH = 32, 60, 128
 
 
 class TwoTasks(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, per_sample: bool) -> None:
         super().__init__()
+        self.per_sample = per_sample
         self.encoder = nn.Sequential(nn.Linear(64, NEURONS), nn.ReLU())
-        self.partition = TaskPartition(NEURONS, num_tasks=2)
+        self.partition = TaskPartition(NEURONS, num_tasks=2, in_features=64 if per_sample else None)
         self.digit, self.zero = nn.Linear(NEURONS, 10), nn.Linear(NEURONS, 2)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        for_digit, for_zero = self.partition(self.encoder(images))
+        for_digit, for_zero = self.partition(self.encoder(images), self.context(images))
         return self.digit(for_digit), self.zero(for_zero)
 
+    def context(self, images: Tensor) -> Tensor | None:
+        """What a partition is predicted from, where one is."""
+        return images if self.per_sample else None
 
-def main() -> None:
+
+def main(per_sample: bool = False) -> None:
     torch.manual_seed(0)
     digits = load_digits()
     images = torch.tensor(digits.data, dtype=torch.float32) / 16
@@ -35,7 +43,7 @@ def main() -> None:
     order = torch.randperm(len(images))
     train, test = order[:1400], order[1400:]
 
-    model = TwoTasks()
+    model = TwoTasks(per_sample)
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     for epoch in range(EPOCHS):
         model.partition.temperature = 0.5 ** (epoch / EPOCHS)
@@ -51,7 +59,7 @@ def main() -> None:
 
     with torch.no_grad():
         found = [logits.argmax(1) for logits in model(images[test])]
-    sizes = model.partition.sizes()
+    sizes = model.partition.sizes(model.context(images[test])).reshape(-1, 2).mean(0)
     for name, guess, truth, size in zip(
         ("digit", "zero"), found, (labels[test], zeros[test]), sizes, strict=True
     ):
@@ -60,4 +68,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(per_sample="--per-sample" in sys.argv[1:])

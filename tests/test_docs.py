@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from drpm.cli import app
 from drpm.factors.aggregation import AGGREGATIONS
 from drpm.training import presets
+from tests.multitask.toys import write_few_digits
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -84,12 +86,26 @@ def test_presets_of_clusterings_are_named() -> None:
         assert rest in ("", *tails), name
 
 
-def test_programs_of_several_tasks() -> None:
-    found = run_programs("multitask.md")
+def test_programs_of_several_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_few_digits(tmp_path / "data", monkeypatch)
+    small = [
+        *("--set=training.epochs=1", "--set=network.channels=2,3", "--set=train_examples=40"),
+        *("--set=network.head=4", "--device=cpu", "--noise=0.5"),
+    ]
+    assert CliRunner().invoke(app, ["multitask", *small]).exit_code == 0
+    with warnings.catch_warnings():
+        # Advice on workers and logs, which so small an example has no use for.
+        warnings.filterwarnings("ignore", module="lightning")
+        found = run_programs("multitask.md")
     assert found["digit"].shape == (8, 10)
     assert found["zero"].shape == (8, 2)
     assert found["sizes"].sum(1).tolist() == [32] * 8
     assert found["law"].rsample().shape == (8, 3, 6)
+    assert found["tasks"].model.partition.temperature == pytest.approx(0.5**0.5)
+    network, images = found["network"], found["images"]
+    assert torch.equal(network.predict(images), network.predict(images / 255))
+    assert found["found"].shape == (20, 2)
+    assert found["shares"].sum(1).tolist() == [50] * 20
     model, images = found["model"], found["data"].test_images
     assert model.predict(images).shape == (50, 2)
     assert model.sizes(images).sum(1).tolist() == [12] * 50

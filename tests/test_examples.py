@@ -91,11 +91,12 @@ def test_killed_and_resumed_bit_for_bit(
     assert len(list(run.checkpoint_dir.glob("step-*"))) == 2
 
 
-def test_a_finished_run_says_so(undisturbed: RunFolder) -> None:
+def test_a_finished_run_says_so(undisturbed: RunFolder, capsys: Any) -> None:
+    from examples import digits
+
     before = undisturbed.result_path.read_bytes()
-    done = command(DIGITS, "--out", str(undisturbed.path), *SETTINGS)
-    assert done.returncode == 0
-    assert "is finished: accuracy 0.9" in done.stdout
+    assert digits.main(["--out", str(undisturbed.path), *SETTINGS]) == 0
+    assert "is finished: accuracy 0.9" in capsys.readouterr().out
     assert undisturbed.result_path.read_bytes() == before
 
 
@@ -118,14 +119,15 @@ def test_the_model_loads_in_a_fresh_process(undisturbed: RunFolder) -> None:
     assert done.stdout == f"accuracy {expected:.4f}\n"
 
 
-# Which digits a saved model sees, told by a process that knows nothing but the folder.
+# Which digits saved models see, told by a process that knows nothing but their folders.
 PREDICT = """
 import sys
 from pathlib import Path
 from drpm.data import load
 from examples import digits
-model = digits.read_model(Path(sys.argv[1])).eval()
-print(model(load("digits").test.inputs).argmax(1).tolist())
+for folder in sys.argv[1:]:
+    model = digits.read_model(Path(folder)).eval()
+    print(model(load("digits").test.inputs).argmax(1).tolist())
 """
 
 
@@ -147,10 +149,11 @@ def test_from_a_shell_killed_resumed_and_loaded(undisturbed: RunFolder, tmp_path
     assert resumed.returncode == 0, resumed.stderr
     assert "going on with" in resumed.stderr
     assert resumed.stdout == f"accuracy {run.result()['metrics']['accuracy']:.4f}\n"
-    found, expected = (command("-c", PREDICT, str(each.path)) for each in (run, undisturbed))
-    assert found.returncode == 0, found.stderr
-    assert found.stdout == expected.stdout
-    assert len(json.loads(found.stdout)) == 355
+    told = command("-c", PREDICT, str(folder), str(undisturbed.path))
+    assert told.returncode == 0, told.stderr
+    found, expected = map(json.loads, told.stdout.splitlines())
+    assert found == expected
+    assert len(found) == 355
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -213,3 +216,15 @@ def test_tasks_share_neurons(capsys: Any) -> None:
     assert zero > 0.97
     assert many + few == 32
     assert many > few
+
+
+def test_tasks_share_neurons_of_every_image(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from examples import tasks
+
+    monkeypatch.setattr(tasks, "EPOCHS", 4)
+    tasks.main(per_sample=True)
+    found = re.findall(r"accuracy ([\d.]+) with (\d+) of 32 neurons", capsys.readouterr().out)
+    (digit, many), (zero, few) = ((float(accuracy), int(size)) for accuracy, size in found)
+    assert digit > 0.7
+    assert zero > 0.9
+    assert many + few == 32

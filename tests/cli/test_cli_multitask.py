@@ -7,10 +7,12 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner, Result
 
 from drpm.cli import app
 from drpm.cli.completion import MULTITASK_DATA, MULTITASK_METHODS
+from drpm.cli.multitask import _show_tasks
 from drpm.multitask import sweeps
 from drpm.multitask.config import Method
 from drpm.multitask.fitted import load_multitask
@@ -86,12 +88,26 @@ def test_a_mosaic(tmp_path: Path) -> None:
     assert -1 <= metrics["size_noise_correlation"] <= 1
     assert sum(metrics[f"size_task_0{task}"] for task in range(5)) == pytest.approx(6)
     with np.load(tmp_path / "arrays.npz") as arrays:
-        order = np.argsort(ratios)
-        sizes = arrays["bars__sizes-by-task"][:, 0]
-        assert arrays["bars__sizes-by-noise"][:, 0].tolist() == sizes[order].tolist()
+        sizes = [metrics[f"size_task_0{task}"] for task in np.argsort(ratios)]
+        assert arrays["bars__sizes-by-noise"][:, 0].tolist() == sizes
         assert arrays["grid__images"].shape == (1, 6, 1, 28, 42)
-    again = multitask("mosaic", *SMALL, "--out", tmp_path, "--tasks=5")
-    assert again.stdout.splitlines()[0] == "Seed\tAccuracy\tNeurons against noise"
+    lines = multitask("mosaic", *SMALL, "--out", tmp_path, "--tasks=5").stdout.splitlines()
+    assert lines[0] == "Task\tNoise ratio\tAccuracy\tNeurons"
+    for task, line in enumerate(lines[1:6]):
+        name = f"task_0{task}"
+        numbers = (f"{metrics[f'{x}_{name}']:.3f}" for x in ("accuracy", "size"))
+        assert line == "\t".join([name, f"{ratios[task]:.2f}", *numbers])
+    assert lines[6] == "Seed\tAccuracy\tNeurons against noise"
+    # Names that a reader knows stand on the page, and none of those that programs have.
+    page = (tmp_path / "index.html").read_text()
+    assert '<th scope="col">DRPM-MTL</th>' in page
+    assert "rank correlation of noise and neurons" in page
+    assert "accuracy (best test epoch, flattering)" in page
+    assert page.index(">Accuracy of every task<") < page.index(">Tasks<")
+    for name in metrics:
+        assert f">{name}<" not in page or name == "accuracy"
+    assert "so its numbers are better than new images would have" in page
+    assert "There is one task" not in page
 
 
 def test_without_any_epoch(tmp_path: Path) -> None:
@@ -109,6 +125,70 @@ def test_several_seeds(tmp_path: Path) -> None:
         assert not any(name.startswith("size_") for name in result["metrics"])
 
 
+def test_tasks_over_several_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    found = [
+        {
+            "data": {"tasks": list("abcde")},
+            "metrics": {f"accuracy_{x}": value + n / 10 for n, x in enumerate("abcde")},
+        }
+        for value in (0.2, 0.4)
+    ]
+    _show_tasks(found)
+    header, first, *_, last = capsys.readouterr().out.splitlines()
+    assert header == "Task\tAccuracy"
+    assert (first, last) == ("a\t0.300 ± 0.141", "e\t0.700 ± 0.141")
+
+
+def write_images(folder: Path) -> Path:
+    """Dark and bright ones of 20 x 24 pixels."""
+    for name, shade in (("dark", 20), ("bright", 220)):
+        (folder / name).mkdir(parents=True)
+        for number in range(10):
+            Image.new("L", (20, 24), shade + number).save(folder / name / f"{number}.png")
+    return folder
+
+
+def test_images_of_ones_own(tmp_path: Path) -> None:
+    images, run = write_images(tmp_path / "images"), tmp_path / "run"
+    options = [*SMALL, "-o", "image_size=16", "--out", run]
+    shown = multitask(images, *options)
+    sentence = "There is one task, 'label', which has all neurons: nothing is shared here."
+    assert sentence in shown.stderr
+    assert shown.stdout.splitlines()[0] == "Seed\tAccuracy\tlabel\tNeurons, label"
+    result = json.loads((run / "result.json").read_text())
+    assert result["data"]["options"] == ["image_size=16"]
+    assert result["about"].endswith(sentence)
+    assert load_multitask(run / "model").shape == (1, 16, 16)
+    assert multitask(images, *options).stdout == shown.stdout
+    refused = multitask(images, *SMALL, "-o", "image_size=18", "--out", run, code=1)
+    assert "other settings" in refused.stderr
+
+
+def test_options_of_the_data(tmp_path: Path) -> None:
+    table = tmp_path / "own.csv"
+    table.write_text("a,kind\n" + "".join(f"{x},{'uv'[x % 2]}\n" for x in range(20)))
+    for arguments, sentence in (
+        ([table, "-o", "label_column=kind"], "data must hold images for several tasks"),
+        (["-o", "noise=0.2", "--noise=0.3"], "noise must be given once, but got 0.3 and, as the"),
+        (["mosaic", "-o", "num_tasks=3", "--tasks=4"], "tasks must be given once, but got 4 and"),
+        (["-o", "size=3"], "size"),
+        (["-o", "noise"], "An option should read name=value, not 'noise'"),
+        (["-o", "device=cpu"], "device is no option of the data"),
+    ):
+        refused = multitask(*SMALL, *arguments, "--out", tmp_path / "run", code=1)
+        (line,) = refused.stderr.splitlines()
+        assert sentence in line
+        assert not (tmp_path / "run").exists()
+    said, named = (
+        json.loads(multitask(*SMALL, x, "--json", "--out", tmp_path / x).stdout)
+        for x in ("-onoise=0.9", "--noise=0.9")
+    )
+    assert said["metrics"] == named["metrics"]
+    assert said["data"]["options"] == ["noise=0.9"]
+    # Runs of before there were options are known again.
+    assert "options" not in (tmp_path / "--noise=0.9" / "config.toml").read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -120,6 +200,8 @@ def test_several_seeds(tmp_path: Path) -> None:
         ("--set=training.devices=2", "devices must be 1 for this kind of model, but got 2"),
         ("--set=network.widht=5", "network.width"),
         ("--set=task_weights=1,2,3", "task_weights must be 2, one for each task"),
+        ("--set=network.width=1", "network.width must be at least the number of tasks, 2, for"),
+        ("--set=weighting=mgda", "weighting must be left out for the method 'drpm'"),
         ("digits", "images must have sides of at least 16 pixels for the encoder 'lenet'"),
         ("nowhere", "There is no data set 'nowhere'"),
     ],

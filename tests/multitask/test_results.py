@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 
 from drpm.data.mosaic import noise_ratios, task_names
 from drpm.multitask import results, sweeps
+from drpm.multitask.config import METHOD_NAMES
 from drpm.multitask.published import CELEBA, CELEBA_TASKS
-from drpm.multitask.results import METHODS, multitask_sections, tables
+from drpm.multitask.results import multitask_sections, tables
 from drpm.multitask.trends import draw_mosaic, draw_noise, noise_trend
 from drpm.report.result_tables import Metrics
 from tests.training.results_folder import VERSIONS, write_json
@@ -80,7 +81,7 @@ def test_tables_and_the_figure(tmp_path: Path) -> None:
     assert "| 0.3 | here | 21.000 ± 1.414 | 29.000 ± 1.414 | 2 |" in text
     assert "- ULS, all noise ratios together, on cpu, torch 2.9.0: 0:03:00.\n" in text
     assert "- DRPM-MTL, all noise ratios together, on cpu, torch 2.9.0: 0:07:00." in text
-    assert f"| {METHODS['drpm']} | here | 0.650 ± 0.071 | 0.800 ± 0.000 | 2 |" in text
+    assert f"| {METHOD_NAMES['drpm']} | here | 0.650 ± 0.071 | 0.800 ± 0.000 | 2 |" in text
     assert "0.600 ± 0.141" in text
     assert "by about 0.33, 0.23 and 0.16" in text
     figures = [figure for section in multitask_sections(tmp_path) for figure in section.figures]
@@ -96,9 +97,9 @@ def test_the_figure_draws_means() -> None:
             0.5: [noise_metrics(0.8, 0.5, (10, 40))],
         },
     }
-    upper, lower = draw_noise(found, METHODS, "Both").axes
+    upper, lower = draw_noise(found, METHOD_NAMES, "Both").axes
     lines = {line.get_label(): np.asarray(line.get_ydata()) for line in upper.lines}
-    assert set(lines) == {f"{METHODS[x]}, {y}" for x in found for y in ("left", "right")}
+    assert set(lines) == {f"{METHOD_NAMES[x]}, {y}" for x in found for y in ("left", "right")}
     assert lines["DRPM-MTL, right"] == pytest.approx([0.7, 0.5])
     sizes = {line.get_label(): np.asarray(line.get_ydata()) for line in lower.lines}
     assert set(sizes) == {"DRPM-MTL, left", "DRPM-MTL, right"}

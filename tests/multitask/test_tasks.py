@@ -14,7 +14,7 @@ import torch
 from drpm.data import load, multimnist
 from drpm.data.types import Dataset, Split
 from drpm.multitask import drawn
-from drpm.multitask.config import MultitaskConfig, NetworkConfig
+from drpm.multitask.config import MultitaskConfig, NetworkConfig, refuse_unused
 from drpm.multitask.drawn import draw_arrays
 from drpm.multitask.evaluation import (
     TaskScores,
@@ -25,7 +25,7 @@ from drpm.multitask.evaluation import (
     score_tasks,
 )
 from drpm.multitask.fitted import FittedMultitask, load_multitask
-from drpm.multitask.job import judge
+from drpm.multitask.job import NAMES, judge, task_table
 from drpm.multitask.pipeline import make_network
 from drpm.multitask.tasks import read_tasks
 from drpm.report.exhibits import read_exhibits
@@ -34,7 +34,8 @@ from drpm.training.checkpoint import save_model
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError
 from tests.data import formats
-from tests.multitask.toys import bars, settings, some_bytes, toy, two_bars
+from tests.multitask.toys import NETWORK, bars, settings, some_bytes, toy, two_bars
+from tests.oracles import generator
 
 
 @pytest.fixture
@@ -218,12 +219,61 @@ def test_whose_neurons_are_whose() -> None:
     torch.testing.assert_close(found, shares)
 
 
+SHAPED = r"images must be bytes, or floats in \[0, 1\], of the shape \(N, 1, 16, 16\), but got "
+
+
 @pytest.mark.parametrize(
-    "images", [torch.zeros(2, 1, 16, 16), some_bytes(2, 1, 16, 15), some_bytes(1, 16, 16)]
+    ("images", "sentence"),
+    [
+        (some_bytes(2, 1, 16, 15), SHAPED),
+        (some_bytes(1, 16, 16), SHAPED),
+        (some_bytes(0, 1, 16, 16), SHAPED),
+        (some_bytes(2, 1, 16, 16).long(), SHAPED + "torch.int64"),
+        (np.zeros((2, 1, 16, 16), np.uint8), "images must be a tensor, but got ndarray"),
+        (
+            2 * torch.ones(2, 1, 16, 16),
+            r"must lie in \[0, 1\], but got values from 2 to 2; .* read_ta",
+        ),
+        (
+            torch.full((2, 1, 16, 16), -0.1),
+            r"must lie in \[0, 1\], but got values from -0.1 to -0.1",
+        ),
+        (
+            torch.full((2, 1, 16, 16), math.nan),
+            r"must lie in \[0, 1\], but got values from nan to nan",
+        ),
+    ],
 )
-def test_other_images_are_refused(images: torch.Tensor) -> None:
-    with pytest.raises(ValueError, match=r"images must be bytes of the shape \(N, 1, 16, 16\)"):
-        fitted().predict(images)
+def test_other_images_are_refused(images: Any, sentence: str) -> None:
+    one = fitted()
+    for ask in (one.predict, one.predict_proba, one.sizes):
+        with pytest.raises(ValueError, match=sentence):
+            ask(images)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_floats_are_taken_as_their_bytes(dtype: torch.dtype) -> None:
+    one, images = fitted(), some_bytes(7, 1, 16, 16)
+    floats = images.to(dtype) / 255
+    floats[0, 0, 0, 0], images[0, 0, 0, 0] = 1 + 1e-6, 255
+    assert torch.equal(one.predict(floats), one.predict(images))
+    assert torch.equal(one.sizes(floats), one.sizes(images))
+    expected = one.predict_proba(images)
+    for task, chances in one.predict_proba(floats).items():
+        assert torch.equal(chances, expected[task])
+    # Which a float that is nearer to another byte would not be.
+    other = one.predict_proba((floats + 0.1).clamp(0, 1))
+    assert not torch.equal(other["left"], expected["left"])
+
+
+def test_what_load_gives_goes_into_a_model(folder: Path) -> None:
+    """As it is where it is not normalised, and by way of its tasks everywhere."""
+    dataset = load("mosaic", num_tasks=2, num_train=30, num_test=5)
+    data = read_tasks(dataset)
+    network = make_network(data, settings(network=replace(NETWORK, encoder="residual")), 0).eval()
+    model = FittedMultitask(network, data.shape, data.tasks, data.classes)
+    assert torch.equal(model.sizes(dataset.test.inputs), model.sizes(data.test_images))
+    assert torch.equal(model.predict(dataset.test.inputs), model.predict(data.test_images))
 
 
 def test_another_kind_of_model(tmp_path: Path) -> None:
@@ -265,6 +315,23 @@ def test_what_is_reported() -> None:
         "best_test_epoch_size_right": 6.0,
     }
     assert found == pytest.approx(expected)
+    # What is of all tasks comes before what is of one.
+    assert list(found)[:4] == [
+        "accuracy",
+        "size_noise_correlation",
+        "best_test_epoch",
+        "best_test_epoch_accuracy",
+    ]
+    # Every number has a name, or its place in the table of tasks.
+    table = task_table(data.tasks, found)
+    cells = [name for row in table.values() for name in row.values()]
+    assert sorted([*NAMES, *cells]) == sorted(expected)
+    assert table["right"]["neurons"] == "size_right"
+    # Accuracies that were chosen on the test part say so.
+    for row in (NAMES, {name: shown for shown, name in table["left"].items()}):
+        for name, shown in row.items():
+            flatters = name.startswith("best_test_epoch_accuracy")
+            assert ("flattering" in shown) == flatters
     plain = TaskScores(torch.tensor([0.7, 0.9]))
     found = judge(plain, data, [{"epoch": 3, **plain.record()}])
     assert set(found) == {name for name in expected if "size" not in name}
@@ -294,17 +361,18 @@ def test_what_is_drawn(tmp_path: Path) -> None:
     scores = TaskScores(torch.tensor([0.1, 0.2, 0.3]), sizes, shares)
     (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 100))
     exhibits = {exhibit.name: exhibit for exhibit in read_exhibits(tmp_path)}
-    assert list(exhibits) == ["images", "accuracy", "sizes-by-task", "neurons", "sizes-by-noise"]
+    # The same bars are not drawn twice.
+    assert list(exhibits) == ["images", "accuracy", "sizes-by-noise", "neurons"]
     assert exhibits["accuracy"].values[:, 0].tolist() == pytest.approx([0.1, 0.2, 0.3])
-    assert exhibits["sizes-by-task"].values[:, 0].tolist() == [7, 1, 2]
+    assert exhibits["accuracy"].rows == ("a (0.90)", "b (0.00)", "c (0.40)")
     assert exhibits["sizes-by-noise"].values[:, 0].tolist() == [1, 2, 7]
-    assert exhibits["sizes-by-noise"].rows == ("0.00", "0.40", "0.90")
+    assert exhibits["sizes-by-noise"].rows == ("b (0.00)", "c (0.40)", "a (0.90)")
     assert "rank correlation 1.00" in exhibits["sizes-by-noise"].title
     assert "as far from zero as 0.71" in exhibits["sizes-by-noise"].about
     # As many neurons as fit.
     neurons = exhibits["neurons"]
     assert neurons.values.shape == (3, 80)
-    assert "Of the neurons the first 80 are shown" in neurons.about
+    assert neurons.about.endswith("have them. Of 100 neurons the first 80 are shown.")
     # In the order of their owners, each under its own number.
     owners = neurons.values.argmax(0)
     assert (np.diff(owners) >= 0).all()
@@ -312,6 +380,47 @@ def test_what_is_drawn(tmp_path: Path) -> None:
     numbers = [int(name) for name in neurons.columns]
     np.testing.assert_allclose(neurons.values, shares[:, numbers])
     assert sorted(numbers) == list(range(80))
+
+
+def test_more_tasks_than_bars(tmp_path: Path) -> None:
+    """Both ends stay, and what is left out is said."""
+    count = 97
+    ratios = torch.randperm(count, generator=generator(0)).double() / 100
+    data = replace(
+        toy(), tasks=tuple(f"t{n}" for n in range(count)), noise_ratios=tuple(ratios.tolist())
+    )
+    scores = TaskScores(torch.arange(count) / 100.0, 10 * ratios, torch.rand(count, 5))
+    (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 5))
+    exhibits = {exhibit.name: exhibit for exhibit in read_exhibits(tmp_path)}
+    for name, scale in (("accuracy", 100), ("sizes-by-noise", 10)):
+        exhibit = exhibits[name]
+        values = exhibit.values[:, 0] * scale
+        assert (values[0], values[-1]) == pytest.approx((0, count - 1))
+        assert set(np.diff(values).round()) == {2, 3}
+        assert len(exhibit.rows) == 40
+        assert exhibit.title.endswith("(40 of 97 tasks shown)")
+        assert "for 40 of 97 tasks, evenly from the first to the last: " in exhibit.about
+    assert exhibits["sizes-by-noise"].rows[-1].endswith("(0.96)")
+    assert "Of 97 tasks the first 80 are shown." in exhibits["neurons"].about
+
+
+def test_sizes_are_told_as_far_as_they_differ(tmp_path: Path) -> None:
+    scores = TaskScores(
+        torch.tensor([0.1, 0.2]), torch.tensor([4.998, 5.002]).double(), torch.rand(2, 10)
+    )
+    (tmp_path / "arrays.npz").write_bytes(draw_arrays(toy(), scores, 10))
+    exhibits = {exhibit.name: exhibit for exhibit in read_exhibits(tmp_path)}
+    assert exhibits["sizes-by-task"].about.endswith(": left 4.9980, right 5.0020.")
+    assert exhibits["sizes-by-task"].rows == ("left", "right")
+
+
+def test_tiles_say_how_noisy_they_are(tmp_path: Path) -> None:
+    names = tuple("abcde")
+    data = replace(toy(), name="mosaic", tasks=names, noise_ratios=(0.0, 0.9, 0.3, 0.6, 0.5))
+    (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, TaskScores(torch.rand(5)), 10))
+    images = read_exhibits(tmp_path)[0]
+    # Three tiles are in a row of five.
+    assert images.about.endswith("loses is 0.00, 0.90, 0.30; in the next row 0.60, 0.50.")
 
 
 def test_sizes_that_are_all_alike_have_no_correlation(tmp_path: Path) -> None:
@@ -363,6 +472,22 @@ def test_rank_correlation() -> None:
 def test_bad_settings(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         MultitaskConfig(**changes)
+
+
+@pytest.mark.parametrize(
+    ("method", "assignment", "other"),
+    [
+        ("uls", "partition=network", "drpm"),
+        ("gradient", " size_penalty =0.1", "drpm"),
+        ("uncertainty", "temperature=1,1", "drpm"),
+        ("drpm", "weighting=mgda", "gradient"),
+    ],
+)
+def test_settings_of_another_method(method: Any, assignment: str, other: Any) -> None:
+    name = assignment.partition("=")[0].strip()
+    with pytest.raises(ConfigError, match=f"^{name} must be left out for .* {method!r}.*{other!r}"):
+        refuse_unused(settings(method=method), ["evaluate_every=1", assignment])
+    refuse_unused(settings(method=other), [assignment, "task_weights=1,1"])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch.func import stack_module_state
 from drpm.multitask.config import MultitaskConfig, NetworkConfig
 from drpm.multitask.evaluation import TaskScores, score_tasks
 from drpm.multitask.models import MultitaskObjective
-from drpm.multitask.pipeline import STAGE, fit_multitask, make_network
+from drpm.multitask.pipeline import STAGE, check_multitask, fit_multitask, make_network
 from drpm.training.compiling import compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError
@@ -271,8 +271,15 @@ def test_what_cannot_be_trained(tmp_path: Path) -> None:
         ([data, toy(train=40)], settings(), "^images of runs .* must have one shape and the same"),
         ([data, toy(test=10)], settings(), r"test_images of runs .* \(20, 1, 16, 16\) and \(10, "),
         ([data], settings(task_weights=(1.0,)), "task_weights must be 2"),
+        (
+            [data],
+            settings(network=replace(NETWORK, width=1)),
+            "network.width must be at least the number of tasks, 2, .* but got 1",
+        ),
     ]
     for given, config, sentence in cases:
         with pytest.raises(ConfigError, match=sentence):
             fit_multitask(given, config, [tmp_path / "x"] * len(given), seeds=range(len(given)))
         assert not (tmp_path / "x").exists()
+    # Where all tasks have all neurons, one will do.
+    check_multitask([data], settings(method="uls", network=replace(NETWORK, width=1)))

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from drpm.report import write_figures
-from drpm.report.bars import draw_bars
+from drpm.report.bars import draw_bars, tell_apart
 from drpm.report.exhibits import read_exhibits
 from drpm.report.figures import NAMES
 from drpm.report.images import draw_grid
@@ -340,6 +340,27 @@ def test_many_bars_have_an_axis_in_place_of_numbers() -> None:
     figure = draw_bars(np.zeros((40, 10)), groups, bars, "x" * 300)
     assert figure.get_figwidth() < 9.1
     assert png(figure)
+
+
+def test_bars_that_differ_read_differently() -> None:
+    figure = draw_bars(np.asarray([[4.9981], [5.0023], [4.9979]]), [], ["neurons"], "")
+    assert {"4.9981", "5.0023", "4.9979"} <= texts(figure)
+    assert tell_apart([4.9, 5.1]) == ["4.9", "5.1"]
+    assert tell_apart([0.12345, 0.5]) == ["0.123", "0.500"]
+    assert tell_apart([1000001, 1000002]) == ["1,000,001", "1,000,002"]
+    # What is equal but for rounding stays short.
+    assert tell_apart([5.0, 5.0 + 1e-9]) == short([5.0, 5.0 + 1e-9])
+    assert tell_apart([0.0, 0.0]) == ["0", "0"]
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_accuracies_are_drawn_up_to_one(count: int) -> None:
+    values = np.full((count, 1), 0.137)
+    (axes,) = draw_bars(values, [], ["accuracy"], "").axes
+    assert 1 <= axes.get_ylim()[1] < 1.2
+    assert 1 in axes.get_yticks()
+    _, high = draw_bars(values, [], ["neurons"], "").axes[0].get_ylim()
+    assert high < 0.2
 
 
 def test_numbers_of_pictures_are_short() -> None:

@@ -428,11 +428,11 @@ def test_records_without_a_place_are_numbered() -> None:
 
 def test_curves_of_all_kinds_are_drawn() -> None:
     records = [
-        {"step": step, "wide": 10.0**-step, "flat": 1.0, "never": None, "large": -1e9 * step}
+        {"step": step, "wide": 10.0**-step, "flat": 1.0, "never": None, "of_large": -1e9 * step}
         for step in range(1, 40)
     ]
     figure = draw_curves(read_stages(records))
-    assert {"wide (log scale)", "flat", "never (never finite)", "large"} <= texts(figure)
+    assert {"wide (log scale)", "flat", "never (never finite)", "of large"} <= texts(figure)
     assert png(figure)
     assert png(draw_curves(read_stages([{"step": 1, "once": 0.0}])))
 

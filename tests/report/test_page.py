@@ -99,6 +99,19 @@ def test_metrics_by_the_names_that_the_result_gives(tmp_path: Path) -> None:
     assert "--overwrite" in page.text
 
 
+def test_metrics_in_a_table_of_their_own(tmp_path: Path) -> None:
+    folder = finished_run(
+        tmp_path / "run",
+        metrics={"accuracy": 0.75, "accuracy_a": 0.5, "size_a": 12.0, "accuracy_b": 1.0},
+        tables={"Parts": {"a": {"ACC": "accuracy_a", "n": "size_a"}, "b": {"ACC": "accuracy_b"}}},
+    )
+    page = page_of(folder)
+    results = page.text.split("Results")[1].split("Data")[0]
+    assert results.split() == ["metricthis", "run", "accuracy0.7500"]
+    cells = page.text.split("Parts")[1].split("This run")[0]
+    assert cells.split() == ["ACCn", "a0.50012.00", "b1.000—"]
+
+
 def test_the_pictures_are_in_the_page(tmp_path: Path) -> None:
     folder = finished_run(tmp_path / "run", every_array(3, (4,)))
     page = page_of(folder)
@@ -185,6 +198,8 @@ def test_a_description_may_be_a_sentence_and_a_command_its_words(tmp_path: Path)
         {"comparison": []},
         {"versions": None},
         {"names": []},
+        {"tables": {"a": 1}},
+        {"tables": {"a": {"b": 2}}},
     ],
 )
 def test_a_damaged_result_is_one_sentence(tmp_path: Path, further: dict[str, Any]) -> None:

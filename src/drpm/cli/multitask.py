@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from drpm.cli.completion import MULTITASK_DATA, MULTITASK_METHODS, among
+from drpm.cli.data import Options
 from drpm.cli.errors import one_sentence
 from drpm.cli.options import (
     Device,
@@ -14,6 +15,7 @@ from drpm.cli.options import (
     Overwrite,
     Settings,
     number,
+    parse_options,
     parse_seeds,
     preset_option,
     seed_folders,
@@ -21,10 +23,11 @@ from drpm.cli.options import (
     whole_number_option,
 )
 from drpm.cli.stages import finish, read_settings, show_results, show_stage, train_runs
+from drpm.cli.tables import print_table, spread
 
 DEFAULT_PRESET = "fast-multitask"
 
-# Of so many tasks at most each has its columns.
+# Of so many tasks at most each has its columns; more have a table of their own.
 _FEW = 4
 
 
@@ -33,7 +36,7 @@ def multitask(
         str,
         typer.Argument(
             metavar="DATA",
-            help="multimnist, mosaic, celeba, or your own images with one label each.",
+            help="multimnist, mosaic, celeba, or your own images, whose label is one task.",
             autocompletion=among(MULTITASK_DATA),
         ),
     ] = "multimnist",
@@ -58,6 +61,7 @@ def multitask(
     preset: Annotated[str, preset_option("paper-multitask-multimnist")] = DEFAULT_PRESET,
     settings: Settings = None,
     seeds: Annotated[str | None, seeds_option("on a GPU they are trained together")] = None,
+    option: Options = None,
     device: Device = "auto",
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -77,9 +81,12 @@ def multitask(
             preset,
             settings or [],
             seeds,
+            option or [],
             device,
             overwrite,
         )
+    if not as_json:
+        _show_tasks(results)
     show_results(results, _columns(results[0]), as_json=as_json)
 
 
@@ -94,6 +101,26 @@ def _columns(result: dict[str, Any]) -> dict[str, str]:
     return {name: shown for name, shown in columns.items() if name in result["metrics"]}
 
 
+def _show_tasks(results: list[dict[str, Any]]) -> None:
+    """A row for each task, where there are too many for columns."""
+    tasks = results[0]["data"]["tasks"]
+    if len(tasks) <= _FEW:
+        return
+    rows = [[task] for task in tasks]
+    header = ["Task"]
+    ratios = results[0]["data"].get("noise ratios")
+    if ratios:
+        header.append("Noise ratio")
+        rows = [[*row, f"{ratio:.2f}"] for row, ratio in zip(rows, ratios, strict=True)]
+    for metric, name in (("accuracy", "Accuracy"), ("size", "Neurons")):
+        if f"{metric}_{tasks[0]}" in results[0]["metrics"]:
+            header.append(name)
+            for row, task in zip(rows, tasks, strict=True):
+                found = [result["metrics"][f"{metric}_{task}"] for result in results]
+                row.append(spread(found) if len(found) > 1 else f"{found[0]:.3f}")
+    print_table(header, rows)
+
+
 def _run(
     data: str,
     method: str | None,
@@ -103,23 +130,27 @@ def _run(
     preset: str,
     settings: list[str],
     seeds: str | None,
+    options: list[str],
     device: str,
     overwrite: bool,
 ) -> list[dict[str, Any]]:
     from dataclasses import replace
     from functools import partial
 
-    from drpm.multitask.config import MultitaskConfig
-    from drpm.multitask.job import Job, do_jobs, open_data, open_job
+    from drpm.multitask.config import MultitaskConfig, refuse_unused
+    from drpm.multitask.job import Job, do_jobs, open_data, open_job, single_task
     from drpm.training.devices import connect_one
 
     named = [] if method is None else [f"method={method}"]
     config = read_settings(MultitaskConfig, "multitask", preset, [*named, *settings], device)
+    refuse_unused(config, settings)
     chosen = parse_seeds(seeds) or [config.training.seed]
     devices = connect_one(config.training)
     where = devices.device
-    first = Job(data, noise, tasks, multitask=config)
-    loaded, known = open_data(first, where)
+    first = Job(data, noise, tasks, tuple(options) or None, multitask=config)
+    loaded, known = open_data(first, where, parse_options(options))
+    if len(loaded.tasks) == 1:
+        typer.echo(single_task(loaded.tasks[0]), err=True)
     first = replace(first, fingerprint=known)
     jobs = [
         replace(first, multitask=replace(config, training=replace(config.training, seed=seed)))

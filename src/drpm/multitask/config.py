@@ -1,12 +1,29 @@
 """The settings of a network with several tasks: everything that is needed to train it again."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from drpm.training.config import TrainingConfig, check_setting, require_one_device
+from drpm.training.errors import ConfigError
 
 Method = Literal["drpm", "uls", "uncertainty", "gradient"]
 Weighting = Literal["aligned-mtl", "mgda", "imtl-g"]
+
+METHOD_NAMES: Final = {
+    "uls": "ULS",
+    "uncertainty": "uncertainty weights",
+    "gradient": "combined gradients",
+    "drpm": "DRPM-MTL",
+}
+
+# The only method that looks at a setting.
+_METHOD_OF: Final = {
+    "partition": "drpm",
+    "size_penalty": "drpm",
+    "temperature": "drpm",
+    "weighting": "gradient",
+}
 
 
 @dataclass(frozen=True)
@@ -107,4 +124,23 @@ class MultitaskConfig:
                 "step",
                 "'auto' or 'eager' for the method 'gradient'",
                 lambda value: value in ("auto", "eager"),
+            )
+
+
+def refuse_unused(config: MultitaskConfig, assignments: Sequence[str]) -> None:
+    """Refuse what somebody set by name and the method would not look at.
+
+    What a preset says for other methods may stay: it serves all of them.
+
+    Arguments:
+        config: The settings.
+        assignments: What was set, as ``name=value``.
+    """
+    for assignment in assignments:
+        name = assignment.partition("=")[0].strip()
+        method = _METHOD_OF.get(name, config.method)
+        if method != config.method:
+            raise ConfigError(
+                f"{name} must be left out for the method {config.method!r}, since only "
+                f"{method!r} looks at it, but got {assignment!r}."
             )

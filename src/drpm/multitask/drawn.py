@@ -9,11 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drpm.data import multimnist
+from drpm.data import mosaic, multimnist
 from drpm.multitask.evaluation import TaskScores, chance_correlation, rank_correlation
 from drpm.multitask.sweeps import NOISE
 from drpm.multitask.tasks import TaskData, read_tasks
 from drpm.report.archive import pack_arrays
+from drpm.report.bars import tell_apart
 
 SHOWN: Final = 6  # images
 _MAX_BARS: Final = 40
@@ -30,26 +31,28 @@ def draw_arrays(data: TaskData, scores: TaskScores, width: int) -> bytes:
     """
     arrays: dict[str, NDArray[Any]] = {}
     arrays |= _noisy_images() if data.name == "multimnist" else _images(data)
+    tasks, noisy = data.tasks, ""
+    if data.noise_ratios:
+        named = zip(data.tasks, data.noise_ratios, strict=True)
+        tasks = tuple(f"{task} ({ratio:.2f})" for task, ratio in named)
+        noisy = " (in brackets its noise ratio)"
     arrays |= _bars(
         "accuracy",
         scores.accuracies,
-        data.tasks,
+        tasks,
         "accuracy",
         "Accuracy of every task",
-        "The part of the test images that each task tells rightly",
+        f"The part of the test images that each task{noisy} tells rightly",
     )
     if scores.sizes is not None and scores.shares is not None:
-        arrays |= _bars(
-            "sizes-by-task",
-            scores.sizes,
-            data.tasks,
-            "neurons",
-            "Neurons of every task",
-            f"How many of {width} neurons each task has, on average over test images",
-        )
-        arrays |= _owners(data.tasks, scores.shares)
+        having = f"How many of {width} neurons each task{noisy} has, on average over test images"
         if data.noise_ratios:
-            arrays |= _by_noise(scores.sizes, data.noise_ratios)
+            arrays |= _by_noise(scores.sizes, tasks, data.noise_ratios, having)
+        else:
+            arrays |= _bars(
+                "sizes-by-task", scores.sizes, tasks, "neurons", "Neurons of every task", having
+            )
+        arrays |= _owners(tasks, scores.shares)
     return pack_arrays(arrays)
 
 
@@ -77,19 +80,39 @@ def _noisy_grid() -> NDArray[np.uint8]:
 
 
 def _images(data: TaskData) -> dict[str, NDArray[Any]]:
+    about = "Some images of the test part."
+    if data.name == "mosaic":
+        about = f"{about} {_tiles(data.noise_ratios)}"
     return {
         "grid__images": data.test_images[None, :SHOWN].cpu().numpy(),
         "title__images": np.array("Test images"),
-        "about__images": np.array("Some images of the test part."),
+        "about__images": np.array(about),
     }
+
+
+def _tiles(ratios: tuple[float, ...]) -> str:
+    """Which tile of a mosaic is how noisy, in words."""
+    _, columns = mosaic.grid_shape(len(ratios))
+    texts = [f"{ratio:.2f}" for ratio in ratios]
+    rows = [", ".join(texts[start : start + columns]) for start in range(0, len(texts), columns)]
+    return (
+        "Tasks are the tiles, row by row from the upper left; the part of its pixels that a tile "
+        f"loses is {'; in the next row '.join(rows)}."
+    )
 
 
 def _bars(
     name: str, values: Tensor, groups: tuple[str, ...], unit: str, title: str, about: str
 ) -> dict[str, NDArray[Any]]:
-    """One bar for each task, as far as they fit."""
-    shown, names = values.tolist()[:_MAX_BARS], groups[:_MAX_BARS]
-    listed = ", ".join(f"{task} {value:.3g}" for task, value in zip(names, shown, strict=True))
+    """One bar for each task; of more than fit, some from the first to the last."""
+    count = len(groups)
+    places = np.linspace(0, count - 1, min(count, _MAX_BARS)).round().astype(int).tolist()
+    shown, names = values[places].tolist(), [groups[place] for place in places]
+    if len(places) < count:
+        title = f"{title} ({len(places)} of {count} tasks shown)"
+        about = f"{about}, for {len(places)} of {count} tasks, evenly from the first to the last"
+    texts = zip(names, tell_apart(shown), strict=True)
+    listed = ", ".join(f"{task} {value}" for task, value in texts)
     return {
         f"bars__{name}": np.array(shown)[:, None],
         f"bars_groups__{name}": np.array(names),
@@ -103,7 +126,12 @@ def _owners(tasks: tuple[str, ...], shares: Tensor) -> dict[str, NDArray[Any]]:
     """Which neurons go to which task."""
     shown = shares[:_MAX_CELLS, :_MAX_CELLS]
     neurons = shown.shape[1]
-    part = "" if neurons == shares.shape[1] else f" Of the neurons the first {neurons} are shown."
+    left_out = zip(("tasks", "neurons"), shown.shape, shares.shape, strict=True)
+    part = "".join(
+        f" Of {count} {what} the first {some} are shown."
+        for what, some, count in left_out
+        if some < count
+    )
     # By their owners, and those that a task has most often first.
     owner, most = shown.argmax(0).tolist(), shown.amax(0).tolist()
     order = sorted(range(neurons), key=lambda neuron: (owner[neuron], -most[neuron]))
@@ -119,12 +147,14 @@ def _owners(tasks: tuple[str, ...], shares: Tensor) -> dict[str, NDArray[Any]]:
     }
 
 
-def _by_noise(sizes: Tensor, ratios: tuple[float, ...]) -> dict[str, NDArray[Any]]:
+def _by_noise(
+    sizes: Tensor, tasks: tuple[str, ...], ratios: tuple[float, ...], about: str
+) -> dict[str, NDArray[Any]]:
     """Sizes in the order of how noisy the tasks are."""
     order = sorted(range(len(ratios)), key=ratios.__getitem__)
     found = rank_correlation(sizes.tolist(), ratios)
     title = "Neurons against the noise ratio of the task"
-    about = "How many neurons tasks have, on average, in the order of their noise ratios"
+    about = f"{about}, in the order of the noise ratios"
     if math.isfinite(found):
         title = f"{title}, rank correlation {found:.2f}"
         about = (
@@ -134,7 +164,7 @@ def _by_noise(sizes: Tensor, ratios: tuple[float, ...]) -> dict[str, NDArray[Any
     return _bars(
         "sizes-by-noise",
         sizes[order],
-        tuple(f"{ratios[task]:.2f}" for task in order),
+        tuple(tasks[task] for task in order),
         "neurons",
         title,
         about,

@@ -10,9 +10,13 @@ from torch import Tensor
 from drpm.multitask.config import MultitaskConfig
 from drpm.multitask.evaluation import evaluate_in_chunks
 from drpm.multitask.models import MultitaskNetwork
+from drpm.multitask.tasks import pixel_bytes
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, save_model
 from drpm.training.errors import RunError
+
+# Further outside [0, 1] than this is no rounding.
+_ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class FittedMultitask:
         """The class of every image for every task, (N, T).
 
         Arguments:
-            images: (N, C, H, W), bytes.
+            images: (N, C, H, W), bytes, or floats in [0, 1].
         """
         chunks = evaluate_in_chunks(self.network, self._checked(images))
         return torch.cat([outputs.logits.argmax(-1).T for outputs in chunks])
@@ -52,7 +56,7 @@ class FittedMultitask:
         """From a task to the probabilities of its classes, (N, classes).
 
         Arguments:
-            images: (N, C, H, W), bytes.
+            images: (N, C, H, W), bytes, or floats in [0, 1].
         """
         chunks = evaluate_in_chunks(self.network, self._checked(images))
         found = torch.cat([outputs.logits.softmax(-1) for outputs in chunks], 1)
@@ -63,7 +67,7 @@ class FittedMultitask:
         """How many neurons each task has for every image, (N, T).
 
         Arguments:
-            images: (N, C, H, W), bytes.
+            images: (N, C, H, W), bytes, or floats in [0, 1].
         """
         found = []
         for outputs in evaluate_in_chunks(self.network, self._checked(images)):
@@ -76,13 +80,26 @@ class FittedMultitask:
         return torch.cat(found)
 
     def _checked(self, images: Tensor) -> Tensor:
-        expected = images.dtype == torch.uint8 and images.dim() == 4
-        if not expected or images.shape[1:] != self.shape or len(images) == 0:
+        if not isinstance(images, Tensor):
+            raise ValueError(f"images must be a tensor, but got {type(images).__name__}.")
+        known = images.dtype == torch.uint8 or images.is_floating_point()
+        if not known or images.dim() != 4 or images.shape[1:] != self.shape or len(images) == 0:
             raise ValueError(
-                f"images must be bytes of the shape (N, {', '.join(map(str, self.shape))}), "
+                "images must be bytes, or floats in [0, 1], of the shape "
+                f"(N, {', '.join(map(str, self.shape))}), "
                 f"but got {images.dtype} of the shape {tuple(images.shape)}."
             )
-        return images
+        if images.dtype == torch.uint8:
+            return images
+        low, high = images.min().item(), images.max().item()
+        # Asked this way round, what is not a number is refused as well.
+        if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):
+            raise ValueError(
+                f"images that are floats must lie in [0, 1], but got values from {low:.4g} to "
+                f"{high:.4g}; those of a data set that is normalised come as bytes from read_tasks."
+            )
+        # As bytes, since that is how it saw images in training.
+        return pixel_bytes(images)
 
     def to(self, device: torch.device | str) -> "FittedMultitask":
         """The same on another device."""

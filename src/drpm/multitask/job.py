@@ -1,9 +1,9 @@
 """One network with several tasks, with everything a person wants to see of it, in a folder."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -12,7 +12,7 @@ from drpm.data.fingerprints import known_by
 from drpm.data.own import looks_like_path
 from drpm.data.registry import DATASETS
 from drpm.data.splitting import with_test_part
-from drpm.multitask.config import MultitaskConfig
+from drpm.multitask.config import METHOD_NAMES, MultitaskConfig
 from drpm.multitask.drawn import draw_arrays
 from drpm.multitask.evaluation import (
     ACCURACIES,
@@ -32,6 +32,14 @@ from drpm.training.matmul import matmul_precision
 from drpm.training.runs import ARRAYS, RunFolder
 from drpm.training.stages import ProgressFactory, hold_runs, open_run
 
+# What is of all tasks, as the page calls it.
+NAMES: Final = {
+    "accuracy": "accuracy, mean over tasks",
+    "size_noise_correlation": "rank correlation of noise and neurons",
+    "best_test_epoch": "best test epoch",
+    "best_test_epoch_accuracy": "accuracy, mean over tasks, at the best test epoch (flattering)",
+}
+
 
 @dataclass(frozen=True)
 class Job:
@@ -41,6 +49,7 @@ class Job:
         data: A data set of images with classes, or a file of one's own.
         noise: Of ``multimnist``: the part of the right digit's pixels that is lost.
         tasks: Of ``mosaic`` and ``celeba``: how many.
+        options: Further options of the data, as ``name=value``; none where there are none.
         fingerprint: What data of one's own is known by.
         multitask: The settings.
     """
@@ -48,13 +57,22 @@ class Job:
     data: str = "multimnist"
     noise: float | None = None
     tasks: int | None = None
+    options: tuple[str, ...] | None = None
     fingerprint: str = ""
     multitask: MultitaskConfig = field(default_factory=MultitaskConfig)
 
 
-def open_data(job: Job, device: torch.device | str) -> tuple[TaskData, str]:
-    """The data of a job, and what it is known by where it is one's own."""
-    dataset = load(job.data, device=device, **_options(job))
+def open_data(
+    job: Job, device: torch.device | str, further: Mapping[str, Any] | None = None
+) -> tuple[TaskData, str]:
+    """The data of a job, and what it is known by where it is one's own.
+
+    Arguments:
+        job: What is done with it.
+        device: Where it goes.
+        further: The values of the job's further options.
+    """
+    dataset = load(job.data, device=device, **_options(job, further or {}))
     known = known_by(job.data, dataset)
     config = job.multitask
     data = read_tasks(
@@ -66,18 +84,23 @@ def open_data(job: Job, device: torch.device | str) -> tuple[TaskData, str]:
     return data, known
 
 
-def _options(job: Job) -> dict[str, Any]:
+def _options(job: Job, further: Mapping[str, Any]) -> dict[str, Any]:
     """What a job says of its data, by the names that data sets have for it."""
     if job.data not in DATASETS and not looks_like_path(job.data):
         return {}  # a name that is none, and refused for that
     known = DATASETS[job.data].options if job.data in DATASETS else ()
-    options: dict[str, Any] = {}
+    options = dict(further)
     for ours, theirs in (("noise", "noise"), ("tasks", "num_tasks")):
         value = getattr(job, ours)
         if value is not None and theirs not in known:
             raise ConfigError(
                 f"{ours} must be left out for the data {job.data!r}, which has no such option, "
                 f"but got {value}."
+            )
+        if value is not None and theirs in further:
+            raise ConfigError(
+                f"{ours} must be given once, but got {value} and, as the option {theirs} of the "
+                f"data, {further[theirs]}."
             )
         options |= {} if value is None else {theirs: value}
     return options
@@ -168,17 +191,26 @@ def _conclude(
     run.write_atomic(ARRAYS, draw_arrays(data, scores, fitted.config.network.width))
     described = {
         "name": job.data,
+        "options": list(job.options or ()),
         "noise": job.noise,
         "tasks": list(data.tasks),
         "examples": len(data.images),
         "test examples": len(data.test_images),
         "noise ratios": list(data.noise_ratios),
     }
+    metrics = judge(scores, data, run.metrics())
     run.finish(
-        judge(scores, data, run.metrics()),
+        metrics,
         seed=job.multitask.training.seed,
         device=fitted.device,
-        facts={**facts, "data": {name: x for name, x in described.items() if x not in (None, [])}},
+        facts={
+            **facts,
+            "method": METHOD_NAMES[job.multitask.method],
+            "about": _about(data.tasks),
+            "names": {name: shown for name, shown in NAMES.items() if name in metrics},
+            "tables": {"Tasks": task_table(data.tasks, metrics)},
+            "data": {name: x for name, x in described.items() if x not in (None, [])},
+        },
     )
 
 
@@ -193,19 +225,60 @@ def judge(
         records: The metrics of the run, with all looks at the test part.
     """
     best = best_test_epoch(records)
+    # What is of all tasks comes first: there may be many of them.
     found: dict[str, float | None] = {"accuracy": scores.accuracies.mean().item()}
-    found |= _named("accuracy", data.tasks, scores.accuracies.tolist())
-    if scores.sizes is not None:
-        sizes = scores.sizes.tolist()
-        found |= _named("size", data.tasks, sizes)
-        if data.noise_ratios:
-            found["size_noise_correlation"] = rank_correlation(sizes, data.noise_ratios)
+    sizes = None if scores.sizes is None else scores.sizes.tolist()
+    if sizes is not None and data.noise_ratios:
+        found["size_noise_correlation"] = rank_correlation(sizes, data.noise_ratios)
     # Chosen on the test part, as the paper does it.
     found |= {"best_test_epoch": best["epoch"], "best_test_epoch_accuracy": best[ACCURACY]}
+    found |= _named("accuracy", data.tasks, scores.accuracies.tolist())
+    if sizes is not None:
+        found |= _named("size", data.tasks, sizes)
     found |= _named("best_test_epoch_accuracy", data.tasks, best[ACCURACIES])
     if SIZES in best:
         found |= _named("best_test_epoch_size", data.tasks, best[SIZES])
     return found
+
+
+def task_table(
+    tasks: Sequence[str], metrics: Mapping[str, float | None]
+) -> dict[str, dict[str, str]]:
+    """A row for each task: from what stands above a column to the metric that stands there.
+
+    Arguments:
+        tasks: Their names.
+        metrics: What :func:`judge` reports.
+    """
+    columns = {
+        "accuracy": "accuracy",
+        "neurons": "size",
+        "accuracy (best test epoch, flattering)": "best_test_epoch_accuracy",
+        "neurons (best test epoch)": "best_test_epoch_size",
+    }
+    return {
+        task: {
+            shown: f"{metric}_{task}"
+            for shown, metric in columns.items()
+            if f"{metric}_{task}" in metrics
+        }
+        for task in tasks
+    }
+
+
+def _about(tasks: Sequence[str]) -> str:
+    """What the numbers are of."""
+    sentences = [
+        "Numbers are those of the test part after the last epoch.",
+        "The best test epoch is the one with the best mean accuracy on that same part, so its "
+        "numbers are better than new images would have; they are for comparison with the paper.",
+    ]
+    return " ".join([*sentences, *([single_task(tasks[0])] if len(tasks) == 1 else [])])
+
+
+def single_task(task: str) -> str:
+    """What is to be said where there is but one task."""
+    return f"There is one task, {task!r}, which has all neurons: nothing is shared here."
 
 
 def _named(what: str, tasks: Sequence[str], values: Sequence[float]) -> dict[str, float]:

@@ -101,6 +101,12 @@ def check_multitask(data: Sequence[TaskData], config: MultitaskConfig) -> None:
                 f"but got {len(data)}."
             )
     first = data[0]
+    width, tasks = config.network.width, len(first.tasks)
+    if config.method == "drpm" and width < tasks:
+        raise ConfigError(
+            f"network.width must be at least the number of tasks, {tasks}, for the method 'drpm', "
+            f"which gives every task neurons of its own, but got {width}."
+        )
     for each in data:
         for part in ("images", "test_images"):
             given, expected = getattr(each, part).shape, getattr(first, part).shape

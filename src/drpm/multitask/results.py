@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from drpm.data.mosaic import noise_ratios, task_names
 from drpm.multitask import published, sweeps
+from drpm.multitask.config import METHOD_NAMES
 from drpm.multitask.evaluation import chance_correlation
 from drpm.multitask.faces import attribute_lines
 from drpm.multitask.trends import draw_mosaic, draw_noise, noise_trend
@@ -27,12 +28,6 @@ last epoch. The paper has those of the epoch that is best on the same part, whic
 also shown that way.
 """
 
-METHODS: Final = {
-    "uls": "ULS",
-    "uncertainty": "uncertainty weights",
-    "gradient": "combined gradients",
-    "drpm": "DRPM-MTL",
-}
 _BEST: Final = "best_test_epoch_accuracy"
 
 
@@ -44,7 +39,7 @@ def tables() -> list[Table]:
     mosaic, celeba = (
         {
             method: tuple(Place(sweep, f"tasks-{tasks}", method) for tasks in sweeps.TASKS)
-            for method in METHODS
+            for method in METHOD_NAMES
         }
         for sweep in ("mosaic", "celeba")
     )
@@ -55,10 +50,10 @@ def tables() -> list[Table]:
             "Mosaics of many digits",
             "The mean accuracy over all tasks (`mosaic`), at the last epoch (ACC) and at the one "
             "that is best on the test part (best). The paper has no such images. Seeds of "
-            f"{METHODS['gradient']} are trained one after the other, the others' together.",
+            f"{METHOD_NAMES['gradient']} are trained one after the other, the others' together.",
             "method",
             groups,
-            [Row(name, mosaic[method]) for method, name in METHODS.items()],
+            [Row(name, mosaic[method]) for method, name in METHOD_NAMES.items()],
             {"accuracy": "ACC", _BEST: "best"},
         ),
         Table(
@@ -67,7 +62,7 @@ def tables() -> list[Table]:
             f"By chance alone that of one run would stray around zero by about {by_chance}.",
             "method",
             groups,
-            [Row(METHODS["drpm"], mosaic["drpm"], is_guest=True)],
+            [Row(METHOD_NAMES["drpm"], mosaic["drpm"], is_guest=True)],
             {"size_noise_correlation": "rank correlation"},
         ),
         Table(
@@ -78,7 +73,7 @@ def tables() -> list[Table]:
             groups,
             [
                 Row(
-                    METHODS[method],
+                    METHOD_NAMES[method],
                     celeba[method],
                     tuple(published.CELEBA[method][tasks] for tasks in sweeps.TASKS),
                 )
@@ -98,7 +93,7 @@ def noise_table() -> Table:
         "digit, and the mean at the epoch that is best on the test part (best). The paper draws "
         "them and prints none (`noise`).",
         "noise ratio",
-        [METHODS[method] for method in sweeps.PAPER_METHODS],
+        [METHOD_NAMES[method] for method in sweeps.PAPER_METHODS],
         [
             # All noise ratios were trained together, so that no row has a time of its own.
             Row(
@@ -119,7 +114,7 @@ def size_table() -> Table:
         "How many of 50 neurons DRPM-MTL gives to the left (L) and the right (R) digit, on "
         "average over test images.",
         "noise ratio",
-        [METHODS["drpm"]],
+        [METHOD_NAMES["drpm"]],
         [
             Row(str(ratio), (Place("noise", "drpm", f"noise-{ratio}"),), is_guest=True)
             for ratio in sweeps.NOISE
@@ -155,7 +150,7 @@ def _noise_times(results: Path) -> Iterator[str]:
             result = study.result()
             where = f"{result['device']}, torch {result['versions']['torch']}"
             spent = timedelta(seconds=round(result["wall_time"]))
-            yield f"- {METHODS[method]}, all noise ratios together, on {where}: {spent}."
+            yield f"- {METHOD_NAMES[method]}, all noise ratios together, on {where}: {spent}."
 
 
 def _noise_figure(table: Table, results: Path) -> Iterator[ResultFigure]:
@@ -169,7 +164,7 @@ def _noise_figure(table: Table, results: Path) -> Iterator[ResultFigure]:
         found[method] = {ratio: each for ratio, each in runs.items() if each}
     if any(len(runs) > 1 for runs in found.values()):
         caption = "accuracy and neurons against the noise ratio of the right digit"
-        draw = partial(_drawn, draw_noise, found, METHODS, caption.capitalize())
+        draw = partial(_drawn, draw_noise, found, METHOD_NAMES, caption.capitalize())
         yield ResultFigure("noise.png", "The paper's figure", caption, draw)
 
 
@@ -182,9 +177,12 @@ def _mosaic_figures(table: Table, results: Path) -> Iterator[ResultFigure]:
         panels = {
             group: [
                 _task_trend(
-                    METHODS[method], metric, tasks, read_runs(table, results, row.places[index])
+                    METHOD_NAMES[method],
+                    metric,
+                    tasks,
+                    read_runs(table, results, row.places[index]),
                 )
-                for method, row in zip(METHODS, table.rows, strict=True)
+                for method, row in zip(METHOD_NAMES, table.rows, strict=True)
                 if metric == "accuracy" or method == "drpm"
             ]
             for index, (group, tasks) in enumerate(zip(table.groups, sweeps.TASKS, strict=True))
@@ -214,7 +212,7 @@ def _task_trend(name: str, metric: str, tasks: int, runs: Sequence[Metrics]) -> 
 
 def _attribute_sections(table: Table, results: Path) -> Iterator[Section]:
     """A table of single attributes for each number of them, as soon as it was run."""
-    names = {method: METHODS[method] for method in sweeps.PAPER_METHODS}
+    names = {method: METHOD_NAMES[method] for method in sweeps.PAPER_METHODS}
     for index, tasks in enumerate(sweeps.TASKS):
         runs = {
             method: read_runs(table, results, row.places[index])

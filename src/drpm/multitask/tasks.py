@@ -99,12 +99,12 @@ def _applied(data: Dataset, name: str, otherwise: float) -> Tensor:
 
 def _bytes(inputs: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Images as they were before they were normalised."""
-    return torch.cat(
-        [
-            (255 * (part * std + mean)).round_().clamp_(0, 255).to(torch.uint8)
-            for part in inputs.split(_IMAGES_AT_ONCE)
-        ]
-    )
+    return torch.cat([pixel_bytes(part * std + mean) for part in inputs.split(_IMAGES_AT_ONCE)])
+
+
+def pixel_bytes(pixels: Tensor) -> Tensor:
+    """Pixels in [0, 1], but for rounding, as bytes."""
+    return (255 * pixels).round_().clamp_(0, 255).to(torch.uint8)
 
 
 def _moments(images: Tensor) -> tuple[Tensor, Tensor]:

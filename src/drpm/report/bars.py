@@ -1,5 +1,6 @@
 """Numbers as bars: how many points each cluster holds, or any in groups."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -7,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from drpm.report.numbers import short
+from drpm.report.numbers import aligned, short
 from drpm.report.style import (
     FAINT,
     GREY,
@@ -25,6 +26,11 @@ from drpm.report.style import (
 
 _MAX_WRITTEN: Final = 25  # bars whose counts fit above them
 _WRITING: Final = 7.5  # points, of numbers on bars in groups
+_SHORT_DIGITS: Final = 3  # those that numbers of a picture have anyway
+_MAX_DIGITS: Final = 6  # numbers that differ in later ones are as good as equal
+
+# What bars of a name can reach, shown as a whole so that pictures can be compared.
+_WHOLE: Final = {"accuracy": 1.0}
 
 
 def draw_sizes(sizes: NDArray[Any]) -> Figure:
@@ -51,6 +57,29 @@ def draw_sizes(sizes: NDArray[Any]) -> Figure:
     return figure
 
 
+def tell_apart(values: Sequence[float]) -> list[str]:
+    """Numbers of one picture as texts, with the digits that their differences need.
+
+    Arguments:
+        values: The numbers.
+
+    Example:
+        >>> tell_apart([4.9981, 5.0023])
+        ['4.9981', '5.0023']
+        >>> tell_apart([1.9981, 5.0023])
+        ['2.0', '5.0']
+    """
+    texts = short(values)
+    largest, spread = max(map(abs, values)), max(values) - min(values)
+    if all(float(value).is_integer() for value in values) or spread < 10**-_MAX_DIGITS * largest:
+        return texts
+    # Two digits of the largest difference.
+    digits = 2 + math.floor(math.log10(largest)) - math.floor(math.log10(spread))
+    if digits <= _SHORT_DIGITS:
+        return texts
+    return aligned([float(value) for value in values], min(digits, _MAX_DIGITS))
+
+
 def draw_bars(
     values: NDArray[Any], groups: Sequence[str], names: Sequence[str], above: str
 ) -> Figure:
@@ -63,7 +92,8 @@ def draw_bars(
         above: The title.
     """
     num_groups, num_bars = values.shape
-    texts = np.reshape(short(values.ravel().tolist()), values.shape)
+    texts = np.reshape(tell_apart(values.ravel().tolist()), values.shape)
+    whole = max((_WHOLE.get(name, 0.0) for name in names), default=0.0)
     groups, names = [label(name) for name in groups], [label(name) for name in names]
     above = label(above, 100)
     wanted = 1.2 + num_groups * (0.3 + num_bars * max(0.25, text_width(texts.flat, _WRITING)))
@@ -81,10 +111,12 @@ def draw_bars(
         bars = axes.bar(middles, heights, width=0.92 * share, color=colour)
         if written:
             axes.bar_label(bars, texts[:, index].tolist(), size=_WRITING, color=INK, padding=2)
-    bare(axes, *(() if written else ("left",)))
+    # How much is left to the whole cannot be told from the numbers alone.
+    has_axis = not written or whole > 0
+    bare(axes, *(("left",) if has_axis else ()))
     axes.axhline(0, color=GREY, linewidth=0.8)
     axes.tick_params(axis="x", length=0)
-    if written:
+    if not has_axis:
         axes.set_yticks([])
     else:
         axes.grid(axis="y", color=FAINT, linewidth=0.6)
@@ -93,7 +125,7 @@ def draw_bars(
     # A single group should not become a wall.
     missing = max(0.0, (4 / num_bars - num_groups) / 2)
     axes.set_xlim(-0.55 - missing, num_groups - 0.45 + missing)
-    low, high = min(float(values.min()), 0.0), max(float(values.max()), 0.0)
+    low, high = min(float(values.min()), 0.0), max(float(values.max()), whole)
     room = 0.1 * ((high - low) or 1.0)
     axes.set_ylim(low - room * (low < 0), high + room)
     if len(names) > 1:

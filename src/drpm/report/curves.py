@@ -125,7 +125,7 @@ def _draw_curve(axes: Axes, curve: Curve) -> None:
     finite = curve.values[np.isfinite(curve.values)]
     marker = "o" if len(curve.values) <= _FEW else None
     axes.plot(curve.places, curve.values, color=LINE, linewidth=1.2, marker=marker, markersize=2.5)
-    name = label(curve.term, 34)
+    name = label(curve.term.replace("_", " "), 34)
     if not len(finite):
         name += " (never finite)"
         axes.set_yticks([])

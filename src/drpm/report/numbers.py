@@ -44,6 +44,35 @@ def metric_table(
     return MetricTable(list(columns), rows)
 
 
+class GroupTable(NamedTuple):
+    """Metrics of many things of one kind, a row for each of them."""
+
+    title: str
+    columns: list[str]
+    rows: list[tuple[str, list[str]]]
+
+
+def group_tables(
+    metrics: Mapping[str, Any], tables: Mapping[str, Mapping[str, Mapping[str, str]]]
+) -> list[GroupTable]:
+    """Tables that a run describes itself.
+
+    Arguments:
+        metrics: The run's metrics.
+        tables: From a title to rows to columns to the name of the metric that stands there.
+    """
+    found = []
+    for title, rows in tables.items():
+        columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+        texts = [
+            aligned([metrics.get(row.get(column, "")) for row in rows.values()])
+            for column in columns
+        ]
+        lines = [list(cells) for cells in zip(*texts, strict=True)]
+        found.append(GroupTable(title, columns, list(zip(rows, lines, strict=True))))
+    return found
+
+
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested values under dotted names; what is listed becomes one text."""
     result: dict[str, Any] = {}

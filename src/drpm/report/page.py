@@ -11,7 +11,7 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from drpm.report.figures import Picture, draw_pictures, open_finished, save_pictures
-from drpm.report.numbers import duration, flat, metric_table, text
+from drpm.report.numbers import duration, flat, group_tables, metric_table, text
 from drpm.training.errors import RunError
 from drpm.training.runs import CONFIG, RESULT, RunFolder
 
@@ -21,7 +21,7 @@ PAGE: Final = "index.html"
 _SCALE: Final = 0.7
 
 # Where an entry of the result must be made of names and values.
-_MAPPINGS: Final = ("metrics", "comparison", "versions", "names")
+_MAPPINGS: Final = ("metrics", "comparison", "versions", "names", "tables")
 
 
 def write_page(folder: Path | str, title: str | None = None) -> Path:
@@ -48,14 +48,18 @@ def write_page(folder: Path | str, title: str | None = None) -> Path:
 def _render(run: RunFolder, title: str, pictures: list[Picture]) -> str:
     result = _read_result(run)
     settings = _read_settings(run)
+    metrics, tables = result.get("metrics", {}), result.get("tables", {})
+    # What has a table of its own does not stand among the others.
+    apart = {name for rows in tables.values() for row in rows.values() for name in row.values()}
     return _template().render(
         title=title,
         results=metric_table(
-            result.get("metrics", {}),
+            {name: value for name, value in metrics.items() if name not in apart},
             result.get("comparison", {}),
             str(result.get("method", "this run")),
             result.get("names", {}),
         ),
+        tables=group_tables(metrics, tables),
         about=result.get("about", ""),
         data=_describe_data(result.get("data"), settings),
         pictures=[
@@ -92,6 +96,8 @@ def _read_result(run: RunFolder) -> dict[str, Any]:
     sound = isinstance(result, dict)
     sound = sound and all(isinstance(result.get(name, {}), dict) for name in _MAPPINGS)
     sound = sound and all(isinstance(each, dict) for each in result.get("comparison", {}).values())
+    for rows in result.get("tables", {}).values() if sound else ():
+        sound = sound and isinstance(rows, dict) and all(isinstance(x, dict) for x in rows.values())
     if not sound:
         raise RunError(f"The file {run.path / RESULT} is damaged: names and values are missing.")
     return dict(result)
