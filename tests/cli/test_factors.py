@@ -1,7 +1,9 @@
 """``drpm factors``: from a world, or from pairs of one's own, to a model, figures and a page."""
 
 import csv
+import html
 import json
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +12,17 @@ from typer.testing import CliRunner, Result
 
 from drpm.cli import app
 from drpm.cli.completion import FACTOR_DATA, FACTOR_METHODS
+from drpm.cli.factors import SIDES
+from drpm.factors import networks
 from drpm.factors.aggregation import AGGREGATIONS
 from drpm.factors.fitted import load_factors
-from drpm.factors.job import WORLDS
+from drpm.factors.job import NAMES, WORLDS
 
-SMALL = [
-    *("--device=cpu", "--angles=2", "--image-size=16", "--test-pairs=100"),
-    *("--set=steps_per_epoch=2", "--set=training.epochs=1", "--set=training.batch_size=8"),
+SHORT = [
+    *("--device=cpu", "--set=steps_per_epoch=2", "--set=training.epochs=1"),
+    "--set=training.batch_size=8",
 ]
+SMALL = [*SHORT, "--angles=2", "--image-size=16", "--test-pairs=100"]
 
 
 def factors(*arguments: object, code: int = 0) -> Result:
@@ -37,11 +42,13 @@ def own(tmp_path: Path) -> Path:
 def test_words() -> None:
     assert FACTOR_DATA == WORLDS
     assert set(FACTOR_METHODS) == set(AGGREGATIONS)
+    assert SIDES == networks.SIDES
 
 
 def test_a_world(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shown = factors(*SMALL, "--out", folder, "--shared=mixed")
+    assert "a look, not a result" in shown.stderr
     header, row, page = shown.stdout.splitlines()
     assert header.startswith(
         "Seed\tShared\tIndependent\tError of count\tCount\tD\tC\tI\tMIG\tEvidence"
@@ -54,28 +61,61 @@ def test_a_world(tmp_path: Path) -> None:
     assert found["metrics"]["count_error"] >= 0
     with np.load(folder / "arrays.npz") as arrays:
         assert arrays["grid__pairs"].shape == (6, 8, 3, 16, 16)
-        assert arrays["grid__traversals"].shape == (10, 9, 3, 16, 16)
-        assert arrays["matrix__shared"].shape == (9, 10)
+        assert arrays["grid__traversals"].shape == (7, 9, 3, 16, 16)
+        assert arrays["matrix__shared"].shape == (8, 7)
         assert arrays["bars__count"][:, 0].tolist() == [0, 1, 3, 5]
     assert load_factors(folder / "model").shape == (3, 16, 16)
+    written = (folder / "index.html").read_text()
+    look = "Trained for 2 steps, where the paper&#39;s study takes 300,000: a look, not a result."
+    assert look in written
+    for name in found["metrics"]:
+        assert f'<th scope="row">{html.escape(NAMES[name])}</th>' in written
     # Done already: the same again, and other settings are refused.
     assert factors(*SMALL, "--out", folder, "--shared=mixed").stdout == shown.stdout
     refused = factors(*SMALL, "--out", folder, "--shared=1", code=1)
     assert "other settings (shared was 'mixed' and is now '1')" in refused.stderr
-    factors(*SMALL, "--out", folder, "--shared=1", "--method=label", "--overwrite")
+    label = factors(*SMALL, "--out", folder, "--shared=1", "--method=label", "--overwrite")
+    assert "Label-VAE always takes all dimensions but one as shared" in label.stderr
 
 
 def test_own_pairs(tmp_path: Path, own: Path) -> None:
-    settings = ["--device=cpu", "--set=training.epochs=2", "--set=training.batch_size=4"]
-    factors("--data", own, *settings, "--out", tmp_path / "run", "--seeds=0,1")
+    shown = factors("--data", own, *SHORT, "--out", tmp_path / "run", "--seeds=0,1")
+    assert "Trained for 2 steps, where the paper's study takes 300,000: a look" in shown.stderr
     for seed in (0, 1):
         folder = tmp_path / "run" / f"seed-{seed}"
         with (folder / "pairs.csv").open() as file:
             rows = list(csv.reader(file))
-        assert rows[0] == ["pair", "shared", *(f"dimension {i}" for i in range(10))]
+        assert rows[0] == ["pair", "shared", *(f"dimension {i}" for i in range(7))]
         assert len(rows) == 13
         assert all(int(row[1]) == sum(map(int, row[2:])) for row in rows[1:])
         assert json.loads((folder / "result.json").read_text())["stacked"] == [seed]
+        settings = tomllib.loads((folder / "config.toml").read_text())
+        assert not {"shared", "angles", "image_size", "test_pairs"} & set(settings)
+
+
+@pytest.mark.parametrize("option", ["--shared=5", "--angles=10", "--test-pairs=200"])
+def test_options_of_worlds_are_refused_for_own_pairs(
+    tmp_path: Path, own: Path, option: str
+) -> None:
+    refused = factors("--data", own, *SHORT, option, "--out", tmp_path / "run", code=1)
+    assert "must be left out for pairs of your own, but got" in refused.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_sizes_of_images(tmp_path: Path) -> None:
+    images = np.zeros((2, 4, 24, 20), np.uint8)
+    np.savez(tmp_path / "wide.npz", first=images[0], second=images[1])
+    run = ["--data", tmp_path / "wide.npz", *SHORT, "--out", tmp_path / "run"]
+    refused = factors(*run, code=1)
+    assert "a side of 8, 16, 32 or 64 pixels, but got 24 x 20" in refused.stderr
+    assert not (tmp_path / "run").exists()
+    for side in ("20", "4", "128", "x"):
+        refused = factors(*run, "--image-size", side, code=2)
+        words = " ".join(refused.stderr.replace("│", " ").split())
+        assert f"expected 8, 16, 32 or 64, but got '{side}'." in words
+    # Refused for a size, the same folder takes another.
+    factors(*run, "--image-size=8")
+    assert load_factors(tmp_path / "run" / "model").shape == (1, 8, 8)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +123,7 @@ def test_own_pairs(tmp_path: Path, own: Path) -> None:
     [
         ("--shared=8", "shared must be a number from 0 to 7 or 'mixed', but got '8'"),
         ("--method=vae", "method must be one of"),
-        ("--data=nowhere", "nowhere"),
+        ("--data=nowhere", "nowhere does not exist; pairs come from arm, mpi3d, a folder"),
         ("--preset=fast", "is not a preset"),
         ("--seeds=0,0", "seeds must all differ"),
         ("--device=gpu", "device must be 'auto'"),
@@ -101,6 +141,7 @@ def test_bad_input(tmp_path: Path, arguments: str, sentence: str) -> None:
 def test_pairs_without_labels(tmp_path: Path, own: Path) -> None:
     refused = factors("--data", own, "--method=label", "--out", tmp_path / "run", code=1)
     assert "method must be one that needs no labels" in refused.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_without_any_epoch(tmp_path: Path) -> None:

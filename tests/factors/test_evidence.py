@@ -90,7 +90,7 @@ def test_evidence_against_everything_that_may_be_shared(method: str, enumerate_m
         "reconstruction": errors,
         "latent_divergence": latent.sum(-1).mean(0),
         "pair_evidence": shared - 2 * errors - latent.sum((0, -1)) - partition,
-        "evidence": -errors - latent.sum(-1).mean(0) - partition,
+        "minus_loss": -errors - latent.sum(-1).mean(0) - partition,
     }
     found = measure(
         fitted, {name: x.repeat(copies, *[1] * (x.dim() - 1)) for name, x in pair.items()}
@@ -120,7 +120,7 @@ def test_parts_add_up_and_a_seed_settles_them(method: str) -> None:
     before = torch.random.get_rng_state()
     found = measure(fitted, pairs)
     assert torch.equal(torch.random.get_rng_state(), before)
-    assert found.evidence == pytest.approx(-sum(found[2:]))
+    assert found.minus_loss == pytest.approx(-sum(found[2:]))
     # All parts are positive, and a shared dimension is counted once or twice.
     divergences = 2 * found.latent_divergence + found.partition_divergence
     once = -found.pair_evidence - 2 * found.reconstruction

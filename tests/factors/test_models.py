@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,13 +13,14 @@ from drpm.factors.config import FactorsConfig
 from drpm.factors.fitted import FittedFactors, load_factors
 from drpm.factors.models import FactorObjective, FactorVAE, average
 from drpm.factors.networks import ConvolutionalAutoencoder
-from drpm.factors.pairs import OwnPairs, PairSampler
+from drpm.factors.pairs import OwnPairs, OwnSampler, PairSampler
 from drpm.factors.pipeline import fit_factors
 from drpm.nn.gaussians import Posterior
 from drpm.training import presets
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError
 from drpm.training.program import Program
+from drpm.training.runs import RunFolder
 from drpm.training.schedules import ExponentialSchedule
 from drpm.training.stacking import StackedProgram
 from tests.factors.toys import left_is_shared, two_bars
@@ -47,7 +49,8 @@ def test_the_published_layers() -> None:
 
 @pytest.mark.parametrize("shape", [(3, 64, 32), (3, 48, 48), (1, 4, 4), (3, 128, 128)])
 def test_other_images_are_refused(shape: tuple[int, int, int]) -> None:
-    with pytest.raises(ConfigError, match="squares with a side of 8, 16, 32 or 64 pixels"):
+    expected = rf"squares with a side of 8, 16, 32 or 64 pixels, but got {shape[1]} x {shape[2]}"
+    with pytest.raises(ConfigError, match=expected):
         ConvolutionalAutoencoder(shape, 3)
 
 
@@ -63,15 +66,15 @@ def test_a_partition_finds_the_shared_dimension() -> None:
 
     The prior holds sizes to one and one: without it, nothing is lost by sharing nothing.
     """
-    steps = 1000
-    training = TrainingConfig(epochs=1, batch_size=64, learning_rate=2e-3)
+    steps, batch = 400, 32
+    training = TrainingConfig(epochs=1, batch_size=batch, learning_rate=4e-3)
     config = FactorsConfig(latent=2, gamma=5.0, training=training)
     torch.manual_seed(0)
     model = FactorVAE((1, 8, 8), config)
     program = Program(
         model,
         FactorObjective(config),
-        {"pair": torch.zeros(steps * 64)},
+        {"pair": torch.zeros(steps * batch)},
         training,
         augment=left_is_shared,
         schedules={"temperature": ExponentialSchedule(1.0, 0.5, steps)},
@@ -178,10 +181,92 @@ def test_own_pairs(tmp_path: Path) -> None:
     assert fitted.share(pairs.first, pairs.second).number.shape == (40,)
     with pytest.raises(ConfigError, match="needs no labels"):
         fit(replace(SMALL, method="label"), tmp_path / "label", [0], pairs=pairs)
-    with pytest.raises(ValueError, match="second must hold 40 images as first does, but got 39"):
-        fitted.share(pairs.first, pairs.second[1:])
-    with pytest.raises(ValueError, match=r"first must have the shape \(P, 1, 8, 8\)"):
-        fitted.share(torch.rand(2, 3, 8, 8), pairs.second)
+
+
+@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+@pytest.mark.parametrize("count", [3, 200])
+def test_few_pairs_are_trained_as_long_as_many(
+    tmp_path: Path, count: int, seeds: list[int]
+) -> None:
+    images = torch.rand(2, count, 1, 8, 8, generator=generator(0))
+    fit(SMALL, tmp_path, seeds, pairs=OwnPairs(images[0], images[1], ("",) * count))
+    for seed in seeds:
+        records = RunFolder.open(tmp_path / str(seed) / "training").metrics()
+        assert records[-1]["step"] == 10
+
+
+def test_every_own_pair_is_drawn_as_often() -> None:
+    values = torch.arange(5.0)[:, None, None, None] / 10
+    sampler = OwnSampler(OwnPairs(values, values + 0.5, tuple("abcde")))
+    drawn = sampler({"pair": torch.zeros(5000)}, generator(0))
+    assert torch.equal(drawn["first"] + 0.5, drawn["second"])
+    counts = (10 * drawn["first"]).round().long().flatten().bincount()
+    # Of a mean of 1,000, with a deviation of 28.
+    assert len(counts) == 5
+    assert (counts - 1000).abs().max() < 150
+    stacked = torch.func.vmap(lambda x: sampler({"pair": x}, None)["first"], randomness="different")
+    one, other = stacked(torch.zeros(2, 50))
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_pairs_in_double_precision(tmp_path: Path, own: bool) -> None:
+    config = replace(SMALL, training=replace(SMALL.training, precision="64-true"))
+    drawn = PairSampler(two_bars(), 1)({"pair": torch.zeros(6)}, generator(0))
+    images = drawn["first"], drawn["second"]
+    pairs = OwnPairs(*images, ("",) * 6) if own else None
+    (fitted,) = fit(config, tmp_path, [0], pairs=pairs)
+    assert fitted.share(*images).codes.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (
+            torch.zeros(4, 1, 8, 8),
+            torch.zeros(3, 1, 8, 8),
+            "second must hold 4 images as first does, but got 3",
+        ),
+        (
+            torch.zeros(4, 3, 8, 8),
+            torch.zeros(4, 1, 8, 8),
+            r"first must have the shape \(P, 1, 8, 8\)",
+        ),
+        (
+            torch.zeros(1, 8, 8),
+            torch.zeros(4, 1, 8, 8),
+            r"first must have the shape .* but got \(1, 8, 8\)",
+        ),
+        (np.zeros((4, 1, 8, 8)), torch.zeros(4, 1, 8, 8), "first must be a tensor, but got ndarr"),
+        (
+            torch.zeros(4, 1, 8, 8),
+            torch.zeros(4, 1, 8, 8).byte(),
+            "second must hold floating numbers, but got torch.uint8",
+        ),
+        (
+            torch.zeros(4, 1, 8, 8),
+            torch.full((4, 1, 8, 8), 255.0),
+            "second must have values from 0 to 1, but they go from 255 to 255",
+        ),
+        (torch.full((4, 1, 8, 8), torch.nan), torch.zeros(4, 1, 8, 8), "first must have values"),
+    ],
+)
+def test_other_images_are_no_pairs(tmp_path: Path, first: Any, second: Any, message: str) -> None:
+    fitted = FittedFactors(FactorVAE((1, 8, 8), SMALL), (1, 8, 8))
+    with pytest.raises(ValueError, match=message):
+        fitted.share(first, second)
+    if "1, 8, 8" not in message:
+        # A model that is yet to be trained has no shape to compare with.
+        with pytest.raises(ValueError, match=message):
+            fit(SMALL, tmp_path / "new", [0], pairs=OwnPairs(first, second, ("",) * 4))
+        assert not (tmp_path / "new").exists()
+
+
+def test_doubles_are_taken_as_what_the_model_has() -> None:
+    fitted = FittedFactors(FactorVAE((1, 8, 8), SMALL), (1, 8, 8))
+    images = torch.rand(2, 4, 1, 8, 8, generator=generator(0))
+    expected = fitted.share(images[0], images[1])
+    assert torch.equal(fitted.share(*images.double()).codes, expected.codes)
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def write(results: Path, method: str, weight: float, evidence: Sequence[float | 
         metrics: dict[str, Any] = {
             "pair_evidence": value,
             # Another, which is best for the last.
-            "evidence": weight,
+            "minus_loss": weight,
             "reconstruction": 850.0,
             "partition_divergence": weight,
             # What is known by labels is best for the first.

@@ -59,7 +59,7 @@ def test_killed_before_its_end_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
         errors.append(run["metrics"]["count_error"])
         parts = ("reconstruction", "latent_divergence", "partition_divergence")
         total = sum(run["metrics"][name] for name in parts)
-        assert run["metrics"]["evidence"] == pytest.approx(-total)
+        assert run["metrics"]["minus_loss"] == pytest.approx(-total)
     assert result["metrics"]["count_error"]["mean"] == pytest.approx(sum(errors) / 2)
     with pytest.raises(RunError, match=r"shared was '3' and is now '1'"):
         do(tmp_path, shared="1")
@@ -69,7 +69,7 @@ def test_own_pairs_need_no_labels_for_their_evidence(tmp_path: Path) -> None:
     images = torch.rand(2, 12, 1, 8, 8, generator=generator(0))
     pairs = OwnPairs(images[0], images[1], tuple(map(str, range(12))))
     training = TrainingConfig(epochs=1, batch_size=4, device="cpu")
-    own = job.Job("own.npz", factors=FactorsConfig(latent=4, training=training))
+    own = job.Job("own.npz", factors=FactorsConfig(latent=4, steps_per_epoch=3, training=training))
     run = job.open_job(tmp_path / "run", own)
     (result,) = job.do_jobs([own], pairs, [run], device="cpu", commands=[["drpm"]])
     fitted = load_factors(run.model_dir)

@@ -23,17 +23,14 @@ from drpm.cli.stages import finish, read_settings, show_results, show_stage, tra
 
 DEFAULT_PRESET = "fast-factors"
 
-HEADINGS = {
-    "shared_accuracy": "Shared",
-    "independent_accuracy": "Independent",
-    "count_error": "Error of count",
-    "mean_count": "Count",
-    "disentanglement": "D",
-    "completeness": "C",
-    "informativeness": "I",
-    "mutual_information_gap": "MIG",
-    "pair_evidence": "Evidence",
-}
+# Sides of images, in pixels.
+SIDES = (8, 16, 32, 64)
+
+
+def _side(value: Any) -> int:
+    if str(value) not in map(str, SIDES):
+        raise typer.BadParameter(f"expected 8, 16, 32 or 64, but got '{value}'.")
+    return int(value)
 
 
 def factors(
@@ -45,8 +42,12 @@ def factors(
         ),
     ] = "arm",
     shared: Annotated[
-        str, typer.Option(help="How many of seven factors the images of a pair share, or mixed.")
-    ] = "3",
+        str | None,
+        typer.Option(
+            help="How many of seven factors the images of a pair share, or mixed; not for yours.",
+            show_default="3",
+        ),
+    ] = None,
     method: Annotated[
         str | None,
         typer.Option(help="drpm, hg, ada or label.", autocompletion=among(FACTOR_METHODS)),
@@ -58,25 +59,26 @@ def factors(
     angles: Annotated[
         int | None,
         whole_number_option(
-            "Positions of each joint of the arm, from 2 to 40.",
+            "Positions of each joint of the arm, from 2 to 40; not for pairs of yours.",
             least=2,
             most=40,
-            show_default="40 on a GPU, else 4",
+            show_default="40 on a GPU, else 2",
         ),
     ] = None,
     image_size: Annotated[
         int | None,
-        whole_number_option(
-            "The side of the arm's images, 16, 32 or 64 pixels, or what yours are resized to.",
-            least=16,
-            most=64,
+        typer.Option(
+            help="The side of the arm's images, 16, 32 or 64 pixels, or what yours are resized to, "
+            "which may be 8 as well.",
+            metavar="NUMBER",
+            parser=_side,
             show_default="64 on a GPU, else 32; yours stay as they are",
         ),
     ] = None,
     test_pairs: Annotated[
         int | None,
         whole_number_option(
-            "Pairs that the model is judged on.",
+            "Pairs that the model is judged on; not for pairs of yours, which are the only ones.",
             least=100,
             show_default="10000 on a GPU, else 2000",
         ),
@@ -106,13 +108,17 @@ def factors(
             device,
             overwrite,
         )
-    names = {name: shown for name, shown in HEADINGS.items() if name in results[0]["metrics"]}
+    from drpm.factors.job import SCORES
+
+    names = {name: shown for name, shown in SCORES.items() if name in results[0]["metrics"]}
     show_results(results, names, as_json=as_json)
+    for about in dict.fromkeys(result["about"] for result in results if result.get("about")):
+        typer.echo(about, err=True)
 
 
 def _run(
     data: str,
-    shared: str,
+    shared: str | None,
     method: str | None,
     out: Path,
     preset: str,
@@ -129,6 +135,7 @@ def _run(
 
     from drpm.factors.config import FactorsConfig
     from drpm.factors.job import WORLDS, Job, do_jobs, fingerprint_pairs, open_job, open_pairs
+    from drpm.factors.pipeline import check_pairs
     from drpm.training.devices import connect_one
 
     named = [] if method is None else [f"method={method}"]
@@ -137,16 +144,14 @@ def _run(
     devices = connect_one(config.training)
     where = devices.device
     on_gpu = where.type == "cuda"
-    own = data not in WORLDS
-    first = Job(
-        data,
-        shared,
-        angles=angles or (40 if on_gpu else 4),
-        image_size=image_size or (None if own else 64 if on_gpu or data != "arm" else 32),
-        test_pairs=test_pairs or (10_000 if on_gpu else 2_000),
-        factors=config,
-    )
+    if data in WORLDS:
+        shared = shared or "3"
+        angles = angles or (40 if on_gpu else 2)
+        image_size = image_size or (64 if on_gpu or data != "arm" else 32)
+        test_pairs = test_pairs or (10_000 if on_gpu else 2_000)
+    first = Job(data, shared, angles, image_size, test_pairs, factors=config)
     pairs = open_pairs(first, where)
+    check_pairs(pairs, config)
     first = replace(first, fingerprint=fingerprint_pairs(pairs))
     jobs = [
         replace(first, factors=replace(config, training=replace(config.training, seed=seed)))

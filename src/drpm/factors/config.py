@@ -28,7 +28,7 @@ class FactorsConfig:
         draws: Partitions drawn for the exact divergence of a pair.
         prior_log_weights: What the prior thinks of independent and shared dimensions.
         temperature: Of what is relaxed, at the start and at the end of training.
-        steps_per_epoch: What is called an epoch where pairs are drawn anew at every step.
+        steps_per_epoch: What is called an epoch, since pairs are drawn anew at every step.
         training: How the model is trained.
     """
 

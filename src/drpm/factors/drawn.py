@@ -1,6 +1,6 @@
 """The arrays of a finished model of factors: what its figures are drawn from."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -16,18 +16,25 @@ STEPS: Final = 9  # of a traversal
 REACH: Final = 2.0  # of a traversal, in standard deviations of the prior
 
 
-def draw_arrays(fitted: FittedFactors, batch: Mapping[str, Tensor], found: SharedFactors) -> bytes:
+def draw_arrays(
+    fitted: FittedFactors,
+    batch: Mapping[str, Tensor],
+    found: SharedFactors,
+    names: Sequence[str] = (),
+) -> bytes:
     """What the figures need, as an archive of plain arrays.
 
     Arguments:
         fitted: The model.
         batch: The pairs it was judged on.
         found: What it found in them.
+        names: What pairs are called, where they have names.
     """
     arrays: dict[str, NDArray[Any]] = {}
     arrays |= _pairs(fitted, batch, found)
     arrays |= _traversals(fitted, batch)
-    arrays |= _shares(found, batch)
+    arrays |= _shares(found, names or [f"pair {i}" for i in range(len(found.mask))])
+    arrays |= _counts(found, batch)
     return pack_arrays(arrays)
 
 
@@ -45,9 +52,9 @@ def _pairs(
         "grid_rows__pairs": np.array(names),
         "title__pairs": np.array("Pairs, reconstructed and swapped"),
         "about__pairs": np.array(
-            "Pairs of images, one a column; below them their reconstructions, with what they share "
-            "averaged; and at the bottom with their shared parts exchanged, each image's own, "
-            "which should change nothing."
+            "At the top pairs of images, one a column. Below them what the model makes of them, "
+            "with what they share averaged. At the bottom the same after both images of a pair "
+            "have exchanged their shared parts: where the model is right, nothing changes."
         ),
     }
 
@@ -67,36 +74,51 @@ def _traversals(fitted: FittedFactors, batch: Mapping[str, Tensor]) -> dict[str,
     }
 
 
-def _shares(found: SharedFactors, batch: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
-    """Which dimensions are shared, pair by pair and on average, and how many."""
-    latent = found.mask.shape[-1]
-    rates = torch.cat([found.mask[:SHOWN], found.mask.mean(0, keepdim=True)])
-    names = [*(f"pair {i}" for i in range(len(rates) - 1)), "all pairs"]
-    arrays = {
-        "matrix__shared": rates.double().cpu().numpy(),
-        "matrix_rows__shared": np.array(names),
-        "matrix_columns__shared": np.array([str(i) for i in range(latent)]),
+def _shares(found: SharedFactors, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Which dimensions are shared, pair by pair and on average."""
+    latent = [str(i) for i in range(found.mask.shape[-1])]
+    return {
+        # Whole numbers, which are written without decimals.
+        "matrix__shared": found.mask[:SHOWN].long().cpu().numpy(),
+        "matrix_rows__shared": np.array(names[:SHOWN]),
+        "matrix_columns__shared": np.array(latent),
         "title__shared": np.array("Dimensions taken as shared"),
-        "about__shared": np.array(
-            "Which latent dimensions some pairs share, and how often all pairs share them."
-        ),
+        "about__shared": np.array("Which latent dimensions some pairs share: 1 where they do."),
+        "bars__rates": found.mask.double().mean(0)[:, None].cpu().numpy(),
+        "bars_groups__rates": np.array(latent),
+        "title__rates": np.array("How often each dimension is shared"),
+        "about__rates": np.array("The part of all pairs that share each latent dimension."),
     }
-    if "is_shared" in batch:
-        true = batch["is_shared"].sum(-1).cpu()
-        counts = sorted(set(true.tolist()))
-        means = [found.number.cpu()[true == count].mean().item() for count in counts]
-        arrays |= {
-            "bars__count": np.array([[float(c), m] for c, m in zip(counts, means, strict=True)]),
-            "bars_groups__count": np.array([f"{count} shared" for count in counts]),
-            "bars_names__count": np.array(["true", "estimated"]),
-            "title__count": np.array("How many factors are shared"),
+
+
+def _counts(found: SharedFactors, batch: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
+    """How many dimensions are shared, beside how many factors are where pairs differ in that."""
+    true = batch["is_shared"].sum(-1).cpu() if "is_shared" in batch else None
+    if true is None or (true == true[0]).all():
+        number = found.number.long().cpu()
+        rates = number.bincount(minlength=found.mask.shape[-1] + 1).double() / len(number)
+        known = "" if true is None else f" In truth they share {true[0]} factors."
+        return {
+            "bars__count": rates[:, None].numpy(),
+            "bars_groups__count": np.array([str(i) for i in range(len(rates))]),
+            "title__count": np.array("How many dimensions pairs share"),
             "about__count": np.array(
-                "The number of factors that pairs share, and the mean of what the model estimates: "
-                + "; ".join(f"{c}: {m:.2f}" for c, m in zip(counts, means, strict=True))
-                + "."
+                f"The part of all pairs that share 0, 1, and so on, latent dimensions.{known}"
             ),
         }
-    return arrays
+    counts = sorted(set(true.tolist()))
+    means = [found.number.cpu()[true == count].mean().item() for count in counts]
+    said = "; ".join(f"{c}: {m:.2f}" for c, m in zip(counts, means, strict=True))
+    return {
+        "bars__count": np.array([[float(c), m] for c, m in zip(counts, means, strict=True)]),
+        "bars_groups__count": np.array([f"n_s = {count}" for count in counts]),
+        "bars_names__count": np.array(["true", "estimated"]),
+        "title__count": np.array("How many factors are shared"),
+        "about__count": np.array(
+            "The number of factors that pairs share, and the mean of what the model estimates: "
+            f"{said}."
+        ),
+    }
 
 
 def _compact(images: Tensor) -> NDArray[Any]:

@@ -16,18 +16,18 @@ class Evidence(NamedTuple):
     """Means over pairs, in nats.
 
     Arguments:
-        evidence: Minus the sum of the three parts: minus the loss, were all its weights 1.
         pair_evidence: A lower bound of the log-probability of both images together: parts of
             both views are summed, not averaged, and a shared dimension, which is one code for
             both of them, counts once.
+        minus_loss: Minus the sum of the three parts: minus the loss, were all its weights 1.
         reconstruction: How unlikely images are given their codes, averaged over both views.
         latent_divergence: That of the codes from their prior, likewise.
         partition_divergence: That of what is shared from its prior; nothing where that is not
             random.
     """
 
-    evidence: float
     pair_evidence: float
+    minus_loss: float
     reconstruction: float
     latent_divergence: float
     partition_divergence: float
@@ -74,8 +74,8 @@ def measure_evidence(
     reconstruction, latent, partition, shared = torch.cat(found, 1).mean(1)
     views_mean = reconstruction + latent
     return Evidence(
-        evidence=-(views_mean + partition).item(),
         pair_evidence=-(2 * views_mean - shared + partition).item(),
+        minus_loss=-(views_mean + partition).item(),
         reconstruction=reconstruction.item(),
         latent_divergence=latent.item(),
         partition_divergence=partition.item(),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from drpm.factors.config import FactorsConfig
 from drpm.factors.models import FactorVAE
+from drpm.factors.pairs import require_views
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, save_model
 from drpm.training.errors import RunError
@@ -82,19 +83,17 @@ class FittedFactors:
             second: The same.
             label: (P,), for the method that is told a factor that differs.
         """
+        require_views(first, second)
         for name, images in (("first", first), ("second", second)):
-            if images.shape[1:] != self.shape or images.dim() != 4:
+            if images.shape[1:] != self.shape:
                 raise ValueError(
                     f"{name} must have the shape (P, {', '.join(map(str, self.shape))}), "
                     f"but got {tuple(images.shape)}."
                 )
-        if len(first) != len(second):
-            raise ValueError(
-                f"second must hold {len(first)} images as first does, but got {len(second)}."
-            )
+        like = next(self.model.parameters())
         for start in range(0, len(first), _PAIRS_AT_ONCE):
             part = slice(start, start + _PAIRS_AT_ONCE)
-            batch = {"first": first[part].to(self.device), "second": second[part].to(self.device)}
+            batch = {"first": first[part].to(like), "second": second[part].to(like)}
             if label is not None:
                 batch["label"] = label[part].to(self.device)
             yield batch

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from drpm.data.fingerprints import fingerprint_tensors
+from drpm.distributions.sizes import FisherHypergeometric
 from drpm.factors.config import FactorsConfig
 from drpm.factors.disentanglement import disentanglement_scores
 from drpm.factors.drawn import draw_arrays
@@ -20,13 +21,41 @@ from drpm.factors.fitted import FittedFactors, SharedFactors
 from drpm.factors.pairs import OwnPairs, PairSampler, arm_world, load_pairs, mpi3d_world
 from drpm.factors.pipeline import STAGE, fit_factors
 from drpm.training import config as configs
-from drpm.training.errors import ConfigError
+from drpm.training.config import check_setting
 from drpm.training.runs import ARRAYS, RunFolder
 from drpm.training.stages import ProgressFactory, hold_runs, open_run
 
 PAIRS: Final = "pairs.csv"
 WORLDS: Final = ("arm", "mpi3d")
 MIXED: Final = "mixed"
+
+SCORES: Final = {
+    "shared_accuracy": "Shared",
+    "independent_accuracy": "Independent",
+    "count_error": "Error of count",
+    "mean_count": "Count",
+    "disentanglement": "D",
+    "completeness": "C",
+    "informativeness": "I",
+    "mutual_information_gap": "MIG",
+    "pair_evidence": "Evidence",
+}
+NAMES: Final = {
+    **SCORES,
+    "minus_loss": "Minus the loss",
+    "reconstruction": "Error of images",
+    "latent_divergence": "Divergence of codes",
+    "partition_divergence": "Divergence of what is shared",
+}
+"""What metrics are called wherever people read them."""
+
+# A part of the paper's steps after which a model may have learnt what it can.
+_SHORT: Final = 0.1
+# A part of the pairs; where so many are told the same, that is no answer.
+_MOST: Final = 0.9
+
+# Of the codes of a dimension, whose prior has a variance of 1; with less it carries nothing.
+_EMPTY: Final = 0.1
 
 # The same test pairs for every method and seed.
 _TEST_SEED: Final = 1_000_000
@@ -37,42 +66,53 @@ class Job:
     """What is needed to do it again.
 
     Arguments:
-        data: ``arm`` or ``mpi3d``, or a folder or file with pairs of one's own.
-        shared: How many of the seven factors the images of a pair share, or ``mixed``.
-        angles: Of the 40 positions of each of the arm's two joints, how many there are.
-        image_size: The side of the arm's images in pixels; those of ``mpi3d`` have 64. Pairs of
-            one's own are resized to it, and none leaves them as they are.
-        test_pairs: How many pairs the model is judged on.
+        data: ``arm`` or ``mpi3d``, or a folder or file with pairs of one's own, for which there
+            is neither ``shared`` nor ``angles`` nor ``test_pairs``.
+        shared: How many of the seven factors the images of a pair share, or ``mixed``; none is 3.
+        angles: Of the 40 positions of each of the arm's two joints, how many there are; none is
+            all of them.
+        image_size: The side of the arm's images in pixels, and none is 64; those of ``mpi3d`` have
+            64. Pairs of one's own are resized to it, and none leaves them as they are.
+        test_pairs: How many pairs the model is judged on; none is 10,000.
         fingerprint: What own pairs are known by.
         factors: The settings.
     """
 
     data: str = "arm"
-    shared: str = "3"
-    angles: int = 40
-    image_size: int | None = 64
-    test_pairs: int = 10_000
+    shared: str | None = None
+    angles: int | None = None
+    image_size: int | None = None
+    test_pairs: int | None = None
     fingerprint: str = ""
     factors: FactorsConfig = field(default_factory=FactorsConfig)
 
     def __post_init__(self) -> None:
-        if self.shared != MIXED and self.shared not in map(str, range(8)):
-            raise ConfigError(
-                f"shared must be a number from 0 to 7 or '{MIXED}', but got {self.shared!r}."
-            )
-        if self.test_pairs < 100:
-            raise ConfigError(f"test_pairs must be at least 100, but got {self.test_pairs}.")
+        check_setting(
+            self,
+            "shared",
+            f"a number from 0 to 7 or '{MIXED}'",
+            lambda value: value in (None, MIXED, *map(str, range(8))),
+        )
+        check_setting(
+            self, "test_pairs", "at least 100", lambda value: value is None or value >= 100
+        )
+        if self.data == "mpi3d":
+            check_setting(self, "image_size", "64 for mpi3d", lambda side: side in (None, 64))
 
 
 def open_pairs(job: Job, device: torch.device | str) -> PairSampler | OwnPairs:
     """Where the pairs of a job come from."""
     if job.data not in WORLDS:
-        return load_pairs(job.data, job.image_size)
+        # First of all whether there are any: this may be a world's name, misspelt.
+        pairs = load_pairs(job.data, job.image_size)
+        for name in ("shared", "angles", "test_pairs"):
+            check_setting(job, name, "left out for pairs of your own", lambda value: value is None)
+        return pairs
     if job.data == "arm":
-        world = arm_world(device, angles=job.angles, image_size=job.image_size or 64)
+        world = arm_world(device, angles=job.angles or 40, image_size=job.image_size or 64)
     else:
-        world = mpi3d_world(device, angles=job.angles)
-    shared: Any = job.shared if job.shared == MIXED else int(job.shared)
+        world = mpi3d_world(device, angles=job.angles or 40)
+    shared: Any = job.shared if job.shared == MIXED else int(job.shared or 3)
     return PairSampler(world, shared)
 
 
@@ -148,18 +188,57 @@ def _conclude(
         data: dict[str, Any] = {"name": job.data, "pairs": len(pairs.names)}
     else:
         generator = torch.Generator(pairs.world.images.device).manual_seed(_TEST_SEED)
-        batch = pairs({"pair": torch.zeros(job.test_pairs)}, generator)
+        batch = pairs({"pair": torch.zeros(job.test_pairs or 10_000)}, generator)
         found = fitted.share(batch["first"], batch["second"], label=batch["label"])
         evidence = measure_evidence(fitted, batch["first"], batch["second"], label=batch["label"])
         metrics = judge(found, batch["factors"], batch["is_shared"])
         data = {"name": job.data, "images": len(pairs.world.images), "shared": job.shared}
-    run.write_atomic(ARRAYS, draw_arrays(fitted, batch, found))
+    names = pairs.names if isinstance(pairs, OwnPairs) else ()
+    run.write_atomic(ARRAYS, draw_arrays(fitted, batch, found, names))
     run.finish(
         metrics | evidence._asdict(),
         seed=job.factors.training.seed,
         device=fitted.device,
-        facts={**facts, "data": data},
+        facts={**facts, "data": data, "names": NAMES, "about": describe(job.factors, found)},
     )
+
+
+def describe(config: FactorsConfig, found: SharedFactors) -> str:
+    """What a reader of the figures has to know beforehand; nothing for a long, telling run.
+
+    Arguments:
+        config: The settings.
+        found: What the model found in the pairs that it was judged on.
+    """
+    sentences = []
+    steps, full = (x.training.epochs * x.steps_per_epoch for x in (config, FactorsConfig()))
+    if steps < full * _SHORT:
+        sentences.append(
+            f"Trained for {steps:,} steps, where the paper's study takes {full:,}: a look, not a "
+            "result."
+        )
+    if config.method in ("drpm", "hg"):
+        prior = FisherHypergeometric(config.latent, torch.tensor(config.prior_log_weights))
+        likeliest = prior.mode[1].item()
+        same = (found.number == likeliest).double().mean().item()
+        if same >= _MOST:
+            sentences.append(
+                f"{same:.0%} of the pairs are said to share {likeliest:.0f} of {config.latent} "
+                "dimensions, the number that the prior takes for the likeliest: it says little "
+                "about the pairs."
+            )
+    if config.method == "label":
+        sentences.append(
+            "Label-VAE always takes all dimensions but one as shared, whatever the pairs share."
+        )
+    elif sentences:
+        in_use = found.codes.flatten(0, 1).var(0) > _EMPTY
+        of_these = (found.mask * in_use).sum(-1).mean().item()
+        sentences.append(
+            f"Of {config.latent} dimensions {int(in_use.sum())} are in use, and pairs share "
+            f"{of_these:.1f} of these on average."
+        )
+    return " ".join(sentences)
 
 
 def judge(found: SharedFactors, factors: Tensor, is_shared: Tensor) -> dict[str, float | None]:

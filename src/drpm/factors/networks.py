@@ -14,6 +14,17 @@ CHANNELS = (32, 32, 64, 64)
 KERNELS = (4, 4, 2, 2)
 HIDDEN = 256
 _SMALLEST = 4  # what is left of an image's side
+SIDES = tuple(_SMALLEST << depth for depth in range(1, len(CHANNELS) + 1))
+
+
+def require_sides(height: int, width: int) -> None:
+    """Refuse images of sizes that the layers are not made for."""
+    if height != width or height not in SIDES:
+        *others, largest = SIDES
+        raise ConfigError(
+            f"images must be squares with a side of {', '.join(map(str, others))} or {largest} "
+            f"pixels, but got {height} x {width}; image_size resizes them."
+        )
 
 
 class ConvolutionalAutoencoder(nn.Module):
@@ -30,12 +41,8 @@ class ConvolutionalAutoencoder(nn.Module):
     def __init__(self, shape: tuple[int, int, int], latent: int) -> None:
         super().__init__()
         colours, height, width = shape
-        depth = max(height, 1).bit_length() - _SMALLEST.bit_length()
-        if height != width or height != _SMALLEST << depth or not 1 <= depth <= len(CHANNELS):
-            raise ConfigError(
-                f"images must be squares with a side of 8, 16, 32 or 64 pixels, "
-                f"but got {height} x {width}."
-            )
+        require_sides(height, width)
+        depth = SIDES.index(height) + 1
         widths = (colours, *CHANNELS[:depth])
         layers: list[nn.Module] = []
         for (given, made), kernel in zip(pairwise(widths), KERNELS[:depth], strict=True):
@@ -64,7 +71,8 @@ class ConvolutionalAutoencoder(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def posterior(self, images: Tensor) -> Posterior:
-        flat = images.flatten(0, -4)
+        # Pairs are drawn in float32, whatever the precision of the model.
+        flat = images.flatten(0, -4).to(self.heads.weight.dtype)
         mean, log_variance = self.heads(self.encoder(flat)).chunk(2, -1)
         leading = images.shape[:-3]
         return Posterior(mean.unflatten(0, leading), log_variance.unflatten(0, leading))

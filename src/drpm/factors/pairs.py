@@ -307,6 +307,58 @@ class OwnPairs(NamedTuple):
     names: tuple[str, ...]
 
 
+@final
+class OwnSampler:
+    """Own pairs in place of a batch, for the ``augment`` of a training program.
+
+    It gives as many pairs as the batch has rows, each of them any of those that there are, so that
+    training takes as many steps from few of them as from many.
+
+    Arguments:
+        pairs: The pairs.
+        device: Where they go.
+    """
+
+    def __init__(self, pairs: OwnPairs, device: Device = "cpu") -> None:
+        self.first, self.second = pairs.first.to(device), pairs.second.to(device)
+
+    def __call__(
+        self, batch: Mapping[str, Tensor], generator: torch.Generator | None
+    ) -> dict[str, Tensor]:
+        rows = next(iter(batch.values())).shape[0]
+        place: dict[str, Any] = {"generator": generator, "device": self.first.device}
+        chosen = torch.randint(len(self.first), (rows,), **place)
+        return {"first": self.first[chosen], "second": self.second[chosen]}
+
+
+def require_views(first: Tensor, second: Tensor) -> None:
+    """Refuse what no model can take for the images of pairs.
+
+    Arguments:
+        first: The first images, (P, C, H, W) in [0, 1].
+        second: The second images, likewise.
+    """
+    for name, images in (("first", first), ("second", second)):
+        if not isinstance(images, Tensor):
+            raise ValueError(f"{name} must be a tensor, but got {type(images).__name__}.")
+        if not images.is_floating_point():
+            raise ValueError(f"{name} must hold floating numbers, but got {images.dtype}.")
+        if images.dim() != 4:
+            raise ValueError(
+                f"{name} must have the shape (P, C, H, W), but got {tuple(images.shape)}."
+            )
+        # Asked this way round, what is not a number is refused as well.
+        if not ((images >= 0) & (images <= 1)).all():
+            raise ValueError(
+                f"{name} must have values from 0 to 1, but they go from {images.min():g} to "
+                f"{images.max():g}."
+            )
+    if len(first) != len(second):
+        raise ValueError(
+            f"second must hold {len(first)} images as first does, but got {len(second)}."
+        )
+
+
 def load_pairs(path: str | Path, image_size: int | tuple[int, int] | None = None) -> OwnPairs:
     """Read pairs of images.
 

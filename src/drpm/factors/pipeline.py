@@ -9,11 +9,11 @@ import torch
 from drpm.factors.config import FactorsConfig
 from drpm.factors.fitted import FittedFactors
 from drpm.factors.models import FactorObjective, FactorVAE
-from drpm.factors.pairs import OwnPairs, PairSampler
+from drpm.factors.networks import require_sides
+from drpm.factors.pairs import OwnPairs, OwnSampler, PairSampler, require_views
 from drpm.training import config as configs
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
-from drpm.training.program import count_steps
 from drpm.training.schedules import ExponentialSchedule
 from drpm.training.stages import ProgressFactory, open_run, train_stage
 
@@ -32,7 +32,8 @@ def fit_factors(
     """Train a model of pairs, once for every seed.
 
     Arguments:
-        pairs: Where they come from: drawn from a world of images at every step, or given.
+        pairs: Where they come from, drawn anew at every step: from a world of images, or from
+            given ones.
         config: The settings.
         folders: One for each seed, for what training writes; continued if they were cut off.
         seeds: They settle everything that is random.
@@ -40,26 +41,12 @@ def fit_factors(
         progress: From the name of a stage to whoever shows how far it is.
     """
     training, devices = config.training, Devices(device)
-    steps_per_epoch = config.steps_per_epoch
-    if isinstance(pairs, OwnPairs):
-        if config.method == "label":
-            raise ConfigError(
-                "method must be one that needs no labels for pairs without them, but got 'label'."
-            )
-        shape = pairs.first.shape[1:]
-        data = {"first": pairs.first, "second": pairs.second}
-        steps_per_epoch = count_steps(len(pairs.first), training)
-        augment = None
-    else:
-        shape = pairs.world.image_shape
-        # What is drawn depends on nothing: the rows of this column are only counted.
-        data = {"pair": torch.zeros(steps_per_epoch * training.batch_size)}
-        augment = pairs
-    colours, height, width = shape
+    shape = check_pairs(pairs, config)
+    augment = OwnSampler(pairs, device) if isinstance(pairs, OwnPairs) else pairs
     models = []
     for seed in seeds:
         torch.manual_seed(seed)
-        models.append(FactorVAE((colours, height, width), config).to(device))
+        models.append(FactorVAE(shape, config).to(device))
     runs = [
         open_run(
             Path(folder) / STAGE,
@@ -68,18 +55,42 @@ def fit_factors(
         )
         for folder, seed in zip(folders, seeds, strict=True)
     ]
-    steps = max(1, training.epochs * steps_per_epoch)
+    steps = max(1, training.epochs * config.steps_per_epoch)
     train_stage(
         STAGE,
         models,
         FactorObjective(config),
         training,
         runs,
-        data,
+        # What is drawn depends on nothing: the rows of this column are only counted.
+        {"pair": torch.zeros(config.steps_per_epoch * training.batch_size)},
         seed=seeds[0],
         devices=devices,
         schedules={"temperature": ExponentialSchedule(*config.temperature, steps)},
         augment=augment,
         progress=progress,
     )
-    return [FittedFactors(model, (colours, height, width)) for model in models]
+    return [FittedFactors(model, shape) for model in models]
+
+
+def check_pairs(pairs: PairSampler | OwnPairs, config: FactorsConfig) -> tuple[int, int, int]:
+    """Refuse pairs that a model cannot be trained on.
+
+    Arguments:
+        pairs: Where they come from.
+        config: The settings.
+
+    Returns:
+        The shape of an image: C, H and W.
+    """
+    if isinstance(pairs, OwnPairs):
+        require_views(pairs.first, pairs.second)
+        if config.method == "label":
+            raise ConfigError(
+                "method must be one that needs no labels for pairs without them, but got 'label'."
+            )
+        colours, height, width = pairs.first.shape[1:]
+    else:
+        colours, height, width = pairs.world.image_shape
+    require_sides(height, width)
+    return colours, height, width

@@ -50,6 +50,7 @@ def run_study(
             data,
             shared,
             angles=angles,
+            image_size=64,
             test_pairs=test_pairs,
             factors=replace(factors, training=replace(factors.training, seed=seed)),
         )

@@ -1,0 +1,119 @@
+"""What a run says beside its numbers, and what its figures show."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from drpm.factors.config import FactorsConfig
+from drpm.factors.drawn import draw_arrays
+from drpm.factors.evidence import Evidence
+from drpm.factors.fitted import FittedFactors, SharedFactors
+from drpm.factors.job import NAMES, Job, describe
+from drpm.factors.models import FactorVAE
+from drpm.training.config import TrainingConfig
+from drpm.training.errors import ConfigError
+from tests.oracles import generator
+
+LONG = FactorsConfig()
+
+
+def shares(*numbers: int, latent: int = 10) -> SharedFactors:
+    """Pairs that share their first dimensions."""
+    mask = (torch.arange(latent) < torch.tensor(numbers)[:, None]).float()
+    codes = torch.zeros(len(numbers), 2, latent)
+    return SharedFactors(mask.sum(-1), mask, codes, codes)
+
+
+def test_a_long_run_that_finds_something_needs_no_words() -> None:
+    assert describe(LONG, shares(3, 4, 5, 6)) == ""
+    assert describe(replace(LONG, method="ada"), shares(5, 5, 5)) == ""
+
+
+def test_a_short_run_is_called_a_look() -> None:
+    short = replace(LONG, steps_per_epoch=100, training=TrainingConfig(epochs=20))
+    expected = "Trained for 2,000 steps, where the paper's study takes 300,000: a look, not"
+    assert describe(short, shares(3, 4)).startswith(expected)
+    # Two of three dimensions in use are among the five that are shared; the others hardly vary.
+    deviations = torch.tensor([1.0, 0.5, *[0.1] * 7, 2.0])
+    codes = deviations * torch.randn(20, 2, 10, generator=generator(0))
+    said = describe(short, shares(*range(5), *[5] * 15)._replace(codes=codes))
+    assert said.endswith("Of 10 dimensions 3 are in use, and pairs share 1.9 of these on average.")
+
+
+@pytest.mark.parametrize("method", ["drpm", "hg"])
+def test_the_number_of_the_prior_is_no_answer(method: Any) -> None:
+    config = replace(LONG, method=method)
+    said = describe(config, shares(*[5] * 19, 4))
+    assert said.startswith("95% of the pairs are said to share 5 of 10 dimensions, the number that")
+    assert describe(config, shares(*[4] * 20)) == ""
+    # A prior that likes shared dimensions better.
+    other = replace(config, prior_log_weights=(-3.0, 3.0))
+    assert describe(other, shares(*[5] * 20)) == ""
+    assert "share 10 of 10 dimensions" in describe(other, shares(*[10] * 20))
+
+
+def test_a_label_leaves_nothing_to_find() -> None:
+    said = describe(replace(LONG, method="label"), shares(9, 9))
+    assert said == (
+        "Label-VAE always takes all dimensions but one as shared, whatever the pairs share."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": "arm", "shared": "8"}, "shared must be a number from 0 to 7 or 'mixed', but"),
+        ({"data": "arm", "test_pairs": 99}, "test_pairs must be at least 100, but got 99"),
+        ({"data": "mpi3d", "image_size": 32}, "image_size must be 64 for mpi3d, but got 32"),
+    ],
+)
+def test_what_does_not_fit_the_data_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Job(**changes)
+
+
+def drawn(found: SharedFactors, names: tuple[str, ...] = (), **batch: Any) -> dict[str, Any]:
+    torch.manual_seed(0)
+    fitted = FittedFactors(FactorVAE((1, 8, 8), FactorsConfig(latent=10)), (1, 8, 8))
+    images = torch.rand(len(found.mask), 1, 8, 8)
+    packed = draw_arrays(fitted, {"first": images, "second": images, **batch}, found, names)
+    with np.load(io.BytesIO(packed)) as arrays:
+        return dict(arrays)
+
+
+def test_figures_of_own_pairs() -> None:
+    arrays = drawn(shares(3, 3, 5, 0), ("ant", "bee", "cat", "dog"))
+    assert arrays["matrix_rows__shared"].tolist() == ["ant", "bee", "cat", "dog"]
+    assert arrays["matrix__shared"].dtype == np.int64
+    assert arrays["matrix__shared"].sum(1).tolist() == [3, 3, 5, 0]
+    assert arrays["bars__rates"][:, 0].tolist() == [0.75] * 3 + [0.25] * 2 + [0] * 5
+    expected = [0.25, 0, 0, 0.5, 0, 0.25, 0, 0, 0, 0, 0]
+    assert arrays["bars__count"][:, 0].tolist() == expected
+    assert arrays["bars_groups__count"].tolist() == [str(i) for i in range(11)]
+
+
+def test_figures_of_a_world() -> None:
+    three = torch.tensor([[1, 1, 1, 0, 0, 0, 0]] * 4, dtype=torch.bool)
+    arrays = drawn(shares(3, 3, 5, 0), is_shared=three)
+    assert arrays["matrix_rows__shared"].tolist() == [f"pair {i}" for i in range(4)]
+    # Where all pairs share as many, how often each number is estimated; else their means.
+    assert arrays["bars__count"].shape == (11, 1)
+    assert str(arrays["about__count"]).endswith("In truth they share 3 factors.")
+    mixed = three.clone()
+    mixed[0] = False
+    arrays = drawn(shares(2, 3, 5, 1), is_shared=mixed)
+    assert arrays["bars__count"].tolist() == [[0, 2], [3, 3]]
+    assert arrays["bars_groups__count"].tolist() == ["n_s = 0", "n_s = 3"]
+
+
+def test_every_name_is_explained() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "factors.md").read_text()
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("|")]
+    explained = {name.strip() for row in rows for name in row.split(",")}
+    assert set(NAMES.values()) <= explained
+    assert set(Evidence._fields) <= set(NAMES)
