@@ -145,10 +145,11 @@ def _size_divergence(sizes: Tensor, n: int, log_weights: Tensor, mixture: Mixtur
     with torch.no_grad():
         # Both laws at once, for half the operations.
         both = torch.stack([log_weights, mixture.log_weights])
-        laws = FisherHypergeometric(n, both, validate_args=False)
-        log_probs = laws.log_prob(sizes)
-        value = log_probs[0] - log_probs[1]
-        slope = laws.mean[1] - sizes
+        log_normalizers, means = FisherHypergeometric(n, both, validate_args=False).exact_mean()
+        # The binomial coefficients of both are the same.
+        gap = (sizes * (both[0] - both[1]).double()).sum(-1)
+        value = (gap - log_normalizers[0] + log_normalizers[1]).to(both.dtype)
+        slope = means[1].to(both.dtype) - sizes
     pull = (slope * mixture.log_weights).sum(-1)
     return value + (pull - pull.detach())
 

@@ -30,11 +30,8 @@ def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
         return torch.full(batch, torch.inf, dtype=dtype, device=p.log_weights.device)
     p, q = p.expand(batch), q.expand(batch)
     p_urn, q_urn = p._urn(), q._urn()
-    divergence = (
-        (p.exact_mean() * (p_urn[1] - q_urn[1])).sum(-1)
-        + q.exact_log_normalizer()
-        - p.exact_log_normalizer()
-    )
+    log_normalizer, mean = p.exact_mean()
+    divergence = (mean * (p_urn[1] - q_urn[1])).sum(-1) + q.exact_log_normalizer() - log_normalizer
     if not _same_capacities(p, q):
         p_room, q_room = p_urn[2], q_urn[2]
         binomials = p.expected_log_binomials(p_room) - p.expected_log_binomials(q_room)

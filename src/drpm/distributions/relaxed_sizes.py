@@ -142,11 +142,11 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
             return SizeDraw(
                 nothing.detach() + n, nothing[..., None].expand(*full, 1, n)[..., :0, :]
             )
-        tables = self.discrete.suffix_tables(maximise=not noise)
+        tables = self.discrete.soft_tables(maximise=not noise)
         temperature = self.temperature.double()
         if noise:
             shape = torch.Size([*full, groups - 1, tables.width])
-            gumbel = gumbel_like(tables.log_suffix.new_empty(shape), generator)
+            gumbel = gumbel_like(temperature.new_empty(shape), generator)
             drawn = tables.draw_softly(gumbel, temperature)
         else:
             modes = self.discrete.most_likely_sizes().expand(*full, groups)

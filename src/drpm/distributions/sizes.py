@@ -160,22 +160,28 @@ class FisherHypergeometric(SizeLaw):
         weights = self.log_weights.double()
         return weights.new_full((), float(self.total_count)), weights, self._capacities
 
-    def _pair(self) -> urn.Pair | None:
-        """All sizes, where summing over them is the quickest."""
-        if not urn.listed(self.total_count, self.event_shape[0]):
-            return None
-        _, weights, capacities = self._urn()
-        return urn.list_pair(self.total_count, weights, capacities, large=not self._unbounded)
+    def list_pair(self) -> urn.Pair:
+        """All sizes of two groups, and their masses in float64."""
+        capacities = None if self._unbounded else self._capacities
+        return urn.list_pair(self.total_count, self.log_weights.double(), capacities)
+
+    @property
+    def _listed(self) -> bool:
+        """Whether summing over all sizes is the quickest."""
+        return urn.listed(self.total_count, self.event_shape[0])
 
     def exact_log_normalizer(self) -> Tensor:
         """log P_0 in float64, whatever the parameters' type."""
-        pair = self._pair()
-        return urn.log_normalizer(*self._urn()) if pair is None else pair.log_normalizer()
+        if self._listed:
+            return self.list_pair().log_normalizer()
+        return urn.log_normalizer(*self._urn())
 
-    def exact_mean(self) -> Tensor:
-        """The mean in float64, whatever the parameters' type."""
-        pair = self._pair()
-        return urn.moments(*self._urn()).mean if pair is None else pair.mean()
+    def exact_mean(self) -> urn.Mean:
+        """The mean in float64, whatever the parameters' type, and log P_0 with it."""
+        if self._listed:
+            pair = self.list_pair()
+            return urn.Mean(pair.log_normalizer(), pair.mean())
+        return urn.mean(*self._urn())
 
     def _refuse_merged(self, what: str) -> None:
         if self.method == "merged":
@@ -191,6 +197,15 @@ class FisherHypergeometric(SizeLaw):
             self.total_count, weights, self._capacities, maximise=maximise, large=large
         )
 
+    def soft_tables(self, *, maximise: bool) -> urn.Pair | urn.SuffixTables:
+        """What soft sizes are drawn from (K >= 2): all sizes of two groups, where these are few."""
+        groups, n = self.event_shape[0], self.total_count
+        width = urn.window_width(n)
+        fused = urn_fused.available(self.log_weights, groups, width)
+        if groups == 2 and width == n + 1 and not fused:
+            return self.list_pair()
+        return self.suffix_tables(maximise=maximise)
+
     @property
     def _expected(self) -> str:
         return f"whole sizes that sum to {self.total_count} and fit the capacities"
@@ -204,12 +219,12 @@ class FisherHypergeometric(SizeLaw):
     @property
     def mean(self) -> Tensor:
         self._refuse_merged("mean")
-        return self.exact_mean().to(self.log_weights.dtype)
+        return self.exact_mean().mean.to(self.log_weights.dtype)
 
     @property
     def variance(self) -> Tensor:
         self._refuse_merged("variance")
-        return urn.moments(*self._urn()).variance.to(self.log_weights.dtype)
+        return urn.variance(*self._urn()).to(self.log_weights.dtype)
 
     @property
     def mode(self) -> Tensor:
@@ -333,7 +348,8 @@ class FisherHypergeometric(SizeLaw):
         """The exact entropy in nats."""
         self._refuse_merged("entropy")
         binomials = self.expected_log_binomials(self._capacities)
-        entropy = self.exact_log_normalizer() - (self.exact_mean() * self._urn()[1]).sum(-1)
+        log_normalizer, mean = self.exact_mean()
+        entropy = log_normalizer - (mean * self._urn()[1]).sum(-1)
         return (entropy - binomials.sum(-1)).to(self.log_weights.dtype)
 
     def expected_log_binomials(self, capacities: Tensor) -> Tensor:

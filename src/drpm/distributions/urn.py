@@ -38,8 +38,8 @@ _MARGIN = 20.0
 _WINDOW_DEVIATIONS = 9.5
 _WINDOW_MARGIN = 24
 
-# Up to so many elements compiled code sums over all sizes of two groups: that is one kernel, where
-# the tilt and the nodes are dozens.
+# Up to so many elements the sizes of two groups are few enough to look at all. Compiled code
+# sums over them, too: that is one kernel, where the tilt and the nodes are dozens.
 _LISTED_UP_TO = 512
 
 # A log-probability of zero that survives subtraction and division, the same in every float type.
@@ -126,6 +126,9 @@ class _Inversion(NamedTuple):
         """The probability that the sum equals the total."""
         return self.real.sum(-1)
 
+    def log_normalizer(self) -> Tensor:
+        return self.log_scale + self.mass().log()
+
     def average(self, real: Tensor, imag: Tensor) -> Tensor:
         """Conditional expectation of a (..., K, Q) complex quantity."""
         weighted = self.real[..., None, :] * real - self.imag[..., None, :] * imag
@@ -180,8 +183,7 @@ def _invert(total: Tensor, log_weights: Tensor, capacities: Tensor) -> _Inversio
 
 def log_normalizer(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Tensor:
     r""":math:`\log [x^n] \prod_k (1 + \omega_k x)^{m_k}`, in O(K) whatever n."""
-    inversion = _invert(total, log_weights, capacities)
-    return inversion.log_scale + inversion.mass().log()
+    return _invert(total, log_weights, capacities).log_normalizer()
 
 
 def listed(total: int, groups: int) -> bool:
@@ -201,48 +203,83 @@ class Pair(NamedTuple):
     def mean(self) -> Tensor:
         return (torch.softmax(self.log_masses, -1)[..., None, :] * self.sizes).sum(-1)
 
+    # As those of :class:`SuffixTables`, whose one window would hold all sizes.
 
-def list_pair(total: int, log_weights: Tensor, capacities: Tensor, *, large: bool = True) -> Pair:
-    """List the sizes of two groups. ``large`` is for :func:`log_binomial`."""
+    @property
+    def width(self) -> int:
+        return self.sizes.shape[-1]
+
+    def draw_softly(self, noise: Tensor, temperature: Tensor) -> "SoftSizes":
+        """Draw with noise (..., 1, n + 1), by what is left behind the first group."""
+        logits = self.log_masses[..., None, :] + noise.flip(-1)
+        first = logits.detach().argmax(-1)
+        sizes = torch.cat([first, self.width - 1 - first], -1).to(logits.dtype)
+        return SoftSizes(sizes, torch.softmax(logits / temperature[..., None, None], -1))
+
+    def follow_softly(self, sizes: Tensor, temperature: Tensor) -> "SoftSizes":
+        """Given sizes (..., 2), without noise."""
+        logits = self.log_masses.expand(*sizes.shape[:-1], -1)[..., None, :]
+        return SoftSizes(sizes, torch.softmax(logits / temperature[..., None, None], -1))
+
+
+def list_pair(total: int, log_weights: Tensor, capacities: Tensor | None = None) -> Pair:
+    """List the sizes of two groups, which have n places each if ``capacities`` are omitted."""
     first = _count(total + 1, log_weights)
     sizes = torch.stack([first, total - first])
+    log_masses = (sizes * log_weights[..., None]).sum(-2)
+    if capacities is None:
+        binomials = 2 * (math.lgamma(total + 1) - torch.lgamma(sizes + 1).sum(-2))
+        return Pair(sizes, log_masses + binomials)
     room = capacities[..., None]
     with torch.no_grad():
         possible = (sizes <= room).all(-2)
-        binomials = log_binomial(room, sizes, large=large)
-    log_masses = (sizes * log_weights[..., None] + binomials).sum(-2)
-    return Pair(sizes, torch.where(possible, log_masses, IMPOSSIBLE))
+        binomials = log_binomial(room, sizes).sum(-2)
+    return Pair(sizes, torch.where(possible, log_masses + binomials, IMPOSSIBLE))
 
 
-class Moments(NamedTuple):
+class Mean(NamedTuple):
+    log_normalizer: Tensor
     mean: Tensor
-    variance: Tensor
 
 
-def moments(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Moments:
-    """Exact mean and variance of every group's size."""
+def mean(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Mean:
+    """The exact mean of every group's size, and the normaliser, which comes with it."""
+    inversion = _invert(total, log_weights, capacities)
+    deviation = _deviation(inversion)
+    mean = capacities * (inversion.chance + inversion.average(*deviation))
+    return Mean(inversion.log_normalizer(), mean)
+
+
+def _deviation(inversion: _Inversion) -> tuple[Tensor, Tensor]:
+    """d = z - p, real and imaginary, with z = p e^{i theta} / phi the complex success probability.
+
+    It is small where p is near 0 or 1, which keeps the variance free of cancellation.
+    """
+    chance, miss = inversion.chance[..., None], inversion.miss[..., None]
+    scale = chance * miss / inversion.modulus
+    real = -scale * (1 - inversion.cosine[..., None, :]) * (miss - chance)
+    return real, scale * inversion.sine[..., None, :]
+
+
+def variance(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Tensor:
+    """The exact variance of every group's size."""
     inversion = _invert(total, log_weights, capacities)
     chance, miss = inversion.chance[..., None], inversion.miss[..., None]
     cosine, sine = inversion.cosine[..., None, :], inversion.sine[..., None, :]
-    # z = p e^{i theta} / phi is the complex success probability; d = z - p is small where p is
-    # near 0 or 1, which keeps the variance free of cancellation.
-    scale = chance * miss / inversion.modulus
-    d_real = -scale * (1 - cosine) * (miss - chance)
-    d_imag = scale * sine
+    d_real, d_imag = _deviation(inversion)
     mean_d = inversion.average(d_real, d_imag)
     mean_d2 = inversion.average(d_real.square() - d_imag.square(), 2 * d_real * d_imag)
     # z (1 - z) = p q (p + q c + i q s) (q + p c - i p s) / |phi|^4
     a_real, a_imag = chance + miss * cosine, miss * sine
     b_real, b_imag = miss + chance * cosine, -chance * sine
-    product_scale = scale / inversion.modulus
+    scale = chance * miss / inversion.modulus.square()
     mean_z1z = inversion.average(
-        product_scale * (a_real * b_real - a_imag * b_imag),
-        product_scale * (a_real * b_imag + a_imag * b_real),
+        scale * (a_real * b_real - a_imag * b_imag),
+        scale * (a_real * b_imag + a_imag * b_real),
     )
-    mean = capacities * (inversion.chance + mean_d)
-    variance = capacities.square() * (mean_d2 - mean_d.square()) + capacities * mean_z1z
+    found = capacities.square() * (mean_d2 - mean_d.square()) + capacities * mean_z1z
     # Where it is nearly nothing, rounding may leave less; the gradient does not mind.
-    return Moments(mean, variance + (variance.clamp_min(0) - variance).detach())
+    return found + (found.clamp_min(0) - found).detach()
 
 
 @torch.no_grad()
@@ -252,6 +289,8 @@ def mode(total: int, log_weights: Tensor, capacities: Tensor) -> Tensor:
     The log-mass is a sum of concave functions of one size each, so the best sizes take the n
     largest of all increments; a common threshold on the increments is a tilt of the binomials.
     """
+    if log_weights.shape[-1] == 2 and total <= _LISTED_UP_TO:
+        return _mode_of_pair(total, log_weights, capacities)
     n = torch.full((), float(total), dtype=log_weights.dtype, device=log_weights.device)
     # One group's increments, from size s on, lie at least log((s + 2) / (s + 1)) apart. In a
     # shorter interval of tilts there is at most one of each group.
@@ -266,6 +305,17 @@ def mode(total: int, log_weights: Tensor, capacities: Tensor) -> Tensor:
     gained = torch.log((capacities - sizes) / (sizes + 1)) + log_weights
     lost = torch.log((capacities - sizes + 1) / sizes) + log_weights
     return sizes + (_rank(-gained) < missing).double() - (_rank(lost) < -missing).double()
+
+
+def _mode_of_pair(total: int, log_weights: Tensor, capacities: Tensor) -> Tensor:
+    """Of two groups: one element more goes to the first for as long as the mass grows by it."""
+    first = _count(total, log_weights)
+    second = total - first
+    room, other_room = capacities[..., :1], capacities[..., 1:]
+    gained = ((room - first).clamp_min(0) / (first + 1)).log() + log_weights[..., :1]
+    lost = ((other_room - second + 1).clamp_min(0) / second).log() + log_weights[..., 1:]
+    best = (gained >= lost).sum(-1, keepdim=True).to(log_weights.dtype)
+    return torch.cat([best, total - best], -1)
 
 
 def _rank(values: Tensor) -> Tensor:

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from drpm.distributions.divergences import partition_kl, sizes_kl
+from drpm.distributions import urn
+from drpm.distributions.divergences import partition_kl
 from drpm.distributions.orders import best_order_log_prob
 from drpm.distributions.partitions import RandomPartition
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
 from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric
-from drpm.distributions.sizes import FisherHypergeometric
 from drpm.factors.config import FactorsConfig
 from drpm.relaxation.sorting import permuted, sort_descending
 from drpm.relaxation.straight_through import straight_through
@@ -115,14 +115,19 @@ class _Weighed(Aggregation):
         self.weights = nn.Linear(config.latent, 2)
         self.register_buffer("prior", torch.tensor(config.prior_log_weights))
 
-    def size_divergence(self, log_weights: Tensor) -> Tensor:
-        """KL of the law of sizes from its prior, (B,)."""
-        prior = self.law_of_sizes(self.prior.expand_as(log_weights))
-        return sizes_kl(self.law_of_sizes(log_weights), prior)
+    def size_divergence(self, log_weights: Tensor, costs: Tensor | float = 0.0) -> Tensor:
+        """KL of the law of sizes from its prior, (B,).
 
-    def law_of_sizes(self, log_weights: Tensor) -> FisherHypergeometric:
-        """How many dimensions are independent, and how many are shared."""
-        return FisherHypergeometric(self.config.latent, log_weights, validate_args=False)
+        Arguments:
+            log_weights: (B, 2).
+            costs: (l + 1,), numbers that go with the sizes; their mean under the law is added.
+        """
+        # Two subsets have so few sizes that all of them are listed.
+        log_probs, prior = (
+            urn.list_pair(self.config.latent, x.double()).log_masses.log_softmax(-1)
+            for x in (log_weights, self.prior)
+        )
+        return (log_probs.exp() * (log_probs - prior + costs)).sum(-1).to(log_weights.dtype)
 
 
 class HypergeometricAggregation(_Weighed):
@@ -162,14 +167,13 @@ class PartitionAggregation(_Weighed):
         law = RelaxedRandomPartition(
             given.temperature, log_scores, log_weights, validate_args=False
         )
-        noise = "both" if given.noise else "none"
-        parts = law.rsample_parts(noise=noise, generator=given.generator)
+        partition = law.rsample(generator=given.generator) if given.noise else law.mode
         if self.config.objective == "exact":
             sizes, order = self._exact_terms(log_scores, log_weights, given.generator)
         else:
             sizes, order = self._bound_terms(log_scores, log_weights)
         terms = {"sizes": self.config.gamma * sizes, "order": self.config.delta * order}
-        return Shared(parts.Y[..., 1, :], terms)
+        return Shared(partition[..., 1, :], terms)
 
     def _bound_terms(self, log_scores: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
         """The paper's bound on the divergence from the prior, whose scores are all equal.
@@ -177,13 +181,11 @@ class PartitionAggregation(_Weighed):
         The paper draws sizes for its first part; two subsets have so few that we take the mean.
         """
         n = self.config.latent
-        law = self.law_of_sizes(log_weights)
-        independent = torch.arange(n + 1, dtype=log_weights.dtype, device=log_weights.device)
-        sizes = torch.stack([independent, n - independent], -1)[:, None, :]
-        orders = torch.lgamma(sizes + 1).sum(-1)  # log of how many lead to the same partition
-        expected = (law.log_prob(sizes.expand(-1, *log_weights.shape)).exp() * orders).sum(0)
+        independent = torch.arange(n + 1, dtype=torch.float64, device=log_weights.device)
+        # log of how many orders lead to the same partition
+        orders = torch.lgamma(independent + 1) + torch.lgamma(n - independent + 1)
         best = best_order_log_prob(log_scores) + math.lgamma(n + 1)
-        return expected + self.size_divergence(log_weights), best
+        return self.size_divergence(log_weights, orders), best
 
     def _exact_terms(
         self, log_scores: Tensor, log_weights: Tensor, generator: torch.Generator | None

@@ -11,6 +11,7 @@ from drpm.training.backends import sentence
 from drpm.training.devices import require_step
 from drpm.training.graphs import snapshot
 from drpm.training.program import BaseProgram, Program
+from drpm.training.stacking import StackedProgram
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
     for name, plain in parts.items():
         # What cannot be followed splits one run's step in two. That of stacked runs would go on
         # uncompiled, and nobody would know.
-        whole = name == "_differentiate"
+        whole = name == "_find_gradients"
         # Every shape stays as it is, so that nothing need be compiled for shapes in general.
         compiled_part = torch.compile(plain, backend=backend, dynamic=False, fullgraph=whole)
         setattr(program, name, compiled_part)
@@ -73,9 +74,9 @@ def _parts(program: BaseProgram) -> dict[str, Callable[..., Any]]:
     parts: dict[str, Callable[..., Any]] = {}
     if isinstance(program, Program):
         parts["_evaluate"] = program._evaluate
-    else:
+    elif isinstance(program, StackedProgram):
         # Nobody differentiates through their gradients, so nothing is to be recorded for that.
-        parts["_differentiate"] = torch.no_grad()(program._differentiate)
+        parts["_find_gradients"] = torch.no_grad()(program._find_gradients)
     if program.schedules:
         parts["schedule_values"] = program.schedule_values
     groups = program.optimizer.param_groups

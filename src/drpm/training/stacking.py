@@ -124,15 +124,24 @@ class StackedProgram(BaseProgram):
         return terms["loss"], terms
 
     def _differentiate(self, batch: Batch, schedule: Mapping[str, Tensor]) -> Terms:
+        gradients, terms = self._find_gradients(batch, schedule)
+        for name, parameter in self._trained.items():
+            # Compiled, they are views. A compiled optimiser would look into what each is a view
+            # of, and take longer to compile for that than for all else.
+            parameter.grad = gradients[name].detach()
+        return terms
+
+    def _find_gradients(
+        self, batch: Batch, schedule: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], Terms]:
+        """The gradients of all parameters, which nothing is done with yet, and the terms."""
         # torch.func records what it needs by itself; autograd need not keep a second graph.
         with self.devices.precision(), torch.no_grad():
             gradients, terms = self._gradients(
                 self._trained, self._fixed, batch, self.settings, schedule
             )
-        for name, parameter in self._trained.items():
-            # A slice of a larger gradient has strides that no fused optimiser takes.
-            parameter.grad = gradients[name].contiguous()
-        return dict(terms)
+        # A slice of a larger gradient has strides that no fused optimiser takes.
+        return {name: x.contiguous() for name, x in gradients.items()}, dict(terms)
 
     def _clip(self, limit: float) -> None:
         gradients = [p.grad for p in self._trained.values() if p.grad is not None]
