@@ -14,6 +14,7 @@ from torch.autograd import gradcheck
 from torch.distributions import kl_divergence
 
 import drpm
+from drpm.distributions import urn
 from tests import oracles
 from tests.oracles import FALSE_ALARM, generator
 
@@ -650,3 +651,51 @@ def test_variance_is_never_negative() -> None:
 def test_empty_groups_hold_a_positive_zero() -> None:
     law = drpm.FisherHypergeometric(4, torch.tensor([-50.0, 0.0, -60.0]))
     assert str(law.sample(generator=generator())) == "tensor([0., 4., 0.])"
+
+
+# --- two groups -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("capacities", [None, (7, 9), (40, 3)])
+@pytest.mark.parametrize("scale", [1.0, 50.0])
+def test_two_groups_are_listed_as_their_tables_have_them(
+    capacities: tuple[int, int] | None, scale: float
+) -> None:
+    """The same soft sizes, with noise and without, and the same gradients."""
+    room = None if capacities is None else torch.tensor(capacities)
+    weights = (scale * oracles.normal(5, 2, seed=1)).requires_grad_()
+    law = drpm.FisherHypergeometric(8, weights, room)
+    noise, slopes = oracles.normal(3, 5, 1, 9, seed=2), oracles.normal(3, 5, 1, 9, seed=3)
+    temperature = torch.tensor(0.7).double()
+    pair = law.soft_tables(maximise=False)
+    assert isinstance(pair, urn.Pair)
+    modes = law.most_likely_sizes()
+
+    def numbers(tables: urn.Pair | urn.SuffixTables) -> list[Tensor]:
+        found: list[Tensor] = []
+        for sizes, laws in (
+            tables.draw_softly(noise, temperature),
+            tables.follow_softly(modes.expand(3, 5, 2), temperature),
+        ):
+            (slope,) = torch.autograd.grad((laws * slopes).sum(), weights, retain_graph=True)
+            found += [sizes, laws, slope]
+        return found
+
+    near = {"rtol": 1e-9, "atol": 1e-9}
+    torch.testing.assert_close(numbers(pair), numbers(law.suffix_tables()), **near)
+
+
+def test_what_is_listed_softly() -> None:
+    """Two groups, and no more elements than a window of the tables holds."""
+    for n, groups, listed in ((8, 2, True), (170, 2, True), (300, 2, False), (8, 3, False)):
+        law = drpm.FisherHypergeometric(n, torch.zeros(groups))
+        assert isinstance(law.soft_tables(maximise=False), urn.Pair) == listed
+
+
+def test_between_two_groups_the_first_takes_what_is_tied() -> None:
+    modes = drpm.FisherHypergeometric(7, torch.zeros(3, 2)).mode
+    assert modes.tolist() == [[4.0, 3.0]] * 3
+    assert drpm.FisherHypergeometric(1, torch.zeros(2), torch.tensor([0, 1])).mode.tolist() == [
+        0,
+        1,
+    ]

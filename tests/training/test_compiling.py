@@ -88,6 +88,15 @@ def test_a_fused_optimiser_is_compiled_as_well(stacked: bool) -> None:
     assert not group["capturable"]
 
 
+def test_gradients_of_a_compiled_stack_are_no_views() -> None:
+    """What each is a view of would be compiled with the optimiser, which takes long."""
+    program = make(True)
+    assert compile_step(program, TRACED)
+    take_steps(program, 1)
+    assert isinstance(program, StackedProgram)
+    assert not any(p.grad is None or p.grad._is_view() for p in program._trained.values())
+
+
 def graphs_called() -> int:
     """How many operations the compiler has seen."""
     import torch._dynamo.utils
