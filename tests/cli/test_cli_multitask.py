@@ -173,6 +173,7 @@ def test_options_of_the_data(tmp_path: Path) -> None:
         (["mosaic", "-o", "num_tasks=3", "--tasks=4"], "tasks must be given once, but got 4 and"),
         (["-o", "size=3"], "size"),
         (["-o", "noise"], "An option should read name=value, not 'noise'"),
+        (["-o", "noise=0", "-o", "noise=0.1"], "The option noise must be given once"),
         (["-o", "device=cpu"], "device is no option of the data"),
     ):
         refused = multitask(*SMALL, *arguments, "--out", tmp_path / "run", code=1)

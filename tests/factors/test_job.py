@@ -13,8 +13,9 @@ from drpm.factors.config import FactorsConfig
 from drpm.factors.drawn import draw_arrays
 from drpm.factors.evidence import Evidence
 from drpm.factors.fitted import FittedFactors, SharedFactors
-from drpm.factors.job import NAMES, Job, describe
+from drpm.factors.job import NAMES, Job, describe, in_full
 from drpm.factors.models import FactorVAE
+from drpm.report.exhibits import read_exhibits
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError
 from tests.oracles import generator
@@ -49,8 +50,13 @@ def test_a_short_run_is_called_a_look() -> None:
 def test_the_number_of_the_prior_is_no_answer(method: Any) -> None:
     config = replace(LONG, method=method)
     said = describe(config, shares(*[5] * 19, 4))
-    assert said.startswith("95% of the pairs are said to share 5 of 10 dimensions, the number that")
+    assert said.startswith("95% of the pairs are said to share 5 of 10 dimensions, which the")
     assert describe(config, shares(*[4] * 20)) == ""
+    # Of an odd number, two are as likely.
+    odd = replace(config, latent=7)
+    for number in (3, 4):
+        assert "share 3 or 4 of 7 dimensions" in describe(odd, shares(*[number] * 20, latent=7))
+    assert describe(odd, shares(*[2] * 20, latent=7)) == ""
     # A prior that likes shared dimensions better.
     other = replace(config, prior_log_weights=(-3.0, 3.0))
     assert describe(other, shares(*[5] * 20)) == ""
@@ -79,7 +85,8 @@ def test_what_does_not_fit_the_data_is_refused(changes: dict[str, Any], message:
 
 def drawn(found: SharedFactors, names: tuple[str, ...] = (), **batch: Any) -> dict[str, Any]:
     torch.manual_seed(0)
-    fitted = FittedFactors(FactorVAE((1, 8, 8), FactorsConfig(latent=10)), (1, 8, 8))
+    config = FactorsConfig(latent=found.mask.shape[-1])
+    fitted = FittedFactors(FactorVAE((1, 8, 8), config), (1, 8, 8))
     images = torch.rand(len(found.mask), 1, 8, 8)
     packed = draw_arrays(fitted, {"first": images, "second": images, **batch}, found, names)
     with np.load(io.BytesIO(packed)) as arrays:
@@ -95,6 +102,21 @@ def test_figures_of_own_pairs() -> None:
     expected = [0.25, 0, 0, 0.5, 0, 0.25, 0, 0, 0, 0, 0]
     assert arrays["bars__count"][:, 0].tolist() == expected
     assert arrays["bars_groups__count"].tolist() == [str(i) for i in range(11)]
+
+
+@pytest.mark.parametrize("latent", [39, 40, 41, 90])
+def test_figures_of_many_dimensions_fit_on_a_page(tmp_path: Path, latent: int) -> None:
+    arrays = drawn(shares(3, 5, latent=latent))
+    assert ("bars__rates" in arrays) == (latent <= 40)
+    assert ("bars__count" in arrays) == (latent < 40)
+    np.savez(tmp_path / "arrays.npz", **arrays)
+    assert read_exhibits(tmp_path)
+
+
+def test_what_is_left_out_of_a_job() -> None:
+    assert in_full(Job()) == Job("arm", "3", 40, 64, 10_000)
+    assert in_full(Job("mpi3d", "mixed", 2)) == Job("mpi3d", "mixed", 2, 64, 10_000)
+    assert in_full(Job("own.npz")) == Job("own.npz")
 
 
 def test_figures_of_a_world() -> None:

@@ -346,6 +346,8 @@ def test_bars_that_differ_read_differently() -> None:
     figure = draw_bars(np.asarray([[4.9981], [5.0023], [4.9979]]), [], ["neurons"], "")
     assert {"4.9981", "5.0023", "4.9979"} <= texts(figure)
     assert tell_apart([4.9, 5.1]) == ["4.9", "5.1"]
+    assert tell_apart([float("nan"), 1.5]) == ["nan", "1.50"]
+    assert tell_apart([]) == []
     assert tell_apart([0.12345, 0.5]) == ["0.123", "0.500"]
     assert tell_apart([1000001, 1000002]) == ["1,000,001", "1,000,002"]
     # What is equal but for rounding stays short.

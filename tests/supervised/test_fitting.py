@@ -169,11 +169,11 @@ def test_elements_of_other_kinds(fitted: FittedPartitioner) -> None:
     assert torch.equal(found, fitted.partition(whole.float()).subsets)
 
 
-def test_images_of_bytes_are_refused() -> None:
+def test_images_of_whole_numbers_are_refused() -> None:
     model = FittedPartitioner(Partitioner(4, CLASSES, CONFIG), (1, 2, 2))
     images = torch.randint(0, 256, (5, 1, 2, 2), dtype=torch.uint8)
-    for given in (images, images.numpy()):
-        with pytest.raises(ValueError, match="gives them, but got bytes"):
+    for given in (images, images.numpy(), images.long(), images.tolist()):
+        with pytest.raises(ValueError, match="gives them, but got whole numbers"):
             model.partition(given)
     rows = images.float().div(255)
     assert torch.equal(model.partition(rows).subsets, model.partition(rows.flatten(1)).subsets)
@@ -186,6 +186,8 @@ def test_images_of_bytes_are_refused() -> None:
         (torch.zeros(2), r"must have the shape \(n, 2\), or rows of as many .* \(2,\)"),
         (torch.zeros(0, 2), "must be one or more, but got none"),
         (torch.tensor([[0.0, math.nan], [1.0, 2.0]]), "must be finite numbers"),
+        (np.array([[1 + 2j, 0]]), "must be real numbers, but got complex ones"),
+        (torch.tensor([[1 + 2j, 0]]), "must be real numbers, but got complex ones"),
         (np.array([["1", "setosa"]]), "must be numbers, but got .*'setosa'"),
         ([[1.0, 2.0], [3.0]], "must be numbers, but got"),
     ],

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drpm.training.checkpoint import load_latest, save_state
+from drpm.training.errors import RunError
 from drpm.training.program import Batch, Program, count_steps
 from drpm.training.schedules import ConstantSchedule, LinearSchedule
 from tests.training.toys import (
@@ -251,6 +252,15 @@ def test_loading_keeps_tensors_in_place() -> None:
     now = [x.data_ptr() for x in (*program.tensors().values(), *moments.values())]
     assert now == addresses
     assert all(not value.any() for value in moments.values())
+
+
+def test_a_run_goes_on_with_the_batches_it_was_begun_with() -> None:
+    state = make_program().state()
+    other = make_program(batch_size=4)
+    before = copied(other.tensors())
+    with pytest.raises(RunError, match=r"begun with batches of the shape \(5, 8\) .* \(10, 4\)"):
+        other.load_state(state)
+    assert same(before, other.tensors())
 
 
 def test_double_precision() -> None:

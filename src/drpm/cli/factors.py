@@ -29,7 +29,9 @@ SIDES = (8, 16, 32, 64)
 
 def _side(value: Any) -> int:
     if str(value) not in map(str, SIDES):
-        raise typer.BadParameter(f"expected 8, 16, 32 or 64, but got '{value}'.")
+        *others, largest = SIDES
+        expected = f"{', '.join(map(str, others))} or {largest}"
+        raise typer.BadParameter(f"expected {expected}, but got '{value}'.")
     return int(value)
 
 
@@ -134,7 +136,15 @@ def _run(
     from functools import partial
 
     from drpm.factors.config import FactorsConfig
-    from drpm.factors.job import WORLDS, Job, do_jobs, fingerprint_pairs, open_job, open_pairs
+    from drpm.factors.job import (
+        WORLDS,
+        Job,
+        do_jobs,
+        fingerprint_pairs,
+        in_full,
+        open_job,
+        open_pairs,
+    )
     from drpm.factors.pipeline import check_pairs
     from drpm.training.devices import connect_one
 
@@ -144,12 +154,11 @@ def _run(
     devices = connect_one(config.training)
     where = devices.device
     on_gpu = where.type == "cuda"
-    if data in WORLDS:
-        shared = shared or "3"
-        angles = angles or (40 if on_gpu else 2)
-        image_size = image_size or (64 if on_gpu or data != "arm" else 32)
-        test_pairs = test_pairs or (10_000 if on_gpu else 2_000)
-    first = Job(data, shared, angles, image_size, test_pairs, factors=config)
+    if data == "arm" and not on_gpu:
+        angles, image_size = angles or 2, image_size or 32
+    if data in WORLDS and not on_gpu:
+        test_pairs = test_pairs or 2_000
+    first = in_full(Job(data, shared, angles, image_size, test_pairs, factors=config))
     pairs = open_pairs(first, where)
     check_pairs(pairs, config)
     first = replace(first, fingerprint=fingerprint_pairs(pairs))

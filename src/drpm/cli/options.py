@@ -94,6 +94,8 @@ def parse_options(options: Sequence[str]) -> dict[str, Any]:
         name, equals, value = option.partition("=")
         if not name or not equals:
             raise ValueError(f"An option should read name=value, not '{option}'.")
+        if name in parsed:
+            raise ValueError(f"The option {name} must be given once, but was given twice.")
         if name == "device":
             raise ValueError("device is no option of the data; commands that train have --device.")
         try:

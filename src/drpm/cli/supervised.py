@@ -58,7 +58,9 @@ def supervised(
     if not as_json:
         _show_weights(results)
         for result in results:
-            typer.echo(f"Labels: {Path(result['folder']) / 'labels.csv'}")
+            # A run that was finished by an earlier version has none.
+            if (path := Path(result["folder"]) / "labels.csv").exists():
+                typer.echo(f"Labels: {path}")
 
 
 def _show_weights(results: list[dict[str, Any]]) -> None:

@@ -52,6 +52,8 @@ def scaled_rows(
 
 def _numbers(name: str, data: Any) -> Tensor:
     # In double precision, which not every device has: large values may differ by little.
+    if isinstance(data, Tensor | np.ndarray) and "complex" in str(data.dtype):
+        raise ValueError(f"{name} must be real numbers, but got complex ones.")
     if isinstance(data, Tensor):
         return data.cpu().double()
     try:

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from drpm.factors.fitted import FittedFactors, SharedFactors
 from drpm.report.archive import pack_arrays
+from drpm.report.bars import MAX_BARS
 
 SHOWN: Final = 8  # pairs
 STEPS: Final = 9  # of a traversal
 REACH: Final = 2.0  # of a traversal, in standard deviations of the prior
+DIMENSIONS: Final = 50  # as many as fit on a page
 
 
 def draw_arrays(
@@ -34,6 +36,7 @@ def draw_arrays(
     arrays |= _pairs(fitted, batch, found)
     arrays |= _traversals(fitted, batch)
     arrays |= _shares(found, names or [f"pair {i}" for i in range(len(found.mask))])
+    arrays |= _rates(found)
     arrays |= _counts(found, batch)
     return pack_arrays(arrays)
 
@@ -61,7 +64,7 @@ def _pairs(
 
 def _traversals(fitted: FittedFactors, batch: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
     values = torch.linspace(-REACH, REACH, STEPS)
-    images = fitted.traverse(batch["first"][0], values)
+    images = fitted.traverse(batch["first"][0], values)[:DIMENSIONS]
     return {
         "grid__traversals": _compact(images),
         "grid_rows__traversals": np.array([f"dimension {i}" for i in range(len(images))]),
@@ -75,15 +78,24 @@ def _traversals(fitted: FittedFactors, batch: Mapping[str, Tensor]) -> dict[str,
 
 
 def _shares(found: SharedFactors, names: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Which dimensions are shared, pair by pair and on average."""
-    latent = [str(i) for i in range(found.mask.shape[-1])]
+    """Which dimensions are shared, pair by pair."""
+    shown = found.mask[:SHOWN, :DIMENSIONS]
     return {
         # Whole numbers, which are written without decimals.
-        "matrix__shared": found.mask[:SHOWN].long().cpu().numpy(),
+        "matrix__shared": shown.long().cpu().numpy(),
         "matrix_rows__shared": np.array(names[:SHOWN]),
-        "matrix_columns__shared": np.array(latent),
+        "matrix_columns__shared": np.array([str(i) for i in range(shown.shape[-1])]),
         "title__shared": np.array("Dimensions taken as shared"),
         "about__shared": np.array("Which latent dimensions some pairs share: 1 where they do."),
+    }
+
+
+def _rates(found: SharedFactors) -> dict[str, NDArray[Any]]:
+    """How often each dimension is shared."""
+    latent = [str(i) for i in range(found.mask.shape[-1])]
+    if len(latent) > MAX_BARS:
+        return {}
+    return {
         "bars__rates": found.mask.double().mean(0)[:, None].cpu().numpy(),
         "bars_groups__rates": np.array(latent),
         "title__rates": np.array("How often each dimension is shared"),
@@ -97,6 +109,8 @@ def _counts(found: SharedFactors, batch: Mapping[str, Tensor]) -> dict[str, NDAr
     if true is None or (true == true[0]).all():
         number = found.number.long().cpu()
         rates = number.bincount(minlength=found.mask.shape[-1] + 1).double() / len(number)
+        if len(rates) > MAX_BARS:
+            return {}
         known = "" if true is None else f" In truth they share {true[0]} factors."
         return {
             "bars__count": rates[:, None].numpy(),

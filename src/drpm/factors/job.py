@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,20 +100,29 @@ class Job:
             check_setting(self, "image_size", "64 for mpi3d", lambda side: side in (None, 64))
 
 
+def in_full(job: Job) -> Job:
+    """The same, with what is left out for a world of images."""
+    if job.data not in WORLDS:
+        return job
+    usual: dict[str, Any] = {"shared": "3", "angles": 40, "image_size": 64, "test_pairs": 10_000}
+    return replace(job, **{name: x for name, x in usual.items() if getattr(job, name) is None})
+
+
 def open_pairs(job: Job, device: torch.device | str) -> PairSampler | OwnPairs:
     """Where the pairs of a job come from."""
+    job = in_full(job)
     if job.data not in WORLDS:
         # First of all whether there are any: this may be a world's name, misspelt.
         pairs = load_pairs(job.data, job.image_size)
         for name in ("shared", "angles", "test_pairs"):
             check_setting(job, name, "left out for pairs of your own", lambda value: value is None)
         return pairs
+    given: Any = job
     if job.data == "arm":
-        world = arm_world(device, angles=job.angles or 40, image_size=job.image_size or 64)
+        world = arm_world(device, angles=given.angles, image_size=given.image_size)
     else:
-        world = mpi3d_world(device, angles=job.angles or 40)
-    shared: Any = job.shared if job.shared == MIXED else int(job.shared or 3)
-    return PairSampler(world, shared)
+        world = mpi3d_world(device, angles=given.angles)
+    return PairSampler(world, given.shared if given.shared == MIXED else int(given.shared))
 
 
 def fingerprint_pairs(pairs: PairSampler | OwnPairs) -> str:
@@ -175,6 +184,7 @@ def _conclude(
     facts: dict[str, Any],
 ) -> None:
     """Judge a model, and leave it in the folder."""
+    given: Any = in_full(job)
     fitted.model.config = job.factors
     fitted.save(run.model_dir)
     run.take_metrics(run.path / STAGE)
@@ -188,11 +198,11 @@ def _conclude(
         data: dict[str, Any] = {"name": job.data, "pairs": len(pairs.names)}
     else:
         generator = torch.Generator(pairs.world.images.device).manual_seed(_TEST_SEED)
-        batch = pairs({"pair": torch.zeros(job.test_pairs or 10_000)}, generator)
+        batch = pairs({"pair": torch.zeros(given.test_pairs)}, generator)
         found = fitted.share(batch["first"], batch["second"], label=batch["label"])
         evidence = measure_evidence(fitted, batch["first"], batch["second"], label=batch["label"])
         metrics = judge(found, batch["factors"], batch["is_shared"])
-        data = {"name": job.data, "images": len(pairs.world.images), "shared": job.shared}
+        data = {"name": job.data, "images": len(pairs.world.images), "shared": given.shared}
     names = pairs.names if isinstance(pairs, OwnPairs) else ()
     run.write_atomic(ARRAYS, draw_arrays(fitted, batch, found, names))
     run.finish(
@@ -218,14 +228,18 @@ def describe(config: FactorsConfig, found: SharedFactors) -> str:
             "result."
         )
     if config.method in ("drpm", "hg"):
-        prior = FisherHypergeometric(config.latent, torch.tensor(config.prior_log_weights))
-        likeliest = prior.mode[1].item()
-        same = (found.number == likeliest).double().mean().item()
+        weights = torch.tensor(config.prior_log_weights, dtype=torch.float64)
+        prior = FisherHypergeometric(config.latent, weights).list_pair()
+        # An odd number of dimensions has two that are as likely.
+        best = prior.log_masses >= prior.log_masses.max() - 1e-9
+        likeliest = prior.sizes[1][best].sort().values
+        same = torch.isin(found.number.cpu().double(), likeliest).double().mean().item()
         if same >= _MOST:
+            numbers = " or ".join(f"{number:.0f}" for number in likeliest.tolist())
             sentences.append(
-                f"{same:.0%} of the pairs are said to share {likeliest:.0f} of {config.latent} "
-                "dimensions, the number that the prior takes for the likeliest: it says little "
-                "about the pairs."
+                f"{same:.0%} of the pairs are said to share {numbers} of {config.latent} "
+                "dimensions, which the prior takes for the likeliest: it says little about the "
+                "pairs."
             )
     if config.method == "label":
         sentences.append(

@@ -100,7 +100,7 @@ def arm_world(
     """Every image of the data set `arm`.
 
     With all 40 angles these are 1,036,800 images, 12.7 GB of bytes: a GPU has room for them, and
-    draws them quickly. On a CPU 4 or 8 angles are enough to learn from.
+    draws them quickly. On a CPU two to eight angles are enough to learn from.
 
     Arguments:
         device: Where to draw them, and where they stay.

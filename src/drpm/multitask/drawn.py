@@ -14,10 +14,9 @@ from drpm.multitask.evaluation import TaskScores, chance_correlation, rank_corre
 from drpm.multitask.sweeps import NOISE
 from drpm.multitask.tasks import TaskData, read_tasks
 from drpm.report.archive import pack_arrays
-from drpm.report.bars import tell_apart
+from drpm.report.bars import MAX_BARS, tell_apart
 
 SHOWN: Final = 6  # images
-_MAX_BARS: Final = 40
 _MAX_CELLS: Final = 80
 
 
@@ -106,7 +105,7 @@ def _bars(
 ) -> dict[str, NDArray[Any]]:
     """One bar for each task; of more than fit, some from the first to the last."""
     count = len(groups)
-    places = np.linspace(0, count - 1, min(count, _MAX_BARS)).round().astype(int).tolist()
+    places = np.linspace(0, count - 1, min(count, MAX_BARS)).round().astype(int).tolist()
     shown, names = values[places].tolist(), [groups[place] for place in places]
     if len(places) < count:
         title = f"{title} ({len(places)} of {count} tasks shown)"

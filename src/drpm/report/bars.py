@@ -24,6 +24,8 @@ from drpm.report.style import (
     title_width,
 )
 
+MAX_BARS: Final = 40  # groups that can be told apart on a page
+
 _MAX_WRITTEN: Final = 25  # bars whose counts fit above them
 _WRITING: Final = 7.5  # points, of numbers on bars in groups
 _SHORT_DIGITS: Final = 3  # those that numbers of a picture have anyway
@@ -70,6 +72,8 @@ def tell_apart(values: Sequence[float]) -> list[str]:
         ['2.0', '5.0']
     """
     texts = short(values)
+    if not values or not all(map(math.isfinite, values)):
+        return texts
     largest, spread = max(map(abs, values)), max(values) - min(values)
     if all(float(value).is_integer() for value in values) or spread < 10**-_MAX_DIGITS * largest:
         return texts

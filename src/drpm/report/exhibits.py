@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from drpm.report.archive import read_archive
 from drpm.report.arrays import ARRAYS
-from drpm.report.bars import draw_bars
+from drpm.report.bars import MAX_BARS, draw_bars
 from drpm.report.images import draw_grid
 from drpm.report.matrices import draw_matrix
 from drpm.training.errors import RunError
@@ -53,7 +53,7 @@ _GRID_SHAPE: Final = "(R, C, H, W) or (R, C, channels, H, W)"
 _FORMS: Final = {
     "grid": _Form("images", _GRID_SHAPE, "grid_rows", "grid_columns", 50, 32, draw_grid),
     "matrix": _Form("numbers", "(R, C)", "matrix_rows", "matrix_columns", 80, 80, draw_matrix),
-    "bars": _Form("numbers", "(G, B)", "bars_groups", "bars_names", 40, 10, draw_bars),
+    "bars": _Form("numbers", "(G, B)", "bars_groups", "bars_names", MAX_BARS, 10, draw_bars),
 }
 _TEXTS: Final = ("title", "about")
 _KEYS: Final = {

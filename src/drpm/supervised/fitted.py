@@ -83,10 +83,12 @@ class FittedPartitioner:
                 images as :func:`drpm.data.load` gives them. What is predicted of one depends on
                 the others.
         """
-        # Torch and numpy call bytes by the same name.
-        if len(self.shape) > 1 and str(getattr(elements, "dtype", "")).endswith("uint8"):
-            raise ValueError("elements must be images as drpm.data.load gives them, but got bytes.")
         rows = scaled_rows("elements", elements, self.shape, self.shift, self.scale)
+        # Pixels of 0 to 255 would be taken for very bright ones.
+        if len(self.shape) > 1 and not as_tensor(elements).is_floating_point():
+            raise ValueError(
+                "elements must be images as drpm.data.load gives them, but got whole numbers."
+            )
         if len(rows) == 0:
             raise ValueError("elements must be one or more, but got none.")
         if not rows.isfinite().all():
@@ -105,6 +107,10 @@ class FittedPartitioner:
             labels: (N,), the class of each.
         """
         elements, labels = as_tensor(elements), as_tensor(labels)
+        if len(labels) != len(elements):
+            raise ValueError(
+                f"labels must be one for each of {len(elements)} elements, but got {len(labels)}."
+            )
         batches = shuffled_batches(len(elements), self.config.training.batch_size, _BATCHES_SEED)
         found = [self.partition(elements[rows.to(elements.device)]).subsets for rows in batches]
         order, subsets = torch.cat(batches), torch.cat(found).cpu()

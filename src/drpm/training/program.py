@@ -282,11 +282,16 @@ class BaseProgram(ABC):
                 f"The run was begun on {len(state['ranks'])} devices and can only go on on as "
                 f"many, but there are {self.devices.count}."
             )
+        own = state["ranks"][self.devices.rank]
+        if own["order"].shape != self.order.shape:
+            raise RunError(
+                f"The run was begun with batches of the shape {tuple(own['order'].shape)} and can "
+                f"only go on with such, but now they have {tuple(self.order.shape)}."
+            )
         with torch.no_grad():
             for name, tensor in self.tensors().items():
                 tensor.copy_(state["model"][name])
         self._load_moments(state["optimizer"])
-        own = state["ranks"][self.devices.rank]
         self.generator.set_state(own["generator"].cpu())
         _set_device_noise(self.device, own["noise"].cpu())
         self.order.copy_(own["order"])
