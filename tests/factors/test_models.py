@@ -13,7 +13,8 @@ from drpm.factors.config import FactorsConfig
 from drpm.factors.fitted import FittedFactors, load_factors
 from drpm.factors.models import FactorObjective, FactorVAE, average
 from drpm.factors.networks import ConvolutionalAutoencoder
-from drpm.factors.pairs import OwnPairs, OwnSampler, PairSampler
+from drpm.factors.own_pairs import OwnPairs, OwnSampler
+from drpm.factors.pairs import PairSampler
 from drpm.factors.pipeline import fit_factors
 from drpm.nn.gaussians import Posterior
 from drpm.training import presets

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from drpm.data import DataError, arm, mpi3d
+from drpm.factors.own_pairs import load_pairs
 from drpm.factors.pairs import (
     MIXED,
     PairFactors,
@@ -20,7 +21,6 @@ from drpm.factors.pairs import (
     World,
     arm_world,
     draw_pairs,
-    load_pairs,
     mpi3d_world,
 )
 from drpm.training.config import TrainingConfig

@@ -14,7 +14,7 @@ from drpm.factors import job, sweeps
 from drpm.factors.config import FactorsConfig
 from drpm.factors.evidence import Evidence, measure_evidence
 from drpm.factors.fitted import load_factors
-from drpm.factors.pairs import OwnPairs
+from drpm.factors.own_pairs import OwnPairs
 from drpm.factors.study import run_study
 from drpm.training import config as configs
 from drpm.training import presets

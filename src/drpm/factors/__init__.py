@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from drpm.factors.evaluation import evaluate_pairs
     from drpm.factors.evidence import Evidence, measure_evidence
     from drpm.factors.fitted import FittedFactors, SharedFactors, load_factors
-    from drpm.factors.pairs import OwnPairs, PairSampler, World, arm_world, load_pairs, mpi3d_world
+    from drpm.factors.own_pairs import OwnPairs, load_pairs
+    from drpm.factors.pairs import PairSampler, World, arm_world, mpi3d_world
     from drpm.factors.pipeline import fit_factors
 
 _PLACES = {
@@ -16,7 +17,8 @@ _PLACES = {
     "evaluation": ("evaluate_pairs",),
     "evidence": ("Evidence", "measure_evidence"),
     "fitted": ("FittedFactors", "SharedFactors", "load_factors"),
-    "pairs": ("OwnPairs", "PairSampler", "World", "arm_world", "load_pairs", "mpi3d_world"),
+    "own_pairs": ("OwnPairs", "load_pairs"),
+    "pairs": ("PairSampler", "World", "arm_world", "mpi3d_world"),
     "pipeline": ("fit_factors",),
 }
 

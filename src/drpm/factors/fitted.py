@@ -11,7 +11,7 @@ from torch import Tensor
 
 from drpm.factors.config import FactorsConfig
 from drpm.factors.models import FactorVAE
-from drpm.factors.pairs import require_views
+from drpm.factors.own_pairs import require_views
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, save_model
 from drpm.training.errors import RunError

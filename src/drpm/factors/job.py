@@ -18,7 +18,8 @@ from drpm.factors.drawn import draw_arrays
 from drpm.factors.evaluation import evaluate_pairs
 from drpm.factors.evidence import measure_evidence
 from drpm.factors.fitted import FittedFactors, SharedFactors
-from drpm.factors.pairs import OwnPairs, PairSampler, arm_world, load_pairs, mpi3d_world
+from drpm.factors.own_pairs import OwnPairs, load_pairs
+from drpm.factors.pairs import PairSampler, arm_world, mpi3d_world
 from drpm.factors.pipeline import STAGE, fit_factors
 from drpm.training import config as configs
 from drpm.training.config import check_setting

@@ -5,22 +5,15 @@ operations whose shapes do not depend on values and that read nothing back, so t
 captured in a CUDA graph, compiled, and mapped over stacked runs.
 """
 
-import re
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import interpolate
 
-from drpm.data import arm, array_files, image_folder, mpi3d
-from drpm.data.errors import DataError
+from drpm.data import arm, mpi3d
 from drpm.data.types import Device
 
 Shared = int | Sequence[int] | Literal["mixed"]
@@ -292,185 +285,6 @@ class PairSampler:
             "factors": torch.stack([pairs.first, pairs.second], 1),
             "is_shared": pairs.is_shared,
         }
-
-
-class OwnPairs(NamedTuple):
-    """A user's own pairs.
-
-    first: The first images, (P, C, H, W) in [0, 1].
-    second: The second images, likewise.
-    names: What each pair is called.
-    """
-
-    first: Tensor
-    second: Tensor
-    names: tuple[str, ...]
-
-
-@final
-class OwnSampler:
-    """Own pairs in place of a batch, for the ``augment`` of a training program.
-
-    It gives as many pairs as the batch has rows, each of them any of those that there are, so that
-    training takes as many steps from few of them as from many.
-
-    Arguments:
-        pairs: The pairs.
-        device: Where they go.
-    """
-
-    def __init__(self, pairs: OwnPairs, device: Device = "cpu") -> None:
-        self.first, self.second = pairs.first.to(device), pairs.second.to(device)
-
-    def __call__(
-        self, batch: Mapping[str, Tensor], generator: torch.Generator | None
-    ) -> dict[str, Tensor]:
-        rows = next(iter(batch.values())).shape[0]
-        place: dict[str, Any] = {"generator": generator, "device": self.first.device}
-        chosen = torch.randint(len(self.first), (rows,), **place)
-        return {"first": self.first[chosen], "second": self.second[chosen]}
-
-
-def require_views(first: Tensor, second: Tensor) -> None:
-    """Refuse what no model can take for the images of pairs.
-
-    Arguments:
-        first: The first images, (P, C, H, W) in [0, 1].
-        second: The second images, likewise.
-    """
-    for name, images in (("first", first), ("second", second)):
-        if not isinstance(images, Tensor):
-            raise ValueError(f"{name} must be a tensor, but got {type(images).__name__}.")
-        if not images.is_floating_point():
-            raise ValueError(f"{name} must hold floating numbers, but got {images.dtype}.")
-        if images.dim() != 4:
-            raise ValueError(
-                f"{name} must have the shape (P, C, H, W), but got {tuple(images.shape)}."
-            )
-        # Asked this way round, what is not a number is refused as well.
-        if not ((images >= 0) & (images <= 1)).all():
-            raise ValueError(
-                f"{name} must have values from 0 to 1, but they go from {images.min():g} to "
-                f"{images.max():g}."
-            )
-    if len(first) != len(second):
-        raise ValueError(
-            f"second must hold {len(first)} images as first does, but got {len(second)}."
-        )
-
-
-def load_pairs(path: str | Path, image_size: int | tuple[int, int] | None = None) -> OwnPairs:
-    """Read pairs of images.
-
-    Arguments:
-        path: A folder of images named `<name>-1.png` and `<name>-2.png` (or `_1` and `_2`, or
-            jpg); a folder of two folders `first` and `second` that hold images of the same names;
-            or an npz file of the arrays `first` and `second`.
-        image_size: The height and width to resize to; all must have one size where it is None.
-    """
-    path = Path(path).expanduser()
-    if not path.exists():
-        raise DataError(
-            f"{path} does not exist; pairs come from arm, mpi3d, a folder of images or an npz file."
-        )
-    if path.is_dir():
-        return _pairs_of_folder(path, image_size)
-    if path.suffix.lower() == ".npz":
-        return _pairs_of_arrays(path, image_size)
-    raise DataError(f"{path} should be a folder of images or an npz file.")
-
-
-def _pairs_of_folder(folder: Path, image_size: int | tuple[int, int] | None) -> OwnPairs:
-    files = _images_in(folder)
-    if files:
-        views = [_name_and_view(file) for file in files]
-    else:
-        within = {
-            inner.name: _images_in(inner) for inner in sorted(folder.iterdir()) if inner.is_dir()
-        }
-        holding = [name for name, images in within.items() if images]
-        if not holding:
-            raise DataError(
-                f"{folder} should hold pairs of images ({', '.join(sorted(image_folder.SUFFIXES))})"
-                ", or folders `first` and `second` of images, but holds none."
-            )
-        if holding != ["first", "second"]:
-            raise DataError(
-                f"{folder} should have images in two folders, `first` and `second`, but has them "
-                f"in {', '.join(holding)}."
-            )
-        files = [file for name in holding for file in within[name]]
-        views = [(file.stem, holding.index(file.parent.name)) for file in files]
-    rows: dict[tuple[str, int], int] = {}
-    for row, key in enumerate(views):
-        if key in rows:
-            raise DataError(f"{files[row]} has the name and number of {files[rows[key]].name}.")
-        rows[key] = row
-    for (name, view), row in rows.items():
-        if (name, 1 - view) not in rows:
-            other = ("first", "second")[1 - view]
-            raise DataError(
-                f"{files[row]} should have a partner, but its pair has no {other} image."
-            )
-    names = tuple(sorted({name for name, _ in rows}))
-    # It reads the images in the order in which they were listed here.
-    images = image_folder.load_folder(folder, image_size).train.inputs
-    first, second = (images[[rows[name, view] for name in names]] for view in (0, 1))
-    return OwnPairs(first, second, names)
-
-
-def _images_in(folder: Path) -> list[Path]:
-    return sorted(
-        file
-        for file in folder.iterdir()
-        if file.suffix.lower() in image_folder.SUFFIXES and not file.name.startswith(".")
-    )
-
-
-def _name_and_view(file: Path) -> tuple[str, int]:
-    found = re.fullmatch(r"(.+)[-_]([12])", file.stem)
-    if found is None:
-        raise DataError(
-            f"{file} should be named as one of a pair, such as {file.stem}-1{file.suffix} or "
-            f"{file.stem}-2{file.suffix}."
-        )
-    return found[1], int(found[2]) - 1
-
-
-def _pairs_of_arrays(path: Path, image_size: int | tuple[int, int] | None) -> OwnPairs:
-    arrays = _read_npz(path)
-    missing = [name for name in ("first", "second") if name not in arrays]
-    if missing:
-        raise DataError(
-            f"{path} should hold the arrays `first` and `second`, but holds "
-            f"{', '.join(arrays) or 'nothing'}."
-        )
-    first, second = arrays["first"], arrays["second"]
-    if first.shape != second.shape or first.dtype != second.dtype:
-        raise DataError(
-            f"{path} should hold two arrays of one shape and type, but `first` is {first.dtype} of "
-            f"the shape {first.shape} and `second` {second.dtype} of the shape {second.shape}."
-        )
-    if first.ndim < 3:
-        raise DataError(f"{path} should hold images, but `first` has the shape {first.shape}.")
-    # Together, because a single image would be refused.
-    images = array_files.images(str(path), np.concatenate([first, second]))
-    if image_size is not None:
-        # As images of a folder are resized: each new pixel is a mean over all that it covers.
-        images = interpolate(images, image_size, mode="bilinear", antialias=True).clamp_(0, 1)
-    names = tuple(map(str, range(len(first))))
-    return OwnPairs(images[: len(first)], images[len(first) :], names)
-
-
-def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        # Opened here, because numpy leaves a damaged file open.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as loaded:
-            return {name: loaded[name] for name in loaded.files}
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror or error}).") from error
-    except (AttributeError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} is not a whole npz file of numbers.") from error
 
 
 def _strides(radices: Sequence[int], device: torch.device) -> Tensor:

@@ -10,7 +10,8 @@ from drpm.factors.config import FactorsConfig
 from drpm.factors.fitted import FittedFactors
 from drpm.factors.models import FactorObjective, FactorVAE
 from drpm.factors.networks import require_sides
-from drpm.factors.pairs import OwnPairs, OwnSampler, PairSampler, require_views
+from drpm.factors.own_pairs import OwnPairs, OwnSampler, require_views
+from drpm.factors.pairs import PairSampler
 from drpm.training import config as configs
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
