@@ -11,6 +11,7 @@ from drpm.distributions.boundaries import boundary_survival
 from drpm.distributions.constraints import RelaxedSizes, finite_vector, positive
 from drpm.distributions.relaxed import RelaxedLaw, temperature_tensor
 from drpm.distributions.sizes import FisherHypergeometric
+from drpm.distributions.urn import window_width
 from drpm.distributions.validation import require_broadcast, require_choice
 from drpm.relaxation.gumbel import gumbel_like
 from drpm.relaxation.straight_through import straight_through
@@ -133,25 +134,24 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
     def draw(
         self, shape: torch.Size, *, noise: bool, generator: torch.Generator | None = None
     ) -> SizeDraw:
-        """Both faces of one draw; without noise, the mode."""
+        """Both faces of one draw; without noise, the mode, which is one whatever the shape."""
         n, groups = self.total_count, self.event_shape[0]
-        full = shape + self.batch_shape
+        full = shape + self.batch_shape if noise else self.batch_shape
         if groups == 1:
             # Nothing depends on the weight of the only group, but a gradient may be asked for.
             nothing = (self.log_weights.double() * 0).expand(*full, 1)
             return SizeDraw(
                 nothing.detach() + n, nothing[..., None].expand(*full, 1, n)[..., :0, :]
             )
-        tables = self.discrete.soft_tables(maximise=not noise)
         temperature = self.temperature.double()
         if noise:
+            tables = self.discrete.soft_tables()
             shape = torch.Size([*full, groups - 1, tables.width])
             gumbel = gumbel_like(temperature.new_empty(shape), generator)
             drawn = tables.draw_softly(gumbel, temperature)
         else:
-            modes = self.discrete.most_likely_sizes().expand(*full, groups)
-            drawn = tables.follow_softly(modes, temperature)
-        return SizeDraw(drawn.hard, boundary_survival(drawn.laws, tables.width))
+            drawn = self.discrete.soft_mode(temperature)
+        return SizeDraw(drawn.hard, boundary_survival(drawn.laws, window_width(n)))
 
     def _value(self, draw: SizeDraw) -> Tensor:
         sizes = straight_through(draw.hard, draw.soft) if self.hard else draw.soft

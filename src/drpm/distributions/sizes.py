@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import constraints
 
-from drpm.distributions import urn, urn_fused
+from drpm.distributions import increments, urn, urn_fused
 from drpm.distributions.base import Size, SizeLaw
 from drpm.distributions.constraints import WholeSizes, finite_vector
 from drpm.distributions.validation import (
@@ -197,7 +197,7 @@ class FisherHypergeometric(SizeLaw):
             self.total_count, weights, self._capacities, maximise=maximise, large=large
         )
 
-    def soft_tables(self, *, maximise: bool) -> urn.Pair | urn.SuffixTables:
+    def soft_tables(self, *, maximise: bool = False) -> urn.Pair | urn.SuffixTables:
         """What soft sizes are drawn from (K >= 2): all sizes of two groups, where these are few."""
         groups, n = self.event_shape[0], self.total_count
         width = urn.window_width(n)
@@ -239,6 +239,15 @@ class FisherHypergeometric(SizeLaw):
             return urn_fused.mode(self.total_count, weights, self._capacities)
         _, weights, capacities = self._urn()
         return urn.mode(self.total_count, weights, capacities)
+
+    def soft_mode(self, temperature: Tensor) -> urn.SoftSizes:
+        """The mode, and the laws of the soft sizes that lead to it (K >= 2)."""
+        weights = self.log_weights.double()
+        # Two groups have so few sizes that their list is quicker still.
+        if self.event_shape[0] > 2 and increments.available(self.total_count, weights):
+            return increments.soft_mode(self.total_count, weights, self._capacities, temperature)
+        tables = self.soft_tables(maximise=True)
+        return tables.follow_softly(self.most_likely_sizes(), temperature)
 
     def log_prob(self, value: Tensor) -> Tensor:
         value, inside = self._inside(value, self._expected)
