@@ -6,10 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drpm.distributions import urn_fused
+from drpm.distributions import circle, urn_fused
 from drpm.relaxation.mapping import apply, is_transformed, needs_plain, to_leading
 
 _SUMS_AT_ONCE = 16
+
+# Up to so many elements compiled code does without Fourier transforms, which it cannot fuse.
+_ON_A_CIRCLE_UP_TO = 128
 
 
 def boundary_survival(laws: Tensor, width: int) -> Tensor:
@@ -22,11 +25,16 @@ def boundary_survival(laws: Tensor, width: int) -> Tensor:
     if laws.numel() == 0:  # an empty batch, which FFT libraries refuse
         return laws[..., :-1]
     plain = torch.compiler.is_compiling()
-    if plain and laws.shape[-2] == 1:
-        # There is nothing to add up, and a transform is nothing that a compiler fuses.
-        survival = 1 - laws.cumsum(-1)[..., :-1]
-        return survival + (survival.clamp(0, 1) - survival).detach()
+    if plain and laws.shape[-2] == 1:  # nothing to add up
+        return _clamped(1 - laws.cumsum(-1)[..., :-1])
+    if plain and laws.shape[-1] <= _ON_A_CIRCLE_UP_TO + 1:
+        return _clamped(circle.survival(laws))
     return _survival(laws, width, plain)
+
+
+def _clamped(survival: Tensor) -> Tensor:
+    """The clamp only undoes rounding, so it does not stop the gradient."""
+    return survival + (survival.clamp(0, 1) - survival).detach()
 
 
 def _survival(laws: Tensor, width: int, plain: bool) -> Tensor:
