@@ -174,8 +174,8 @@ class RelaxedRandomPartition(RelaxedLaw):
         windows = self._windows(sizes)
         if self.hard == "sizes":
             ranks = torch.arange(self.event_shape[1], device=order.device)
-            hard = assignment_matrix(fill(sizes.hard, ranks), groups, windows.dtype)
-            windows = straight_through(hard, windows)
+            before = ranks < sizes.hard.cumsum(-1)[..., :-1, None]
+            windows = straight_through(window_differences(before.to(windows.dtype)), windows)
         if self.dtype != torch.float64 and filling_fused.available(windows, scores, self.sort):
             tempered = scores / self._batch_temperature(1).double()
             whole = sizes.hard if self.hard is True else None
