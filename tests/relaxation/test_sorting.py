@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
+from drpm.relaxation import sorting
 from drpm.relaxation.sorting import (
     SORTS,
     distance_sums,
@@ -123,6 +124,22 @@ def test_counting_sorts_as_sorting_does(scale: float) -> None:
         for x in (found, expected)
     ]
     assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("n", [1, 2, 40])
+@pytest.mark.parametrize("scale", [0.1, 3.0, 1e6])
+def test_logits_without_a_sort(n: int, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in compiled code on a GPU, where sorts are counted."""
+    scores = (scale * normal(3, n)).requires_grad_()
+    factors = normal(3, n, n, seed=1)
+    expected = sorting.neural_sort(scores)
+    (slopes,) = torch.autograd.grad((factors * expected).sum(), scores)
+    monkeypatch.setattr(sorting, "counted", lambda scores: True)
+    found = sorting.neural_sort(scores)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    torch.testing.assert_close(
+        torch.autograd.grad((factors * found).sum(), scores)[0], slopes, rtol=1e-6, atol=1e-9
+    )
 
 
 def test_counting_never_leads_out_of_a_table() -> None:

@@ -116,11 +116,15 @@ def neural_sort_logits(scores: Tensor) -> Tensor:
     """
     n = scores.shape[-1]
     wide = scores.double()
+    slope = n - 1 - 2 * torch.arange(n, dtype=wide.dtype, device=wide.device)
     if counted(wide):
+        # All distances are one kernel more, where a sort and the way back from it are several.
         wide = stored(wide)
+        distance = (wide[..., :, None] - wide[..., None, :]).abs().sum(-1)
+        logits = slope[:, None] * wide[..., None, :] - distance[..., None, :]
+        return (logits - logits.detach().amax(-1, keepdim=True)).to(scores.dtype)
     ranked, order, ranks = sort_descending(wide)
     distance = distance_sums(ranked)
-    slope = n - 1 - 2 * torch.arange(n, dtype=ranked.dtype, device=ranked.device)
     peak = (slope * ranked - distance).detach()  # a row's largest entry is that of its own rank
     column = permuted(distance, ranks, order)
     logits = torch.addcmul(-column[..., None, :], slope[:, None], wide[..., None, :])
