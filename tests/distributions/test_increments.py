@@ -85,6 +85,12 @@ def test_what_weights_have_in_common_changes_nothing() -> None:
     torch.testing.assert_close(found(9, weights + 2.0**40), found(9, weights), rtol=0, atol=0)
 
 
+def test_weights_so_far_apart_that_increments_round_to_one() -> None:
+    sizes, laws = found(5, torch.tensor([0.0, 2.0**60], dtype=torch.float64))
+    assert sizes.tolist() == [0, 5]
+    assert laws.tolist() == [[1, 0, 0, 0, 0, 0]]
+
+
 def test_it_maps() -> None:
     weights = normal(5, 4, seed=2)
     mapped = vmap(grad(lambda w: found(6, w).laws.square().sum()))(weights)
