@@ -26,7 +26,10 @@ from benchmarks.results import describe_environment
 from benchmarks.units import format_ratio, format_seconds
 from drpm.clustering.config import ClusteringConfig
 from drpm.clustering.models import MixtureVAE, build_objective
+from drpm.clustering.networks import Autoencoder
 from drpm.clustering.pipeline import build_schedules
+from drpm.clustering.pretraining import ContrastiveObjective, Pretrained
+from drpm.clustering.views import choose_view
 from drpm.factors.config import FactorsConfig
 from drpm.factors.models import FactorObjective, FactorVAE
 from drpm.factors.pairs import PairSampler, arm_world
@@ -190,6 +193,21 @@ def clustering_subject(*settings: str) -> Subject:
     )
 
 
+def pretraining_subject() -> Subject:
+    """What comes before: an autoencoder and two projectors, over two views of every image."""
+    config, shape = CLUSTERING.pretraining, torch.Size((1, 28, 28))
+
+    def make() -> Pretrained:
+        autoencoder = Autoencoder(shape.numel(), CLUSTERING.network, "bernoulli")
+        model = Pretrained(autoencoder, CLUSTERING.clusters)
+        for part in model.idle_parts(config.kind):
+            part.requires_grad_(False)
+        return model
+
+    view = choose_view(config.views, shape)
+    return Subject(make, ContrastiveObjective(config, view, shape), ("rows",))
+
+
 def factors_subject(method: str) -> Subject:
     config = configs.override(FACTORS, [f"method={method}"])
     return Subject(
@@ -239,6 +257,7 @@ SUBJECTS = {
         partial(LeNet, nn.Conv2d), lenet_objective, ("images", "left", "right")
     ),
     "clustering VAE": Subject(VAE, vae_objective, ("images",)),
+    "contrastive pretraining": pretraining_subject(),
     "DRPM-VC": clustering_subject(),
     "DRPM-VC, exact": clustering_subject("objective=exact"),
     "DRPM-VAE": factors_subject("drpm"),
