@@ -89,6 +89,27 @@ def test_tables_and_the_figure(tmp_path: Path) -> None:
     assert figures[0].draw().startswith(b"\x89PNG")
 
 
+def test_the_page_says_what_noise_does(tmp_path: Path) -> None:
+    def add(method: str, ratio: float, right: float, size: float) -> None:
+        scores = {name: [value or 0.0] for name, value in noise_metrics(0.9, right).items()}
+        sizes = {"size_left": [50 - size], "size_right": [size]} if method == "drpm" else {}
+        write(tmp_path / "noise" / method / f"noise-{ratio}", scores | sizes)
+
+    def text() -> str:
+        return "\n".join(section.text for section in multitask_sections(tmp_path))
+
+    add("drpm", 0.0, 0.8, 25.0)
+    assert "than without noise" not in text()
+    assert "highest mean" not in text()
+    add("uls", 0.0, 0.7, 0.0)
+    add("drpm", 0.1, 0.6, 24.0)
+    add("uls", 0.1, 0.7, 0.0)
+    assert "DRPM-MTL has the highest mean here: ACC 0.0; L nowhere; R 0.0; best 0.0." in text()
+    assert "more neurons than without noise at: no ratio." in text()
+    add("drpm", 0.9, 0.3, 30.0)
+    assert "more neurons than without noise at: 0.9." in text()
+
+
 def test_the_figure_draws_means() -> None:
     found = {
         "uls": {0.0: [noise_metrics(0.9, 0.8)], 0.5: [noise_metrics(0.9, 0.4)]},

@@ -13,18 +13,18 @@ from drpm.report.arrays import read_arrays
 from drpm.report.figures import draw_samples
 from drpm.report.result_page import ResultFigure, Section
 from drpm.report.result_tables import (
-    Metrics,
     Place,
     Row,
     Table,
+    lead_text,
     read_run,
     read_runs,
+    summary_of,
     table_text,
 )
 from drpm.report.style import png, reduced
 from drpm.report.trends import Trend, draw_trends
 from drpm.training.runs import ARRAYS, RESULT
-from drpm.training.summaries import Summary, summarize
 
 INTRODUCTION: Final = """\
 ## Clustering
@@ -44,7 +44,7 @@ def clustering_sections(results: Path) -> Iterator[Section]:
     for table in tables():
         text = table_text(table, results)
         if table.title == VARYING:
-            text += _leads(table, results)
+            text += lead_text(table, results, 0)
             # Samples of the most clusters, as in the paper: those of fewer say little more.
             figures = [*_trends(table, results), *_figures(table, table.rows[-1:], results)]
         else:
@@ -66,29 +66,6 @@ def _figures(table: Table, rows: Sequence[Row], results: Path) -> Iterator[Resul
                 )
 
 
-def _leads(table: Table, results: Path) -> str:
-    """A sentence on where the first method is ahead, as soon as a row has runs of all methods."""
-    rows = {
-        row.name: [read_runs(table, results, place) for place in row.places] for row in table.rows
-    }
-    whole = {name: methods for name, methods in rows.items() if all(methods)}
-    if not whole:
-        return ""
-    leads = []
-    for metric, shown in table.metrics.items():
-        ahead = []
-        for name, methods in whole.items():
-            first, *others = (_summary(runs, metric).mean for runs in methods)
-            if first > max(others):
-                ahead.append(name)
-        leads.append(f"{shown} {', '.join(ahead) or 'nowhere'}")
-    return f"\n{table.groups[0]} has the highest mean here: {'; '.join(leads)}.\n"
-
-
-def _summary(runs: Sequence[Metrics], metric: str) -> Summary:
-    return summarize([value for run in runs if (value := run[metric]) is not None])
-
-
 def _trends(table: Table, results: Path) -> Iterator[ResultFigure]:
     """Scores against the number of clusters, as soon as there are two of them."""
     panels: dict[str, list[Trend]] = {shown: [] for shown in table.metrics.values()}
@@ -99,7 +76,7 @@ def _trends(table: Table, results: Path) -> Iterator[ResultFigure]:
             if runs:
                 found[count] = runs
         for name, shown in table.metrics.items():
-            summaries = [_summary(runs, name) for runs in found.values()]
+            summaries = [summary_of(runs, name) for runs in found.values()]
             means, deviations = (
                 np.array([getattr(x, part) for x in summaries], dtype=np.float64)
                 for part in ("mean", "deviation")

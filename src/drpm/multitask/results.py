@@ -15,7 +15,16 @@ from drpm.multitask.evaluation import chance_correlation
 from drpm.multitask.faces import attribute_lines
 from drpm.multitask.trends import draw_mosaic, draw_noise, noise_trend
 from drpm.report.result_page import ResultFigure, Section
-from drpm.report.result_tables import Metrics, Place, Row, Table, read_runs, table_text
+from drpm.report.result_tables import (
+    Metrics,
+    Place,
+    Row,
+    Table,
+    lead_text,
+    read_runs,
+    summary_of,
+    table_text,
+)
 from drpm.report.style import png
 from drpm.report.trends import Trend
 from drpm.training.runs import RunFolder
@@ -131,15 +140,27 @@ def multitask_sections(results: Path) -> Iterator[Section]:
     """
     yield Section(INTRODUCTION)
     noise, sizes, mosaic, correlation, faces = tables()
-    text = "\n".join([table_text(noise, results), *_noise_times(results)])
+    text = "\n".join([table_text(noise, results), *_noise_times(results)]) + "\n"
+    text += lead_text(noise, results, sweeps.PAPER_METHODS.index("drpm"))
     yield Section(text, tuple(_noise_figure(noise, results)))
     # Of the same runs as the table before it, which says what is missing.
     if any(read_runs(sizes, results, row.places[0]) for row in sizes.rows):
-        yield Section(table_text(sizes, results))
+        yield Section(table_text(sizes, results) + _moved_neurons(sizes, results))
     yield Section(table_text(mosaic, results), tuple(_mosaic_figures(mosaic, results)))
     yield Section(table_text(correlation, results))
     yield Section(table_text(faces, results))
     yield from _attribute_sections(faces, results)
+
+
+def _moved_neurons(table: Table, results: Path) -> str:
+    """At which noise ratios the noisy digit has more neurons than without noise."""
+    found = {row.name: read_runs(table, results, row.places[0]) for row in table.rows}
+    sizes = {name: summary_of(runs, "size_right").mean for name, runs in found.items() if runs}
+    without = sizes.pop(str(sweeps.NOISE[0]), None)
+    if without is None or not sizes:
+        return ""
+    more = ", ".join(name for name, size in sizes.items() if size > without)
+    return f"\nThe right digit has more neurons than without noise at: {more or 'no ratio'}.\n"
 
 
 def _noise_times(results: Path) -> Iterator[str]:

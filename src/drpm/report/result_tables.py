@@ -116,6 +116,36 @@ def table_text(table: Table, results: Path) -> str:
     return "\n".join(lines)
 
 
+def lead_text(table: Table, results: Path, group: int) -> str:
+    """A sentence on the rows where one group is ahead, as soon as a row has runs of all groups.
+
+    Arguments:
+        table: Whose means are compared.
+        results: The folder of finished studies.
+        group: The index of the group that is asked about.
+    """
+    rows = {
+        row.name: [read_runs(table, results, place) for place in row.places] for row in table.rows
+    }
+    whole = {name: groups for name, groups in rows.items() if all(groups)}
+    if not whole:
+        return ""
+    leads = []
+    for metric, above in table.metrics.items():
+        ahead = []
+        for name, groups in whole.items():
+            means = [summary_of(runs, metric).mean for runs in groups]
+            if means.pop(group) > max(means):
+                ahead.append(name)
+        leads.append(f"{above} {', '.join(ahead) or 'nowhere'}")
+    return f"\n{table.groups[group]} has the highest mean here: {'; '.join(leads)}.\n"
+
+
+def summary_of(runs: Sequence[Metrics], metric: str) -> Summary:
+    """A metric over the seeds that have it."""
+    return summarize([value for run in runs if (value := run[metric]) is not None])
+
+
 def _row_lines(table: Table, row: Row, found: Sequence[Sequence[Metrics]]) -> Iterator[str]:
     if row.paper:
         yield line([row.name, "paper", *_paper_cells(table, row.paper)])
