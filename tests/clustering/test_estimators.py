@@ -1,6 +1,7 @@
 """The estimators: scikit-learn's own checks, and what they promise besides."""
 
 import json
+import math
 import pickle
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import drpm.clustering
 from drpm.clustering import DRPMClustering, LatentGMM, VaDE, load_clustering
+from drpm.distributions import FisherHypergeometric
 from drpm.training.errors import RunError
 
 ESTIMATORS = [DRPMClustering, VaDE, LatentGMM]
@@ -106,6 +108,24 @@ def test_the_score_is_in_the_units_of_the_data() -> None:
     X, _ = blobs()
     fine, coarse = quick(VaDE).fit(X), quick(VaDE).fit(X * 8)
     assert coarse.score(X * 8) == pytest.approx(fine.score(X) - 3 * np.log(8), abs=1e-3)
+
+
+def test_the_score_bounds_a_density() -> None:
+    X, _ = make_blobs(200, 2, centers=3, random_state=0)
+    model = quick(VaDE, max_iter=40, pretrain_iter=40, learning_rate=3e-3).fit(X)
+    low, high = X.min(0) - 4, X.max(0) + 4
+    sides = [np.linspace(*ends, 41)[:-1] for ends in zip(low, high, strict=True)]
+    grid = np.stack(np.meshgrid(*sides), -1).reshape(-1, 2)
+    mass = np.mean([math.exp(model.score(point[None])) for point in grid]) * np.prod(high - low)
+    # A density has mass one, and a bound of it less, but not the small part that a wrong scale or
+    # deviation would leave.
+    assert 0.25 < mass < 1.05
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_few_columns_keep_their_clusters(seed: int) -> None:
+    X, y = make_blobs(300, 2, centers=4, random_state=seed)
+    assert adjusted_rand_score(y, DRPMClustering(4, random_state=0).fit_predict(X)) > 0.85
 
 
 @each
@@ -244,14 +264,12 @@ def test_a_partition_is_drawn_as_a_whole(kind: Any) -> None:
     model = quick(kind, **pretrained(kind, 50)).fit(X)
     new, labels = model.sample_partition(90)
     assert new.shape == (90, 3)
-    weights = model.model_.mixture.log_weights.exp().numpy()
-    sizes = [
-        np.bincount(model.sample_partition(90, random_state=seed)[1], minlength=3)
-        for seed in range(20)
-    ]
-    # Sizes follow Fisher's law, whose mean has w / (1 + c w) for the share of a cluster.
-    assert np.argmax(np.mean(sizes, 0)) == np.argmax(weights)
-    assert all(size.sum() == 90 for size in sizes)
+    draws = [model.sample_partition(90, random_state=seed)[1] for seed in range(20)]
+    sizes = np.array([np.bincount(draw, minlength=3) for draw in draws])
+    assert (sizes.sum(1) == 90).all()
+    law = FisherHypergeometric(90, model.model_.mixture.log_weights)
+    error = law.variance.sqrt().numpy() / math.sqrt(len(sizes))
+    assert (np.abs(sizes.mean(0) - law.mean.numpy()) < 4 * error).all()
     assert labels.dtype == np.int64
 
 

@@ -1,6 +1,7 @@
 """The autoencoder: its shape, its likelihoods against torch's distributions, its noise."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import scipy.stats
@@ -15,9 +16,9 @@ from tests.oracles import FALSE_ALARM, generator, normal
 SMALL = NetworkConfig(latent=2, encoder=(6, 5), decoder=(7,))
 
 
-def make(likelihood: str = "bernoulli", columns: int = 4) -> Autoencoder:
+def make(likelihood: str = "bernoulli", columns: int = 4, deviation: float = 1.0) -> Autoencoder:
     torch.manual_seed(3)
-    return Autoencoder(columns, SMALL, likelihood).double()
+    return Autoencoder(columns, replace(SMALL, deviation=deviation), likelihood).double()
 
 
 def test_the_papers_network() -> None:
@@ -55,11 +56,12 @@ def test_bernoulli_likelihood_of_grey_values() -> None:
     torch.testing.assert_close(network.log_likelihood(grey, codes), expected.sum(-1))
 
 
-def test_gaussian_likelihood() -> None:
-    network, codes, rows = make("gaussian"), normal(3, 6, 2), normal(6, 4, seed=1)
-    full = Normal(network.decode(codes), 1.0).log_prob(rows).sum(-1)
-    found = network.log_likelihood(rows, codes) - 4 / 2 * math.log(2 * math.pi)
-    torch.testing.assert_close(found, full)
+@pytest.mark.parametrize("deviation", [1.0, 0.25])
+def test_gaussian_likelihood(deviation: float) -> None:
+    network, codes, rows = make("gaussian", deviation=deviation), normal(3, 6, 2), normal(6, 4)
+    full = Normal(network.decode(codes), deviation).log_prob(rows).sum(-1)
+    constant = 4 * math.log(math.sqrt(2 * math.pi) * deviation)
+    torch.testing.assert_close(network.log_likelihood(rows, codes) - constant, full)
 
 
 def test_a_certain_posterior_is_its_mean() -> None:

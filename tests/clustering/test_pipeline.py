@@ -1,5 +1,6 @@
 """From rows to clusters on blobs that anybody can tell apart: results, folders, resumption."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -171,6 +172,20 @@ def test_without_training_the_mixture_is_the_latent_one(tmp_path: Path) -> None:
         codes = fitted.embed(blobs())
         mean = fitted.mixture.log_weights.exp() @ fitted.mixture.means
         torch.testing.assert_close(mean, codes.mean(0), rtol=1e-3, atol=1e-3)
+
+
+def test_clusters_may_start_as_wide_as_their_codes(tmp_path: Path) -> None:
+    plain = settings("drpm-vc", epochs=0)
+    wide = replace(plain, mixture=replace(plain.mixture, code_variance=True))
+    (thin,), (found,) = fit(plain, tmp_path / "thin"), fit(wide, tmp_path / "wide")
+    # Codes have one variance after contrastive pretraining.
+    expected = thin.mixture.variances + math.exp(-2)
+    torch.testing.assert_close(found.mixture.variances, expected)
+    assert torch.equal(found.mixture.means, thin.mixture.means)
+    # What is not trained from there stays as it was fitted.
+    latent = replace(wide, method="latent-gmm")
+    (found,) = fit(latent, tmp_path / "latent")
+    torch.testing.assert_close(found.mixture.variances, thin.mixture.variances)
 
 
 def test_reconstruction_keeps_the_variance(tmp_path: Path) -> None:

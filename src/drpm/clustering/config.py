@@ -21,14 +21,18 @@ class NetworkConfig:
         latent: Dimensions of the latent space.
         encoder: Widths of the encoder's layers.
         decoder: Widths of the decoder's layers.
+        deviation: Of a Gaussian likelihood. Where columns have a deviation of one, as those of
+            tables do, one leaves the codes next to nothing to tell.
     """
 
     latent: int = 10
     encoder: tuple[int, ...] = (500, 500, 2000)
     decoder: tuple[int, ...] = (2000, 500, 500)
+    deviation: float = 1.0
 
     def __post_init__(self) -> None:
         check_setting(self, "latent", "at least 1", lambda value: value >= 1)
+        check_setting(self, "deviation", "positive", lambda value: value > 0)
         for name in ("encoder", "decoder"):
             check_setting(
                 self,
@@ -77,11 +81,15 @@ class MixtureConfig:
             for images, whose warped copies teach it what they show, and ``k-means++`` for rows of
             numbers, of whose noisy copies it learns less than the codes tell.
         floor: What is added to all variances.
+        code_variance: Whether models that are trained from there start with clusters as wide as
+            their codes, not only as the means of these: in dimensions where all means agree,
+            clusters are thin at first, and while they widen a small table may lose some of them.
     """
 
     restarts: int = 10
     init: Literal["auto", "k-means++", "kmeans", "contrastive-head"] = "k-means++"
     floor: float = 1e-4
+    code_variance: bool = False
 
     def __post_init__(self) -> None:
         check_setting(self, "restarts", "at least 1", lambda value: value >= 1)

@@ -47,9 +47,10 @@ Array = NDArray[Any]
 
 _LIKELIHOODS = ("auto", "bernoulli", "gaussian")
 
-# The deviation of standardised data. That of the Gaussian likelihood is one: were this one too, the
-# noise of a table of few columns would be allowed to hide its clusters.
-_SPREAD = 2.0
+# The deviation of a Gaussian likelihood, beside that of standardised data, which is one. Of tables
+# that were held out, the bound is highest around this; a deviation of one would leave the codes of
+# a few columns next to nothing to tell. Images have so many columns that more will do.
+_TABLE_DEVIATION, _IMAGE_DEVIATION = 0.25, 0.5
 
 # Steps of pretraining, where their number is left open. After fewer, codes hardly tell rows apart,
 # and what follows soon loses the clusters.
@@ -209,9 +210,14 @@ class _Clustering(
             likelihood=self._likelihood,  # type: ignore[arg-type]
             # What goes on goes on from the end of the schedules.
             annealing_steps=1 if warm else max(1, steps // 2),
-            network=NetworkConfig(self.latent_dim, tuple(self.hidden), tuple(self.hidden)[::-1]),
+            network=NetworkConfig(
+                self.latent_dim,
+                tuple(self.hidden),
+                tuple(self.hidden)[::-1],
+                _IMAGE_DEVIATION if are_images else _TABLE_DEVIATION,
+            ),
             pretraining=PretrainingConfig(training=self._pretraining(training, rows)),
-            mixture=MixtureConfig(init="auto"),
+            mixture=MixtureConfig(init="auto", code_variance=True),
             training=training,
         )
 
@@ -294,7 +300,7 @@ class _Clustering(
             shift, spread = some.mean(0).expand_as(shift), some.std(0, correction=0)
             # A constant column differs from its mean by rounding at most.
             noise = 10 * torch.finfo(torch.float32).eps * some.abs().amax(0)
-            scale = torch.where(spread > noise, spread / _SPREAD, 1.0).expand_as(scale)
+            scale = torch.where(spread > noise, spread, 1.0).expand_as(scale)
         self._likelihood, self._shape = likelihood, tuple(shape)
         self._shift, self._scale = shift.numpy().copy(), scale.numpy().copy()
 
@@ -367,7 +373,9 @@ class _Clustering(
         bound = self.model_.lower_bounds(self._to_rows(data)).mean().item()
         if self._likelihood == "gaussian":
             # The model leaves the Gaussian's constant out, and knows nothing of the scale.
-            bound -= data.shape[1] * math.log(2 * math.pi) / 2 + np.log(self._scale).sum()
+            deviation = self.model_.config.network.deviation
+            bound -= data.shape[1] * math.log(math.sqrt(2 * math.pi) * deviation)
+            bound -= np.log(self._scale).sum()
         return float(bound)
 
     # What they can make.

@@ -144,7 +144,7 @@ class FittedClustering:
     def lower_bounds(self, rows: Tensor) -> Tensor:
         """(n,): the evidence lower bound of every row, or its log-density among the rows.
 
-        A Gaussian likelihood has variance one, and leaves out its constant.
+        A Gaussian likelihood leaves out its constant, which depends on its deviation.
         """
         if self.autoencoder is None:
             return self.mixture.log_prob(rows)

@@ -20,7 +20,7 @@ class Autoencoder(nn.Module):
 
     def __init__(self, columns: int, config: NetworkConfig, likelihood: str) -> None:
         super().__init__()
-        self.likelihood = likelihood
+        self.likelihood, self.deviation = likelihood, config.deviation
         self.encoder = dense_layers([columns, *config.encoder])
         self.mean = nn.Linear(config.encoder[-1], config.latent)
         self.log_variance = nn.Linear(config.encoder[-1], config.latent)
@@ -46,7 +46,7 @@ class Autoencoder(nn.Module):
         rows = rows.expand_as(raw)
         if self.likelihood == "bernoulli":
             return -F.binary_cross_entropy_with_logits(raw, rows, reduction="none").sum(-1)
-        return -0.5 * (raw - rows).square().sum(-1)
+        return -0.5 * ((raw - rows) / self.deviation).square().sum(-1)
 
     def reset_variance(self, log_variance: float = -2.0) -> None:
         """The same variance for every row, where pretraining taught none."""

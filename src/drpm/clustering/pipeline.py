@@ -195,8 +195,9 @@ def _place_priors(
         if starts is not None and config.method != "latent-gmm":
             model.prior.place(starts[index].mixture)
             continue
+        features = _features(model, rows)
         with torch.no_grad():
-            codes = model.autoencoder.mean(_features(model, rows))
+            codes = model.autoencoder.mean(features)
         if starts is not None:
             found = _refine(codes, starts[index].mixture, config.mixture)
         elif config.starts_at_head(shape):
@@ -205,6 +206,10 @@ def _place_priors(
             found = estimate_mixture(codes, chances.detach(), reg_covar=config.mixture.floor)
         else:
             found = _fit(codes, config.clusters, config.mixture, seed)
+        if config.mixture.code_variance and config.method in TRAINED:
+            with torch.no_grad():
+                own = model.autoencoder.log_variance(features).exp().mean(0)
+            found = found._replace(variances=found.variances + own)
         model.prior.place(found)
 
 
