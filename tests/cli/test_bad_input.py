@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from numpy.lib import format as npy
+from PIL import Image
 from typer.testing import CliRunner
 
 from drpm.cli import app
@@ -91,7 +92,7 @@ CASES = {
         "drpm data show huge.npy", ("huge.npy announces an array too large for the memory",)
     ),
     "array of dates": Case(
-        "drpm data show dates.npy", ("dates.npy", "but has dates in the columns column 1, column 2")
+        "drpm data show dates.npy", ("dates.npy", "but has dates in column 1, column 2")
     ),
     "corrupted npy": Case("drpm data show broken.npy", ("broken.npy",)),
     "pickled npy": Case("drpm data show objects.npy", ("objects.npy",)),
@@ -104,6 +105,9 @@ CASES = {
     "folder without images": Case("drpm data show folder", ("folder should hold images",)),
     "damaged image": Case("drpm data show damaged", ("bad.png is not a whole image",)),
     "huge image": Case("drpm data show huge", ("a.png is too large an image to be read",)),
+    "images of several sizes": Case(
+        "drpm data show sizes", ("b.png is 3x2 pixels large, but a.png is 2x2", "-o image_size=N")
+    ),
     "image size": Case("drpm data show damaged -o image_size=0", ("image_size must be", "not 0")),
     # Data sets by name.
     "unknown data set": Case("drpm data show minst", ("no data set 'minst'", "did you mean mnist")),
@@ -204,6 +208,10 @@ CASES = {
         "drpm cluster digits --set temperature=1,-1 --out run",
         ("temperature must be two positive numbers", "-1.0"),
     ),
+    "several devices for another model": Case(
+        "drpm supervised digits --set training.devices=2 --out run",
+        ("devices must be 1", "but got 2; several devices", "(drpm cluster --devices N)"),
+    ),
     "several devices for half a clustering": Case(
         "drpm cluster digits --set training.devices=2 --out run",
         ("pretraining.training.devices must be that of training, 2, but got 1",),
@@ -271,14 +279,22 @@ CASES = {
     ),
     "unwritable folder of a clustering": Case(
         "drpm cluster good.csv --clusters 2 --out file.xyz/a",
-        ("The run folder file.xyz/a cannot be made",),
+        ("The run folder file.xyz/a cannot be made, because a file is in the place",),
     ),
     "file in place of a clustering": Case(
-        "drpm cluster good.csv --clusters 2 --out file.xyz", ("folder file.xyz cannot be made",)
+        "drpm cluster good.csv --clusters 2 --out file.xyz",
+        ("file.xyz cannot be made, because a file is in the place of the folder file.xyz.",),
     ),
     "folder of another run": Case(
         "drpm cluster good.csv --clusters 2 --out other-run",
-        ("The run in other-run has other settings (", "choose another folder, or overwrite it."),
+        (
+            "The run in other-run has other settings (",
+            "or overwrite it (on the command line --overwrite).",
+        ),
+    ),
+    "settings that are damaged": Case(
+        "drpm cluster good.csv --clusters 2 --out damaged-run",
+        ("damaged-run has other settings (its config.toml is damaged", "--overwrite"),
     ),
     "folder of something else": Case(
         "drpm cluster good.csv --clusters 2 --out folder --overwrite",
@@ -318,6 +334,10 @@ CASES = {
     "unknown study": Case(
         "drpm reproduce table-1 --only fashon-mnist",
         ("only must be a run of the sweep 'table-1'", "did you mean 'fashion-mnist'"),
+    ),
+    "another kind of archive": Case(
+        "drpm reproduce table-1 --out nowhere --collect kept.zip",
+        ("a folder or a file that ends in .tar.gz, but got 'kept.zip'",),
     ),
     "nothing to collect": Case(
         "drpm reproduce table-1 --out nowhere --collect kept",
@@ -481,11 +501,16 @@ def bad_files(folder: Path) -> None:
     (folder / "damaged").mkdir()
     for name in ("bad", "worse"):
         (folder / "damaged" / f"{name}.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (folder / "sizes").mkdir()
+    for name, width in (("a", 2), ("b", 3)):
+        Image.new("L", (width, 2)).save(folder / "sizes" / f"{name}.png")
     (folder / "huge").mkdir()
     for name in ("a", "b"):
         (folder / "huge" / f"{name}.png").write_bytes(png_start(20_000, 20_000))
     (folder / "other-run").mkdir()
     (folder / "other-run" / "config.toml").write_text("seed = 1\n", encoding="utf-8")
+    (folder / "damaged-run").mkdir()
+    (folder / "damaged-run" / "config.toml").write_text("seed = [", encoding="utf-8")
     (folder / "other-sweep").mkdir()
     (folder / "other-sweep" / "sweep.json").write_text('{"name": "table-1", "runs": []}')
     (folder / "data" / "fashion-mnist" / "t10k-labels-idx1-ubyte.gz").mkdir(parents=True)

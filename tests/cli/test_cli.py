@@ -1,14 +1,20 @@
 """The command line: what it prints and what it writes."""
 
+import io
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
+import pytest
 from typer.testing import CliRunner, Result
 
 from drpm.cli import app
+from drpm.cli.errors import printing
+from drpm.data import own
 
 
 def run(*arguments: str) -> Result:
@@ -20,6 +26,42 @@ def test_version() -> None:
     result = run("--version")
     assert result.exit_code == 0
     assert re.match(r"drpm \S+", result.output)
+
+
+def shell(
+    *arguments: str, stdout: IO[str] | int = subprocess.PIPE, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "drpm", *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUTF8": "0", **environment},
+    )
+
+
+def test_help_says_where_to_start() -> None:
+    text = run("--help").output
+    assert "drpm cluster digits " in text
+    assert "drpm cluster my.csv --clusters 5 " in text
+
+
+@pytest.mark.parametrize(
+    "command", ["", "data", "data list", "cluster", "factors", "multitask", "supervised", "bounds"]
+)
+def test_help_shows_no_value_of_a_flag(command: str) -> None:
+    text = run(*command.split(), "--help").output
+    assert "bool" not in text
+    assert re.search(r"--help +Show this message", text)
+
+
+def test_help_of_an_argument() -> None:
+    text = run("cluster", "--help").output
+    assert "Usage: drpm cluster [OPTIONS] DATA " in text
+    for suffix in own.SUFFIXES:
+        assert suffix in text
+    assert "a folder of images" in text
+    assert "[OPTIONS] [DATA]" in run("multitask", "--help").output
 
 
 def test_help_lists_the_commands() -> None:
@@ -40,8 +82,33 @@ def test_bounds_writes_the_study_and_ends_with_the_pictures(tmp_path: Path) -> N
     assert len(pictures) == 5
     ending = result.output.partition("Pictures:")[2]
     assert sorted(ending.split()) == [str(picture) for picture in pictures]
-    for setting in ("ω = 1, s = 1", "ω ~ U, s = 1", "ω = 1, s ~ U", "ω ~ U, s ~ U"):
-        assert setting in result.output
+    header, *rows = [line.split("\t") for line in result.stdout.splitlines()[:5]]
+    assert header[:2] == ["Setting", "Lower median"]
+    settings = ["omega = 1, s = 1", "omega ~ U, s = 1", "omega = 1, s ~ U", "omega ~ U, s ~ U"]
+    assert [row[0] for row in rows] == settings
+    assert {len(row) for row in rows} == {len(header)}
+
+
+def test_bounds_where_there_is_no_terminal(tmp_path: Path) -> None:
+    """Plain lines, in letters that any stream can take."""
+    done = shell("bounds", "--draws=100", "--out", str(tmp_path), PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"  {tmp_path / 'bounds.png'}\n")
+    assert done.stderr.splitlines() == [
+        "Four times 100 draws",
+        *(f"{count} of 400 draws" for count in (100, 200, 300, 400)),
+        "Pictures",
+    ]
+
+
+def test_bounds_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # which rich takes for a terminal
+    result = CliRunner().invoke(app, ["bounds", "--draws=100", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "How loose are the bounds?" in result.stdout
+    assert "ω ~ U, s = 1" in result.stdout
+    assert "━" in result.stderr
+    assert "of 400 draws" not in result.stderr
 
 
 def test_bounds_as_json(tmp_path: Path) -> None:
@@ -51,6 +118,49 @@ def test_bounds_as_json(tmp_path: Path) -> None:
     pictures = facts.pop("pictures")
     assert sorted(pictures) == sorted(map(str, tmp_path.glob("*.png")))
     assert facts == json.loads((tmp_path / "bounds.json").read_text())
+
+
+# What a command prints may have nowhere to go.
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+@pytest.mark.parametrize(
+    ("command", "unbuffered"), [("--help", ""), ("--help", "1"), ("data check digits", "1")]
+)
+def test_a_full_output(command: str, unbuffered: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = shell(*command.split(), stdout=full, PYTHONUNBUFFERED=unbuffered)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "error: The standard output cannot be written, because the disk is full.\n"
+    )
+
+
+def test_a_closed_output() -> None:
+    command = f"{sys.executable} -m drpm --help >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "error: The standard output cannot be written, because it is closed.\n"
+
+
+def test_a_reader_that_has_had_enough_is_no_fault() -> None:
+    command = f"{sys.executable} -m drpm --help | true"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert done.stderr == ""
+
+
+def test_other_errors_are_not_taken_for_the_output(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(OSError, match="elsewhere"), printing():
+        raise OSError(28, "elsewhere")
+    assert capsys.readouterr().err == ""
+
+
+def test_letters_that_the_output_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(buffer, encoding="ascii"))
+    with printing():
+        print("0.5 ± 0.1")
+    assert buffer.getvalue() == b"0.5 ? 0.1\n"
 
 
 def test_the_module_is_the_command() -> None:

@@ -1,14 +1,19 @@
 """The words that a shell completes are those that there are."""
 
 import re
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import get_args
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
 
 from drpm.cli import completion
 from drpm.cli.reproduce import LIST, SOURCES
 from drpm.clustering.config import Method
 from drpm.data.registry import DATASETS
+from drpm.training.config import TrainingConfig
 from drpm.training.presets import names
 from drpm.training.sweeps import SWEEPS
 
@@ -43,3 +48,25 @@ def test_completing() -> None:
     # None of another command.
     assert complete("fast-") == ["fast-cluster"]
     assert completion.presets_like("paper-factors")("") == ["fast-factors", "paper-factors"]
+
+
+@pytest.mark.parametrize("command", completion.CONFIGURATIONS)
+def test_every_setting_is_completed_and_is_one(command: str) -> None:
+    typed = SimpleNamespace(info_name=command)
+    found = completion.settings_like(typed, "")  # type: ignore[arg-type]
+    module, name = completion.CONFIGURATIONS[command]
+    config = getattr(import_module(module), name)()
+    for setting in found:
+        value: Any = config
+        for word in setting.removesuffix("=").split("."):
+            value = getattr(value, word)
+        assert not is_dataclass(value)
+    assert {f"training.{field.name}=" for field in fields(config.training)} <= set(found)
+    assert set(completion.settings_like(typed, "training.e")) == {  # type: ignore[arg-type]
+        setting for setting in found if setting.startswith("training.e")
+    }
+
+
+def test_devices_are_settings() -> None:
+    for device in completion.DEVICES:
+        assert TrainingConfig(device=device).device == device

@@ -105,9 +105,11 @@ def test_fetch_says_what_to_put_where(folder: Path) -> None:
 
 
 def test_check_finds_other_content(folder: Path) -> None:
-    assert "mnist cannot be used: mnist/train-images-idx3-ubyte.gz missing" in refusal(
-        "check", "mnist"
-    )
+    message = refusal("check", "mnist")
+    assert "mnist cannot be used: files are missing; put mnist/train-images-idx3-ubyte" in message
+    assert message.endswith("drpm data fetch mnist downloads them.")
+    assert str(folder) in message
+    assert "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html" in refusal("check", "celeba")
     write_mnist(folder / "mnist")  # well-formed, but not the published images
     assert "mnist/train-images-idx3-ubyte.gz damaged" in refusal("check", "mnist")
     result = run("check", "mnist", "--json")

@@ -151,7 +151,7 @@ def test_without_any_epoch(tmp_path: Path) -> None:
 
 def test_several_devices_are_refused(tmp_path: Path) -> None:
     refused = factors(*SMALL, "--set=training.devices=2", "--out", tmp_path, code=1)
-    assert "devices must be 1 for this kind of model, but got 2." in refused.stderr
+    assert "devices must be 1 for this kind of model, but got 2; " in refused.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -91,7 +91,7 @@ def test_a_run_that_fails(tmp_path: Path) -> None:
     result = run("broken", "--out", "here")
     assert result.exit_code == 1
     assert "bad failed 2 times: It was told to fail." in result.stdout
-    assert "1 of 2 runs: bad waiting: It was told to fail." in result.stderr
+    assert "1 of 2 runs: bad failed, will be tried again: It was told to fail." in result.stderr
     assert "2 of 2 runs: bad failed, attempt 2: It was told to fail." in result.stderr
     report = json.loads(run("broken", "--out", "here", "--json").stdout)
     assert (report["name"], report["out"]) == ("broken", str(tmp_path / "here"))

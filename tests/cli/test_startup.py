@@ -17,6 +17,7 @@ COMMANDS = (
     "--help",
     "--version",
     "bounds --help",
+    "cluster --help",
     "data --help",
     "data show --help",
     "reproduce --help",
@@ -29,8 +30,10 @@ COMMANDS = (
 # In one process for all of them, which is what makes it quick; what one imports, it keeps.
 HELP = f"""
 import sys
+from types import SimpleNamespace
 from typer.testing import CliRunner
 import drpm.cli
+from drpm.cli import completion
 
 def slow():
     return sorted(set({SLOW}) & set(sys.modules))
@@ -39,6 +42,9 @@ assert not slow(), slow()
 for command in {COMMANDS}:
     result = CliRunner().invoke(drpm.cli.app, command.split())
     assert isinstance(result.exception, SystemExit | None), (command, result.exception)
+    assert not slow(), (command, slow())
+for command in completion.CONFIGURATIONS:
+    assert completion.settings_like(SimpleNamespace(info_name=command), "training.seed")
     assert not slow(), (command, slow())
 """
 
@@ -108,10 +114,18 @@ def test_completion_is_installed_and_completes(tmp_path: Path) -> None:
         words drpm re
         words drpm reproduce --back
         words drpm reproduce bounds --backend ""
+        words drpm cluster --set training.ep
+        words drpm multitask --device c
     """
     done = subprocess.run(
         ["bash", "-c", script], capture_output=True, text=True, env=environment, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert "bash completion installed" in done.stdout
-    assert done.stdout.splitlines()[-3:] == ["reproduce", "--backend", "local ray"]
+    assert done.stdout.splitlines()[-5:] == [
+        "reproduce",
+        "--backend",
+        "local ray",
+        "training.epochs=",
+        "cpu cuda",
+    ]

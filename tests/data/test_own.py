@@ -230,20 +230,23 @@ NORMAL = np.random.default_rng(0).normal(size=(4, 3))
         (np.zeros((4, 4, 4), np.int64), "bytes or of numbers from 0 to 1, but holds int64"),
         (np.full((4, 4, 4), 7.0), "its numbers go from 7 to 7"),
         (np.full((4, 4, 4), np.nan), "missing or infinite values in its images"),
-        (np.where(NORMAL > 1, np.nan, NORMAL), "missing or infinite values in the column"),
-        (np.full((4, 3), 2), "the same value in every row of the columns column 1, column 2"),
+        (np.where(NORMAL > 1, np.nan, NORMAL), "missing or infinite values in column"),
+        (np.full((4, 3), 2), "the same value in every row of column 1, column 2"),
         (NORMAL[:1], "at least two rows, but has one row"),
         (NORMAL[:, :0], "has no column of inputs"),
-        (NORMAL.astype(complex), "plain numbers only, but has complex numbers in the columns"),
+        (
+            NORMAL.astype(complex),
+            "plain numbers only, but has complex numbers in column 1, column 2",
+        ),
         (
             np.arange(8).astype("datetime64[D]").reshape(4, 2),
-            "dates in the columns column 1, column 2: leave them out",
+            "dates in column 1, column 2: leave them out",
         ),
-        (NORMAL * [1, 1e308, 1], "numbers too large for single precision in the column column 2"),
-        (NORMAL * [1e-300, 1, 1], "differences too small .* in the column column 1"),
-        (np.longdouble(NORMAL) * np.longdouble("1e400"), "missing or infinite values in the col"),
+        (NORMAL * [1, 1e308, 1], "numbers too large for single precision in column 2"),
+        (NORMAL * [1e-300, 1, 1], "differences too small .* in column 1"),
+        (np.longdouble(NORMAL) * np.longdouble("1e400"), "missing or infinite values in column 1"),
         (np.full((4, 4, 4), 1e308), r"its numbers go from 1e\+308 to 1e\+308"),
-        (np.array([["a", "b"], ["c", "d"]]), r"text in the columns column 1 \('a'\)"),
+        (np.array([["a", "b"], ["c", "d"]]), r"text in column 1 \('a'\)"),
         (np.array([{}, {}]), "Python objects, which are never loaded"),
     ],
 )
@@ -360,6 +363,16 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("suffix", ["bmp", "tif", "tiff", "webp"])
+def test_other_formats_of_images(tmp_path: Path, suffix: str) -> None:
+    for name, grey in (("a", 40), ("b", 120)):
+        values = np.full((6, 8), grey, np.uint8)
+        Image.fromarray(values).save(tmp_path / f"{name}.{suffix}", lossless=True)
+    inputs = load(tmp_path).train.inputs
+    assert inputs.shape[2:] == (6, 8)
+    torch.testing.assert_close(inputs.mean((1, 2, 3)), torch.tensor([40.0, 120.0]) / 255)
+
+
 def test_grey_images_have_one_channel(tmp_path: Path) -> None:
     picture(tmp_path / "a.png", mode="L")
     picture(tmp_path / "b.png", mode="L")
@@ -428,7 +441,8 @@ def test_sizes_must_agree_or_are_changed(tmp_path: Path) -> None:
     picture(tmp_path / "a.png")
     picture(tmp_path / "b.png", size=(9, 6))
     with pytest.raises(
-        DataError, match=r"b\.png is 9x6 pixels large, but a\.png is 8x6: set image"
+        DataError,
+        match=r"b\.png is 9x6 pixels large, but a\.png is 8x6: set image_size .* -o image_size=N",
     ):
         load(tmp_path)
     assert load(tmp_path, image_size=4).input_shape == (3, 4, 4)
@@ -438,7 +452,7 @@ def test_sizes_must_agree_or_are_changed(tmp_path: Path) -> None:
 
 
 def test_bad_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"should hold images \(\.jpeg, \.jpg, \.png\)"):
+    with pytest.raises(DataError, match=r"should hold images \(\.bmp, \.jpeg, .*\.webp\)"):
         load(tmp_path)
     picture(tmp_path / "a.png")
     with pytest.raises(DataError, match="at least two images, but holds one"):

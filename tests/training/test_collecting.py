@@ -114,8 +114,15 @@ def test_nothing_to_collect(source: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize("name", ["kept.zip", "kept.tgz", "kept.tar", "kept.TAR.GZ", "kept.tar.xz"])
+def test_other_archives_are_refused(source: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(RunError, match=rf"a file that ends in \.tar\.gz, but got '.*{name}'"):
+        collect(source, "table-1", STUDIES, tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
 @pytest.mark.parametrize("name", ["file/kept.tar.gz", "file"])
 def test_a_target_that_cannot_be_written(source: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match="was not written, because of the error"):
+    with pytest.raises(RunError, match="was not written, because a file is in the place"):
         collect(source, "table-1", STUDIES, tmp_path / name)

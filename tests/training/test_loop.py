@@ -223,6 +223,20 @@ def test_a_term_that_is_not_finite(tmp_path: Path, log_every: int) -> None:
     assert run.status == "cut off"
 
 
+def test_several_terms_that_are_not_finite(tmp_path: Path) -> None:
+    def objective(
+        model: nn.Module, batch: Batch, schedule: Mapping[str, Tensor], generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        broken = torch.tensor(torch.nan)
+        loss = squares(model, batch, schedule, generator)["loss"] + broken
+        return {"loss": loss, "a": broken, "b": broken, "c": broken}
+
+    config = settings(epochs=1)
+    run = make_run(tmp_path / "run", config)
+    with pytest.raises(RunError, match=r"The terms 'a', 'b' and 'c' were not finite numbers"):
+        train(Program(make_model(), objective, points(), config), [run])
+
+
 def test_a_broken_first_step_has_no_checkpoint_to_name(tmp_path: Path) -> None:
     config = settings()
     run = make_run(tmp_path / "run", config)

@@ -62,7 +62,9 @@ def test_a_folder_without_a_run_is_not_opened(tmp_path: Path) -> None:
 
 def test_a_run_is_not_overwritten_unasked(run: RunFolder) -> None:
     run.log({"step": 1})
-    with pytest.raises(RunError, match=r"holds a run already \(cut off\); resume it, overwrite"):
+    with pytest.raises(
+        RunError, match=r"a run already \(cut off\); resume it, choose .*--overwrite\)"
+    ):
         RunFolder.create(run.path, "")
     assert run.config_text() == CONFIG
 
@@ -108,9 +110,11 @@ def test_a_cut_short_creation_can_be_repeated(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for path in (tmp_path / "file", tmp_path / "file" / "inner"):
-        with pytest.raises(RunError, match=f"The run folder {path} cannot be made, because of"):
-            RunFolder.create(path, CONFIG)
+    path = tmp_path / "file"
+    for name, folder in (("", f"the folder {path}."), ("inner", "a folder that it should lie in")):
+        because = f"{path / name} cannot be made, because a file is in the place of {folder}"
+        with pytest.raises(RunError, match=because):
+            RunFolder.create(path / name, CONFIG)
 
 
 def test_an_unwritable_folder_is_named(
@@ -457,7 +461,7 @@ def test_a_result_of_another_kind_is_none(tmp_path: Path) -> None:
 def test_settings_that_are_no_text_are_named(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", "")
     run.config_path.write_bytes(b"\xff\xfe")
-    with pytest.raises(RunError, match=r"config\.toml is not text in UTF-8"):
+    with pytest.raises(RunError, match=r"damaged config\.toml, .* UTF-8; choose .*--overwrite\)"):
         run.config_text()
 
 
@@ -466,7 +470,7 @@ def test_other_settings_are_refused_with_the_first_of_them(tmp_path: Path) -> No
     run.require_settings("a = 1\n[b]\nc = 2\n")
     with pytest.raises(RunError, match=r"other settings \(b.c was 2 and is now not there\)"):
         run.require_settings("a = 1\n")
-    assert first_difference("a = [", "a = 1") == "they are no TOML"
+    assert first_difference("a = [", "a = 1") == "its config.toml is damaged, and no TOML"
     assert first_difference("a = 1", "a = 1 # so") == "in their form"
 
 

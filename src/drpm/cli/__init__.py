@@ -11,31 +11,34 @@ from typing import Annotated
 import typer
 
 from drpm.cli import bench, bounds, cluster, data, factors, multitask, reproduce, supervised
-from drpm.cli.errors import EXIT_CODES
+from drpm.cli.errors import EXIT_CODES, printing
+from drpm.cli.help import PlainCommand, PlainGroup
 
 __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="drpm",
+    cls=PlainGroup,
     no_args_is_help=True,
     # A bug should look like one: the plain traceback, not a decorated page of local variables.
     pretty_exceptions_enable=False,
 )
 
-app.command()(cluster.cluster)
-app.command()(factors.factors)
-app.command()(multitask.multitask)
-app.command()(supervised.supervised)
-app.command()(bounds.bounds)
+app.command(cls=PlainCommand)(cluster.cluster)
+app.command(cls=PlainCommand)(factors.factors)
+app.command(cls=PlainCommand)(multitask.multitask)
+app.command(cls=PlainCommand)(supervised.supervised)
+app.command(cls=PlainCommand)(bounds.bounds)
 app.add_typer(data.app, name="data")
-app.command()(reproduce.reproduce)
+app.command(cls=PlainCommand)(reproduce.reproduce)
 # The program reads its options itself, that for help among them.
 app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})(bench.bench)
 
 
 def main() -> None:
     """Run the command line."""
-    app(prog_name="drpm")
+    with printing():
+        app(prog_name="drpm")
 
 
 def _print_version(wanted: bool) -> None:
@@ -54,4 +57,15 @@ def drpm(
         typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Differentiable random partition models."""
+    """Learn partitions: which things belong together, and how many make a group.
+
+    It clusters data sets and files of your own, finds what two images share,
+    divides a network among tasks, and does the experiments of the paper
+    "Differentiable Random Partition Models" again. Every run leaves a folder
+    with its model, its figures and a page that shows them.
+
+    To start with:
+
+      drpm cluster digits                   a small data set that comes along
+      drpm cluster my.csv --clusters 5      a table of your own
+    """

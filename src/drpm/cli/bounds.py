@@ -2,16 +2,26 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from drpm.cli.options import Json, Seed, whole_number_option
+from drpm.cli.tables import print_table
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
     from rich.table import Table
 
     from drpm.studies.bounds import Summary
+
+_HEADER: Final = (
+    "Setting",
+    *(f"{bound} {of}" for bound in ("Lower", "Upper") for of in ("median", "max", "mean")),
+    "Mass error",
+    "Monte Carlo",
+    "Never drawn",
+)
 
 
 def bounds(
@@ -40,23 +50,38 @@ def bounds(
             f"the folder {out} cannot be made ({error.strerror}).", param_hint="--out"
         ) from error
 
+    errors = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
+
+        def begin(what: str) -> "TaskID":
+            if not errors.is_terminal:
+                typer.echo(what, err=True)
+            return progress.add_task(what, total=None)
+
         # Shown before the imports below, which take long enough to be noticed.
-        sampling = progress.add_task(f"Four times {draws:,} draws", total=None)
+        sampling = begin(f"Four times {draws:,} draws")
         from drpm.studies import bounds as study
         from drpm.studies import bounds_figures as figures
 
-        progress.update(sampling, total=draws * study.NUM_SETTINGS)
-        results = study.run(draws, seed, on_draws=lambda done: progress.advance(sampling, done))
+        total = draws * study.NUM_SETTINGS
+        progress.update(sampling, total=total)
+
+        def count(drawn: int) -> None:
+            progress.advance(sampling, drawn)
+            done = int(progress.tasks[sampling].completed)
+            if not errors.is_terminal and done % draws == 0:
+                typer.echo(f"{done:,} of {total:,} draws", err=True)
+
+        results = study.run(draws, seed, on_draws=count)
         summaries = [study.summarize(masses) for masses in results]
         study.write_summary(summaries, out / "bounds.json", num_draws=draws, seed=seed)
-        painting = progress.add_task("Pictures", total=None)
+        painting = begin("Pictures")
         pictures = figures.save_figures(results, out)
         progress.update(painting, total=1, completed=1)
 
@@ -66,15 +91,36 @@ def bounds(
         typer.echo(json.dumps(facts, indent=2))
         return
     console = Console()
-    labels = [masses.setting.label for masses in results]
-    console.print(_bounds_table(labels, summaries, draws))
-    console.print(f"Summary: {out / 'bounds.json'}", highlight=False, soft_wrap=True)
-    console.print("Pictures:", highlight=False)
+    rows = [
+        [masses.setting.label, *_numbers(summary)]
+        for masses, summary in zip(results, summaries, strict=True)
+    ]
+    if console.is_terminal:
+        console.print(_bounds_table(rows, draws))
+    else:
+        # Whatever reads this may not know the letter.
+        print_table(_HEADER, [[label.replace("ω", "omega"), *row] for label, *row in rows])
+    typer.echo(f"Summary: {out / 'bounds.json'}")
+    typer.echo("Pictures:")
     for picture in pictures:
-        console.print(f"  {picture}", highlight=False, soft_wrap=True)
+        typer.echo(f"  {picture}")
 
 
-def _bounds_table(labels: list[str], summaries: "list[Summary]", draws: int) -> "Table":
+def _numbers(summary: "Summary") -> list[str]:
+    """What the table shows of a setting, in the order of its columns."""
+    return [
+        *(
+            f"{value:.2f}"
+            for bound in (summary.lower, summary.upper)
+            for value in (bound.median, bound.max, bound.expected)
+        ),
+        f"{abs(summary.total_mass - 1):.0e}",
+        f"{summary.max_standard_errors:.2f}",
+        f"{summary.num_never_drawn:,}",
+    ]
+
+
+def _bounds_table(rows: list[list[str]], draws: int) -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -92,23 +138,10 @@ def _bounds_table(labels: list[str], summaries: "list[Summary]", draws: int) -> 
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
     )
-    table.add_column("Setting", no_wrap=True)
-    for bound in ("Lower", "Upper"):
-        for statistic in ("median", "max", "mean"):
-            table.add_column(f"{bound}\n{statistic}", justify="right", no_wrap=True)
-    table.add_column("Mass\nerror", justify="right", no_wrap=True)
-    table.add_column("Monte\nCarlo", justify="right", no_wrap=True)
-    table.add_column("Never\ndrawn", justify="right", no_wrap=True)
-    for label, summary in zip(labels, summaries, strict=True):
-        table.add_row(
-            label,
-            *(
-                f"{value:.2f}"
-                for bound in (summary.lower, summary.upper)
-                for value in (bound.median, bound.max, bound.expected)
-            ),
-            f"{abs(summary.total_mass - 1):.0e}",
-            f"{summary.max_standard_errors:.2f}",
-            f"{summary.num_never_drawn:,}",
-        )
+    name, *numbers = _HEADER
+    table.add_column(name, no_wrap=True)
+    for title in numbers:
+        table.add_column(title.replace(" ", "\n"), justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
     return table

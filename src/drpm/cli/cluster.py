@@ -119,6 +119,12 @@ def _run(
 
     config = read_settings(ClusteringConfig, "cluster", preset, settings, device)
     devices = connect(config.training)
+    if devices.is_first and devices.count > 1 and devices.device.type == "cpu":
+        typer.echo(
+            f"warning: {devices.count} processes share the CPU for one run, which is slower than "
+            "one alone; several devices are meant for GPUs.",
+            err=True,
+        )
     dataset = load(name, device=devices.device, **parse_options(options))
     if not any(setting.partition("=")[0].strip() == "clusters" for setting in settings):
         config = replace(config, clusters=len(class_names(dataset)) or config.clusters)

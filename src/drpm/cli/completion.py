@@ -4,8 +4,11 @@ Spelt out, because a shell waits for them and importing torch takes seconds; a t
 with what there is.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
+from typing import Any, Final
+
+import typer
 
 DATA_SETS: Final = (
     "digits",
@@ -40,6 +43,16 @@ FACTOR_METHODS: Final = ("drpm", "hg", "ada", "label")
 MULTITASK_DATA: Final = ("multimnist", "mosaic", "celeba")
 MULTITASK_METHODS: Final = ("drpm", "uls", "uncertainty", "gradient")
 
+DEVICES: Final = ("auto", "cpu", "cuda", "mps")
+
+# Where the settings of a command are; these modules do without torch.
+CONFIGURATIONS: Final = {
+    "cluster": ("drpm.clustering.config", "ClusteringConfig"),
+    "factors": ("drpm.factors.config", "FactorsConfig"),
+    "multitask": ("drpm.multitask.config", "MultitaskConfig"),
+    "supervised": ("drpm.supervised.config", "SupervisedConfig"),
+}
+
 
 def among(words: Iterable[str]) -> Callable[[str], list[str]]:
     """Completes to one of some words."""
@@ -59,3 +72,20 @@ def presets_like(example: str) -> Callable[[str], list[str]]:
         return [name for name in names(incomplete) if command_of(name) == command_of(example)]
 
     return complete
+
+
+def settings_like(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Completes to the names of the settings of the command that is typed."""
+    from drpm.training.config import to_mapping
+
+    module, name = CONFIGURATIONS[ctx.info_name or ""]
+    settings = _names(to_mapping(getattr(import_module(module), name)()))
+    return [f"{setting}=" for setting in settings if setting.startswith(incomplete)]
+
+
+def _names(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _names(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"

@@ -10,6 +10,7 @@ import typer
 
 from drpm.cli.completion import DATA_SETS, among
 from drpm.cli.errors import one_sentence
+from drpm.cli.help import PlainCommand, PlainGroup
 from drpm.cli.options import Json, Seed, parse_options
 from drpm.cli.tables import print_table
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from drpm.data.files import FileReport
     from drpm.data.types import Dataset, DatasetSpec
 
-app = typer.Typer(no_args_is_help=True, help="List, fetch, check and show data sets.")
+app = typer.Typer(
+    cls=PlainGroup, no_args_is_help=True, help="List, fetch, check and show data sets."
+)
 
 Name = Annotated[
     str,
@@ -30,18 +33,21 @@ Name = Annotated[
 NameOrPath = Annotated[
     str,
     typer.Argument(
-        help="A data set, or your own file or folder.",
+        help="A data set (drpm data list names them), or your own: a table or arrays in a .csv, "
+        ".npy, .npz or .parquet file, or a folder of images.",
         metavar="DATA",
         autocompletion=among(DATA_SETS),
     ),
 ]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", "-o", help="An option of the set, as name=value; may be repeated."),
+    typer.Option(
+        "--option", "-o", metavar="NAME=VALUE", help="An option of the data; may be repeated."
+    ),
 ]
 
 
-@app.command("list")
+@app.command("list", cls=PlainCommand)
 def list_sets(as_json: Json = False) -> None:
     """List the data sets, and whether they are at hand."""
     from drpm.data.registry import DATASETS
@@ -56,7 +62,7 @@ def list_sets(as_json: Json = False) -> None:
     )
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def fetch(name: Name, as_json: Json = False) -> None:
     """Find the files of a data set, and download those that are missing."""
     from drpm.data.files import obtain
@@ -74,7 +80,7 @@ def fetch(name: Name, as_json: Json = False) -> None:
         typer.echo(f"{name} needs no files.")
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def check(name: Name, as_json: Json = False) -> None:
     """Compare the files of a data set with their hashes, and look at their structure.
 
@@ -97,13 +103,19 @@ def check(name: Name, as_json: Json = False) -> None:
         else:
             typer.echo(f"{name} needs no files.")
         if wrong:
-            files_and_states = ", ".join(f"{r.file.path} {r.state}" for r in wrong)
-            raise ValueError(f"{name} cannot be used: {files_and_states}.")
+            missing = [r.file for r in wrong if r.state == "missing"]
+            faults = [f"{r.file.path} damaged" for r in wrong if r.state == "damaged"]
+            faults += ["files are missing"] if missing else []
+            complaint = f"{name} cannot be used: {', '.join(faults)}"
+            if not missing:
+                raise ValueError(f"{complaint}.")
+            getting = spec.instructions or f"drpm data fetch {name} downloads them"
+            raise ValueError(files.missing_message(missing, complaint, getting))
         if spec.inspect is not None:
             spec.inspect()
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def show(
     name: NameOrPath,
     out: Annotated[

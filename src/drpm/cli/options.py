@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from drpm.cli.completion import presets_like
+from drpm.cli.completion import DEVICES, among, presets_like, settings_like
 
 N = TypeVar("N", bound=float)
 
@@ -81,9 +81,19 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Out = Annotated[Path, typer.Option(help="The run's folder, new or cut off.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as training.epochs=50."),
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A setting, such as training.epochs=50; may be repeated.",
+        autocompletion=settings_like,
+    ),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda: with a number.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        help="auto, cpu, cuda, cuda: with a number, or mps.", autocompletion=among(DEVICES)
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start anew where a run lies.")]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from drpm.cli.completion import SWEEPS, among
+from drpm.cli.completion import DEVICES, SWEEPS, among
 from drpm.cli.errors import one_sentence
 from drpm.cli.options import Json, number
 from drpm.cli.tables import print_table
@@ -71,7 +71,8 @@ def reproduce(
     device: Annotated[
         str | None,
         typer.Option(
-            help="What each run computes on: auto, cpu, cuda, cuda:1, ...",
+            help="What each run computes on: auto, cpu, cuda, cuda: with a number, or mps.",
+            autocompletion=among(DEVICES),
             show_default="what the sweep says",
         ),
     ] = None,

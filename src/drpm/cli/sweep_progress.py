@@ -42,8 +42,10 @@ def _told(run: "RunState") -> str:
             return f"finished in {_clock(run.seconds)}{again}"
         case "running":
             return f"running{again}"
-        case "waiting" | "failed" if run.reason:
-            return f"{run.state}{again}: {run.reason}"
+        case "failed" if run.reason:
+            return f"failed{again}: {run.reason}"
+        case "waiting" if run.reason:
+            return f"failed{again}, will be tried again: {run.reason}"
         case "elsewhere":
             return "in use by another process"
         case _:

@@ -90,7 +90,7 @@ def obtain(
     paths = {file.path: path for file in files if (path := find(file)) is not None}
     missing = [file for file in files if file.path not in paths and not file.optional]
     if missing:
-        raise DataError(_missing_message(missing, reason, instructions))
+        raise DataError(missing_message(missing, reason, instructions))
     return paths
 
 
@@ -109,7 +109,14 @@ def _archive_at_hand(file: RemoteFile) -> Path | None:
     return None
 
 
-def _missing_message(missing: Sequence[RemoteFile], reason: str, instructions: str) -> str:
+def missing_message(missing: Sequence[RemoteFile], reason: str, instructions: str) -> str:
+    """A sentence that says where files belong.
+
+    Args:
+        missing: the files.
+        reason: how the sentence begins: why they are not there; may be empty.
+        instructions: where to get them; may be empty.
+    """
     names = ", ".join(file.path for file in missing)
     folders = " or ".join(str(folder) for folder in search_folders())
     message = f"{reason.rstrip('.')}; put" if reason else "Files are missing: put"

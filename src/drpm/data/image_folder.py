@@ -12,7 +12,7 @@ from drpm.data.pictures import picture, without_warnings
 from drpm.data.progress import track
 from drpm.data.types import Dataset, Split
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg"})
+SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 
 _GREY_MODES = frozenset({"1", "L"})
 # Pillow cuts these off at 255 where it is asked for colours. The last is how its older versions
@@ -37,7 +37,8 @@ def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -
         if image.shape[:2] != first.shape[:2]:
             raise DataError(
                 f"{path} is {image.shape[1]}x{image.shape[0]} pixels large, but {paths[0].name} is "
-                f"{first.shape[1]}x{first.shape[0]}: set image_size to resize them all."
+                f"{first.shape[1]}x{first.shape[0]}: set image_size to resize them all (on the "
+                "command line -o image_size=N, or --image-size N of drpm factors)."
             )
     if any(image.dtype != np.uint8 for image in decoded):
         decoded = [_as_fractions(image) for image in decoded]

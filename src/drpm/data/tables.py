@@ -193,6 +193,9 @@ def _target(source: str, name: str, values: NDArray[Any]) -> tuple[torch.Tensor,
 
 
 def _named(names: Sequence[str]) -> str:
+    # As those of an array are called.
+    if all(name.startswith("column ") for name in names):
+        return _listed(names)
     return f"the column{'s' if len(names) > 1 else ''} {_listed(names)}"
 
 

@@ -26,7 +26,7 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
-from drpm.training.errors import RunError, reason
+from drpm.training.errors import BEGIN_ANEW, RunError, reason
 
 logger = logging.getLogger(__name__)
 
@@ -322,7 +322,10 @@ def load_latest(folder: Path) -> Checkpoint | None:
             )
         return checkpoint
     if damages:
-        raise RunError(f"No checkpoint in {folder} can be used: {', '.join(damages)}.")
+        raise RunError(
+            f"The run has no checkpoint in {folder} that can be used: {', '.join(damages)}; "
+            f"{BEGIN_ANEW}."
+        )
     return None
 
 

@@ -13,6 +13,9 @@ from drpm.training.runs import ARRAYS, CONFIG, RESULT, RunFolder
 
 ARCHIVE: Final = ".tar.gz"
 
+# As other archives end, which a folder is hardly meant to.
+_OTHER_ARCHIVES: Final = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
+
 # A picture's worth of arrays, for one seed of our own models, may come along; more may not.
 _ARRAYS_SEED: Final = "seed-0"
 _ARRAYS_OF: Final = "drpm"
@@ -32,6 +35,11 @@ def collect(source: Path, name: str, studies: Sequence[str], target: Path) -> li
     Returns:
         What was copied, by its path in the target.
     """
+    if target.suffix.lower() in _OTHER_ARCHIVES and not target.name.endswith(ARCHIVE):
+        raise RunError(
+            f"What is collected must go into a folder or a file that ends in {ARCHIVE}, but got "
+            f"{str(target)!r}."
+        )
     found = {
         str(Path(name) / path.relative_to(source)): path
         for study in studies

@@ -66,13 +66,19 @@ def require_one_device(training: "TrainingConfig") -> None:
     Arguments:
         training: The settings of its training.
     """
-    check_setting(training, "devices", "1 for this kind of model", lambda count: count == 1)
-    check_setting(
-        training,
-        "precision",
-        "'32-true' or '64-true' for this kind of model",
-        lambda kind: kind != "bf16-mixed",
-    )
+    try:
+        check_setting(training, "devices", "1 for this kind of model", lambda count: count == 1)
+        check_setting(
+            training,
+            "precision",
+            "'32-true' or '64-true' for this kind of model",
+            lambda kind: kind != "bf16-mixed",
+        )
+    except ConfigError as error:
+        raise ConfigError(
+            f"{str(error).removesuffix('.')}; several devices and mixed precision are for "
+            "clustering (drpm cluster --devices N)."
+        ) from None
 
 
 @dataclass(frozen=True)

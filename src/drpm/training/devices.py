@@ -1,6 +1,7 @@
 """Where a run computes: one device, or one of several processes with a device each."""
 
 import atexit
+import logging
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -113,6 +114,9 @@ def connect(config: TrainingConfig) -> Devices:
     # Only now: the import takes as long as torch's own.
     from lightning.fabric import Fabric
 
+    # They greet on the error stream, between the lines of the run.
+    for name in ("lightning.fabric", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     fabric = Fabric(
         accelerator=device.type,
         devices=[device.index] if device.type == "cuda" and not several else here,
@@ -136,8 +140,8 @@ def connect_one(config: TrainingConfig) -> Devices:
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started > 1:
         raise ConfigError(
-            "devices must be 1 for this kind of model, "
-            f"but torchrun has started {started} processes."
+            "devices must be 1 for this kind of model, but torchrun has started "
+            f"{started} processes; several devices are for clustering (drpm cluster --devices N)."
         )
     return connect(config)
 
@@ -169,7 +173,8 @@ def _find(name: str, count: int) -> torch.device:
     kind, _, number = name.partition(":")
     missing = {"cuda": cards == 0, "mps": not torch.backends.mps.is_available()}
     if missing.get(kind, False):
-        raise ConfigError(f"device must be one that this machine has, but got {name!r}.")
+        here = ", ".join(["cpu", *(each for each, is_missing in missing.items() if not is_missing)])
+        raise ConfigError(f"device must be one that this machine has ({here}), but got {name!r}.")
     if number and int(number) >= cards:
         raise ConfigError(
             f"device must be one of the {cards} GPUs of this machine, but got {name!r}."

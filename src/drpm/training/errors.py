@@ -7,6 +7,9 @@ from typing import Final
 # What a shell reports for a process that a signal has ended is this plus the signal's number.
 SIGNAL_EXIT: Final = 128
 
+# What to do about a run that is not to go on, in words that fit after a semicolon.
+BEGIN_ANEW: Final = "choose another folder, or overwrite it (on the command line --overwrite)"
+
 
 class ConfigError(ValueError):
     """A setting that cannot be: its dotted name, what was expected and what came."""
@@ -36,5 +39,9 @@ def reason(error: OSError) -> str:
         return "the disk is full"
     if error.errno == errno.EDQUOT:
         return "the disk quota is used up"
+    if error.errno == errno.EEXIST and error.filename is not None:
+        return f"a file is in the place of the folder {error.filename}"
+    if error.errno == errno.ENOTDIR:
+        return "a file is in the place of a folder that it should lie in"
     text = error.strerror or str(error) or type(error).__name__
     return f"of the error '{text}'"

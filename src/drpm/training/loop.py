@@ -211,7 +211,7 @@ class _Training:
         what = (
             f"The term {named[0]} was not a finite number"
             if len(named) == 1
-            else f"The terms {' and '.join(named)} were not finite numbers"
+            else f"The terms {_and(named)} were not finite numbers"
         )
         step = self.step - len(broken) + row + 1
         raise RunError(
@@ -224,7 +224,7 @@ class _Training:
             return ""
         affected = broken.any(0).tolist()
         paths = [str(run.path) for run, is_one in zip(self.runs, affected, strict=True) if is_one]
-        return f" of {' and '.join(paths)}"
+        return f" of {_and(paths)}"
 
     def _save(self) -> None:
         state = self.program.state()
@@ -237,6 +237,11 @@ class _Training:
                 )
         if self.writes:
             save_state(self.checkpoints, state, self.step)
+
+
+def _and(words: Sequence[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def learning_rate(config: TrainingConfig, epoch: int) -> float:

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, Self, TypeAlias, final
 import torch
 
 from drpm.training.checkpoint import last_good, write_atomic
-from drpm.training.errors import InUse, RunError, reason
+from drpm.training.errors import BEGIN_ANEW, InUse, RunError, reason
 
 Status: TypeAlias = Literal["new", "cut off", "finished"]
 
@@ -150,7 +150,10 @@ class RunFolder:
         try:
             return self.config_path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise RunError(f"The file {self.config_path} is not text in UTF-8.") from error
+            raise RunError(
+                f"The run in {self.path} has a damaged {CONFIG}, which is not text in UTF-8; "
+                f"{BEGIN_ANEW}."
+            ) from error
 
     def require_settings(self, text: str) -> None:
         """Refuse to go on with other settings than those that the run was begun with."""
@@ -158,7 +161,7 @@ class RunFolder:
         if before != text:
             raise RunError(
                 f"The run in {self.path} has other settings ({first_difference(before, text)}); "
-                "choose another folder, or overwrite it."
+                f"{BEGIN_ANEW}."
             )
 
     def result(self) -> dict[str, Any]:
@@ -225,7 +228,7 @@ class RunFolder:
             if not overwrite:
                 raise RunError(
                     f"The folder {self.path} holds a run already ({self.status}); "
-                    "resume it, overwrite it, or choose another folder."
+                    f"resume it, {BEGIN_ANEW}."
                 )
             for name in _CONTENTS:
                 entry = self.path / name
@@ -388,7 +391,7 @@ def first_difference(before: str, now: str) -> str:
     try:
         old, new = (_flat(tomllib.loads(text)) for text in (before, now))
     except tomllib.TOMLDecodeError:
-        return "they are no TOML"
+        return f"its {CONFIG} is damaged, and no TOML"
     for name in (*old, *new):
         was, is_now = (repr(x[name]) if name in x else "not there" for x in (old, new))
         if was != is_now:
