@@ -425,6 +425,39 @@ def test_what_is_set_is_what_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("blank_pictures")
+def test_the_settings_of_a_run_begin_another(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    cluster("digits", *SMALL, "--method=gmm", "--clusters=4", "--out", first)
+    # All of them, the number of clusters too, where a preset's would give way to the classes.
+    cluster("digits", "--device=cpu", "--preset", first / "config.toml", "--out", second)
+    assert (first / "config.toml").read_text() == (second / "config.toml").read_text()
+    own = tmp_path / "own.toml"
+    own.write_text('method = "gmm"\nclusters = 3\n')
+    third = tmp_path / "third"
+    cluster("digits", "--device=cpu", "--preset", own, "--set=beta=2", "--out", third)
+    text = (third / "config.toml").read_text()
+    assert 'method = "gmm"\nclusters = 3\n' in text
+    assert "beta = 2.0\n" in text
+    own.write_text("cluters = 3\n")
+    refused = cluster("digits", "--preset", own, "--out", tmp_path / "fourth", code=1)
+    assert f"In {own}: cluters is not a setting; did you mean clusters?" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("--clusters=3 --set=clusters=4", "got --clusters 3 and --set clusters=4."),
+        ("--method=gmm --set=method=vade", "got --method gmm and --set method=vade."),
+        ("--preset=none.toml", "The file none.toml cannot be read (No such file or directory)."),
+    ],
+)
+def test_options_that_contradict(tmp_path: Path, arguments: str, sentence: str) -> None:
+    refused = cluster("digits", *arguments.split(), "--out", tmp_path / "run", code=1)
+    assert sentence in refused.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize("method", ["drpm-vc", "gmm"])
 def test_comparing(tmp_path: Path, method: str) -> None:
     command = ["digits", *SMALL, "--set=mixture.restarts=1", f"--method={method}", "--compare"]

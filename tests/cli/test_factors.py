@@ -124,6 +124,8 @@ def test_sizes_of_images(tmp_path: Path) -> None:
         ("--shared=8", "shared must be a number from 0 to 7 or 'mixed', but got '8'"),
         ("--method=vae", "method must be one of"),
         ("--data=nowhere", "nowhere does not exist; pairs come from arm, mpi3d, a folder"),
+        ("nowhere", "nowhere does not exist; pairs come from arm, mpi3d, a folder"),
+        ("arm --data=mpi3d", "data must be given once, but got 'arm' and 'mpi3d'."),
         ("--preset=fast", "is not a preset"),
         ("--seeds=0,0", "seeds must all differ"),
         ("--device=gpu", "device must be 'auto'"),
@@ -131,7 +133,7 @@ def test_sizes_of_images(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input(tmp_path: Path, arguments: str, sentence: str) -> None:
-    refused = factors(*SMALL, arguments, "--out", tmp_path / "run", code=1)
+    refused = factors(*SMALL, *arguments.split(), "--out", tmp_path / "run", code=1)
     (line,) = refused.stderr.splitlines()
     assert line.startswith("error: ")
     assert sentence in line

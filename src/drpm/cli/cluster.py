@@ -67,9 +67,12 @@ def cluster(
         results = _run(
             data,
             out,
-            _settings(method, clusters, settings or [], device, devices),
+            method,
+            clusters,
             preset,
+            settings or [],
             device,
+            devices,
             parse_seeds(seeds),
             option or [],
             compare,
@@ -83,25 +86,15 @@ def cluster(
     _show(results, compare)
 
 
-def _settings(
-    method: str | None, clusters: int | None, settings: list[str], device: str, devices: int
-) -> list[str]:
-    named = [] if method is None else [f"method={method}"]
-    named += [] if clusters is None else [f"clusters={clusters}"]
-    both = [
-        f"{stage}.{name}={value}"
-        for stage in ("training", "pretraining.training")
-        for name, value in (("device", device), ("devices", devices))
-    ]
-    return [*named, *both, *settings]
-
-
 def _run(
     name: str,
     out: Path,
-    settings: list[str],
+    method: str | None,
+    clusters: int | None,
     preset: str,
+    settings: list[str],
     device: str,
+    count: int,
     seeds: list[int] | None,
     options: list[str],
     compare: bool,
@@ -116,8 +109,22 @@ def _run(
     from drpm.data.classes import class_names
     from drpm.data.fingerprints import known_by
     from drpm.training.devices import connect
+    from drpm.training.presets import is_own
 
-    config = read_settings(ClusteringConfig, "cluster", preset, settings, device)
+    both = [
+        f"{stage}.{setting}={value}"
+        for stage in ("training", "pretraining.training")
+        for setting, value in (("device", device), ("devices", count))
+    ]
+    config = read_settings(
+        ClusteringConfig,
+        "cluster",
+        preset,
+        [*both, *settings],
+        device,
+        method=method,
+        clusters=clusters,
+    )
     devices = connect(config.training)
     if devices.is_first and devices.count > 1 and devices.device.type == "cpu":
         typer.echo(
@@ -126,7 +133,8 @@ def _run(
             err=True,
         )
     dataset = load(name, device=devices.device, **parse_options(options))
-    if not any(setting.partition("=")[0].strip() == "clusters" for setting in settings):
+    are_set = any(setting.partition("=")[0].strip() == "clusters" for setting in settings)
+    if clusters is None and not are_set and not is_own(preset):
         config = replace(config, clusters=len(class_names(dataset)) or config.clusters)
     known = known_by(name, dataset)
     seeds = seeds or [config.training.seed]

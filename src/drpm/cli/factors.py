@@ -37,12 +37,20 @@ def _side(value: Any) -> int:
 
 def factors(
     data: Annotated[
-        str,
-        typer.Option(
+        str | None,
+        typer.Argument(
             help="arm, mpi3d, or your own pairs: a folder of images or an .npz file.",
+            metavar="DATA",
+            show_default="arm",
             autocompletion=among(FACTOR_DATA),
         ),
-    ] = "arm",
+    ] = None,
+    data_option: Annotated[
+        str | None,
+        typer.Option(
+            "--data", help="The same, by name.", metavar="DATA", autocompletion=among(FACTOR_DATA)
+        ),
+    ] = None,
     shared: Annotated[
         str | None,
         typer.Option(
@@ -97,7 +105,7 @@ def factors(
     """
     with one_sentence():
         results = _run(
-            data,
+            _choose_data(data, data_option),
             shared,
             method,
             out,
@@ -116,6 +124,12 @@ def factors(
     show_results(results, names, as_json=as_json)
     for about in dict.fromkeys(result["about"] for result in results if result.get("about")):
         typer.echo(about, err=True)
+
+
+def _choose_data(argument: str | None, option: str | None) -> str:
+    if argument is not None and option is not None and argument != option:
+        raise ValueError(f"data must be given once, but got {argument!r} and {option!r}.")
+    return argument or option or "arm"
 
 
 def _run(
@@ -148,8 +162,7 @@ def _run(
     from drpm.factors.pipeline import check_pairs
     from drpm.training.devices import connect_one
 
-    named = [] if method is None else [f"method={method}"]
-    config = read_settings(FactorsConfig, "factors", preset, [*named, *settings], device)
+    config = read_settings(FactorsConfig, "factors", preset, settings, device, method=method)
     chosen = parse_seeds(seeds) or [config.training.seed]
     devices = connect_one(config.training)
     where = devices.device

@@ -141,8 +141,7 @@ def _run(
     from drpm.multitask.job import Job, do_jobs, open_data, open_job, single_task
     from drpm.training.devices import connect_one
 
-    named = [] if method is None else [f"method={method}"]
-    config = read_settings(MultitaskConfig, "multitask", preset, [*named, *settings], device)
+    config = read_settings(MultitaskConfig, "multitask", preset, settings, device, method=method)
     refuse_unused(config, settings)
     chosen = parse_seeds(seeds) or [config.training.seed]
     devices = connect_one(config.training)

@@ -58,7 +58,9 @@ def preset_option(example: str) -> Any:
         example: One that its help names; the others that a shell completes are for its command.
     """
     return typer.Option(
-        help=f"Settings to start from; {example} is one.", autocompletion=presets_like(example)
+        help=f"Settings to start from: a preset, such as {example}, or a .toml file.",
+        metavar="NAME_OR_FILE",
+        autocompletion=presets_like(example),
     )
 
 

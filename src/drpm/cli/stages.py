@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
 
@@ -20,26 +20,47 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 J = TypeVar("J")
 
+# Where a run's settings are in its file, if not in a table with the command's name.
+RUN_TABLES: Final = {"cluster": "clustering"}
+
 
 def read_settings(
-    cls: type[C], command: str, preset: str, settings: Sequence[str], device: str
+    cls: type[C],
+    command: str,
+    preset: str,
+    settings: Sequence[str],
+    device: str,
+    **options: object,
 ) -> C:
     """The configuration that the options of a command ask for.
 
     Arguments:
         cls: Its class, with the settings of a training.
         command: The command; presets of others are refused.
-        preset: What it starts from.
-        settings: Changes, as ``name=value``.
+        preset: What it starts from: one that comes with the package, or a TOML file, which may be
+            that of a run.
+        settings: Changes, as ``name=value``; a later one wins.
         device: Where; a setting may still say otherwise.
+        options: Settings with an option of their own, by their names; None where it is not given.
     """
     from drpm.training import config as configs
     from drpm.training import presets
-    from drpm.training.config import TrainingConfig
+    from drpm.training.config import ConfigError, TrainingConfig
 
     TrainingConfig(device=device)  # refused under the option's own name
-    start = presets.load(cls, preset, command=command)
-    return configs.override(start, [f"training.device={device}", *settings])
+    named = {name: value for name, value in options.items() if value is not None}
+    for setting in settings:
+        name = setting.partition("=")[0].strip()
+        if name in named:
+            raise ConfigError(
+                f"{name} must be given once, but got --{name} {named[name]} and --set {setting}."
+            )
+    if presets.is_own(preset):
+        start = configs.read(cls, preset, table=RUN_TABLES.get(command, command))
+    else:
+        start = presets.load(cls, preset, command=command)
+    assignments = [f"{name}={value}" for name, value in named.items()]
+    return configs.override(start, [f"training.device={device}", *assignments, *settings])
 
 
 def show_stage(stage: str) -> "Progress":

@@ -66,19 +66,17 @@ def require_one_device(training: "TrainingConfig") -> None:
     Arguments:
         training: The settings of its training.
     """
-    try:
-        check_setting(training, "devices", "1 for this kind of model", lambda count: count == 1)
-        check_setting(
-            training,
-            "precision",
-            "'32-true' or '64-true' for this kind of model",
-            lambda kind: kind != "bf16-mixed",
-        )
-    except ConfigError as error:
+    if training.devices != 1:
         raise ConfigError(
-            f"{str(error).removesuffix('.')}; several devices and mixed precision are for "
-            "clustering (drpm cluster --devices N)."
-        ) from None
+            f"devices must be 1 for this kind of model, but got {training.devices}; several "
+            "devices are for clustering (drpm cluster --devices N)."
+        )
+    check_setting(
+        training,
+        "precision",
+        "'32-true' or '64-true' for this kind of model",
+        lambda kind: kind != "bf16-mixed",
+    )
 
 
 @dataclass(frozen=True)
@@ -354,16 +352,21 @@ def _unknown(root: type[Any], name: str) -> ConfigError:
     names = list(_names(root))
     table, _, last = name.rpartition(".")
     # Likeliest first: the right setting without its table or in another one, a slip among the
-    # settings of that table, a slip in both.
+    # settings of that table, a slip in both. Of names in one table all look alike as a whole.
+    beside = _entries(names, table)
     meant = [known for known in names if known.rpartition(".")[2] == last][:3]
     if not meant:
-        beside = [_join(table, known) for known in nearest(last, _entries(names, table))]
+        meant = [_join(table, known) for known in nearest(last, beside)]
+        if not beside:
+            meant = nearest(name, names)
         anywhere = {known.rpartition(".")[2]: known for known in names}
-        meant = beside or (nearest(name, names) if table else [])
         meant = (meant or [anywhere[known] for known in nearest(last, list(anywhere))])[:1]
     if meant:
         return ConfigError(f"{name} is not a setting; did you mean {' or '.join(meant)}?")
-    return ConfigError(f"{name} is not a setting; there are {', '.join(_entries(names, ''))}.")
+    there = f"{table} has" if table and beside else "there are"
+    return ConfigError(
+        f"{name} is not a setting; {there} {', '.join(beside or _entries(names, ''))}."
+    )
 
 
 def _entries(names: Sequence[str], table: str) -> list[str]:
@@ -468,17 +471,23 @@ def dumps(config: Any) -> str:
     return toml.dumps(_without_none(config, None, ""))
 
 
-def loads(cls: type[C], text: str) -> C:
-    """A configuration from TOML."""
+def loads(cls: type[C], text: str, *, table: str | None = None) -> C:
+    """A configuration from TOML.
+
+    Arguments:
+        cls: Its class; settings that are left out have its defaults.
+        text: The TOML.
+        table: Where the settings are if the text has a table of this name; else they are all of it.
+    """
     try:
         mapping = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"The configuration is not valid TOML: {error}.") from error
-    return build(cls, mapping)
+    return build(cls, mapping if table is None else mapping.get(table, mapping))
 
 
-def read(cls: type[C], path: Path | str) -> C:
-    """A configuration from a TOML file; an error names the file."""
+def read(cls: type[C], path: Path | str, *, table: str | None = None) -> C:
+    """A configuration from a TOML file, as :func:`loads` reads it; an error names the file."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -486,7 +495,7 @@ def read(cls: type[C], path: Path | str) -> C:
     except UnicodeDecodeError as error:
         raise ConfigError(f"The file {path} is not text in UTF-8.") from error
     try:
-        return loads(cls, text)
+        return loads(cls, text, table=table)
     except ConfigError as error:
         raise ConfigError(f"In {path}: {error}") from error
 

@@ -45,6 +45,11 @@ def command_of(name: str) -> str:
     return f"{name}-".split("-")[1]
 
 
+def is_own(name: str) -> bool:
+    """Whether a preset is a file of the user's, not one that comes with the package."""
+    return name.endswith(SUFFIX)
+
+
 def load(
     cls: type[C], name: str, *, command: str | None = None, folder: Traversable | None = None
 ) -> C:
