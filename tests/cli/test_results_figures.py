@@ -107,13 +107,26 @@ def test_damaged_arrays_are_one_sentence(
     assert not (tmp_path / "page.md").exists()
 
 
-def test_the_page_says_where_our_method_is_ahead(tmp_path: Path) -> None:
+def test_the_page_says_which_method_is_ahead(tmp_path: Path) -> None:
     folder = tmp_path / "clusters"
     # Of the numbers of clusters that all methods were run with.
     write_study(folder / "k-6", {"drpm-vc": [0.6, 0.5], "vade": [0.5]})
-    assert "highest mean here" not in pages.page(tmp_path)
+    assert "Highest means" not in pages.page(tmp_path)
     write_study(folder / "k-8", {"drpm-vc": [0.5, 0.7], "vade": [0.65], "latent-gmm": [0.2]})
-    assert "highest mean here: NMI nowhere; ARI nowhere; ACC nowhere." in pages.page(tmp_path)
+    alone = "\n\nHighest means here. VaDE: NMI (K = 8), ARI (K = 8), ACC (K = 8).\n"
+    assert alone in pages.page(tmp_path)
     write_study(folder / "k-12", {"drpm-vc": [0.5, 0.7], "vade": [0.55], "latent-gmm": [0.58]})
-    expected = "highest mean here: NMI K = 12; ARI K = 12; ACC K = 12."
-    assert expected in pages.page(tmp_path)
+    write_study(folder / "k-14", {"drpm-vc": [0.5, 0.7], "vade": [0.55], "latent-gmm": [0.58]})
+    assert "; DRPM-VC: NMI (K = 12, 14), ARI (K = 12, 14), ACC (K = 12, 14).\n" in pages.page(
+        tmp_path
+    )
+
+
+def test_the_page_says_which_row_is_ahead(tmp_path: Path) -> None:
+    folder = tmp_path / "table-1"
+    write_study(folder / "mnist", {"drpm-vc": [0.6, 0.5]})
+    assert "Highest means" not in pages.page(tmp_path)
+    write_study(folder / "mnist", {"gmm": [0.6]})
+    assert "\n\nHighest means here. MNIST: GMM (NMI, ARI, ACC).\n" in pages.page(tmp_path)
+    write_study(folder / "fashion-mnist", {"gmm": [0.6], "drpm-vc": [0.7], "vade": [0.3]})
+    assert "; Fashion-MNIST: DRPM-VC (NMI, ARI, ACC).\n" in pages.page(tmp_path)

@@ -74,7 +74,7 @@ def test_what_falls_short_is_said(tmp_path: Path) -> None:
     write_study(tmp_path / "table-1" / "mnist", {"vade": [0.82], "drpm-vc": [0.99]})
     text = results.page(tmp_path)
     line = (
-        "Lower than the paper by more than two of its deviations: "
+        "Lower than the paper by more than two of its deviations, as rounded there: "
         "VaDE (MNIST NMI, ARI); DRPM-VC (MNIST ARI)."
     )
     assert line in section(text, "MNIST and Fashion-MNIST")

@@ -91,7 +91,8 @@ def test_tables_and_the_figure(tmp_path: Path) -> None:
 
 def test_the_page_says_what_noise_does(tmp_path: Path) -> None:
     def add(method: str, ratio: float, right: float, size: float) -> None:
-        scores = {name: [value or 0.0] for name, value in noise_metrics(0.9, right).items()}
+        metrics = noise_metrics(0.95 if method == "drpm" else 0.9, right)
+        scores = {name: [value or 0.0] for name, value in metrics.items()}
         sizes = {"size_left": [50 - size], "size_right": [size]} if method == "drpm" else {}
         write(tmp_path / "noise" / method / f"noise-{ratio}", scores | sizes)
 
@@ -100,11 +101,12 @@ def test_the_page_says_what_noise_does(tmp_path: Path) -> None:
 
     add("drpm", 0.0, 0.8, 25.0)
     assert "than without noise" not in text()
-    assert "highest mean" not in text()
+    assert "Highest means" not in text()
     add("uls", 0.0, 0.7, 0.0)
     add("drpm", 0.1, 0.6, 24.0)
     add("uls", 0.1, 0.7, 0.0)
-    assert "DRPM-MTL has the highest mean here: ACC 0.0; L nowhere; R 0.0; best 0.0." in text()
+    ours = "DRPM-MTL: ACC (0.0), L (0.0, 0.1), R (0.0), best (0.0)"
+    assert f"Highest means here. {ours}; ULS: ACC (0.1), R (0.1), best (0.1).\n" in text()
     assert "more neurons than without noise at: no ratio." in text()
     add("drpm", 0.9, 0.3, 30.0)
     assert "more neurons than without noise at: 0.9." in text()

@@ -216,7 +216,7 @@ def test_a_damaged_result_is_one_sentence(tmp_path: Path, further: dict[str, Any
 def test_settings_that_are_no_text_are_one_sentence(tmp_path: Path) -> None:
     folder = finished_run(tmp_path / "run")
     (folder / "config.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(RunError, match=r"config\.toml is not text in UTF-8\.$"):
+    with pytest.raises(RunError, match=r"a damaged config\.toml, which is not text in UTF-8"):
         write_page(folder)
     (folder / "config.toml").write_text("no toml", encoding="utf-8")
     assert "no toml" in page_of(folder).text

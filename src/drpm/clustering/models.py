@@ -125,7 +125,10 @@ def bound_terms(
 def exact_terms(
     partitions: Tensor, sizes: Tensor, log_scores: Tensor, log_weights: Tensor, mixture: Mixture
 ) -> tuple[Tensor, Tensor]:
-    """The divergence itself, in the same two parts: that of the sizes, and of who is where."""
+    """The log-ratio itself at the given sizes, in the same two parts: of these, and who is where.
+
+    Sizes are not drawn but the most likely ones, here as in the bounds: what is exact is the mass.
+    """
     n = log_scores.shape[-1]
     size_divergence = _size_divergence(sizes, n, log_weights, mixture)
     law = RandomPartition(log_scores, log_weights, validate_args=False)

@@ -16,7 +16,8 @@ from drpm.report.result_tables import (
     Place,
     Row,
     Table,
-    lead_text,
+    leading_groups,
+    leading_rows,
     read_run,
     read_runs,
     summary_of,
@@ -44,10 +45,11 @@ def clustering_sections(results: Path) -> Iterator[Section]:
     for table in tables():
         text = table_text(table, results)
         if table.title == VARYING:
-            text += lead_text(table, results, 0)
+            text += leading_groups(table, results)
             # Samples of the most clusters, as in the paper: those of fewer say little more.
             figures = [*_trends(table, results), *_figures(table, table.rows[-1:], results)]
         else:
+            text += leading_rows(table, results)
             figures = [*_figures(table, table.rows, results)]
         yield Section(text, tuple(figures))
 

@@ -20,7 +20,7 @@ from drpm.report.result_tables import (
     Place,
     Row,
     Table,
-    lead_text,
+    leading_groups,
     read_runs,
     summary_of,
     table_text,
@@ -140,8 +140,8 @@ def multitask_sections(results: Path) -> Iterator[Section]:
     """
     yield Section(INTRODUCTION)
     noise, sizes, mosaic, correlation, faces = tables()
-    text = "\n".join([table_text(noise, results), *_noise_times(results)]) + "\n"
-    text += lead_text(noise, results, sweeps.PAPER_METHODS.index("drpm"))
+    text = "\n".join([table_text(noise, results), *_noise_times(results)])
+    text += leading_groups(noise, results)
     yield Section(text, tuple(_noise_figure(noise, results)))
     # Of the same runs as the table before it, which says what is missing.
     if any(read_runs(sizes, results, row.places[0]) for row in sizes.rows):

@@ -104,7 +104,8 @@ def table_lines(table: Table, results: Path) -> Iterator[str]:
     short = [line for row, each in pairs for line in _shortfalls(table, row, each)]
     if short:
         yield from (
-            f"Lower than the paper by more than two of its deviations: {'; '.join(short)}.",
+            "Lower than the paper by more than two of its deviations, as rounded there: "
+            f"{'; '.join(short)}.",
             "",
         )
     yield from _times(table, results)
@@ -116,29 +117,55 @@ def table_text(table: Table, results: Path) -> str:
     return "\n".join(lines)
 
 
-def lead_text(table: Table, results: Path, group: int) -> str:
-    """A sentence on the rows where one group is ahead, as soon as a row has runs of all groups.
+def leading_groups(table: Table, results: Path) -> str:
+    """A sentence on which group is ahead in which rows; nothing before a row has runs of all.
 
     Arguments:
-        table: Whose means are compared.
+        table: Whose groups of columns are compared, by their means.
         results: The folder of finished studies.
-        group: The index of the group that is asked about.
     """
-    rows = {
+    found = {
         row.name: [read_runs(table, results, place) for place in row.places] for row in table.rows
     }
-    whole = {name: groups for name, groups in rows.items() if all(groups)}
-    if not whole:
-        return ""
-    leads = []
-    for metric, above in table.metrics.items():
-        ahead = []
-        for name, groups in whole.items():
+    ahead: dict[str, dict[str, list[str]]] = {}
+    for row, groups in found.items():
+        for metric, above in table.metrics.items() if all(groups) else ():
             means = [summary_of(runs, metric).mean for runs in groups]
-            if means.pop(group) > max(means):
-                ahead.append(name)
-        leads.append(f"{above} {', '.join(ahead) or 'nowhere'}")
-    return f"\n{table.groups[group]} has the highest mean here: {'; '.join(leads)}.\n"
+            group = table.groups[means.index(max(means))]
+            ahead.setdefault(group, {}).setdefault(above, []).append(row)
+    told = [
+        f"{group}: {', '.join(f'{above} ({_listed(rows)})' for above, rows in scores.items())}"
+        for group, scores in ahead.items()
+    ]
+    return f"\n\nHighest means here. {'; '.join(told)}.\n" if told else ""
+
+
+def leading_rows(table: Table, results: Path) -> str:
+    """A sentence on which row is ahead in which group; nothing before one has runs of two rows.
+
+    Arguments:
+        table: Whose rows are compared, by their means.
+        results: The folder of finished studies.
+    """
+    told = []
+    for index, group in enumerate(table.groups):
+        found = {row.name: read_runs(table, results, row.places[index]) for row in table.rows}
+        whole = {name: runs for name, runs in found.items() if runs}
+        ahead: dict[str, list[str]] = {}
+        for metric, above in table.metrics.items() if len(whole) > 1 else ():
+            means = {name: summary_of(runs, metric).mean for name, runs in whole.items()}
+            ahead.setdefault(max(means, key=lambda name: means[name]), []).append(above)
+        if ahead:
+            names = ", ".join(f"{name} ({', '.join(scores)})" for name, scores in ahead.items())
+            told.append(f"{group}: {names}")
+    return f"\n\nHighest means here. {'; '.join(told)}.\n" if told else ""
+
+
+def _listed(rows: Sequence[str]) -> str:
+    """Names of rows, without what the first word of all of them says once: K = 6, 8."""
+    start, _, first = rows[0].rpartition(" ")
+    others = [row.removeprefix(f"{start} ") if start else row for row in rows[1:]]
+    return ", ".join([f"{start} {first}".strip(), *others])
 
 
 def summary_of(runs: Sequence[Metrics], metric: str) -> Summary:
