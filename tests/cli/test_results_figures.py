@@ -68,6 +68,29 @@ def test_a_figure_for_every_method_with_samples(tmp_path: Path) -> None:
         assert (page.parent / FOLDER / name).stat().st_size < 400_000
 
 
+def test_a_partition_of_the_main_table(tmp_path: Path) -> None:
+    results, page = tmp_path / "results", tmp_path / "page.md"
+    for sweep in ("table-1", "table-reconstruction"):
+        study = results / sweep / "mnist" / "drpm-vc"
+        write_variant(study, [0.9])
+        run = study / "seed-0"
+        write_arrays(run)
+        with np.load(run / "arrays.npz") as known:
+            samples = known["samples"]
+        clusters = np.repeat(np.arange(10), 3)
+        np.savez(
+            run / "arrays.npz",
+            samples=samples,
+            partition_points=samples[clusters, 0],
+            partition_clusters=clusters,
+        )
+    assert pages.main([str(results), str(page)]) == 0
+    shown = "![DRPM-VC, MNIST, seed 0, ACC 0.900](figures/table-1-mnist-drpm-vc-partition.png)"
+    text = page.read_text(encoding="utf-8")
+    assert text.count(shown) == text.count("-partition.png") == 1
+    assert (tmp_path / FOLDER / "table-1-mnist-drpm-vc-partition.png").stat().st_size > 10_000
+
+
 def test_scores_against_the_number_of_clusters(tmp_path: Path) -> None:
     results, page = tmp_path / "results", tmp_path / "page.md"
     write_variant(results / "clusters" / "k-6" / "drpm-vc", [0.5, 0.6, 0.55])

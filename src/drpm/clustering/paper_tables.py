@@ -14,6 +14,7 @@ METHODS: Final = {
     "drpm-vc": "DRPM-VC",
     "contrastive-head": "Contrastive head",
 }
+MAIN: Final = "MNIST and Fashion-MNIST"
 VARYING: Final = "Other numbers of clusters"
 METRICS: Final = {"nmi": "NMI", "ari": "ARI", "accuracy": "ACC"}
 
@@ -36,7 +37,7 @@ def tables() -> list[Table]:
     in_main = ("gmm", "latent-gmm", "vade", "drpm-vc")
     return [
         Table(
-            "MNIST and Fashion-MNIST",
+            MAIN,
             "Table 1 of the paper (`table-1`). The contrastive head is what pretraining itself "
             "takes for the clusters; the paper does not show it. On Fashion-MNIST the refits of "
             "VaDE go by samples of the codes: by their means, which is one way to read the public "

@@ -7,10 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from drpm.clustering.paper_tables import VARYING, tables
+from drpm.clustering.paper_tables import MAIN, VARYING, tables
 from drpm.clustering.sweeps import CLUSTERS
 from drpm.report.arrays import read_arrays
 from drpm.report.figures import draw_samples
+from drpm.report.images import draw_image_partition
 from drpm.report.result_page import ResultFigure, Section
 from drpm.report.result_tables import (
     Place,
@@ -51,21 +52,36 @@ def clustering_sections(results: Path) -> Iterator[Section]:
         else:
             text += leading_rows(table, results)
             figures = [*_figures(table, table.rows, results)]
+        if table.title == MAIN:
+            figures += _partitions(table, results)
         yield Section(text, tuple(figures))
 
 
 def _figures(table: Table, rows: Sequence[Row], results: Path) -> Iterator[ResultFigure]:
     """One for each of a table's own methods that has arrays with samples, in some rows."""
+    for place, run, caption in _runs(table, rows, results):
+        name = f"{'-'.join(place)}.png"
+        yield ResultFigure(name, "What each cluster generates", caption, partial(_draw, run))
+
+
+def _partitions(table: Table, results: Path) -> Iterator[ResultFigure]:
+    """The paper's figure of a whole partition, for each of the same that has one to show."""
+    for place, run, caption in _runs(table, table.rows, results):
+        if read_arrays(run).partition_points is not None:
+            name = f"{'-'.join(place)}-partition.png"
+            draw = partial(_draw_partition, run)
+            about = "A partition of the prior, and what it generates, cluster by cluster"
+            yield ResultFigure(name, about, caption, draw)
+
+
+def _runs(table: Table, rows: Sequence[Row], results: Path) -> Iterator[tuple[Place, Path, str]]:
+    """Runs that have samples to show, each with its place and what it is called."""
     for row in rows:
         for place, group in zip(row.places, table.groups, strict=True):
             run = None if row.is_guest or place is None else _run(results, place)
             if run is not None and place is not None:
                 seed = run.name.removeprefix("seed-")
-                caption = f"{row.name}, {group}, seed {seed}{_accuracy(table, run)}"
-                name = f"{'-'.join(place)}.png"
-                yield ResultFigure(
-                    name, "What each cluster generates", caption, partial(_draw, run)
-                )
+                yield place, run, f"{row.name}, {group}, seed {seed}{_accuracy(table, run)}"
 
 
 def _trends(table: Table, results: Path) -> Iterator[ResultFigure]:
@@ -110,3 +126,11 @@ def _accuracy(table: Table, run: Path) -> str:
 
 def _draw(run: Path) -> bytes:
     return reduced(png(draw_samples(read_arrays(run))))
+
+
+def _draw_partition(run: Path) -> bytes:
+    arrays = read_arrays(run)
+    points, clusters = arrays.partition_points, arrays.partition_clusters
+    assert points is not None
+    assert clusters is not None
+    return reduced(png(draw_image_partition(points, clusters, arrays.num_clusters)))
