@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.distributions import Normal, kl_divergence
 
 from drpm.factors.config import FactorsConfig
 from drpm.factors.fitted import FittedFactors, load_factors
@@ -149,6 +150,26 @@ def test_shared_parts_are_averaged_and_swapped(averaging: Any) -> None:
     again = fitted.decode(found.averaged)
     for each in (again, again.flip(1)):
         assert not torch.allclose(swapped, each, atol=1e-4)
+
+
+def test_how_often_a_shared_code_counts() -> None:
+    torch.manual_seed(0)
+    config = replace(SMALL, method="ada", beta=2.0)
+    model = FactorVAE((1, 8, 8), config)
+    pairs = PairSampler(two_bars(), 1)({"pair": torch.zeros(20)}, generator(0))
+    temperature = {"temperature": torch.tensor(0.5)}
+    views = model.compare(pairs, temperature["temperature"])
+    codes = Normal(views.aggregated.mean, (views.aggregated.log_variance / 2).exp())
+    divergence = kl_divergence(codes, Normal(0.0, 1.0))
+    one, other = divergence
+    shared = views.shared.mask.bool()
+    assert 0 < shared.sum() < shared.numel()
+    # For a pair, a half of it for an image.
+    expected = {"once": torch.where(shared, one, one + other), "twice": one + other}
+    for times, each in expected.items():
+        objective = FactorObjective(replace(config, shared_divergence=times))
+        found = objective(model, pairs, temperature, generator(1))["latent"]
+        torch.testing.assert_close(found, 2.0 * each.sum(-1).mean() / 2)
 
 
 @pytest.mark.parametrize("stacked", [False, True])

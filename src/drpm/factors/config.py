@@ -22,6 +22,10 @@ class FactorsConfig:
         objective: For ``drpm``. ``bounds``: the paper's bounds on the mass of a partition;
             ``exact``: the mass itself.
         latent: Dimensions of the latent space.
+        shared_divergence: How often that of a shared dimension counts for a pair. ``once``: it is
+            one code of both views, as in the paper's bound; ``twice``: once for each view, as in
+            the weakly-supervised study that the paper follows. Only the first gains anything by
+            sharing what two views agree in.
         beta: The weight of the latent divergence.
         gamma: The weight of the sizes' divergence, for ``drpm`` and ``hg``.
         delta: The weight of the order's divergence, for ``drpm``.
@@ -36,6 +40,7 @@ class FactorsConfig:
     averaging: Averaging = "group"
     objective: Literal["bounds", "exact"] = "bounds"
     latent: int = 10
+    shared_divergence: Literal["once", "twice"] = "twice"
     beta: float = 1.0
     gamma: float = 0.25
     delta: float = 0.25

@@ -108,9 +108,13 @@ class FactorObjective:
     ) -> Terms:
         views = model.compare(batch, schedule["temperature"], generator)
         codes = views.aggregated.sample((), generator)
+        divergence = standard_divergence(views.aggregated).mean(0)
+        if self.config.shared_divergence == "once":
+            # Of what is shared both views have the same.
+            divergence = (1 - 0.5 * views.shared.mask) * divergence
         terms = {
             "reconstruction": model.errors(batch, codes).mean(),
-            "latent": self.config.beta * standard_divergence(views.aggregated).sum(-1).mean(),
+            "latent": self.config.beta * divergence.sum(-1).mean(),
             **{name: term.mean() for name, term in views.shared.terms.items()},
         }
         # For whoever looks on: how many dimensions the views share.
