@@ -118,6 +118,12 @@ def test_sizes_of_images(tmp_path: Path) -> None:
     assert load_factors(tmp_path / "run" / "model").shape == (1, 8, 8)
 
 
+def test_a_name_that_is_empty_is_not_the_arm(tmp_path: Path) -> None:
+    refused = factors("", *SMALL, "--out", tmp_path / "run", code=1)
+    assert refused.stderr.startswith("error: ")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -386,6 +386,16 @@ def test_a_warm_start_stays_in_the_range_of_its_likelihood() -> None:
     assert model.set_params(warm_start=False).fit(X * 100)._likelihood == "gaussian"
 
 
+def test_a_warm_start_keeps_the_likelihood() -> None:
+    X, _ = blobs()
+    model = quick(VaDE, warm_start=True).fit(X)
+    network = replace(model.model_.config.network, deviation=0.7)
+    config = replace(model.model_.config, network=network)
+    model.model_ = replace(model.model_, config=config)
+    assert model.fit(X).model_.config.network.deviation == 0.7
+    assert model.set_params(warm_start=False).fit(X).model_.config.network.deviation == 0.25
+
+
 def test_no_warm_start_of_another_decoder() -> None:
     X, _ = blobs()
     model = quick(VaDE, warm_start=True).fit(X)

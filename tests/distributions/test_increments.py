@@ -130,3 +130,14 @@ def test_where_it_is_used() -> None:
         return torch.stack([x + float(increments.available(*urn)) for urn in urns])
 
     assert compiled(switches)(torch.zeros(())).tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize("place", [0, 2])
+@pytest.mark.parametrize("weight", [-1e8, -1e17, float(torch.finfo(torch.float32).min)])
+def test_a_group_that_is_left_out_costs_the_others_no_digits(place: int, weight: float) -> None:
+    weights = torch.tensor([0.5, 0.3, -0.2], dtype=torch.float64)
+    parts = (weights[:place], torch.tensor([weight], dtype=torch.float64), weights[place:])
+    sizes, laws = found(10, torch.cat(parts))
+    expected = through_tables(10, torch.cat(parts))
+    assert sizes.tolist() == expected[0].tolist()
+    torch.testing.assert_close(laws, expected[1], rtol=0, atol=1e-12)

@@ -105,7 +105,7 @@ def test_the_page_says_what_noise_does(tmp_path: Path) -> None:
     add("uls", 0.0, 0.7, 0.0)
     add("drpm", 0.1, 0.6, 24.0)
     add("uls", 0.1, 0.7, 0.0)
-    ours = "DRPM-MTL: ACC (0.0), L (0.0, 0.1), R (0.0), best (0.0)"
+    ours = "DRPM-MTL: ACC (0.0), L (everywhere), R (0.0), best (0.0)"
     assert f"Highest means here. {ours}; ULS: ACC (0.1), R (0.1), best (0.1).\n" in text()
     assert "more neurons than without noise at: no ratio." in text()
     add("drpm", 0.9, 0.3, 30.0)

@@ -22,7 +22,7 @@ from drpm.cli.options import (
     seeds_option,
     whole_number_option,
 )
-from drpm.cli.stages import finish, read_settings, show_stage, train_runs
+from drpm.cli.stages import finish, read_own, read_settings, show_stage, train_runs
 from drpm.cli.tables import print_table, spread
 
 DEFAULT_PRESET = "fast-cluster"
@@ -134,7 +134,8 @@ def _run(
         )
     dataset = load(name, device=devices.device, **parse_options(options))
     are_set = any(setting.partition("=")[0].strip() == "clusters" for setting in settings)
-    if clusters is None and not are_set and not is_own(preset):
+    are_set = are_set or (is_own(preset) and "clusters" in read_own("cluster", preset).settings)
+    if clusters is None and not are_set:
         config = replace(config, clusters=len(class_names(dataset)) or config.clusters)
     known = known_by(name, dataset)
     seeds = seeds or [config.training.seed]

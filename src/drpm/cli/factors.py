@@ -129,7 +129,8 @@ def factors(
 def _choose_data(argument: str | None, option: str | None) -> str:
     if argument is not None and option is not None and argument != option:
         raise ValueError(f"data must be given once, but got {argument!r} and {option!r}.")
-    return argument or option or "arm"
+    given = option if argument is None else argument
+    return "arm" if given is None else given
 
 
 def _run(

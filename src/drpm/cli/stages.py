@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import typer
 
@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 J = TypeVar("J")
 
-# Where a run's settings are in its file, if not in a table with the command's name.
-RUN_TABLES: Final = {"cluster": "clustering"}
+# The table of a run's file that has the settings of a command.
+RUN_TABLES: Final = {
+    "cluster": "clustering",
+    "factors": "factors",
+    "multitask": "multitask",
+    "supervised": "supervised",
+}
 
 
 def read_settings(
@@ -56,11 +61,54 @@ def read_settings(
                 f"{name} must be given once, but got --{name} {named[name]} and --set {setting}."
             )
     if presets.is_own(preset):
-        start = configs.read(cls, preset, table=RUN_TABLES.get(command, command))
+        start = _build_own(cls, command, preset)
     else:
         start = presets.load(cls, preset, command=command)
     assignments = [f"{name}={value}" for name, value in named.items()]
     return configs.override(start, [f"training.device={device}", *assignments, *settings])
+
+
+class Own(NamedTuple):
+    """What a file of the user's says.
+
+    Arguments:
+        settings: By their names.
+        is_run: Whether it is that of a run, which leaves none out; else what it leaves out is as
+            in the quick preset of the command.
+    """
+
+    settings: dict[str, Any]
+    is_run: bool
+
+
+def read_own(command: str, path: str) -> Own:
+    """The settings of a file: a preset, or what a run was begun with.
+
+    Arguments:
+        command: The command; runs of others are refused.
+        path: The file.
+    """
+    from drpm.training.config import ConfigError, read_mapping
+
+    mapping = read_mapping(path)
+    for known, table in RUN_TABLES.items():
+        if "data" in mapping and isinstance(mapping.get(table), dict):
+            if known != command:
+                raise ConfigError(f"{path} is of a run of drpm {known}, not of drpm {command}.")
+            return Own(mapping[table], is_run=True)
+    return Own(mapping, is_run=False)
+
+
+def _build_own(cls: type[C], command: str, path: str) -> C:
+    from drpm.training import presets
+    from drpm.training.config import ConfigError, build
+
+    own = read_own(command, path)
+    base = None if own.is_run else presets.load(cls, f"fast-{command}")
+    try:
+        return build(cls, own.settings, base)
+    except ConfigError as error:
+        raise ConfigError(f"In {path}: {error}") from error
 
 
 def show_stage(stage: str) -> "Progress":

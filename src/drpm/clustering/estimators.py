@@ -203,6 +203,9 @@ class _Clustering(
             checkpoint_every=self.max_iter,
         )
         steps = self.max_iter * math.ceil(rows / self.batch_size)
+        deviation = _IMAGE_DEVIATION if are_images else _TABLE_DEVIATION
+        if warm:
+            deviation = self.model_.config.network.deviation
         return ClusteringConfig(
             method=self._method,
             clusters=int(self.n_clusters),
@@ -214,7 +217,7 @@ class _Clustering(
                 self.latent_dim,
                 tuple(self.hidden),
                 tuple(self.hidden)[::-1],
-                _IMAGE_DEVIATION if are_images else _TABLE_DEVIATION,
+                deviation,
             ),
             pretraining=PretrainingConfig(training=self._pretraining(training, rows)),
             mixture=MixtureConfig(init="auto", code_variance=True),
@@ -365,7 +368,8 @@ class _Clustering(
         """The evidence lower bound of a row, in nats, averaged over rows.
 
         It bounds the mean log-density of the rows from below, in the units of X; with a Bernoulli
-        likelihood, their log-probability, and X must lie in [0, 1].
+        likelihood, their log-probability, and X must lie in [0, 1]. It is estimated from one draw
+        of every row's code, the same at every call.
         """
         check_is_fitted(self)
         data, _ = self._validate(X, reset=False)

@@ -38,8 +38,9 @@ def soft_mode(
         capacities: (..., K), float64.
         temperature: Of the soft sizes, (...).
     """
-    # Only differences matter, and what is common to all weights would cost digits.
-    weights = log_weights - log_weights[..., :1].detach()
+    # Only differences matter, and what is common to all weights would cost digits. The largest one,
+    # because the first may be that of a group that is left out.
+    weights = log_weights - log_weights.detach().amax(-1, keepdim=True)
     gains = _increments(total, weights, capacities)
     size = torch.arange(total + 1, dtype=gains.dtype, device=gains.device)
     with torch.no_grad():

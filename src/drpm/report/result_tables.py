@@ -127,17 +127,20 @@ def leading_groups(table: Table, results: Path) -> str:
     found = {
         row.name: [read_runs(table, results, place) for place in row.places] for row in table.rows
     }
+    whole = {name: groups for name, groups in found.items() if all(groups)}
     ahead: dict[str, dict[str, list[str]]] = {}
-    for row, groups in found.items():
-        for metric, above in table.metrics.items() if all(groups) else ():
-            means = [summary_of(runs, metric).mean for runs in groups]
-            group = table.groups[means.index(max(means))]
-            ahead.setdefault(group, {}).setdefault(above, []).append(row)
-    told = [
-        f"{group}: {', '.join(f'{above} ({_listed(rows)})' for above, rows in scores.items())}"
-        for group, scores in ahead.items()
-    ]
-    return f"\n\nHighest means here. {'; '.join(told)}.\n" if told else ""
+    for name, groups in whole.items():
+        for metric, above in table.metrics.items():
+            for group in _best(dict(zip(table.groups, groups, strict=True)), metric, table):
+                ahead.setdefault(group, {}).setdefault(above, []).append(name)
+    told = []
+    for group, scores in ahead.items():
+        where = {
+            above: "everywhere" if len(names) == len(whole) > 1 else _listed(names)
+            for above, names in scores.items()
+        }
+        told.append(f"{group}: {', '.join(f'{above} ({x})' for above, x in where.items())}")
+    return _highest(told)
 
 
 def leading_rows(table: Table, results: Path) -> str:
@@ -153,12 +156,31 @@ def leading_rows(table: Table, results: Path) -> str:
         whole = {name: runs for name, runs in found.items() if runs}
         ahead: dict[str, list[str]] = {}
         for metric, above in table.metrics.items() if len(whole) > 1 else ():
-            means = {name: summary_of(runs, metric).mean for name, runs in whole.items()}
-            ahead.setdefault(max(means, key=lambda name: means[name]), []).append(above)
+            for name in _best(whole, metric, table):
+                ahead.setdefault(name, []).append(above)
         if ahead:
             names = ", ".join(f"{name} ({', '.join(scores)})" for name, scores in ahead.items())
             told.append(f"{group}: {names}")
+    return _highest(told)
+
+
+def _highest(told: Sequence[str]) -> str:
     return f"\n\nHighest means here. {'; '.join(told)}.\n" if told else ""
+
+
+def _best(found: Mapping[str, Sequence[Metrics]], metric: str, table: Table) -> list[str]:
+    """Whose mean is highest, as the table prints it; nobody where some runs lack the metric."""
+    if any(run[metric] is None for runs in found.values() for run in runs):
+        return []
+    means = {
+        name: round(summary_of(runs, metric).mean, _digits(table)) for name, runs in found.items()
+    }
+    return [name for name, mean in means.items() if mean == max(means.values())]
+
+
+def _digits(table: Table) -> int:
+    # Two digits are too few: they are often rounded to the deviation.
+    return max(3, table.paper_digits)
 
 
 def _listed(rows: Sequence[str]) -> str:
@@ -228,9 +250,8 @@ def _cells(table: Table, found: Sequence[Sequence[Metrics]]) -> Iterator[str]:
         for name in table.metrics:
             values = [metrics[name] for metrics in runs]
             known = [value for value in values if value is not None]
-            # Two digits are too few: they are often rounded to the deviation.
-            digits = max(3, table.paper_digits)
-            yield shown(summarize(known), digits) if len(known) == len(values) else "-"
+            whole = len(known) == len(values)
+            yield shown(summarize(known), _digits(table)) if whole else "-"
         yield str(len(runs))
 
 

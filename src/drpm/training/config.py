@@ -30,6 +30,7 @@ __all__ = [
     "nearest",
     "override",
     "read",
+    "read_mapping",
     "require_one_device",
     "to_mapping",
 ]
@@ -166,7 +167,7 @@ class TrainingConfig:
 # From nested dictionaries to dataclasses.
 
 
-def build(cls: type[C], mapping: Mapping[str, Any]) -> C:
+def build(cls: type[C], mapping: Mapping[str, Any], base: C | None = None) -> C:
     """A configuration from nested dictionaries; settings left out have their defaults.
 
     A nested table is laid over the default of its own field, which may differ from the defaults
@@ -176,8 +177,9 @@ def build(cls: type[C], mapping: Mapping[str, Any]) -> C:
         cls: A dataclass whose fields are booleans, numbers, strings, literals, tuples, unions of
             these, or such dataclasses themselves.
         mapping: The values by name.
+        base: What settings that are left out are taken from instead.
     """
-    config: C = _Builder(cls).table(cls, mapping, "", None)
+    config: C = _Builder(cls).table(cls, mapping, "", base)
     return config
 
 
@@ -471,33 +473,37 @@ def dumps(config: Any) -> str:
     return toml.dumps(_without_none(config, None, ""))
 
 
-def loads(cls: type[C], text: str, *, table: str | None = None) -> C:
-    """A configuration from TOML.
+def loads(cls: type[C], text: str) -> C:
+    """A configuration from TOML."""
+    return build(cls, _parse_toml(text))
 
-    Arguments:
-        cls: Its class; settings that are left out have its defaults.
-        text: The TOML.
-        table: Where the settings are if the text has a table of this name; else they are all of it.
-    """
+
+def read(cls: type[C], path: Path | str) -> C:
+    """A configuration from a TOML file; an error names the file."""
+    mapping = read_mapping(path)
     try:
-        mapping = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"The configuration is not valid TOML: {error}.") from error
-    return build(cls, mapping if table is None else mapping.get(table, mapping))
+        return build(cls, mapping)
+    except ConfigError as error:
+        raise ConfigError(f"In {path}: {error}") from error
 
 
-def read(cls: type[C], path: Path | str, *, table: str | None = None) -> C:
-    """A configuration from a TOML file, as :func:`loads` reads it; an error names the file."""
+def read_mapping(path: Path | str) -> dict[str, Any]:
+    """What a TOML file holds; an error names the file."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return _parse_toml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"The file {path} cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"The file {path} is not text in UTF-8.") from error
-    try:
-        return loads(cls, text, table=table)
     except ConfigError as error:
         raise ConfigError(f"In {path}: {error}") from error
+
+
+def _parse_toml(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"The configuration is not valid TOML: {error}.") from error
 
 
 def _without_none(config: Any, base: Any, path: str) -> dict[str, Any]:
