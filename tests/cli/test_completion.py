@@ -5,9 +5,10 @@ from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import pytest
+import typer
 
 from drpm.cli import completion
 from drpm.cli.reproduce import LIST, SOURCES
@@ -52,8 +53,8 @@ def test_completing() -> None:
 
 @pytest.mark.parametrize("command", completion.CONFIGURATIONS)
 def test_every_setting_is_completed_and_is_one(command: str) -> None:
-    typed = SimpleNamespace(info_name=command)
-    found = completion.settings_like(typed, "")  # type: ignore[arg-type]
+    typed = cast(typer.Context, SimpleNamespace(info_name=command))
+    found = completion.settings_like(typed, "")
     module, name = completion.CONFIGURATIONS[command]
     config = getattr(import_module(module), name)()
     for setting in found:
@@ -62,7 +63,7 @@ def test_every_setting_is_completed_and_is_one(command: str) -> None:
             value = getattr(value, word)
         assert not is_dataclass(value)
     assert {f"training.{field.name}=" for field in fields(config.training)} <= set(found)
-    assert set(completion.settings_like(typed, "training.e")) == {  # type: ignore[arg-type]
+    assert set(completion.settings_like(typed, "training.e")) == {
         setting for setting in found if setting.startswith("training.e")
     }
 

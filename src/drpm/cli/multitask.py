@@ -22,7 +22,8 @@ from drpm.cli.options import (
     seeds_option,
     whole_number_option,
 )
-from drpm.cli.stages import finish, read_settings, show_results, show_stage, train_runs
+from drpm.cli.settings import read_settings
+from drpm.cli.stages import finish, show_results, show_stage, train_runs
 from drpm.cli.tables import print_table, spread
 
 DEFAULT_PRESET = "fast-multitask"

@@ -19,7 +19,8 @@ from drpm.cli.options import (
     seed_folders,
     seeds_option,
 )
-from drpm.cli.stages import finish, read_settings, show_results, show_stage, train_runs
+from drpm.cli.settings import read_settings
+from drpm.cli.stages import finish, show_results, show_stage, train_runs
 
 DEFAULT_PRESET = "fast-supervised"
 

@@ -12,13 +12,12 @@ from drpm.clustering.sweeps import CLUSTERS
 from drpm.report.arrays import read_arrays
 from drpm.report.figures import draw_samples
 from drpm.report.images import draw_image_partition
+from drpm.report.result_leads import leading_groups, leading_rows
 from drpm.report.result_page import ResultFigure, Section
 from drpm.report.result_tables import (
     Place,
     Row,
     Table,
-    leading_groups,
-    leading_rows,
     read_run,
     read_runs,
     summary_of,

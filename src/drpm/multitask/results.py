@@ -14,13 +14,13 @@ from drpm.multitask.config import METHOD_NAMES
 from drpm.multitask.evaluation import chance_correlation
 from drpm.multitask.faces import attribute_lines
 from drpm.multitask.trends import draw_mosaic, draw_noise, noise_trend
+from drpm.report.result_leads import leading_groups
 from drpm.report.result_page import ResultFigure, Section
 from drpm.report.result_tables import (
     Metrics,
     Place,
     Row,
     Table,
-    leading_groups,
     read_runs,
     summary_of,
     table_text,

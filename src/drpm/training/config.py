@@ -29,7 +29,6 @@ __all__ = [
     "loads",
     "nearest",
     "override",
-    "read",
     "read_mapping",
     "require_one_device",
     "to_mapping",
@@ -476,15 +475,6 @@ def dumps(config: Any) -> str:
 def loads(cls: type[C], text: str) -> C:
     """A configuration from TOML."""
     return build(cls, _parse_toml(text))
-
-
-def read(cls: type[C], path: Path | str) -> C:
-    """A configuration from a TOML file; an error names the file."""
-    mapping = read_mapping(path)
-    try:
-        return build(cls, mapping)
-    except ConfigError as error:
-        raise ConfigError(f"In {path}: {error}") from error
 
 
 def read_mapping(path: Path | str) -> dict[str, Any]:
