@@ -6,16 +6,30 @@ from typing import Any
 
 import pytest
 
-from drpm.factors.results import choose_weight, factors_sections
-from drpm.factors.sweeps import WEIGHTS
+from drpm.factors.results import choose_rate, choose_weights, factors_sections
+from drpm.factors.sweeps import CHOSEN, COUNTS, RATE, RATES, WEIGHTS, Choice, choice_folder
 from drpm.training.errors import RunError
 from tests.training.results_folder import VERSIONS, write_json
+
+RESULTS = Path(__file__).parents[2] / "results"
 
 # The largest on average is the third; the largest for one seed is the last.
 EVIDENCE = {0.05: [-900, -910], 0.25: [-890, -905], 1.0: [-880, -882], 4.0: [-870, -950]}
 
 
-def write(results: Path, method: str, weight: float, evidence: Sequence[float | None]) -> None:
+def write(
+    results: Path,
+    method: str,
+    weight: float,
+    evidence: Sequence[float | None],
+    count: str = "twice",
+) -> None:
+    write_runs(
+        results / "factor-weights" / choice_folder(method, Choice(count, weight)), weight, evidence
+    )
+
+
+def write_runs(study: Path, weight: float, evidence: Sequence[float | None]) -> None:
     for seed, value in enumerate(evidence):
         metrics: dict[str, Any] = {
             "pair_evidence": value,
@@ -30,13 +44,13 @@ def write(results: Path, method: str, weight: float, evidence: Sequence[float | 
             "disentanglement": 1 - weight / 8,
         }
         facts = {"wall_time": 60, "device": "cpu", "versions": VERSIONS}
-        folder = results / "factor-weights" / method / f"weight-{weight:g}" / f"seed-{seed}"
-        write_json(folder / "result.json", {"metrics": metrics, **facts})
+        write_json(study / f"seed-{seed}" / "result.json", {"metrics": metrics, **facts})
 
 
 def write_all(results: Path, method: str) -> None:
     for weight in WEIGHTS:
         write(results, method, weight, EVIDENCE[weight])
+        write(results, method, weight, [-999, -999], "once")
 
 
 def last_lines(results: Path) -> str:
@@ -46,36 +60,54 @@ def last_lines(results: Path) -> str:
 
 def test_the_largest_mean_evidence_is_chosen(tmp_path: Path) -> None:
     write_all(tmp_path, "drpm")
-    assert choose_weight(tmp_path, "drpm") == 1.0
-    assert choose_weight(tmp_path, "hg") is None
+    assert choose_weights(tmp_path, "drpm") == Choice("twice", 1.0)
+    assert choose_weights(tmp_path, "hg") is None
     text = last_lines(tmp_path)
-    assert "| 0.25 | here | - | - | - | - | -897.500 ± 10.607 | 850.000 ± 0.000 |" in text
-    assert "The largest evidence: 1 for DRPM-VAE." in text
+    assert "| 2 | -897.500 ± 10.607 | 0.250 ± 0.000 | 2 |" in text
+    assert "The largest evidence: 1, twice, for DRPM-VAE." in text
     write_all(tmp_path, "hg")
-    write(tmp_path, "hg", 0.05, [-1, -2])
-    assert "The largest evidence: 0.05 for HG-VAE, 1 for DRPM-VAE." in last_lines(tmp_path)
+    write(tmp_path, "hg", 0.05, [-1, -2], "once")
+    told = "The largest evidence: 0.05, once, for HG-VAE; 1, twice, for DRPM-VAE."
+    assert told in last_lines(tmp_path)
+
+
+def test_the_rate_of_the_largest_mean_evidence_is_chosen(tmp_path: Path) -> None:
+    for rate, evidence in zip(RATES, ([-900, -910], [-880, -882], [-870, -950]), strict=True):
+        assert choose_rate(tmp_path) is None
+        write_runs(tmp_path / "factor-rates" / "ada" / f"rate-{rate:g}", 1.0, evidence)
+    assert choose_rate(tmp_path) == RATES[1]
+    assert "The largest evidence: the learning rate 0.0003." in last_lines(tmp_path)
+
+
+def test_the_table_is_set_as_our_results_say() -> None:
+    """What stands in the sweep is what its own rule chooses, as soon as that was run."""
+    assert choose_rate(RESULTS) in (None, RATE)
+    assert set(CHOSEN) == {"hg", "drpm"}
+    for method, choice in CHOSEN.items():
+        assert choose_weights(RESULTS, method) in (None, choice)
 
 
 def test_no_choice_before_all_were_run(tmp_path: Path) -> None:
     assert "The largest" not in last_lines(tmp_path)
     write_all(tmp_path, "drpm")
-    (tmp_path / "factor-weights" / "drpm" / "weight-4" / "seed-1" / "result.json").unlink()
-    assert choose_weight(tmp_path, "drpm") is None
+    (tmp_path / "factor-weights" / "drpm-twice" / "weight-4" / "seed-1" / "result.json").unlink()
+    assert choose_weights(tmp_path, "drpm") is None
     assert "The largest" not in last_lines(tmp_path)
 
 
 def test_what_came_to_nothing_is_not_chosen(tmp_path: Path) -> None:
     write_all(tmp_path, "drpm")
     write(tmp_path, "drpm", 1.0, [-1, None])
-    assert choose_weight(tmp_path, "drpm") == 0.25
+    assert choose_weights(tmp_path, "drpm") == Choice("twice", 0.25)
     for weight in WEIGHTS:
-        write(tmp_path, "drpm", weight, [None, None])
-    assert choose_weight(tmp_path, "drpm") is None
+        for count in COUNTS:
+            write(tmp_path, "drpm", weight, [None, None], count)
+    assert choose_weights(tmp_path, "drpm") is None
 
 
 def test_results_without_evidence_are_refused(tmp_path: Path) -> None:
     write_all(tmp_path, "drpm")
-    run = tmp_path / "factor-weights" / "drpm" / "weight-4" / "seed-1"
+    run = tmp_path / "factor-weights" / "drpm-twice" / "weight-4" / "seed-1"
     write_json(run / "result.json", {"metrics": {"count_error": 1.0}})
     with pytest.raises(RunError, match="must hold the metrics pair_evidence"):
-        choose_weight(tmp_path, "drpm")
+        choose_weights(tmp_path, "drpm")

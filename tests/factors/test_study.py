@@ -22,6 +22,7 @@ from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.runs import RunFolder
 from drpm.training.studies import check_settings
+from drpm.training.sweeps import SweepRun
 from tests.oracles import generator
 from tests.training.interrupting import cut_off
 
@@ -108,18 +109,56 @@ def test_the_table() -> None:
 def test_the_weights() -> None:
     sweep = sweeps.factor_weights()
     assert [run.folder for run in sweep.runs] == [
-        f"{method}/weight-{weight}" for method in ("hg", "drpm") for weight in (0.05, 0.25, 1, 4)
+        f"{method}-{count}/weight-{weight}"
+        for method in ("hg", "drpm")
+        for count in ("once", "twice")
+        for weight in (0.05, 0.25, 1, 4)
     ]
-    paper = presets.load(FactorsConfig, "paper-factors")
     for run in sweep.runs:
-        arguments = run.arguments
-        assert (arguments["data"], arguments["shared"]) == ("arm", "mixed")
-        assert arguments["seeds"] == [0, 1]
-        found = configs.override(paper, [*arguments["settings"], f"method={arguments['method']}"])
-        weight = float(run.folder.split("-")[1])
+        found = settings_of(run, "mixed", [0, 1])
+        weight = float(run.folder.split("-")[-1])
         assert found.gamma == weight
         # One of the methods has no order to weigh.
-        assert found.delta == (weight if found.method == "drpm" else paper.delta)
-        assert found.steps_per_epoch * found.training.epochs == 20_000
-        assert found.training == replace(paper.training, epochs=20)
-        assert check_settings(found, arguments["config"])
+        assert found.delta == (weight if found.method == "drpm" else PAPER.delta)
+        assert run.folder.startswith(f"{found.method}-{found.shared_divergence}/")
+        assert found.training == SHORT
+
+
+def test_the_rates() -> None:
+    sweep = sweeps.factor_rates()
+    assert [run.folder for run in sweep.runs] == [
+        "ada/rate-0.0001",
+        "ada/rate-0.0003",
+        "ada/rate-0.001",
+    ]
+    for run in sweep.runs:
+        found = settings_of(run, "mixed", [0, 1])
+        rate = float(run.folder.split("rate-")[1])
+        assert found.training == replace(SHORT, learning_rate=rate)
+
+
+def test_the_settings_of_the_table() -> None:
+    for run in sweeps.table_2().runs:
+        found = settings_of(run, run.folder.split("/")[0].split("-")[1], [0, 1, 2, 3, 4])
+        assert found.training == SHORT
+        if found.method in ("hg", "drpm"):
+            choice = sweeps.CHOSEN[found.method]
+            assert (found.shared_divergence, found.gamma) == choice
+            assert found.delta == (choice.weight if found.method == "drpm" else PAPER.delta)
+        else:
+            assert found == replace(PAPER, method=found.method, training=SHORT)
+
+
+PAPER = presets.load(FactorsConfig, "paper-factors")
+SHORT = replace(PAPER.training, epochs=sweeps.EPOCHS, learning_rate=sweeps.RATE)
+
+
+def settings_of(run: SweepRun, shared: str, seeds: list[int]) -> FactorsConfig:
+    """What a run of a sweep is trained with, as its arguments have it."""
+    arguments = run.arguments
+    assert (arguments["data"], arguments["shared"]) == ("arm", shared)
+    assert arguments["seeds"] == seeds
+    found = configs.override(PAPER, [*arguments["settings"], f"method={arguments['method']}"])
+    assert found.steps_per_epoch == 1000
+    assert check_settings(found, arguments["config"])
+    return found

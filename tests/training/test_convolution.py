@@ -15,7 +15,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from drpm.training import convolution, convolution_direct
-from drpm.training.convolution import Conv2d, ConvTranspose2d, conv2d, conv_transpose2d
+from drpm.training.convolution import Conv2d, conv2d
 from drpm.training.devices import Devices
 from drpm.training.graphs import CapturedStep
 from drpm.training.matmul import matmul_precision
@@ -35,7 +35,6 @@ CASES: dict[str, tuple[Any, ...]] = {
     "padded": ((5, 6), (3, 4), 1, (1, 2), 2, 3),
     "padded beyond the window": ((3, 2), (2, 1), 1, (4, 3), 2, 2),
     "strided": ((8, 7), (4, 4), 2, 1, 2, 3),
-    "strided by blocks": ((8, 6), (4, 2), 2, 1, 2, 3),
     "blocks without overlap": ((6, 9), (3, 3), 3, 0, 2, 3),
     "strided one way": ((7, 8), (3, 2), (1, 3), (0, 1), 2, 3),
     "strides past the window": ((9, 9), (2, 2), 4, 0, 1, 2),
@@ -572,53 +571,3 @@ def test_a_captured_stack_equals_an_eager_one() -> None:
     found, expected = captured.readings().values, eager.readings().values
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(captured.tensors(), eager.tensors(), rtol=1e-4, atol=1e-5)
-
-
-# Size of the images, of the windows, stride, padding, channels in and out.
-TRANSPOSED: dict[str, tuple[Any, ...]] = {
-    "factors": ((4, 4), (4, 4), 2, 1, 5, 3),
-    "oblong": ((3, 5), (2, 6), 2, (0, 2), 2, 3),
-    "no overlap": ((2, 3), (3, 3), 3, 0, 2, 2),
-    "no stride": ((5, 4), (3, 2), 1, (1, 0), 2, 3),
-}
-
-
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
-@pytest.mark.parametrize("name", list(TRANSPOSED))
-def test_transposed(name: str, device: str) -> None:
-    size, window, stride, padding, channels, outputs = TRANSPOSED[name]
-    shapes = [(4, channels, *size), (channels, outputs, *window), (outputs,)]
-    generator = torch.Generator().manual_seed(0)
-    inputs = [
-        torch.randn(RUNS, *shape, generator=generator, dtype=torch.float64).to(device)
-        for shape in shapes
-    ]
-
-    def values(by: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        return by(*inputs, stride=stride, padding=padding)
-
-    expected = torch.stack([values(F.conv_transpose2d, *run) for run in zip(*inputs, strict=True)])
-    found = vmap(lambda *inputs: values(conv_transpose2d, *inputs))(*inputs)
-    torch.testing.assert_close(found, expected)
-    factors = torch.randn_like(expected[0])
-
-    def loss(by: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        return (factors * values(by, *inputs)).sum()
-
-    ours = vmap(grad(lambda *run: loss(conv_transpose2d, *run), argnums=(0, 1, 2)))(*inputs)
-    for run in range(RUNS):
-        leaves = [x[run].clone().requires_grad_() for x in inputs]
-        gradients = torch.autograd.grad(loss(F.conv_transpose2d, *leaves), leaves)
-        torch.testing.assert_close([x[run] for x in ours], list(gradients))
-
-
-def test_transposed_without_a_map_is_torchs_own() -> None:
-    images = torch.randn(2, 5, 4, 4)
-    torch.manual_seed(3)
-    module = ConvTranspose2d(5, 3, 4, stride=2, padding=1)
-    torch.manual_seed(3)
-    usual = nn.ConvTranspose2d(5, 3, 4, stride=2, padding=1)
-    assert torch.equal(module(images), usual(images))
-    assert str(module) == ("ConvTranspose2d(5, 3, kernel_size=(4, 4), stride=2, padding=(1, 1))")
-    with pytest.raises(ValueError, match="multiples of the stride 2, but got 3 and 3"):
-        conv_transpose2d(images, torch.zeros(5, 3, 3, 3), stride=2)

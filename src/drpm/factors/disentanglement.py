@@ -89,7 +89,11 @@ def dci_scores(codes: Any, factors: Any, *, seed: int = 0) -> DCI:
     accuracies = []
     for place, values in enumerate(factors.T):
         forest = RandomForestClassifier(
-            _TREES, max_features=None, min_samples_leaf=_SMALLEST_LEAF, random_state=seed
+            _TREES,
+            max_features=None,
+            min_samples_leaf=_SMALLEST_LEAF,
+            random_state=seed,
+            n_jobs=-1,  # threads; trees are the same for any number
         )
         forest.fit(codes[:half], values[:half])
         importance[:, place] = forest.feature_importances_

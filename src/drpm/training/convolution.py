@@ -45,9 +45,8 @@ def conv2d(
 
     Its products in float32 are then as precise as ``torch.set_float32_matmul_precision`` says,
     whatever cuDNN is told about convolutions. Where there is no kernel for it, because it is not
-    in TF32, its windows and images are not whole multiples of its stride or its window is large,
-    it keeps its columns for the backward pass, which at stride 1 take as many times the memory of
-    the images as a window has pixels.
+    in TF32 or not at stride 1, or its window is large, it keeps its columns for the backward pass,
+    which at stride 1 take as many times the memory of the images as a window has pixels.
 
     Arguments:
         input: Images (N, C, H, W), or one of them.
@@ -63,8 +62,6 @@ def conv2d(
         return conv2d(input.unsqueeze(0), weight, bias, stride, padding).squeeze(0)
     height, width = weight.shape[-2:]
     windows = Windows((height, width), _pair(stride), _pair(padding))
-    if _is_blocked(input, windows):
-        return conv2d(*_without_stride(input, weight, windows), bias)
     input, weight = _autocast(input), _autocast(weight)
     bias = None if bias is None else _autocast(bias)
     images: Tensor
@@ -77,46 +74,9 @@ def conv2d(
     return images if bias is None else images + bias[:, None, None]
 
 
-def conv_transpose2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int = 1,
-    padding: int | Pair = 0,
-) -> Tensor:
-    """:func:`torch.nn.functional.conv_transpose2d`, by :func:`conv2d` where vmap maps it on a GPU.
-
-    Arguments:
-        input: Images (N, C, H, W), or one of them.
-        weight: (C, O, height, width), of which height and width are multiples of the stride.
-        bias: (O,), or None.
-        stride: The steps between windows, down and across.
-        padding: What is cut off around the result, above and beside it.
-    """
-    height, width = weight.shape[-2:]
-    if height % stride or width % stride:
-        raise ValueError(
-            f"weight must have a height and a width that are multiples of the stride {stride}, "
-            f"but got {height} and {width}."
-        )
-    mapped = _is_mapped(input) or _is_mapped(weight)
-    if not mapped or input.device.type not in _SLOW_GROUPS:
-        return F.conv_transpose2d(input, weight, bias, stride, padding)
-    # The pixels of a result that lie whole strides apart see the same weights: a convolution for
-    # each of these phases, and then they are put side by side.
-    parts = weight.unflatten(-1, (-1, stride)).unflatten(-3, (-1, stride))
-    phases = parts.flip(2, 4).permute(1, 3, 5, 0, 2, 4).flatten(0, 2)
-    margins = (height // stride - 1, width // stride - 1)
-    images = F.pixel_shuffle(conv2d(input, phases, padding=margins), stride)
-    down, across = _pair(padding)
-    images = images[..., down : images.shape[-2] - down, across : images.shape[-1] - across]
-    return images if bias is None else images + bias[:, None, None]
-
-
 # Torch's compiler cannot look through the transforms as we do above. It need not: what it is told
 # to take as it is, it traces with the transforms in place.
 torch.compiler.allow_in_graph(conv2d)
-torch.compiler.allow_in_graph(conv_transpose2d)
 
 
 @final
@@ -157,63 +117,6 @@ class Conv2d(nn.Module):
             f"{in_channels}, {out_channels}, kernel_size=({height}, {width}), "
             f"stride={self.stride}, padding={self.padding}, bias={self.bias is not None}"
         )
-
-
-@final
-class ConvTranspose2d(nn.Module):
-    """:class:`torch.nn.ConvTranspose2d` that stays quick in stacked runs.
-
-    The same parameters under the same names, from the same seed with the same values.
-
-    Arguments:
-        in_channels: C.
-        out_channels: O.
-        kernel_size: The height and width of a window, multiples of the stride.
-        stride: The steps between windows, down and across.
-        padding: What is cut off around the result, above and beside it.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | Pair,
-        stride: int = 1,
-        padding: int | Pair = 0,
-    ) -> None:
-        super().__init__()
-        model = nn.ConvTranspose2d(in_channels, out_channels, kernel_size)
-        self.weight, self.bias = model.weight, model.bias
-        self.stride, self.padding = stride, _pair(padding)
-
-    def forward(self, input: Tensor) -> Tensor:
-        return conv_transpose2d(input, self.weight, self.bias, self.stride, self.padding)
-
-    def extra_repr(self) -> str:
-        in_channels, out_channels, height, width = self.weight.shape
-        return (
-            f"{in_channels}, {out_channels}, kernel_size=({height}, {width}), "
-            f"stride={self.stride}, padding={self.padding}"
-        )
-
-
-def _is_blocked(input: Tensor, windows: Windows) -> bool:
-    """Whether windows are made of whole blocks of a stride's size, and images too."""
-    step = windows.stride[0]
-    sides = (
-        *windows.size,
-        input.shape[-2] + 2 * windows.padding[0],
-        input.shape[-1] + 2 * windows.padding[1],
-    )
-    return windows.stride == (step, step) and step > 1 and not any(side % step for side in sides)
-
-
-def _without_stride(input: Tensor, weight: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
-    """The same convolution at stride 1: the pixels of a block are channels of one pixel."""
-    step, (down, across) = windows.stride[0], windows.padding
-    blocks = F.pixel_unshuffle(F.pad(input, (across, across, down, down)), step)
-    parts = weight.unflatten(-1, (-1, step)).unflatten(-3, (-1, step))
-    return blocks, parts.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)
 
 
 def _pair(value: int | Pair) -> Pair:
