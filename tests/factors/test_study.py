@@ -121,7 +121,7 @@ def test_the_weights() -> None:
         # One of the methods has no order to weigh.
         assert found.delta == (weight if found.method == "drpm" else PAPER.delta)
         assert run.folder.startswith(f"{found.method}-{found.shared_divergence}/")
-        assert found.training == SHORT
+        assert found.training == replace(TABLE, epochs=10)
 
 
 def test_the_rates() -> None:
@@ -134,23 +134,23 @@ def test_the_rates() -> None:
     for run in sweep.runs:
         found = settings_of(run, "mixed", [0, 1])
         rate = float(run.folder.split("rate-")[1])
-        assert found.training == replace(SHORT, learning_rate=rate)
+        assert found.training == replace(TABLE, epochs=10, learning_rate=rate)
 
 
 def test_the_settings_of_the_table() -> None:
     for run in sweeps.table_2().runs:
         found = settings_of(run, run.folder.split("/")[0].split("-")[1], [0, 1, 2, 3, 4])
-        assert found.training == SHORT
+        assert found.training == TABLE
         if found.method in ("hg", "drpm"):
             choice = sweeps.CHOSEN[found.method]
             assert (found.shared_divergence, found.gamma) == choice
             assert found.delta == (choice.weight if found.method == "drpm" else PAPER.delta)
         else:
-            assert found == replace(PAPER, method=found.method, training=SHORT)
+            assert found == replace(PAPER, method=found.method, training=TABLE)
 
 
 PAPER = presets.load(FactorsConfig, "paper-factors")
-SHORT = replace(PAPER.training, epochs=sweeps.EPOCHS, learning_rate=sweeps.RATE)
+TABLE = replace(PAPER.training, epochs=sweeps.EPOCHS, learning_rate=sweeps.RATE)
 
 
 def settings_of(run: SweepRun, shared: str, seeds: list[int]) -> FactorsConfig:

@@ -5,15 +5,19 @@ There both layers are plain products of matrices, with copies around them that t
 part of its kernels: a training step of DRPM-VAE takes two thirds of the time.
 """
 
-from typing import Final, cast, final
+import math
+from typing import Any, Final, cast, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from drpm.relaxation.mapping import apply
+
 STRIDE: Final = 2
 # Where products are quicker than torch's own convolutions.
 _BY_PRODUCTS: Final = {"cuda"}
+_ROWS: Final = 1024  # of a product at least, for which a sum of its own pays
 
 
 @final
@@ -81,18 +85,15 @@ def halve(images: Tensor, weight: Tensor) -> Tensor:
     """
     outputs, channels, window, _ = weight.shape
     if window == STRIDE:
-        return F.linear(_blocks(images), weight.permute(0, 2, 3, 1).flatten(1))
-    padded = _pad(images)
+        return _product(_blocks(images), weight.permute(0, 2, 3, 1).flatten(1))
     if _is_much_less(channels, outputs):
         # The windows themselves are small.
-        windows = padded.unfold(1, window, STRIDE).unfold(2, window, STRIDE)
-        return F.linear(windows.flatten(-3), weight.flatten(1))
-    # A window is made of two by two blocks: what each of them adds, where it is seen from.
-    factors = _by_block(weight).permute(2, 3, 0, 4, 5, 1).flatten(3).flatten(0, 2)
-    parts = F.linear(_blocks(padded), factors).unflatten(-1, (4, outputs)).unbind(-2)
-    one, two, three, four = parts
-    found: Tensor = one[:, :-1, :-1] + two[:, :-1, 1:] + three[:, 1:, :-1] + four[:, 1:, 1:]
-    return found
+        windows = _pad(images).unfold(1, window, STRIDE).unfold(2, window, STRIDE)
+        return _product(windows.flatten(-3), weight.flatten(1))
+    # A window is made of two by two blocks: what each of them adds to those that see it.
+    factors = _by_block(weight).flip(2, 3).permute(2, 3, 0, 4, 5, 1).flatten(3).flatten(0, 2)
+    spread = _spread(_product(_blocks(_pad(images)), factors))
+    return spread[:, 1:-1, 1:-1]
 
 
 def double(images: Tensor, weight: Tensor) -> Tensor:
@@ -103,22 +104,15 @@ def double(images: Tensor, weight: Tensor) -> Tensor:
         weight: (C, O, 4, 4).
     """
     channels, outputs = weight.shape[:2]
-    # Every pixel adds to two by two blocks of pixels, the nearer one of which comes first.
-    factors = _by_block(weight)  # C, O, two of the blocks, two of the pixels
+    # Every pixel adds to two by two blocks of pixels.
+    factors = _by_block(weight)
     if _is_much_less(outputs, channels):
-        # What every pixel adds is small.
-        added = F.linear(images, factors.permute(2, 3, 4, 5, 1, 0).flatten(0, 4))
-        one, two, three, four = added.unflatten(-1, (4, 4 * outputs)).unbind(-2)
-        blocks = _shift(one, 0, 0) + _shift(two, 0, 1) + _shift(three, 1, 0) + _shift(four, 1, 1)
+        # What they add is small.
+        factors = factors.permute(2, 3, 4, 5, 1, 0).flatten(0, 4)
+        blocks = _spread(_product(images, factors))
     else:
-        padded, (height, width) = _pad(images), images.shape[1:3]
-        seen = [
-            padded[:, 1 - down : height + 2 - down, 1 - across : width + 2 - across]
-            for down in range(2)
-            for across in range(2)
-        ]
-        by_block = factors.permute(4, 5, 1, 2, 3, 0).flatten(3).flatten(0, 2)
-        blocks = F.linear(torch.cat(seen, -1), by_block)
+        factors = factors.flip(2, 3).permute(4, 5, 1, 2, 3, 0).flatten(3).flatten(0, 2)
+        blocks = _product(_windows(_pad(images)), factors)
     pixels: Tensor = blocks.unflatten(-1, (2, 2, outputs)).transpose(2, 3)
     pixels = pixels.flatten(3, 4).flatten(1, 2)
     return pixels[:, 1:-1, 1:-1]
@@ -129,13 +123,85 @@ def _is_much_less(one: int, other: int) -> bool:
     return 3 * one <= other
 
 
+def _product(rows: Tensor, factors: Tensor) -> Tensor:
+    """(N, H, W, C) and (O, C) to (N, H, W, O).
+
+    The gradient of the factors is a sum over all rows. For stacked runs cuBLAS would leave each of
+    these sums to a handful of processors; so some images at a time have a sum of their own.
+    """
+    count = len(rows)
+    parts = math.gcd(count, 1 << max(0, (rows[..., 0].numel() // _ROWS).bit_length() - 1))
+    if parts == 1:
+        return F.linear(rows, factors)
+    flat = rows.unflatten(0, (parts, -1)).flatten(1, -2)
+    found = torch.bmm(flat, factors.t().expand(parts, *factors.t().shape))
+    product: Tensor = found.unflatten(1, (-1, *rows.shape[1:-1])).flatten(0, 1)
+    return product
+
+
+def _windows(images: Tensor) -> Tensor:
+    """Two by two neighbours side by side: (..., H, W, C) to (..., H - 1, W - 1, 4C)."""
+    windows: Tensor = apply(_Windows, images)
+    return windows
+
+
+def _spread(windows: Tensor) -> Tensor:
+    """The transpose of :func:`_windows`: (..., H, W, 4C) to (..., H + 1, W + 1, C)."""
+    images: Tensor = apply(_Spread, windows)
+    return images
+
+
+# Torch's compiler cannot map these by itself; taken as they are, it traces what they do.
+torch.compiler.allow_in_graph(_windows)
+torch.compiler.allow_in_graph(_spread)
+
+
+# Torch's own gradient of windows adds numbers to memory one by one.
+class _Windows(torch.autograd.Function):
+    @staticmethod
+    def forward(images: Tensor) -> Tensor:
+        views = images.unfold(-3, 2, 1).unfold(-3, 2, 1)
+        return views.movedim(-3, -1).flatten(-3)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return _spread(grad)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int], images: Tensor) -> tuple[Tensor, int]:
+        return _windows(images.movedim(in_dims[0], 0)), 0
+
+
+class _Spread(torch.autograd.Function):
+    @staticmethod
+    def forward(windows: Tensor) -> Tensor:
+        one, two, three, four = windows.unflatten(-1, (4, -1)).unbind(-2)
+        return _shift(one, 0, 0) + _shift(two, 0, 1) + _shift(three, 1, 0) + _shift(four, 1, 1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return _windows(grad)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int], windows: Tensor) -> tuple[Tensor, int]:
+        return _spread(windows.movedim(in_dims[0], 0)), 0
+
+
 def _pad(images: Tensor) -> Tensor:
     return F.pad(images, (0, 0, 1, 1, 1, 1))
 
 
-def _shift(blocks: Tensor, down: int, across: int) -> Tensor:
-    """One more row and one more column, before or behind the others."""
-    return F.pad(blocks, (0, 0, across, 1 - across, down, 1 - down))
+def _shift(images: Tensor, down: int, across: int) -> Tensor:
+    """One more row and one more column, before the others or behind them."""
+    return F.pad(images, (0, 0, across, 1 - across, down, 1 - down))
 
 
 def _blocks(images: Tensor) -> Tensor:

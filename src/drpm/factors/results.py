@@ -17,6 +17,7 @@ from drpm.training.runs import RESULT
 from drpm.training.summaries import summarize
 
 _STEPS: Final = 1000 * sweeps.EPOCHS
+_CHOICE_STEPS: Final = 1000 * sweeps.CHOICE_EPOCHS
 INTRODUCTION: Final = f"""\
 ## Shared factors
 
@@ -95,7 +96,8 @@ def _rates_table() -> Table:
     name = METHODS[sweeps.RATES_METHOD]
     return Table(
         "Learning rates",
-        f"{name} on pairs that share 0, 1, 3 or 5 factors (`{_RATES_SWEEP}`): {_EVIDENCE}.",
+        f"{name} on pairs that share 0, 1, 3 or 5 factors, after {_CHOICE_STEPS:,} steps "
+        f"(`{_RATES_SWEEP}`): {_EVIDENCE}.",
         "rate",
         [name],
         [Row(f"{rate:g}", (_rate_place(rate),)) for rate in sweeps.RATES],
@@ -109,7 +111,8 @@ def _weights_table() -> Table:
         "Weights of the divergences",
         "DRPM-VAE with gamma = delta and HG-VAE with gamma of several sizes, the divergence of a "
         "shared dimension counting once for a pair, as the paper's formula has it, or twice, as "
-        f"in the study that it follows (`{_WEIGHTS_SWEEP}`). Pairs share 0, 1, 3 or 5 factors. "
+        f"in the study that it follows, after {_CHOICE_STEPS:,} steps (`{_WEIGHTS_SWEEP}`). Pairs "
+        "share 0, 1, 3 or 5 factors. "
         f"Shown is {_EVIDENCE}, and a part of it, the divergence of the partition. The paper does "
         "not say how it chose its weights.",
         "weight",

@@ -16,7 +16,8 @@ METHODS = ("label", "ada", "hg", "drpm")
 
 # The study that the paper follows takes 300,000 steps at a rate of 1e-4. Ours are fewer, which a
 # larger rate makes up for in part.
-EPOCHS = 10  # of 1,000 steps
+EPOCHS = 30  # of 1,000 steps
+CHOICE_EPOCHS = 10
 RATES = (1e-4, 3e-4, 1e-3)
 RATES_METHOD = "ada"  # it has no other settings
 RATE = 1e-3
@@ -74,16 +75,18 @@ def study(
     return SweepRun(folder, "drpm.factors.study:run_study", arguments)
 
 
-def settings_of(method: str, choice: Choice | None = None, rate: float | None = None) -> list[str]:
+def settings_of(
+    method: str, epochs: int, choice: Choice | None = None, rate: float = RATE
+) -> list[str]:
     """What a method is trained with, other than the preset says.
 
     Arguments:
         method: How shared dimensions are found.
-        choice: Of its weights; by default the chosen one, where it has any.
-        rate: The learning rate; by default the chosen one.
+        epochs: How long.
+        choice: Of its weights, where it has any.
+        rate: The learning rate.
     """
-    choice = choice or CHOSEN.get(method)
-    settings = [f"training.epochs={EPOCHS}", f"training.learning_rate={rate or RATE}"]
+    settings = [f"training.epochs={epochs}", f"training.learning_rate={rate}"]
     if choice is not None:
         settings.append(f"shared_divergence={choice.counted}")
         settings += [f"{name}={choice.weight}" for name in WEIGHED[method]]
@@ -94,7 +97,13 @@ def settings_of(method: str, choice: Choice | None = None, rate: float | None = 
 def table_2() -> Sweep:
     """Shared and independent factors of a drawn arm: DRPM-VAE and what it is compared with."""
     runs = [
-        study(f"shared-{shared}/{method}", str(shared), method, SEEDS, settings_of(method))
+        study(
+            f"shared-{shared}/{method}",
+            str(shared),
+            method,
+            SEEDS,
+            settings_of(method, EPOCHS, CHOSEN.get(method)),
+        )
         for shared in SHARED
         for method in METHODS
     ]
@@ -106,7 +115,13 @@ def factor_rates() -> Sweep:
     """Ada-VAE with several learning rates, to choose one for a short training without labels."""
     method = RATES_METHOD
     runs = [
-        study(rate_folder(rate), "mixed", method, CHOICE_SEEDS, settings_of(method, rate=rate))
+        study(
+            rate_folder(rate),
+            "mixed",
+            method,
+            CHOICE_SEEDS,
+            settings_of(method, CHOICE_EPOCHS, rate=rate),
+        )
         for rate in RATES
     ]
     return Sweep("factor-rates", tuple(runs))
@@ -121,7 +136,7 @@ def factor_weights() -> Sweep:
             "mixed",
             method,
             CHOICE_SEEDS,
-            settings_of(method, choice),
+            settings_of(method, CHOICE_EPOCHS, choice),
         )
         for method in WEIGHED
         for choice in CHOICES
