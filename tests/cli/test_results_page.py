@@ -29,7 +29,7 @@ def test_the_page_in_the_repository_is_what_the_results_give() -> None:
 
 def test_nothing_was_run(tmp_path: Path) -> None:
     text = results.page(tmp_path)
-    assert text.count("\nNot run yet.\n") == 15
+    assert text.count("\nNot run yet.\n") == 16
     assert "| here |" not in text
     assert "| DRPM-VC | paper | 0.89 ± 0.01 | 0.88 ± 0.03 | 0.94 ± 0.02 | 5 |" in text
     # The paper prints nothing of other numbers of clusters, so there is no table at all.

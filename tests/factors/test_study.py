@@ -112,7 +112,7 @@ def test_the_weights() -> None:
         f"{method}-{count}/weight-{weight}"
         for method in ("hg", "drpm")
         for count in ("once", "twice")
-        for weight in (0.05, 0.25, 1, 4)
+        for weight in (0.01, 0.05, 0.25, 1, 4)
     ]
     for run in sweep.runs:
         found = settings_of(run, "mixed", [0, 1])

@@ -28,6 +28,7 @@ SWEEPS: Final = (
     "stl10",
     "clusters",
     "table-2",
+    "factor-rates",
     "factor-weights",
     "noise",
     "mosaic",

@@ -16,7 +16,7 @@ METHODS = ("label", "ada", "hg", "drpm")
 
 # The study that the paper follows takes 300,000 steps at a rate of 1e-4. Ours are fewer, which a
 # larger rate makes up for in part.
-EPOCHS = 30  # of 1,000 steps
+EPOCHS = 20  # of 1,000 steps
 CHOICE_EPOCHS = 10
 RATES = (1e-4, 3e-4, 1e-3)
 RATES_METHOD = "ada"  # it has no other settings
@@ -26,7 +26,7 @@ RATE = 1e-3
 # No source has a value for delta, nor for the gamma of ``hg``, and they differ in how often what
 # is shared counts.
 WEIGHED = {"hg": ("gamma",), "drpm": ("gamma", "delta")}
-WEIGHTS = (0.05, 0.25, 1.0, 4.0)
+WEIGHTS = (0.01, 0.05, 0.25, 1.0, 4.0)
 COUNTS = ("once", "twice")
 CHOICE_SEEDS = range(2)
 
@@ -44,7 +44,7 @@ class Choice(NamedTuple):
 
 
 CHOICES = tuple(Choice(count, weight) for count in COUNTS for weight in WEIGHTS)
-CHOSEN = {"hg": Choice("twice", 0.25), "drpm": Choice("twice", 0.25)}
+CHOSEN = {"hg": Choice("twice", 0.25), "drpm": Choice("once", 0.05)}
 """Those of the largest evidence in the sweep ``factor-weights``."""
 
 
