@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,6 @@ from drpm.clustering.pipeline import describe_pretraining
 from drpm.training import config as configs
 from drpm.training import presets
 from drpm.training.sweeps import Sweep
-
-ROOT = Path(__file__).parents[2]
 
 ALL = [
     sweeps.table_1,
