@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.results import describe_environment
+from benchmarks.turns import measure_in_turn
 from benchmarks.units import format_ratio, format_seconds
 from drpm.clustering.config import ClusteringConfig
 from drpm.clustering.models import MixtureVAE, build_objective
@@ -349,34 +350,65 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def measure(name: str, step: str, device: str, steps: int) -> Timing:
-    """One subject, alone and stacked, in one of the forms of a step."""
+class Measurement(NamedTuple):
+    """What is measured.
 
-    batch_size = batch_size_of(SUBJECTS[name])
+    Arguments:
+        matmul: The precision of float32 matrix products, as torch names it.
+        step: ``graph``, ``compile`` (and captured) or ``eager``.
+        model: One of the subjects.
+        device: Where.
+        steps: In an epoch.
+    """
 
-    def seconds(runs: int | None) -> float:
-        program = make_program(SUBJECTS[name], runs, device, steps)
-        if step == "compile" and not compile_step(program):
-            raise SystemExit(f"The step of {name!r} was not compiled; see above.")
-        captured = step != "eager" and program.device.type == "cuda"
-        return seconds_per_step(program, CapturedStep(program) if captured else program.step)
-
-    stacked = None if name == "empty model" else seconds(STACKED)
-    matmul = torch.get_float32_matmul_precision()
-    return Timing(name, step, matmul, batch_size, seconds(None), stacked)
+    matmul: str
+    step: str
+    model: str
+    device: str
+    steps: int
 
 
-def measure_all(
-    names: Sequence[str], forms: Sequence[str], products: Sequence[str], device: str, steps: int
-) -> list[Timing]:
+def prepare(wanted: Measurement) -> Callable[[], Timing]:
+    """Make ready a subject, alone and stacked; what is returned takes the time of both."""
+    torch.set_float32_matmul_precision(wanted.matmul)
+    subject = SUBJECTS[wanted.model]
+    stacked = None if wanted.model == "empty model" else prepare_step(wanted, STACKED)
+    alone = prepare_step(wanted, None)
+
+    def measure() -> Timing:
+        return Timing(
+            wanted.model,
+            wanted.step,
+            wanted.matmul,
+            batch_size_of(subject),
+            seconds_per_step(*alone),
+            None if stacked is None else seconds_per_step(*stacked),
+        )
+
+    return measure
+
+
+def prepare_step(wanted: Measurement, runs: int | None) -> tuple[BaseProgram, Callable[[], None]]:
+    """A program and its step, as it is wanted: compiled, captured, or as it is.
+
+    Arguments:
+        wanted: What is measured.
+        runs: How many are stacked; none for one run by itself.
+    """
+    program = make_program(SUBJECTS[wanted.model], runs, wanted.device, wanted.steps)
+    if wanted.step == "compile" and not compile_step(program):
+        raise RuntimeError(f"The step of {wanted.model!r} was not compiled; see above.")
+    captured = wanted.step != "eager" and program.device.type == "cuda"
+    return program, CapturedStep(program) if captured else program.step
+
+
+def measure_all(wanted: Sequence[Measurement], workers: int) -> list[Timing]:
     found = []
     before = torch.get_float32_matmul_precision()
     try:
-        for matmul in products:
-            torch.set_float32_matmul_precision(matmul)
-            for form, name in product(forms, names):
-                found.append(measure(name, form, device, steps))
-                print(json.dumps(asdict(found[-1])), flush=True)
+        for timing in measure_in_turn(prepare, wanted, workers):
+            found.append(timing)
+            print(json.dumps(asdict(timing)), flush=True)
     finally:
         torch.set_float32_matmul_precision(before)
     return found
@@ -423,15 +455,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="how float32 matrices are multiplied (default: both, on the CPU highest)",
     )
     parser.add_argument("--out", type=Path, help="write the figures to this JSON file as well")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=1,
+        help="how many are compiled at once, before they are timed one by one (default: 1)",
+    )
     options = parser.parse_args(arguments)
     on_cuda = torch.device(options.device).type == "cuda"
-    timings = measure_all(
-        options.models or list(SUBJECTS),
-        options.forms or (("compile", "graph", "eager") if on_cuda else ("eager",)),
-        options.products or (("highest", "high") if on_cuda else ("highest",)),
-        options.device,
-        options.steps or (200 if on_cuda else 10),
-    )
+    wanted = [
+        Measurement(*chosen, options.device, options.steps or (200 if on_cuda else 10))
+        for chosen in product(
+            options.products or (("highest", "high") if on_cuda else ("highest",)),
+            options.forms or (("compile", "graph", "eager") if on_cuda else ("eager",)),
+            options.models or list(SUBJECTS),
+        )
+    ]
+    timings = measure_all(wanted, options.workers)
     environment = describe_environment(options.device)
     # Those of the laws' benchmark.
     del environment["settings"]

@@ -1,12 +1,17 @@
 """The loop's benchmark runs, and trains what it says; nothing here asserts a time."""
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
+from threading import BrokenBarrierError
 from typing import Any
 
 import pytest
+import torch
 
-from benchmarks import loop
+from benchmarks import kernels, loop
+from benchmarks.turns import measure_in_turn
 
 # The empty model is at its minimum from the start, and two views of noise are too little alike for
 # a few steps.
@@ -49,3 +54,42 @@ def test_its_models_learn(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
             values.append(program.readings().values[0, 0])
         assert all(value.isfinite().all() for value in values)
         assert (values[-1] < values[0]).all() or name in NOTHING_TO_LEARN
+
+
+def test_prepared_beside_each_other_and_measured_one_at_a_time() -> None:
+    spans = list(measure_in_turn(prepare_a_span, range(3), workers=2))
+    assert [n for n, *_ in spans] == [0, 1, 2]
+    # Of the first two neither was measured before both were ready, nor during the other.
+    (_, ready, start, end), (_, other_ready, other_start, other_end), _ = spans
+    assert min(start, other_start) >= max(ready, other_ready)
+    assert end <= other_start or other_end <= start
+    with pytest.raises((ValueError, BrokenBarrierError)):
+        list(measure_in_turn(prepare_a_span, [0, -1], workers=2))
+
+
+def prepare_a_span(number: int) -> Callable[[], tuple[int, float, float, float]]:
+    """When it was ready, when it began and when it ended, on the clock of the machine."""
+    if number < 0:
+        raise ValueError("number must be 0 or more.")
+    time.sleep(0.1 * number)
+    ready = time.monotonic()
+
+    def measure() -> tuple[int, float, float, float]:
+        start = time.monotonic()
+        time.sleep(0.2)
+        return number, ready, start, time.monotonic()
+
+    return measure
+
+
+def test_kernels_want_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit):
+        kernels.main(["DRPM-VAE"])
+    assert "kernels are those of a GPU" in capsys.readouterr().err
+
+
+@pytest.mark.cuda
+def test_kernels(capsys: Any) -> None:
+    kernels.main(["empty model"])
+    assert "a step" in capsys.readouterr().out
