@@ -96,13 +96,17 @@ def test_bad_arguments(tmp_path: Path) -> None:
 
 def test_the_table() -> None:
     sweep = sweeps.table_2()
-    methods = ("label", "ada", "hg", "drpm")
+    methods = ("label", "ada", "hg", "drpm", "drpm-exact")
     assert [run.folder for run in sweep.runs] == [
         f"shared-{n}/{method}" for n in (0, 1, 3, 5) for method in methods
     ]
     for run in sweep.runs:
         assert run.arguments["seeds"] == [0, 1, 2, 3, 4]
-        assert run.folder == f"shared-{run.arguments['shared']}/{run.arguments['method']}"
+        method = run.folder.split("/")[1].removesuffix("-exact")
+        assert (f"shared-{run.arguments['shared']}", run.arguments["method"]) == (
+            run.folder.split("/")[0],
+            method,
+        )
         job.Job(run.arguments["data"], run.arguments["shared"])
 
 
@@ -110,7 +114,7 @@ def test_the_weights() -> None:
     sweep = sweeps.factor_weights()
     assert [run.folder for run in sweep.runs] == [
         f"{method}-{count}/weight-{weight}"
-        for method in ("hg", "drpm")
+        for method in ("hg", "drpm", "drpm-exact")
         for count in ("once", "twice")
         for weight in (0.01, 0.05, 0.25, 1, 4)
     ]
@@ -120,7 +124,8 @@ def test_the_weights() -> None:
         assert found.gamma == weight
         # One of the methods has no order to weigh.
         assert found.delta == (weight if found.method == "drpm" else PAPER.delta)
-        assert run.folder.startswith(f"{found.method}-{found.shared_divergence}/")
+        method = "drpm-exact" if found.objective == "exact" else found.method
+        assert run.folder.startswith(f"{method}-{found.shared_divergence}/")
         assert found.training == replace(TABLE, epochs=10)
 
 
@@ -142,7 +147,8 @@ def test_the_settings_of_the_table() -> None:
         found = settings_of(run, run.folder.split("/")[0].split("-")[1], [0, 1, 2, 3, 4])
         assert found.training == TABLE
         if found.method in ("hg", "drpm"):
-            choice = sweeps.CHOSEN[found.method]
+            choice = sweeps.CHOSEN[run.folder.split("/")[1]]
+            assert (found.objective == "exact") == run.folder.endswith("/drpm-exact")
             assert (found.shared_divergence, found.gamma) == choice
             assert found.delta == (choice.weight if found.method == "drpm" else PAPER.delta)
         else:
