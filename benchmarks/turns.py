@@ -7,6 +7,7 @@ wants a machine that does nothing else.
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from threading import BrokenBarrierError
 from typing import Any, TypeVar
 
 Task = TypeVar("Task")
@@ -39,7 +40,12 @@ def measure_in_turn(
             initializer=_share,
             initargs=(context.Barrier(len(some)), context.Lock()),
         ) as pool:
-            yield from pool.map(_work, [prepare] * len(some), some)
+            running = [pool.submit(_work, prepare, task) for task in some]
+            errors = [error for one in running if (error := one.exception()) is not None]
+            if errors:
+                # One that failed breaks off the others.
+                raise next((e for e in errors if not isinstance(e, BrokenBarrierError)), errors[0])
+            yield from (one.result() for one in running)
 
 
 def _share(barrier: Any, lock: Any) -> None:

@@ -26,7 +26,9 @@ def studies() -> Iterator[tuple[str, SweepRun]]:
 
 
 STUDIES = {f"{name}/{run.folder}": run for name, run in studies()}
-PUBLISHED = [name for name in STUDIES if (RESULTS / name).exists()]
+PUBLISHED = [
+    name for name, run in STUDIES.items() if "preset" in run.arguments and (RESULTS / name).exists()
+]
 
 
 def application_of(run: SweepRun) -> str:
@@ -52,7 +54,8 @@ def test_settings_are_those_of_today(name: str) -> None:
     job_kind = import_module(f"drpm.{application}.job").Job
     runs = sorted((RESULTS / name).rglob("seed-*/config.toml"))
     ratios = run.arguments.get("noise", [None])
-    assert len(runs) in (len(run.arguments["seeds"]) * len(ratios), 0)
+    assert len(runs) == len(run.arguments["seeds"]) * len(ratios)
+    assert (RESULTS / name / "result.json").exists()
     for path in runs:
         job = configs.loads(job_kind, path.read_text(encoding="utf-8"))
         seed = int(path.parent.name.removeprefix("seed-"))
@@ -66,7 +69,8 @@ def test_settings_are_those_of_today(name: str) -> None:
 
 
 def test_every_run_belongs_to_a_study() -> None:
-    for path in RESULTS.rglob("seed-*"):
+    found = list(RESULTS.rglob("result.json"))
+    assert found
+    for path in found:
         parts = path.relative_to(RESULTS).parts
         assert any("/".join(parts[:depth]) in STUDIES for depth in range(1, len(parts))), path
-    assert PUBLISHED

@@ -66,7 +66,7 @@ def test_the_methods_of_table_1() -> None:
     for data, variants in main_settings().items():
         methods = [config.method for config in variants.values()]
         assert methods[:5] == list(variants)[:5]
-        assert methods[5:8] == ["vade", "drpm-vc", "vade"]
+        assert methods[5:] == ["vade", "drpm-vc", *["vade"] * (data == "mnist")]
         assert variants["drpm-vc"].freeze_encoder
         assert variants["drpm-vc"].objective == "bounds"
         assert variants["drpm-vc"].beta == {"mnist": 1.0, "fashion-mnist": 0.1}[data]
@@ -84,8 +84,8 @@ def test_the_methods_of_table_1() -> None:
 
 
 def test_other_ways_of_vade_change_one_thing() -> None:
-    for variants in main_settings().values():
-        assert variants["vade-reset"] == replace(variants["vade"], copy_mean_head=False)
+    variants = main_settings()["mnist"]
+    assert variants["vade-reset"] == replace(variants["vade"], copy_mean_head=False)
     # A trained encoder would be ruined by refits to means.
     for name, config in main_settings()["fashion-mnist"].items():
         if config.refit_every is not None:

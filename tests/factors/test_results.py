@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from drpm.factors.results import choose_rate, choose_weights, factors_sections
-from drpm.factors.sweeps import CHOSEN, COUNTS, RATE, RATES, WEIGHTS, Choice, choice_folder
+from drpm.factors.results import choose_rate, choose_weight, factors_sections
+from drpm.factors.sweeps import CHOSEN, RATE, RATES, WEIGHTS, rate_folder, weight_folder
 from drpm.training.errors import RunError
 from tests.training.results_folder import VERSIONS, write_json
 
@@ -23,16 +23,8 @@ EVIDENCE = {
 }
 
 
-def write(
-    results: Path,
-    method: str,
-    weight: float,
-    evidence: Sequence[float | None],
-    count: str = "twice",
-) -> None:
-    write_runs(
-        results / "factor-weights" / choice_folder(method, Choice(count, weight)), weight, evidence
-    )
+def write(results: Path, method: str, weight: float, evidence: Sequence[float | None]) -> None:
+    write_runs(results / "factor-weights" / weight_folder(method, weight), weight, evidence)
 
 
 def write_runs(study: Path, weight: float, evidence: Sequence[float | None]) -> None:
@@ -42,7 +34,7 @@ def write_runs(study: Path, weight: float, evidence: Sequence[float | None]) -> 
             # Another, which is best for the last.
             "minus_loss": weight,
             "reconstruction": 850.0,
-            "partition_divergence": weight,
+            "latent_divergence": weight,
             # What is known by labels is best for the first.
             "shared_accuracy": 1 - weight / 8,
             "independent_accuracy": 1 - weight / 8,
@@ -56,7 +48,6 @@ def write_runs(study: Path, weight: float, evidence: Sequence[float | None]) -> 
 def write_all(results: Path, method: str) -> None:
     for weight in WEIGHTS:
         write(results, method, weight, EVIDENCE[weight])
-        write(results, method, weight, [-999, -999], "once")
 
 
 def last_lines(results: Path) -> str:
@@ -66,21 +57,26 @@ def last_lines(results: Path) -> str:
 
 def test_the_largest_mean_evidence_is_chosen(tmp_path: Path) -> None:
     write_all(tmp_path, "drpm")
-    assert choose_weights(tmp_path, "drpm") == Choice("twice", 1.0)
-    assert choose_weights(tmp_path, "hg") is None
+    assert choose_weight(tmp_path, "drpm") == 1.0
+    assert choose_weight(tmp_path, "hg") is None
     text = last_lines(tmp_path)
-    assert "| 2 | -897.500 ± 10.607 | 2 |" in text
-    assert "The largest evidence: 1, twice, for DRPM-VAE." in text
+    assert "| 0.25 | here | - | - | - | -897.500 ± 10.607 | 0.250 ± 0.000 | 2 |" in text
+    assert "The largest evidence: 1 for DRPM-VAE." in text
     write_all(tmp_path, "hg")
-    write(tmp_path, "hg", 0.05, [-1, -2], "once")
-    told = "The largest evidence: 0.05, once, for HG-VAE; 1, twice, for DRPM-VAE."
-    assert told in last_lines(tmp_path)
+    write(tmp_path, "hg", 0.05, [-1, -2])
+    assert "The largest evidence: 0.05 for HG-VAE, 1 for DRPM-VAE." in last_lines(tmp_path)
 
 
 def test_the_rate_of_the_largest_mean_evidence_is_chosen(tmp_path: Path) -> None:
-    for rate, evidence in zip(RATES, ([-900, -910], [-880, -882], [-870, -950]), strict=True):
-        assert choose_rate(tmp_path) is None
-        write_runs(tmp_path / "factor-rates" / "ada" / f"rate-{rate:g}", 1.0, evidence)
+    # One method does best with the first, the other with the last, both well with the second.
+    evidence = {
+        "ada": [[-800, -810], [-880, -882], [-990, -950]],
+        "drpm": [[-999, -998], [-880, -882], [-870, -872]],
+    }
+    for method, found in evidence.items():
+        for rate, values in zip(RATES, found, strict=True):
+            assert choose_rate(tmp_path) is None
+            write_runs(tmp_path / "factor-rates" / rate_folder(method, rate), 1.0, values)
     assert choose_rate(tmp_path) == RATES[1]
     assert "The largest evidence: the learning rate 0.0003." in last_lines(tmp_path)
 
@@ -89,31 +85,30 @@ def test_the_table_is_set_as_our_results_say() -> None:
     """What stands in the sweep is what its own rule chooses, as soon as that was run."""
     assert choose_rate(RESULTS) in (None, RATE)
     assert set(CHOSEN) == {"hg", "drpm", "drpm-exact"}
-    for method, choice in CHOSEN.items():
-        assert choose_weights(RESULTS, method) in (None, choice)
+    for method, weight in CHOSEN.items():
+        assert choose_weight(RESULTS, method) in (None, weight)
 
 
 def test_no_choice_before_all_were_run(tmp_path: Path) -> None:
     assert "The largest" not in last_lines(tmp_path)
     write_all(tmp_path, "drpm")
-    (tmp_path / "factor-weights" / "drpm-twice" / "weight-4" / "seed-1" / "result.json").unlink()
-    assert choose_weights(tmp_path, "drpm") is None
+    (tmp_path / "factor-weights" / "drpm" / "weight-4" / "seed-1" / "result.json").unlink()
+    assert choose_weight(tmp_path, "drpm") is None
     assert "The largest" not in last_lines(tmp_path)
 
 
 def test_what_came_to_nothing_is_not_chosen(tmp_path: Path) -> None:
     write_all(tmp_path, "drpm")
     write(tmp_path, "drpm", 1.0, [-1, None])
-    assert choose_weights(tmp_path, "drpm") == Choice("twice", 0.25)
+    assert choose_weight(tmp_path, "drpm") == 0.25
     for weight in WEIGHTS:
-        for count in COUNTS:
-            write(tmp_path, "drpm", weight, [None, None], count)
-    assert choose_weights(tmp_path, "drpm") is None
+        write(tmp_path, "drpm", weight, [None, None])
+    assert choose_weight(tmp_path, "drpm") is None
 
 
 def test_results_without_evidence_are_refused(tmp_path: Path) -> None:
     write_all(tmp_path, "drpm")
-    run = tmp_path / "factor-weights" / "drpm-twice" / "weight-4" / "seed-1"
+    run = tmp_path / "factor-weights" / "drpm" / "weight-4" / "seed-1"
     write_json(run / "result.json", {"metrics": {"count_error": 1.0}})
     with pytest.raises(RunError, match="must hold the metrics pair_evidence"):
-        choose_weights(tmp_path, "drpm")
+        choose_weight(tmp_path, "drpm")

@@ -113,48 +113,47 @@ def test_the_table() -> None:
 def test_the_weights() -> None:
     sweep = sweeps.factor_weights()
     assert [run.folder for run in sweep.runs] == [
-        f"{method}-{count}/weight-{weight}"
+        f"{method}/weight-{weight}"
         for method in ("hg", "drpm", "drpm-exact")
-        for count in ("once", "twice")
         for weight in (0.01, 0.05, 0.25, 1, 4)
     ]
     for run in sweep.runs:
-        found = settings_of(run, "mixed", [0, 1])
-        weight = float(run.folder.split("-")[-1])
-        assert found.gamma == weight
-        # One of the methods has no order to weigh.
-        assert found.delta == (weight if found.method == "drpm" else PAPER.delta)
-        method = "drpm-exact" if found.objective == "exact" else found.method
-        assert run.folder.startswith(f"{method}-{found.shared_divergence}/")
-        assert found.training == replace(TABLE, epochs=10)
+        method, weight = run.folder.split("/weight-")
+        changes: dict[str, Any] = {"training": replace(TABLE, epochs=10), **VARIANTS[method]}
+        changes["gamma" if method == "hg" else "delta"] = float(weight)
+        assert settings_of(run, "mixed", [0, 1]) == replace(PAPER, **changes)
 
 
 def test_the_rates() -> None:
     sweep = sweeps.factor_rates()
     assert [run.folder for run in sweep.runs] == [
-        "ada/rate-0.0001",
-        "ada/rate-0.0003",
-        "ada/rate-0.001",
+        f"{method}/rate-{rate}"
+        for method in ("ada", "drpm")
+        for rate in ("0.0001", "0.0003", "0.001")
     ]
     for run in sweep.runs:
-        found = settings_of(run, "mixed", [0, 1])
-        rate = float(run.folder.split("rate-")[1])
-        assert found.training == replace(TABLE, epochs=10, learning_rate=rate)
+        method, rate = run.folder.split("/rate-")
+        training = replace(TABLE, epochs=10, learning_rate=float(rate))
+        assert settings_of(run, "mixed", [0, 1]) == replace(
+            PAPER, training=training, **VARIANTS[method]
+        )
 
 
 def test_the_settings_of_the_table() -> None:
     for run in sweeps.table_2().runs:
-        found = settings_of(run, run.folder.split("/")[0].split("-")[1], [0, 1, 2, 3, 4])
-        assert found.training == TABLE
-        if found.method in ("hg", "drpm"):
-            choice = sweeps.CHOSEN[run.folder.split("/")[1]]
-            assert (found.objective == "exact") == run.folder.endswith("/drpm-exact")
-            assert (found.shared_divergence, found.gamma) == choice
-            assert found.delta == (choice.weight if found.method == "drpm" else PAPER.delta)
-        else:
-            assert found == replace(PAPER, method=found.method, training=TABLE)
+        shared, method = run.folder.removeprefix("shared-").split("/")
+        changes: dict[str, Any] = {"training": TABLE, **VARIANTS[method]}
+        if method == "hg":
+            changes["gamma"] = sweeps.CHOSEN[method]
+        elif method.startswith("drpm"):
+            changes["delta"] = sweeps.CHOSEN[method]
+        assert settings_of(run, shared, [0, 1, 2, 3, 4]) == replace(PAPER, **changes)
 
 
+VARIANTS: dict[str, dict[str, Any]] = {
+    **{method: {"method": method} for method in ("label", "ada", "hg", "drpm")},
+    "drpm-exact": {"method": "drpm", "objective": "exact"},
+}
 PAPER = presets.load(FactorsConfig, "paper-factors")
 TABLE = replace(PAPER.training, epochs=sweeps.EPOCHS, learning_rate=sweeps.RATE)
 

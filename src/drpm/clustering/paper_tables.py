@@ -81,8 +81,8 @@ def tables() -> list[Table]:
         Table(
             "Bounds and exact mass",
             "DRPM-VC trained with the paper's bounds on the mass of a partition and with the mass "
-            "itself, which the paper does not have (`table-1`). The sizes of a partition are the "
-            "most likely ones in both.",
+            "itself, which the paper does not have (`table-1`). Both differ in nothing but the two "
+            "terms of the partition; its sizes are the most likely ones in either.",
             "objective",
             list(DATA.values()),
             [

@@ -81,7 +81,8 @@ def table_1() -> Sweep:
         # The ablations start from the same pretraining.
         runs += studies(data, data, {**MAIN, **FROZEN})
         runs += studies(data, data, EXACT, settings=("objective=exact",))
-        runs += studies(data, data, RESET, settings=("copy_mean_head=false",))
+    # Where VaDE falls short of the paper.
+    runs += studies("mnist", "mnist", RESET, settings=("copy_mean_head=false",))
     return Sweep("table-1", tuple(runs))
 
 
