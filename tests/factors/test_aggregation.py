@@ -102,6 +102,21 @@ def test_exact_terms_against_all_partitions() -> None:
     torch.testing.assert_close(found[0], expected, rtol=0.02, atol=0.01)
 
 
+def test_views_that_hardly_differ_have_no_order() -> None:
+    floor = FactorsConfig().smallest_divergence
+    little = (floor * torch.tensor([[0.9, 1e-3, 1e-6, 0.0]], dtype=torch.float64)).requires_grad_()
+    order = share("drpm", little).terms["order"]
+    torch.testing.assert_close(order, torch.zeros_like(order))
+    assert not torch.autograd.grad(order.sum(), little)[0].any()
+    # A larger one is first, whichever is the largest of the others.
+    more = torch.cat([little[:, 1:], little[:, :1] + floor], -1).detach().requires_grad_()
+    order = share("drpm", more).terms["order"]
+    best = oracles.plackett_luce(more.detach()[0].clamp_min(floor).log()).log_mass.max()
+    expected = FactorsConfig().delta * (best + math.log(math.factorial(4)))
+    torch.testing.assert_close(order[0], expected)
+    assert torch.autograd.grad(order.sum(), more)[0].nonzero().tolist() == [[0, 3]]
+
+
 def test_averages() -> None:
     one = Posterior(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 4.0]).log())
     other = Posterior(torch.tensor([4.0, 2.0]), torch.tensor([3.0, 4.0]).log())

@@ -23,9 +23,6 @@ from drpm.relaxation.straight_through import straight_through
 from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
 
-# A divergence of nothing has no logarithm.
-_SMALLEST_DIVERGENCE = 1e-6
-
 
 class AggregationInput(NamedTuple):
     """What a method may go by.
@@ -163,7 +160,9 @@ class PartitionAggregation(_Weighed):
 
     def forward(self, given: AggregationInput) -> Shared:
         log_weights = self.weights(given.divergence)
-        log_scores = given.divergence.clamp_min(_SMALLEST_DIVERGENCE).log()
+        # The logarithm tells little from very little, where the order's term would hold codes back
+        # that have only begun to say something.
+        log_scores = given.divergence.clamp_min(self.config.smallest_divergence).log()
         law = RelaxedRandomPartition(
             given.temperature, log_scores, log_weights, validate_args=False
         )
