@@ -32,7 +32,7 @@ class FactorsConfig:
         smallest_divergence: For ``drpm``. Views that differ by less in a dimension, in nats, count
             as differing by so much. The paper takes the logarithm as it is; but then the order's
             term is as large for codes that say next to nothing as for others, and with 1e-6 some
-            runs never had any other.
+            runs never had any other. Of 1e-6, 0.01, 0.1 and 1 this one had the largest evidence.
         draws: Partitions drawn for the exact divergence of a pair.
         prior_log_weights: What the prior thinks of independent and shared dimensions.
         temperature: Of what is relaxed, at the start and at the end of training.
@@ -48,7 +48,7 @@ class FactorsConfig:
     beta: float = 1.0
     gamma: float = 0.25
     delta: float = 0.25
-    smallest_divergence: float = 0.01
+    smallest_divergence: float = 0.1
     draws: int = 4
     prior_log_weights: tuple[float, float] = (0.0, 0.0)
     temperature: tuple[float, float] = (1.0, 0.5)
