@@ -102,19 +102,24 @@ def test_exact_terms_against_all_partitions() -> None:
     torch.testing.assert_close(found[0], expected, rtol=0.02, atol=0.01)
 
 
-def test_views_that_hardly_differ_have_no_order() -> None:
-    floor = FactorsConfig().smallest_divergence
-    little = (floor * torch.tensor([[0.9, 1e-3, 1e-6, 0.0]], dtype=torch.float64)).requires_grad_()
-    order = share("drpm", little).terms["order"]
-    torch.testing.assert_close(order, torch.zeros_like(order))
-    assert not torch.autograd.grad(order.sum(), little)[0].any()
-    # A larger one is first, whichever is the largest of the others.
-    more = torch.cat([little[:, 1:], little[:, :1] + floor], -1).detach().requires_grad_()
-    order = share("drpm", more).terms["order"]
-    best = oracles.plackett_luce(more.detach()[0].clamp_min(floor).log()).log_mass.max()
-    expected = FactorsConfig().delta * (best + math.log(math.factorial(4)))
-    torch.testing.assert_close(order[0], expected)
-    assert torch.autograd.grad(order.sum(), more)[0].nonzero().tolist() == [[0, 3]]
+def test_views_that_hardly_differ_have_hardly_an_order() -> None:
+    n, smallest = 4, FactorsConfig().smallest_divergence
+    shape = torch.tensor([[0.9, 0.1, 0.5, 0.3]], dtype=torch.float64)
+    found = {}
+    for size in (1e-6, 1e3):
+        divergence = (size * shape).requires_grad_()
+        shared = share("drpm", divergence, (0.0, 0.0))
+        order = shared.terms["order"]
+        best = oracles.plackett_luce((divergence.detach()[0] + smallest).log()).log_mass.max()
+        expected = FactorsConfig().delta * (best + math.log(math.factorial(n)))
+        torch.testing.assert_close(order[0], expected)
+        slope = torch.autograd.grad(order.sum(), divergence)[0]
+        found[size] = order.item(), (slope * divergence).abs().sum().item()
+        # Which dimensions are shared goes by the least of differences.
+        assert shared.mask.tolist() == [[0.0, 1.0, 0.0, 1.0]]
+    # Were scores the divergences as they are, both sizes would have the same.
+    for little, much in zip(found[1e-6], found[1e3], strict=True):
+        assert little < 1e-4 * much
 
 
 def test_averages() -> None:

@@ -162,7 +162,7 @@ class PartitionAggregation(_Weighed):
         log_weights = self.weights(given.divergence)
         # The logarithm tells little from very little, where the order's term would hold codes back
         # that have only begun to say something.
-        log_scores = given.divergence.clamp_min(self.config.smallest_divergence).log()
+        log_scores = (given.divergence + self.config.smallest_divergence).log()
         law = RelaxedRandomPartition(
             given.temperature, log_scores, log_weights, validate_args=False
         )

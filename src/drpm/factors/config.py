@@ -29,10 +29,10 @@ class FactorsConfig:
         beta: The weight of the latent divergence.
         gamma: The weight of the sizes' divergence, for ``drpm`` and ``hg``.
         delta: The weight of the order's divergence, for ``drpm``.
-        smallest_divergence: For ``drpm``. Views that differ by less in a dimension, in nats, count
-            as differing by so much. The paper takes the logarithm as it is; but then the order's
-            term is as large for codes that say next to nothing as for others, and with 1e-6 some
-            runs never had any other. Of 1e-6, 0.01, 0.1 and 1 this one had the largest evidence.
+        smallest_divergence: For ``drpm``: that of views that do not differ in a dimension, in
+            nats; it is added to all. The paper takes the logarithm as it is; but then the order's
+            term is as large for codes that say next to nothing as for others, and some runs never
+            had any other. As a least value 0.1 had a larger evidence than 1e-6, 0.01 and 1.
         draws: Partitions drawn for the exact divergence of a pair.
         prior_log_weights: What the prior thinks of independent and shared dimensions.
         temperature: Of what is relaxed, at the start and at the end of training.
