@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import grad, vmap
+from torch.func import grad, jvp, vmap
 
 from drpm.factors import layers
 from drpm.factors.layers import Doubling, Halving, double, halve
@@ -105,6 +105,13 @@ def test_stacked(
 def test_second_derivatives(ours: Map, torchs: Map, channels: int, shape: tuple[int, ...]) -> None:
     images, weight = draw(1, 4, 4, channels, seed=0), draw(*shape, seed=1)
     assert torch.autograd.gradgradcheck(ours, (images, weight))
+
+
+@every_way
+def test_forward_mode(ours: Map, torchs: Map, channels: int, shape: tuple[int, ...]) -> None:
+    inputs = (draw(2, *SIZE, channels, seed=0), draw(*shape, seed=1))
+    tangents = (draw(2, *SIZE, channels, seed=2), draw(*shape, seed=3))
+    torch.testing.assert_close(jvp(ours, inputs, tangents), jvp(torchs, inputs, tangents))
 
 
 @every_way

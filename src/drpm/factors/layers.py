@@ -173,6 +173,10 @@ class _Windows(torch.autograd.Function):
         return _spread(grad)
 
     @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return _windows(tangent)
+
+    @staticmethod
     def vmap(info: Any, in_dims: tuple[int], images: Tensor) -> tuple[Tensor, int]:
         return _windows(images.movedim(in_dims[0], 0)), 0
 
@@ -190,6 +194,10 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         return _windows(grad)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return _spread(tangent)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int], windows: Tensor) -> tuple[Tensor, int]:
