@@ -142,13 +142,13 @@ def _product(rows: Tensor, factors: Tensor) -> Tensor:
 
 def _windows(images: Tensor) -> Tensor:
     """Two by two neighbours side by side: (..., H, W, C) to (..., H - 1, W - 1, 4C)."""
-    windows: Tensor = apply(_Windows, images)
+    windows: Tensor = apply(_Neighbours, images, False)
     return windows
 
 
 def _spread(windows: Tensor) -> Tensor:
     """The transpose of :func:`_windows`: (..., H, W, 4C) to (..., H + 1, W + 1, C)."""
-    images: Tensor = apply(_Spread, windows)
+    images: Tensor = apply(_Neighbours, windows, True)
     return images
 
 
@@ -157,51 +157,37 @@ torch.compiler.allow_in_graph(_windows)
 torch.compiler.allow_in_graph(_spread)
 
 
-# Torch's own gradient of windows adds numbers to memory one by one.
-class _Windows(torch.autograd.Function):
-    @staticmethod
-    def forward(images: Tensor) -> Tensor:
-        views = images.unfold(-3, 2, 1).unfold(-3, 2, 1)
-        return views.movedim(-3, -1).flatten(-3)
+class _Neighbours(torch.autograd.Function):
+    """Both of them: each is linear, and the gradient of the other.
+
+    Torch's own gradient of windows adds numbers to memory one by one.
+    """
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return _spread(grad)
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
-        return _windows(tangent)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int], images: Tensor) -> tuple[Tensor, int]:
-        return _windows(images.movedim(in_dims[0], 0)), 0
-
-
-class _Spread(torch.autograd.Function):
-    @staticmethod
-    def forward(windows: Tensor) -> Tensor:
-        one, two, three, four = windows.unflatten(-1, (4, -1)).unbind(-2)
+    def forward(given: Tensor, spread: bool) -> Tensor:
+        if not spread:
+            views = given.unfold(-3, 2, 1).unfold(-3, 2, 1)
+            return views.movedim(-3, -1).flatten(-3)
+        one, two, three, four = given.unflatten(-1, (4, -1)).unbind(-2)
         return _shift(one, 0, 0) + _shift(two, 0, 1) + _shift(three, 1, 0) + _shift(four, 1, 1)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
+    def setup_context(ctx: Any, inputs: tuple[Tensor, bool], output: Tensor) -> None:
+        ctx.spread = inputs[1]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return _windows(grad)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _windows(grad) if ctx.spread else _spread(grad), None
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
-        return _spread(tangent)
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        return _spread(tangent) if ctx.spread else _windows(tangent)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int], windows: Tensor) -> tuple[Tensor, int]:
-        return _spread(windows.movedim(in_dims[0], 0)), 0
+    def vmap(
+        info: Any, in_dims: tuple[int, None], given: Tensor, spread: bool
+    ) -> tuple[Tensor, int]:
+        return apply(_Neighbours, given.movedim(in_dims[0], 0), spread), 0
 
 
 def _pad(images: Tensor) -> Tensor:

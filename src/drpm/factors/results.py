@@ -1,7 +1,7 @@
 """What the page of results says of shared factors: tables, and how many were found."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -101,34 +101,47 @@ _EVIDENCE: Final = (
 
 
 def _rates_table() -> Table:
-    return Table(
+    return _choices_table(
         "Learning rates",
         f"Pairs that share 0, 1, 3 or 5 factors, after {_CHOICE_STEPS:,} steps "
         f"(`{_RATES_SWEEP}`), DRPM-VAE with gamma = delta = 0.25: {_EVIDENCE}. Beside it the "
         "divergence of codes: with none of it they say nothing.",
         "rate",
-        [METHODS[method] for method in sweeps.RATES_METHODS],
-        [
-            Row(f"{rate:g}", tuple(_rate_place(method, rate) for method in sweeps.RATES_METHODS))
-            for rate in sweeps.RATES
-        ],
-        {_CRITERION: "evidence", "latent_divergence": "codes"},
+        sweeps.RATES,
+        sweeps.RATES_METHODS,
+        _rate_place,
     )
 
 
 def _weights_table() -> Table:
-    return Table(
+    return _choices_table(
         "Weights of the divergences",
         "HG-VAE with gamma and DRPM-VAE with delta of several sizes, for which the paper has none; "
         f"the gamma of DRPM-VAE is its 0.25. Pairs share 0, 1, 3 or 5 factors, and training has "
         f"{_CHOICE_STEPS:,} steps (`{_WEIGHTS_SWEEP}`). Shown is {_EVIDENCE}, "
         "and the divergence of codes.",
         "weight",
-        [METHODS[method] for method in sweeps.WEIGHED],
-        [
-            Row(f"{weight:g}", tuple(_weight_place(method, weight) for method in sweeps.WEIGHED))
-            for weight in sweeps.WEIGHTS
-        ],
+        sweeps.WEIGHTS,
+        tuple(sweeps.WEIGHED),
+        _weight_place,
+    )
+
+
+def _choices_table(
+    title: str,
+    about: str,
+    head: str,
+    values: Sequence[float],
+    methods: Sequence[str],
+    place: Callable[[str, float], Place],
+) -> Table:
+    """What is known of several values of a setting, method by method."""
+    return Table(
+        title,
+        about,
+        head,
+        [METHODS[method] for method in methods],
+        [Row(f"{value:g}", tuple(place(method, value) for method in methods)) for value in values],
         {_CRITERION: "evidence", "latent_divergence": "codes"},
     )
 
