@@ -22,9 +22,9 @@ INTRODUCTION: Final = f"""\
 ## Shared factors
 
 The paper's images are those of mpi3d; ours are those of `arm`, which has the same factors, so that
-figures cannot be compared one by one, but what comes first can. Nor is training as long: all
-methods are trained for {_STEPS:,} steps at a learning rate of {sweeps.RATE:g}, where the study that
-the paper follows takes 300,000 at 0.0001. Pairs are drawn anew at every step; those that models
+figures cannot be compared one by one, but what comes first can. Nor is training as long: the
+sweep takes {_STEPS:,} steps at a learning rate of {sweeps.RATE:g}, where the study that the paper
+follows takes 300,000 at 0.0001. Pairs are drawn anew at every step; those that models
 are judged on, and settings chosen by, are further ones of the same images.
 """
 
