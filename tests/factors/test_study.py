@@ -115,7 +115,7 @@ def test_the_weights() -> None:
     assert [run.folder for run in sweep.runs] == [
         f"{method}/weight-{weight}"
         for method in ("hg", "drpm", "drpm-exact")
-        for weight in (0.01, 0.05, 0.25, 1, 4)
+        for weight in (0.002, 0.01, 0.05, 0.25, 1, 4)
     ]
     for run in sweep.runs:
         method, weight = run.folder.split("/weight-")

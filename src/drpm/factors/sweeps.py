@@ -27,8 +27,8 @@ RATE = 1e-3
 # No source has a value for the gamma of ``hg``, nor for any delta; the gamma of ``drpm`` is the
 # paper's.
 WEIGHED = {"hg": "gamma", "drpm": "delta", "drpm-exact": "delta"}
-WEIGHTS = (0.01, 0.05, 0.25, 1.0, 4.0)
-CHOSEN = {"hg": 0.25, "drpm": 0.25, "drpm-exact": 0.25}
+WEIGHTS = (0.002, 0.01, 0.05, 0.25, 1.0, 4.0)
+CHOSEN = {"hg": 0.25, "drpm": 0.01, "drpm-exact": 0.25}
 """Those of the largest evidence in the sweep ``factor-weights``, as far as it was run."""
 CHOICE_SEEDS = range(2)
 
