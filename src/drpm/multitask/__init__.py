@@ -1,7 +1,8 @@
 """Several tasks on one network: how they share its neurons, and what becomes of it."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from drpm.lazy import fetch_from
 
 if TYPE_CHECKING:
     from drpm.multitask.config import MultitaskConfig
@@ -30,13 +31,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # Whoever only wants the settings should not wait for torch.
-
-    def __getattr__(name: str) -> Any:
-        for place, names in _PLACES.items():
-            if name in names:
-                return getattr(import_module(f"drpm.multitask.{place}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+    __getattr__, __dir__ = fetch_from(__name__, _PLACES)

@@ -1,7 +1,8 @@
 """Partitions that are learnt from known ones: models, their training and their scores."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from drpm.lazy import fetch_from
 
 if TYPE_CHECKING:
     from drpm.supervised.config import SupervisedConfig
@@ -27,13 +28,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # Whoever only wants the settings should not wait for torch.
-
-    def __getattr__(name: str) -> Any:
-        for place, names in _PLACES.items():
-            if name in names:
-                return getattr(import_module(f"drpm.supervised.{place}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+    __getattr__, __dir__ = fetch_from(__name__, _PLACES)

@@ -1,0 +1,28 @@
+"""Packages whose names are fetched when they are first asked for.
+
+Whoever only wants the settings of an application should not wait for torch and scikit-learn.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+
+def fetch_from(
+    package: str, places: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """A package's ``__getattr__`` and ``__dir__``.
+
+    Arguments:
+        package: Its name.
+        places: Its modules, and what comes from each of them.
+    """
+    homes = {name: f"{package}.{place}" for place, names in places.items() for name in names}
+
+    def fetch(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(homes[name]), name)
+
+    return fetch, lambda: sorted({*vars(sys.modules[package]), *homes})
