@@ -19,25 +19,15 @@ COLD = torch.tensor(0.1)
 
 
 def share(
-    method: str,
-    divergence: Tensor,
-    weights: Any = None,
-    *,
-    noise: bool = False,
-    relaxed: bool = False,
-    relaxation: Any = "soft",
-    temperature: Tensor = COLD,
-    **batch: Tensor,
+    method: str, divergence: Tensor, weights: Any = None, *, noise: bool = False, **batch: Tensor
 ) -> Any:
-    config = FactorsConfig(method=method, latent=divergence.shape[-1], relaxation=relaxation)
-    aggregation = AGGREGATIONS[method](config)
+    aggregation = AGGREGATIONS[method](FactorsConfig(method=method, latent=divergence.shape[-1]))
     if weights is not None:
         layer = aggregation.weights
         torch.nn.init.zeros_(layer.weight)
         layer.bias.data.copy_(torch.tensor(weights))
     aggregation.to(divergence.dtype)
-    given = AggregationInput(divergence, batch, temperature, generator(0), noise, relaxed)
-    return aggregation(given)
+    return aggregation(AggregationInput(divergence, batch, COLD, generator(0), noise))
 
 
 def test_label() -> None:
@@ -130,30 +120,6 @@ def test_views_that_hardly_differ_have_hardly_an_order() -> None:
     # Were scores the divergences as they are, both sizes would have the same.
     for little, much in zip(found[1e-6], found[1e3], strict=True):
         assert little < 1e-4 * much
-
-
-@pytest.mark.parametrize("noise", [True, False])
-def test_what_the_loss_sees_of_a_partition(noise: bool) -> None:
-    divergence = 3 * torch.rand(64, 10, generator=generator(1))
-
-    def masks(relaxation: str, relaxed: bool) -> Tensor:
-        warm = torch.tensor(1.0)
-        options = {"noise": noise, "relaxed": relaxed, "relaxation": relaxation}
-        found: Tensor = share("drpm", divergence, (0.0, 0.5), temperature=warm, **options).mask
-        return found
-
-    for relaxation in ("soft", "sizes", "hard"):
-        # Elsewhere it is hard, however it is seen by the loss.
-        whole = masks(relaxation, relaxed=False)
-        assert ((whole == 0) | (whole == 1)).all()
-        torch.testing.assert_close(whole, masks("hard", relaxed=True))
-    for relaxation in ("soft", "sizes"):
-        soft = masks(relaxation, relaxed=True)
-        assert ((soft >= 0) & (soft <= 1)).all()
-        assert ((soft > 0.01) & (soft < 0.99)).float().mean() > 0.5
-        # About as many, and the same ones rather than others.
-        assert (soft.sum(-1) - whole.sum(-1)).abs().mean() < 1
-        assert soft[whole == 1].mean() > soft[whole == 0].mean() + 0.3
 
 
 def test_averages() -> None:

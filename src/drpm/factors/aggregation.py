@@ -6,7 +6,7 @@ dimension, which dimensions are shared, and what that costs.
 
 import math
 from abc import ABC, abstractmethod
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from drpm.distributions.orders import best_order_log_prob
 from drpm.distributions.partitions import RandomPartition
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
 from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric
-from drpm.factors.config import FactorsConfig, Relaxation
+from drpm.factors.config import FactorsConfig
 from drpm.relaxation.sorting import permuted, sort_descending
 from drpm.relaxation.straight_through import straight_through
 from drpm.training.errors import ConfigError
@@ -33,7 +33,6 @@ class AggregationInput(NamedTuple):
         temperature: Of what is relaxed.
         generator: Where noise comes from.
         noise: Whether there is any; without it a random choice is the likeliest one.
-        relaxed: Whether what is shared may be so in part, as a loss may have it.
     """
 
     divergence: Tensor
@@ -41,15 +40,14 @@ class AggregationInput(NamedTuple):
     temperature: Tensor
     generator: torch.Generator | None
     noise: bool
-    relaxed: bool
 
 
 class Shared(NamedTuple):
     """What the views of every pair share.
 
     Arguments:
-        mask: (B, l), one where a dimension is shared, else zero, or between them where it is
-            relaxed; it carries a gradient where the method learns it.
+        mask: (B, l), one where a dimension is shared, else zero; it carries a gradient where the
+            method learns it.
         terms: What is added to the loss, by name; a number for each pair, (B,).
     """
 
@@ -153,9 +151,6 @@ class HypergeometricAggregation(_Weighed):
         return Shared(mask, {"sizes": self.config.gamma * self.size_divergence(log_weights)})
 
 
-_HARD: Final[dict[Relaxation, bool | str]] = {"soft": False, "sizes": "sizes", "hard": True}
-
-
 class PartitionAggregation(_Weighed):
     """A random partition: how many are shared, and which.
 
@@ -169,11 +164,7 @@ class PartitionAggregation(_Weighed):
         # that have only begun to say something.
         log_scores = (given.divergence + self.config.smallest_divergence).log()
         law = RelaxedRandomPartition(
-            given.temperature,
-            log_scores,
-            log_weights,
-            hard=_HARD[self.config.relaxation] if given.relaxed else True,
-            validate_args=False,
+            given.temperature, log_scores, log_weights, validate_args=False
         )
         partition = law.rsample(generator=given.generator) if given.noise else law.mode
         if self.config.objective == "exact":
@@ -181,11 +172,7 @@ class PartitionAggregation(_Weighed):
         else:
             sizes, order = self._bound_terms(log_scores, log_weights)
         terms = {"sizes": self.config.gamma * sizes, "order": self.config.delta * order}
-        shared = partition[..., 1, :]
-        if law.hard is not True:
-            # The parts of a dimension add up to about one only; each is at least one over l.
-            shared = shared / partition.sum(-2)
-        return Shared(shared, terms)
+        return Shared(partition[..., 1, :], terms)
 
     def _bound_terms(self, log_scores: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
         """The paper's bound on the divergence from the prior, whose scores are all equal.

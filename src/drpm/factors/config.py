@@ -7,7 +7,6 @@ from drpm.training.config import TrainingConfig, check_setting, require_one_devi
 
 Method = Literal["drpm", "hg", "ada", "label"]
 Averaging = Literal["group", "multi-level"]
-Relaxation = Literal["soft", "sizes", "hard"]
 
 
 @dataclass(frozen=True)
@@ -34,11 +33,6 @@ class FactorsConfig:
             nats; it is added to all. The paper takes the logarithm as it is; but then the order's
             term is as large for codes that say next to nothing as for others, and some runs never
             had any other. As a least value 0.1 had a larger evidence than 1e-6, 0.01 and 1.
-        relaxation: What the loss sees of a partition, for ``drpm``. ``soft``: how much of each
-            dimension is shared; ``sizes``: whole sizes, a soft order; ``hard``: all or nothing,
-            with gradients as if it were soft. Everywhere but in the loss partitions are hard. The
-            paper does not say. Of ``hard`` some runs came to share next to nothing and stayed
-            there; by the evidence of quick looks ``soft`` is best.
         draws: Partitions drawn for the exact divergence of a pair.
         prior_log_weights: What the prior thinks of independent and shared dimensions.
         temperature: Of what is relaxed, at the start and at the end of training.
@@ -55,7 +49,6 @@ class FactorsConfig:
     gamma: float = 0.25
     delta: float = 0.25
     smallest_divergence: float = 0.1
-    relaxation: Relaxation = "soft"
     draws: int = 4
     prior_log_weights: tuple[float, float] = (0.0, 0.0)
     temperature: tuple[float, float] = (1.0, 0.5)

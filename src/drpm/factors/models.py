@@ -51,22 +51,13 @@ class FactorVAE(nn.Module):
         generator: torch.Generator | None = None,
         *,
         noise: bool = True,
-        relaxed: bool = False,
     ) -> Views:
-        """Encode both views of every pair, find what they share, and average that.
-
-        Arguments:
-            batch: The pairs.
-            temperature: Of what is relaxed.
-            generator: Where noise comes from.
-            noise: Whether there is any.
-            relaxed: Whether dimensions may be shared in part.
-        """
+        """Encode both views of every pair, find what they share, and average that."""
         posterior = self.autoencoder.posterior(torch.stack([batch["first"], batch["second"]]))
         one, other = (Posterior(*(x[view] for x in posterior)) for view in range(2))
         divergence = symmetric_divergence(one, other)
         shared = self.aggregation(
-            AggregationInput(divergence, batch, temperature, generator, noise, relaxed)
+            AggregationInput(divergence, batch, temperature, generator, noise)
         )
         mean, log_variance = average(one, other, self.config.averaging)
         mask = shared.mask
@@ -115,7 +106,7 @@ class FactorObjective:
         schedule: Mapping[str, Tensor],
         generator: torch.Generator | None,
     ) -> Terms:
-        views = model.compare(batch, schedule["temperature"], generator, relaxed=True)
+        views = model.compare(batch, schedule["temperature"], generator)
         codes = views.aggregated.sample((), generator)
         divergence = standard_divergence(views.aggregated).mean(0)
         if self.config.shared_divergence == "once":

@@ -35,9 +35,6 @@ METHODS: Final = {
     "drpm": "DRPM-VAE",
     "drpm-exact": "DRPM-VAE, exact",
 }
-# Candidates that the table was not made with.
-_FURTHER: Final = {"drpm-hard": "DRPM-VAE (hard)", "drpm-exact-hard": "DRPM-VAE (exact, hard)"}
-_NAMES: Final = METHODS | _FURTHER
 _SWEEP: Final = "table-2"
 _RATES_SWEEP: Final = "factor-rates"
 _WEIGHTS_SWEEP: Final = "factor-weights"
@@ -94,7 +91,6 @@ def tables() -> list[Table]:
         ),
         _rates_table(),
         _weights_table(),
-        _hard_table(),
     ]
 
 
@@ -108,8 +104,8 @@ def _rates_table() -> Table:
     return _choices_table(
         "Learning rates",
         f"Pairs that share 0, 1, 3 or 5 factors, after {_CHOICE_STEPS:,} steps "
-        f"(`{_RATES_SWEEP}`), DRPM-VAE with gamma = delta = 0.25 and hard partitions: {_EVIDENCE}. "
-        "Beside it the divergence of codes: with none of it they say nothing.",
+        f"(`{_RATES_SWEEP}`), DRPM-VAE with gamma = delta = 0.25: {_EVIDENCE}. Beside it the "
+        "divergence of codes: with none of it they say nothing.",
         "rate",
         sweeps.RATES,
         sweeps.RATES_METHODS,
@@ -126,19 +122,7 @@ def _weights_table() -> Table:
         "and the divergence of codes.",
         "weight",
         sweeps.WEIGHTS,
-        tuple(method for method in sweeps.WEIGHED if method in METHODS),
-        _weight_place,
-    )
-
-
-def _hard_table() -> Table:
-    return _choices_table(
-        "Hard partitions",
-        "The same for DRPM-VAE whose loss takes a dimension as shared or not at all, with "
-        "gradients as if it were shared in part; the paper does not say which it is.",
-        "weight",
-        sweeps.WEIGHTS,
-        tuple(_FURTHER),
+        tuple(sweeps.WEIGHED),
         _weight_place,
     )
 
@@ -156,7 +140,7 @@ def _choices_table(
         title,
         about,
         head,
-        [_NAMES[method] for method in methods],
+        [METHODS[method] for method in methods],
         [Row(f"{value:g}", tuple(place(method, value) for method in methods)) for value in values],
         {_CRITERION: "evidence", "latent_divergence": "codes"},
     )
@@ -188,7 +172,7 @@ def choose_weight(results: Path, method: str) -> float | None:
 
     Arguments:
         results: The folder of finished studies.
-        method: One of those that a weight is to be chosen for.
+        method: ``hg``, ``drpm`` or ``drpm-exact``.
     """
     places = {weight: [_weight_place(method, weight)] for weight in sweeps.WEIGHTS}
     return _choose(_weights_table(), results, places)
@@ -227,7 +211,7 @@ def _choices(results: Path) -> Iterator[Section]:
         named.append(f"the learning rate {rate:g}")
     for method in sweeps.WEIGHED:
         if (weight := choose_weight(results, method)) is not None:
-            named.append(f"{weight:g} for {_NAMES[method]}")
+            named.append(f"{weight:g} for {METHODS[method]}")
     if named:
         yield Section(f"The largest evidence: {', '.join(named)}.")
 
