@@ -23,9 +23,9 @@ INTRODUCTION: Final = f"""\
 
 The paper's images are those of mpi3d; ours are those of `arm`, which has the same factors, so that
 figures cannot be compared one by one, but what comes first can. Nor is training as long: the
-sweep takes {_STEPS:,} steps at a learning rate of {sweeps.RATE:g}, where the study that the paper
-follows takes 300,000 at 0.0001. Pairs are drawn anew at every step; those that models
-are judged on, and settings chosen by, are further ones of the same images.
+sweep takes {_STEPS:,} steps, and the learning rate falls from {sweeps.RATE:g} to a tenth of that,
+where the study that the paper follows takes 300,000 steps at 0.0001. Pairs are drawn anew at every
+step; those that models are judged on, and settings chosen by, are further ones of the same images.
 """
 
 METHODS: Final = {
@@ -103,8 +103,8 @@ _EVIDENCE: Final = (
 def _rates_table() -> Table:
     return _choices_table(
         "Learning rates",
-        f"Pairs that share 0, 1, 3 or 5 factors, after {_CHOICE_STEPS:,} steps "
-        f"(`{_RATES_SWEEP}`), DRPM-VAE with gamma = delta = 0.25: {_EVIDENCE}. Beside it the "
+        f"Rates that stay as they are, pairs that share 0, 1, 3 or 5 factors, {_CHOICE_STEPS:,} "
+        f"steps (`{_RATES_SWEEP}`), DRPM-VAE with gamma = delta = 0.25: {_EVIDENCE}. Beside it the "
         "divergence of codes: with none of it they say nothing.",
         "rate",
         sweeps.RATES,
