@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     program, step = prepare_step(wanted, STACKED if options.stacked else None)
     whole = seconds_per_step(program, step)
     program.shuffle()
-    # Told to keep events of several cycles, it does not warn that those of one are all there are.
+    # Without `acc_events` torch warns that those of earlier cycles are dropped; there are none.
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
         for _ in range(STEPS):
             step()

@@ -26,7 +26,8 @@ ALLOWED: dict[str, set[str]] = {
     "training": LAWS | {"nn", "data"},
     "report": {"training"},
     "presets": set(),
-    **{name: LAWS | {"nn", "presets"} | TOOLS for name in APPLICATIONS},
+    "lazy": set(),
+    **{name: LAWS | {"nn", "presets", "lazy"} | TOOLS for name in APPLICATIONS},
     "cli": LAWS | {"nn", "studies", "presets"} | TOOLS | APPLICATIONS,
     "__main__": {"cli"},
 }

@@ -22,7 +22,6 @@ from sklearn.datasets import load_digits, make_blobs
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-import drpm.clustering
 from drpm.clustering import DRPMClustering, LatentGMM, VaDE, load_clustering
 from drpm.distributions import FisherHypergeometric
 from drpm.training.errors import RunError
@@ -58,12 +57,6 @@ def images() -> Any:
 )
 def test_it_is_a_scikit_learn_estimator(estimator: Any, check: Any) -> None:
     check(estimator)
-
-
-def test_the_public_names() -> None:
-    assert set(drpm.clustering.__all__) <= set(dir(drpm.clustering))
-    with pytest.raises(AttributeError, match=r"'drpm\.clustering' has no attribute 'VaDEs'"):
-        _ = drpm.clustering.VaDEs  # type: ignore[attr-defined]
 
 
 # Clusters.

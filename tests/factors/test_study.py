@@ -20,6 +20,7 @@ from drpm.training import config as configs
 from drpm.training import presets
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError
+from drpm.training.loop import learning_rate
 from drpm.training.runs import RunFolder
 from drpm.training.studies import check_settings
 from drpm.training.sweeps import SweepRun
@@ -115,12 +116,11 @@ def test_the_weights() -> None:
     assert [run.folder for run in sweep.runs] == [
         f"{method}/weight-{weight}"
         for method in ("hg", "drpm", "drpm-exact")
-        for weight in (0.01, 0.05, 0.25, 1, 4)
+        for weight in (0.002, 0.01, 0.05, 0.25, 1)
     ]
     for run in sweep.runs:
         method, weight = run.folder.split("/weight-")
-        # The rate falls to a tenth, whatever the length.
-        training = replace(TABLE, epochs=10, learning_rate_decay=0.7943)
+        training = replace(TABLE, epochs=10, decay_every=8)
         changes: dict[str, Any] = {"training": training, **VARIANTS[method]}
         changes["gamma" if method == "hg" else "delta"] = float(weight)
         assert settings_of(run, "mixed", [0, 1]) == replace(PAPER, **changes)
@@ -139,6 +139,12 @@ def test_the_rates() -> None:
         assert settings_of(run, "mixed", [0, 1]) == replace(
             PAPER, training=training, **VARIANTS[method]
         )
+
+
+def test_the_last_fifth_is_taken_at_the_rate_of_the_paper() -> None:
+    assert [learning_rate(TABLE, epoch) for epoch in (0, 11)] == [1e-3, 1e-3]
+    for epoch in (12, 14):
+        assert learning_rate(TABLE, epoch) == pytest.approx(PAPER.training.learning_rate)
 
 
 def test_the_settings_of_the_table() -> None:
@@ -161,8 +167,8 @@ TABLE = replace(
     PAPER.training,
     epochs=15,
     learning_rate=1e-3,
-    learning_rate_decay=0.8577,
-    decay_every=1,
+    learning_rate_decay=0.1,
+    decay_every=12,
     step="compile",
 )
 

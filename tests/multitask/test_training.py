@@ -111,10 +111,12 @@ def test_a_compiled_stack_equals_an_eager_one() -> None:
     torch.testing.assert_close(compiled.model_state(1), eager.model_state(1))
 
 
-def fit(config: MultitaskConfig, folder: Path, runs: int = 1, **sizes: int) -> Any:
+def fit(
+    config: MultitaskConfig, folder: Path, runs: int = 1, device: str = "cpu", **sizes: int
+) -> Any:
     data = toy(**sizes)
     folders = [folder / str(run) for run in range(runs)]
-    return fit_multitask([data] * runs, config, folders, seeds=range(runs)), data
+    return fit_multitask([data] * runs, config, folders, seeds=range(runs), device=device), data
 
 
 def looks_of(folder: Path) -> list[dict[str, Any]]:
@@ -122,12 +124,24 @@ def looks_of(folder: Path) -> list[dict[str, Any]]:
     return [x for x in map(json.loads, lines) if "test_accuracy" in x]
 
 
-@pytest.mark.parametrize("method", ["drpm", "uls", "uncertainty", "gradient"])
-def test_every_method_learns(tmp_path: Path, method: Any) -> None:
+def settings_to_learn(method: Any) -> MultitaskConfig:
     training = TrainingConfig(epochs=12, batch_size=16, learning_rate=5e-3)
     network = replace(NETWORK, channels=(6, 16), width=20, head=16)
-    config = settings(method=method, training=training, network=network, evaluate_every=4)
-    (fitted,), data = fit(config, tmp_path, train=160, test=60)
+    return settings(method=method, training=training, network=network, evaluate_every=4)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("method", [*METHODS, "gradient"])
+def test_every_method_learns_on_a_gpu(tmp_path: Path, method: str) -> None:
+    runs = 1 if method == "gradient" else 2
+    found, data = fit(settings_to_learn(method), tmp_path, runs, "cuda", train=160, test=60)
+    for fitted in found:
+        assert (fitted.predict(data.test_images).cpu() == data.test_targets).double().mean() > 0.9
+
+
+@pytest.mark.parametrize("method", [*METHODS, "gradient"])
+def test_every_method_learns(tmp_path: Path, method: str) -> None:
+    (fitted,), data = fit(settings_to_learn(method), tmp_path, train=160, test=60)
     scores = score_tasks(fitted.network, data.test_images, data.test_targets)
     assert not fitted.network.training
     assert float(scores.accuracies.min()) > 0.9

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from drpm.training import loop
-from drpm.training.compiling import compile_step
+from drpm.training.compiling import compile_step, has_uneven_weights
 from drpm.training.devices import Devices, connect
 from drpm.training.errors import ConfigError
 from drpm.training.graphs import CapturedStep
@@ -244,7 +244,51 @@ def test_many_programs_in_one_process() -> None:
         assert graphs_called() > 0
 
 
+class Wide(torch.nn.Module):
+    """From two numbers to one, by a matrix of any size."""
+
+    def __init__(self, *widths: int) -> None:
+        super().__init__()
+        sides = (2, *widths, 1)
+        layers = [torch.nn.Linear(*sides[index : index + 2]) for index in range(len(sides) - 1)]
+        self.layers = torch.nn.Sequential(*layers)
+
+
+def wide_squares(model: Wide, batch: Any, schedule: Any, generator: Any) -> dict[str, Tensor]:
+    return {"loss": (model.layers(batch["x"]) - 1).square().mean()}
+
+
+def make_wide(*widths: int, device: str = "cpu", **changes: Any) -> StackedProgram:
+    torch.manual_seed(0)
+    config = settings(device=device, **changes)
+    models = [Wide(*widths) for _ in range(3)]
+    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(1))
+    return StackedProgram(models, wide_squares, {"x": x}, config, devices=connect(config))
+
+
+@pytest.mark.parametrize(
+    ("widths", "expected"),
+    [((200, 90), True), ((90, 200), True), ((200, 92), False), ((50, 30), False)],
+)
+def test_large_weights_with_uneven_sides(widths: tuple[int, int], expected: bool) -> None:
+    assert has_uneven_weights(make_wide(*widths)) is expected
+
+
 # With inductor, on a GPU.
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_padded_products(optimizer: Any) -> None:
+    changes = {"optimizer": optimizer, "learning_rate": 0.001}
+    eager, program = (make_wide(200, 90, device="cuda", **changes) for _ in range(2))
+    assert compile_step(program)
+    step = CapturedStep(program)
+    for each, take in ((eager, eager.step), (program, step)):
+        each.shuffle()
+        each.order.copy_(eager.order)
+        take()
+    torch.testing.assert_close(program.tensors(), eager.tensors(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.cuda

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar, Self
@@ -36,7 +36,11 @@ from drpm.clustering.fitted import ESTIMATOR_FILE, FittedClustering, load_cluste
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.models import choose_likelihood, require_chances
 from drpm.clustering.pipeline import fit_clusterings
-from drpm.distributions.validation import describe, require_choice, require_count
+from drpm.distributions.validation import (
+    require_choice,
+    require_count,
+    require_number,
+)
 from drpm.training.checkpoint import MODEL_FILE, write_atomic
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import connect
@@ -529,13 +533,6 @@ def _told_as_usual() -> Iterator[None]:
         # For Ctrl-C this raises KeyboardInterrupt.
         signal.raise_signal(stopped.exit_code - SIGNAL_EXIT)
         raise
-
-
-def require_number(name: str, value: Any, *, positive: bool) -> None:
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    if not number or not 0 <= value < math.inf or (positive and value == 0):
-        expected = "a positive number" if positive else "a number of at least 0"
-        raise ValueError(f"{name} must be {expected}, but got {describe(value)}.")
 
 
 def _plain(value: Any) -> Any:

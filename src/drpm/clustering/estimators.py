@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from drpm.clustering.config import ClusteringConfig
-from drpm.clustering.estimator_base import ClusteringEstimator, require_number
+from drpm.clustering.estimator_base import ClusteringEstimator
 from drpm.clustering.fitted import FittedClustering
-from drpm.distributions.validation import require_choice, require_count
+from drpm.distributions.validation import require_choice, require_count, require_number
 from drpm.training.config import TrainingConfig
 
 # Steps of pretraining, where their number is left open. After fewer, codes hardly tell rows apart,

@@ -1,7 +1,7 @@
 """Refusals in one sentence: the argument, what was expected and what came."""
 
 import math
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,13 @@ def require_count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, but got {describe(value)}.")
     return int(value)
+
+
+def require_number(name: str, value: Any, *, positive: bool) -> None:
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not 0 <= value < math.inf or (positive and value == 0):
+        expected = "a positive number" if positive else "a number of at least 0"
+        raise ValueError(f"{name} must be {expected}, but got {describe(value)}.")
 
 
 def require_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

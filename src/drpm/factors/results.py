@@ -23,9 +23,10 @@ INTRODUCTION: Final = f"""\
 
 The paper's images are those of mpi3d; ours are those of `arm`, which has the same factors, so that
 figures cannot be compared one by one, but what comes first can. Nor is training as long: the
-sweep takes {_STEPS:,} steps, and the learning rate falls from {sweeps.RATE:g} to a tenth of that,
-where the study that the paper follows takes 300,000 steps at 0.0001. Pairs are drawn anew at every
-step; those that models are judged on, and settings chosen by, are further ones of the same images.
+sweep takes {_STEPS:,} steps, at a learning rate of {sweeps.RATE:g} and the last fifth of them at a
+tenth of that, where the study that the paper follows takes 300,000 steps at 0.0001. Pairs are drawn
+anew at every step; those that models are judged on, and settings chosen by, are further ones of the
+same images.
 """
 
 METHODS: Final = {
@@ -118,7 +119,8 @@ def _weights_table() -> Table:
         "Weights of the divergences",
         "HG-VAE with gamma and DRPM-VAE with delta of several sizes, for which the paper has none; "
         f"the gamma of DRPM-VAE is its 0.25. Pairs share 0, 1, 3 or 5 factors, and training has "
-        f"{_CHOICE_STEPS:,} steps (`{_WEIGHTS_SWEEP}`). Shown is {_EVIDENCE}, "
+        f"{_CHOICE_STEPS:,} steps, at the rates of the tables above (`{_WEIGHTS_SWEEP}`). Shown is "
+        f"{_EVIDENCE}, "
         "and the divergence of codes.",
         "weight",
         sweeps.WEIGHTS,
@@ -201,19 +203,18 @@ def factors_sections(results: Path) -> Iterator[Section]:
     for table in tables():
         figures = tuple(_error_figure(results)) if "count_error" in table.metrics else ()
         yield Section(table_text(table, results), figures)
-    yield from _choices(results)
+        if chosen := _chosen(table, results):
+            yield Section(f"The largest evidence: {', '.join(chosen)}.")
 
 
-def _choices(results: Path) -> Iterator[Section]:
-    """The last tables in a sentence, as soon as there is a choice."""
-    named = []
-    if (rate := choose_rate(results)) is not None:
-        named.append(f"the learning rate {rate:g}")
-    for method in sweeps.WEIGHED:
-        if (weight := choose_weight(results, method)) is not None:
-            named.append(f"{weight:g} for {METHODS[method]}")
-    if named:
-        yield Section(f"The largest evidence: {', '.join(named)}.")
+def _chosen(table: Table, results: Path) -> list[str]:
+    """What a table of candidates says, as soon as all of them were run."""
+    if table == _rates_table() and (rate := choose_rate(results)) is not None:
+        return [f"{rate:g} on average over both methods"]
+    if table == _weights_table():
+        weights = {method: choose_weight(results, method) for method in sweeps.WEIGHED}
+        return [f"{x:g} for {METHODS[method]}" for method, x in weights.items() if x is not None]
+    return []
 
 
 def _error_figure(results: Path) -> Iterator[ResultFigure]:

@@ -16,9 +16,13 @@ from drpm.training.stacking import StackedProgram
 logger = logging.getLogger(__name__)
 
 BACKEND: Final = "inductor"
-# Rows of products that are no multiple of 16 bytes are filled up to one, or cuBLAS has only slow
-# kernels for them: five stacked autoencoders of images in 616 instead of 656 us a step on an H200.
-_STACKED_OPTIONS: Final[dict[str, Any]] = {"force_shape_pad": True}
+# Rows are filled up to a multiple of 16 bytes. For stacked products of others cuBLAS has only slow
+# kernels: five autoencoders with ten latent dimensions take 615 instead of 656 us a step on an
+# H200. Where all large weights fit, so that only small products are left to be filled up, it costs
+# more than it saves: DRPM-VC with twenty of them took 972 instead of 932 us.
+_PADDED: Final[dict[str, Any]] = {"force_shape_pad": True}
+_ALIGNED: Final = 4  # numbers of 4 bytes
+_LARGE: Final = 1 << 14
 
 
 def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKEND) -> bool:
@@ -44,15 +48,16 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
         # What cannot be followed splits one run's step in two. That of stacked runs would go on
         # uncompiled, and nobody would know.
         whole = name == "_find_gradients"
-        # Some gradients are parts of larger tensors then, which no other optimiser would take.
-        pads = whole and "update" in parts and backend == BACKEND
+        # Gradients of padded products are slices of larger tensors, which fused optimisers refuse
+        # and compiled ones take.
+        padded = whole and backend == BACKEND and "update" in parts and has_uneven_weights(program)
         # Every shape stays as it is, so that nothing need be compiled for shapes in general.
         compiled_part = torch.compile(
             plain,
             backend=backend,
             dynamic=False,
             fullgraph=whole,
-            options=_STACKED_OPTIONS if pads else None,
+            options=_PADDED if padded else None,
         )
         setattr(program, name, compiled_part)
     compiled = True
@@ -74,6 +79,12 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
         logger.warning("The training step goes on without being compiled. %s", why)
     program.load_state(before)
     return compiled
+
+
+def has_uneven_weights(program: BaseProgram) -> bool:
+    """Whether some large matrix of each stacked run has a side that is no multiple of 16 bytes."""
+    matrices = (x[0] for x in program.tensors().values() if x.dim() == 3)
+    return any(x.numel() >= _LARGE and any(side % _ALIGNED for side in x.shape) for x in matrices)
 
 
 def _parts(program: BaseProgram) -> dict[str, Callable[..., Any]]:

@@ -140,7 +140,8 @@ class StackedProgram(BaseProgram):
             gradients, terms = self._gradients(
                 self._trained, self._fixed, batch, self.settings, schedule
             )
-        # A slice of a larger gradient has strides that no fused optimiser takes.
+        # A slice of a larger gradient has strides that no fused optimiser takes. (Compiled with
+        # padded products they may have such strides again.)
         return {name: x.contiguous() for name, x in gradients.items()}, dict(terms)
 
     def _clip(self, limit: float) -> None:
