@@ -119,7 +119,7 @@ def _weights_table() -> Table:
         "Weights of the divergences",
         "HG-VAE with gamma and DRPM-VAE with delta of several sizes, for which the paper has none; "
         f"the gamma of DRPM-VAE is its 0.25. Pairs share 0, 1, 3 or 5 factors, and training has "
-        f"{_CHOICE_STEPS:,} steps, at the rates of the tables above (`{_WEIGHTS_SWEEP}`). Shown is "
+        f"{_CHOICE_STEPS:,} steps, the last fifth at a tenth of the rate (`{_WEIGHTS_SWEEP}`). Shown is "
         f"{_EVIDENCE}, "
         "and the divergence of codes.",
         "weight",
