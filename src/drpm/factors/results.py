@@ -119,9 +119,8 @@ def _weights_table() -> Table:
         "Weights of the divergences",
         "HG-VAE with gamma and DRPM-VAE with delta of several sizes, for which the paper has none; "
         f"the gamma of DRPM-VAE is its 0.25. Pairs share 0, 1, 3 or 5 factors, and training has "
-        f"{_CHOICE_STEPS:,} steps, the last fifth at a tenth of the rate (`{_WEIGHTS_SWEEP}`). Shown is "
-        f"{_EVIDENCE}, "
-        "and the divergence of codes.",
+        f"{_CHOICE_STEPS:,} steps, the last fifth at a tenth of the rate (`{_WEIGHTS_SWEEP}`). "
+        f"Shown is {_EVIDENCE}, and the divergence of codes.",
         "weight",
         sweeps.WEIGHTS,
         tuple(sweeps.WEIGHED),
