@@ -19,7 +19,7 @@ APPLICATIONS = {"clustering", "factors", "multitask", "supervised"}
 ALLOWED: dict[str, set[str]] = {
     "relaxation": set(),
     "distributions": {"relaxation"},
-    ROOT: {"relaxation", "distributions"},
+    ROOT: {"relaxation", "distributions", "lazy"},
     "nn": LAWS,
     "studies": LAWS | {"training"},
     "data": set(),

@@ -4,6 +4,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from drpm.lazy import fetch_from
+
 if TYPE_CHECKING:
     from drpm.distributions import (
         FisherHypergeometric,
@@ -39,15 +41,11 @@ if not TYPE_CHECKING:
     # The laws need torch, which takes a second to import. Whoever only asks the command line for
     # help should not wait for it, so they are fetched when the first of them is used.
 
-    def __getattr__(name: str) -> Any:
-        if name in __all__:
-            laws = import_module("drpm.distributions")
-            globals().update({each: getattr(laws, each) for each in __all__})
-            return globals()[name]
-        # The parts of the package, so that `import drpm` is enough for `drpm.distributions`.
-        if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
-            return import_module(f"{__name__}.{name}")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _fetch, __dir__ = fetch_from(__name__, {"distributions": __all__})
 
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+    def __getattr__(name: str) -> Any:
+        # The parts of the package, so that `import drpm` is enough for `drpm.distributions`.
+        is_part = name not in __all__ and not name.startswith("_")
+        if is_part and find_spec(f"{__name__}.{name}") is not None:
+            return import_module(f"{__name__}.{name}")
+        return _fetch(name)
