@@ -20,7 +20,7 @@ import pytest
 
 from drpm.training import sweeps
 from drpm.training.backends import LocalProcesses, Outcome, sentence
-from drpm.training.errors import ConfigError, RunError
+from drpm.training.errors import ConfigError, RunError, memory_refusal
 from drpm.training.runs import RunFolder
 from drpm.training.sweeps import RunState, Sweep, SweepRun, find, register, run_sweep
 from tests.inline import Inline
@@ -73,6 +73,11 @@ def meet(folder):
         time.sleep(0.02)
     begin(folder).finish({})
     note(folder, "finishes")
+
+
+def greedy(folder):
+    note(folder, "begins")
+    raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB. Process 1 has 1 GiB in use.")
 
 
 def lazy(folder):
@@ -205,6 +210,72 @@ def test_a_failed_run_is_tried_once_more_after_the_rest(tmp_path: Path) -> None:
     assert [run.attempts for run in report.runs] == [2, 1, 1]
     assert report.exit_status == 0
     assert not report.runs[0].reason
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_run_too_large_for_the_memory_fails_as_others_do(tmp_path: Path) -> None:
+    runs = [SweepRun("a", "sweep_jobs:greedy"), SweepRun("b", TRAIN)]
+    report = run_sweep(grid(*runs), tmp_path)
+    assert diary(tmp_path) == ["a", "b", "a"]
+    assert states(report) == {"a": "failed", "b": "finished"}
+    assert report.failed[0].attempts == 2
+    assert report.failed[0].reason == (
+        "There is not enough memory for it (CUDA out of memory. Tried to allocate 2 GiB)."
+    )
+
+
+class Crowded(Inline):
+    """Begins four calls at once, and has memory for fewer.
+
+    Arguments:
+        memory: How many there is memory for.
+    """
+
+    def __init__(self, memory: int) -> None:
+        super().__init__()
+        self.memory = memory
+        self.begun: dict[str, tuple[Any, ...]] = {}
+        self.at_once: list[int] = []
+
+    def has_room(self) -> bool:
+        return len(self.begun) < 4
+
+    def start(self, key: str, call: Callable[..., Outcome], *arguments: Any) -> None:
+        self.begun[key] = (call, *arguments)
+
+    def collect(self, timeout: float) -> list[tuple[str, Outcome]]:
+        self.at_once.append(len(self.begun))
+        if len(self.begun) > self.memory:
+            return [(self.begun.popitem()[0], Outcome("starved", "There is no memory."))]
+        key = next(iter(self.begun))
+        call, *arguments = self.begun.pop(key)
+        return [(key, call(*arguments))]
+
+
+def test_as_many_runs_go_on_at_once_as_there_is_memory_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Crowded(2)
+    monkeypatch.setattr(sweeps, "_open", lambda *_: pool)
+    told: list[RunState] = []
+    runs = [SweepRun(name, TRAIN, {"fail": int(name == "c")}) for name in "abcdef"]
+    report = run_sweep(grid(*runs), tmp_path, progress=lambda run, *_: told.append(run))
+    assert set(states(report).values()) == {"finished"}
+    # What others left no memory for does not count as an attempt, other failures do.
+    assert [run.attempts for run in report.runs] == [1, 1, 2, 1, 1, 1]
+    starved = [(run.folder, run.attempts) for run in told if run.reason == "There is no memory."]
+    assert starved == [("d", 0), ("c", 0)]
+    assert pool.at_once[:3] == [4, 3, 2]
+    assert max(pool.at_once[2:]) == 2
+
+
+def test_what_finds_no_memory_even_alone_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeps, "_open", lambda *_: Crowded(0))
+    report = run_sweep(grid(SweepRun("a", TRAIN), SweepRun("b", TRAIN)), tmp_path)
+    assert states(report) == {"a": "failed", "b": "failed"}
+    assert [run.attempts for run in report.runs] == [2, 2]
 
 
 @pytest.mark.usefixtures("inline")
@@ -573,6 +644,29 @@ def test_a_missing_cluster_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 )
 def test_an_error_becomes_a_sentence(error: Exception, expected: str) -> None:
     assert sentence(error) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), "none is left"),
+        (MemoryError("no array of 3 TB."), "no array of 3 TB"),
+        (
+            RuntimeError(
+                "CUDA out of memory. Tried to allocate 2 GiB. Process 1 has 1 GiB.\nMore."
+            ),
+            "CUDA out of memory. Tried to allocate 2 GiB",
+        ),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+            "DefaultCPUAllocator: can't allocate memory",
+        ),
+        (RuntimeError("shapes differ"), None),
+        (ValueError("out of memory"), None),
+    ],
+)
+def test_what_an_error_says_of_memory(error: Exception, expected: str | None) -> None:
+    assert memory_refusal(error) == expected
 
 
 def test_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import typer
 
-from drpm.training.errors import Interrupted, RunError, reason
+from drpm.training.errors import Interrupted, RunError, memory_refusal, reason
 
 EXIT_CODES = (
     "Exit codes: 0 done; 1 refused or failed, told in one sentence; 2 wrong usage; "
@@ -35,9 +35,10 @@ def one_sentence() -> Iterator[None]:
         why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         message = f"error: {why}"
     except (MemoryError, RuntimeError) as error:
-        if not _is_out_of_memory(error):
+        refused = memory_refusal(error)
+        if refused is None:
             raise
-        message = f"error: There is not enough memory for this ({_first_line(error)})."
+        message = f"error: There is not enough memory for this ({refused})."
     except Interrupted as interruption:
         code, message = interruption.exit_code, str(interruption)
     else:
@@ -85,13 +86,3 @@ def _output_is_lost(error: OSError) -> bool:
     except OSError:
         return True
     return False
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    # Torch has a class of its own for this on CUDA alone.
-    words = str(error).lower()
-    return isinstance(error, MemoryError) or "out of memory" in words or "allocate memory" in words
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:200].rstrip(".") or "none is left"

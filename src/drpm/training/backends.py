@@ -24,10 +24,11 @@ _THREADS: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 class Outcome(NamedTuple):
     """What became of one call; the reason is a sentence, empty where all is well.
 
-    ``busy`` says that somebody else is at it, ``skipped`` that somebody else has done it.
+    ``busy`` says that somebody else is at it, ``skipped`` that somebody else has done it,
+    ``starved`` that there was not enough memory for it.
     """
 
-    kind: Literal["finished", "skipped", "busy", "failed"]
+    kind: Literal["finished", "skipped", "busy", "failed", "starved"]
     reason: str = ""
 
 
@@ -91,7 +92,7 @@ class LocalProcesses:
         for future in wait_for(self._busy, timeout, FIRST_COMPLETED).done:
             key, executor = self._busy.pop(future)
             outcome = _local_outcome(future)
-            if outcome.kind == "failed":
+            if outcome.kind in ("failed", "starved"):
                 executor.shutdown(wait=False, kill_workers=True)
             else:
                 self._idle.append(executor)

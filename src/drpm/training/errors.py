@@ -33,6 +33,18 @@ class Interrupted(Exception):
         self.exit_code = SIGNAL_EXIT + number
 
 
+def memory_refusal(error: BaseException) -> str | None:
+    """What an error says, in a line, if it is that there was not enough memory; else nothing."""
+    words = str(error).strip()
+    # Torch has a class of its own for this on CUDA alone.
+    known = "out of memory" in words.lower() or "allocate memory" in words.lower()
+    if not isinstance(error, MemoryError) and not (isinstance(error, RuntimeError) and known):
+        return None
+    # On CUDA a list of all processes follows.
+    line = words.partition("\n")[0].partition(" Process ")[0]
+    return line[:200].rstrip(".") or "none is left"
+
+
 def reason(error: OSError) -> str:
     """Why the operating system refused, in words that fit after "because"."""
     if error.errno == errno.ENOSPC:

@@ -27,7 +27,14 @@ from drpm.training.backends import Backend, LocalProcesses, Outcome, RayTasks, s
 from drpm.training.checkpoint import write_atomic
 from drpm.training.config import TrainingConfig, nearest
 from drpm.training.devices import connect
-from drpm.training.errors import SIGNAL_EXIT, ConfigError, InUse, RunError, reason
+from drpm.training.errors import (
+    SIGNAL_EXIT,
+    ConfigError,
+    InUse,
+    RunError,
+    memory_refusal,
+    reason,
+)
 from drpm.training.runs import RunFolder
 from drpm.training.signals import StopRequest
 
@@ -277,7 +284,7 @@ def run_sweep(
             the same path.
         backend: ``local`` for processes of this machine, ``ray`` for a cluster.
         workers: How many runs go on at once; None for as many as there are cores, or as the
-            cluster has room for.
+            cluster has room for. Fewer do where memory is not enough for all of them.
         address: The Ray cluster.
         gpus: The GPUs of each run on the cluster, or its share of one; None for one if the
             cluster has any. On this machine all runs share what there is.
@@ -332,6 +339,7 @@ def _drive(ledger: "_Ledger", pool: Backend, stop: StopRequest, placed: Mapping[
     queue = deque(run for run in ledger.sweep.runs if not ledger.states[run.folder].settled)
     elsewhere: list[SweepRun] = []
     running: dict[str, SweepRun] = {}
+    most = len(queue)  # at once
     recheck = 0.0
     stopping = False
     while running or queue or elsewhere:
@@ -344,7 +352,7 @@ def _drive(ledger: "_Ledger", pool: Backend, stop: StopRequest, placed: Mapping[
         elif elsewhere and time.monotonic() >= recheck:
             queue.extend(elsewhere)
             elsewhere.clear()
-        while queue and not stopping and pool.has_room():
+        while queue and not stopping and len(running) < most and pool.has_room():
             run = queue.popleft()
             if ledger.finished(run):
                 # Another process did it while it waited here, or a worker that was given up.
@@ -359,7 +367,11 @@ def _drive(ledger: "_Ledger", pool: Backend, stop: StopRequest, placed: Mapping[
                 pool.start(run.folder, execute, ledger.out, run, placed)
         for folder, outcome in pool.collect(POLL):
             run = running.pop(folder)
-            match ledger.settle(run, outcome, stopping):
+            crowded = outcome.kind == "starved" and bool(running)
+            if crowded:
+                # So many have room beside each other.
+                most = len(running)
+            match ledger.settle(run, outcome, stopping=stopping, crowded=crowded):
                 case "waiting":
                     queue.append(run)
                 case "elsewhere":
@@ -447,8 +459,15 @@ class _Ledger:
     def set(self, run: SweepRun, state: State) -> None:
         self._update(run, state=state, reason="")
 
-    def settle(self, run: SweepRun, outcome: Outcome, stopping: bool) -> State:
-        """Enter an outcome; the state says whether the run has to be taken up again."""
+    def settle(self, run: SweepRun, outcome: Outcome, *, stopping: bool, crowded: bool) -> State:
+        """Enter an outcome; the state says whether the run has to be taken up again.
+
+        Arguments:
+            run: The run.
+            outcome: What its worker said.
+            stopping: Whether the sweep was asked to stop.
+            crowded: Whether it was the others that left it no memory, which is no fault of its own.
+        """
         before = self.states[run.folder]
         spent = before.seconds + time.monotonic() - self._began.pop(run.folder)
         kind, why = outcome
@@ -460,6 +479,7 @@ class _Ledger:
                 "which all nodes must share.",
             )
         state: State
+        attempts = before.attempts - crowded
         if kind == "busy":
             state = "elsewhere"
             self._update(run, state=state, attempts=before.attempts - 1)
@@ -472,8 +492,8 @@ class _Ledger:
         elif stopping:
             state = "cut off"
         else:
-            state = "failed" if before.attempts >= ATTEMPTS else "waiting"
-        self._update(run, state=state, reason=why, seconds=round(spent, 3))
+            state = "failed" if attempts >= ATTEMPTS else "waiting"
+        self._update(run, state=state, attempts=attempts, reason=why, seconds=round(spent, 3))
         return state
 
     def close(self) -> None:
@@ -566,6 +586,8 @@ def execute(out: Path, run: SweepRun, placed: Mapping[str, Any] | None = None) -
     except InUse as error:
         return Outcome("busy", str(error))
     except BaseException as error:
+        if (why := memory_refusal(error)) is not None:
+            return Outcome("starved", f"There is not enough memory for it ({why}).")
         # Interrupts too: a process that had to be told to stop has told all there is to tell.
         return Outcome("failed", sentence(error))
 
