@@ -18,9 +18,10 @@ from typer.testing import CliRunner, Result
 from drpm.cli import app
 from drpm.cli.sweep_progress import Board, follow
 from drpm.studies import sweeps as studies
-from drpm.training import sweeps
+from drpm.training import sweep_running, sweeps
 from drpm.training.runs import RunFolder
-from drpm.training.sweeps import RunState, Sweep, SweepRun
+from drpm.training.sweep_ledger import RunState
+from drpm.training.sweeps import Sweep, SweepRun
 from tests.inline import Inline
 
 
@@ -49,7 +50,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(sweeps, "SWEEPS", {"table-x": table, "broken": broken})
     monkeypatch.setattr("drpm.cli.reproduce.SOURCES", ())  # no real ones beside them
-    monkeypatch.setattr(sweeps, "_open", open_inline)
+    monkeypatch.setattr(sweep_running, "_open", open_inline)
     monkeypatch.chdir(tmp_path)
     return opened
 

@@ -18,11 +18,14 @@ from typing import Any
 
 import pytest
 
-from drpm.training import sweeps
+from drpm.training import sweep_running, sweeps
 from drpm.training.backends import LocalProcesses, Outcome, sentence
-from drpm.training.errors import ConfigError, RunError, memory_refusal
+from drpm.training.errors import ConfigError, InUse, RunError, memory_refusal
 from drpm.training.runs import RunFolder
-from drpm.training.sweeps import RunState, Sweep, SweepRun, find, register, run_sweep
+from drpm.training.sweep_ledger import SWEEP, Ledger, RunState
+from drpm.training.sweep_running import SweepReport, run_sweep
+from drpm.training.sweep_worker import claim, execute
+from drpm.training.sweeps import Sweep, SweepRun, find, register
 from tests.inline import Inline
 
 # The jobs. They are found by name in the workers, local ones and Ray's, so they lie in a module
@@ -121,8 +124,8 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeps, "_open", lambda *_: Inline())
-    monkeypatch.setattr(sweeps, "RECHECK", 0.02)
+    monkeypatch.setattr(sweep_running, "_open", lambda *_: Inline())
+    monkeypatch.setattr(sweep_running, "RECHECK", 0.02)
 
 
 def grid(*runs: SweepRun) -> Sweep:
@@ -136,7 +139,7 @@ def diary(out: Path, word: str = "begins") -> list[str]:
     return [line.split()[0] for line in lines if line.endswith(word)]
 
 
-def states(report: sweeps.SweepReport) -> dict[str, str]:
+def states(report: SweepReport) -> dict[str, str]:
     return {run.folder: run.state for run in report.runs}
 
 
@@ -149,9 +152,9 @@ def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 def is_claimed(out: Path, run: SweepRun) -> bool:
     try:
-        with sweeps.claim(out, run):
+        with claim(out, run):
             return False
-    except sweeps.InUse:
+    except InUse:
         return True
 
 
@@ -175,7 +178,7 @@ def test_what_is_finished_is_skipped_and_the_rest_is_run(tmp_path: Path) -> None
 def test_parts_of_a_sweep_that_are_done_side_by_side(tmp_path: Path) -> None:
     """Each writes the same file, and neither forgets what the other entered."""
     one, two = (SweepRun(name, TRAIN, {"x": name}) for name in ("a", "b"))
-    first, second = (sweeps._Ledger(grid(run), tmp_path, None) for run in (one, two))
+    first, second = (Ledger(grid(run), tmp_path, None) for run in (one, two))
     first.start(one)
     second.start(two)
     second.set(two, "failed")
@@ -187,7 +190,7 @@ def test_parts_of_a_sweep_that_are_done_side_by_side(tmp_path: Path) -> None:
 
 def test_a_finished_sweep_starts_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     RunFolder.create(tmp_path / "a", "").finish({})
-    monkeypatch.setattr(sweeps, "_open", lambda *_: pytest.fail("a worker was started"))
+    monkeypatch.setattr(sweep_running, "_open", lambda *_: pytest.fail("a worker was started"))
     assert len(run_sweep(grid(SweepRun("a", TRAIN)), tmp_path).skipped) == 1
 
 
@@ -256,7 +259,7 @@ def test_as_many_runs_go_on_at_once_as_there_is_memory_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = Crowded(2)
-    monkeypatch.setattr(sweeps, "_open", lambda *_: pool)
+    monkeypatch.setattr(sweep_running, "_open", lambda *_: pool)
     told: list[RunState] = []
     runs = [SweepRun(name, TRAIN, {"fail": int(name == "c")}) for name in "abcdef"]
     report = run_sweep(grid(*runs), tmp_path, progress=lambda run, *_: told.append(run))
@@ -272,7 +275,7 @@ def test_as_many_runs_go_on_at_once_as_there_is_memory_for(
 def test_what_finds_no_memory_even_alone_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeps, "_open", lambda *_: Crowded(0))
+    monkeypatch.setattr(sweep_running, "_open", lambda *_: Crowded(0))
     report = run_sweep(grid(SweepRun("a", TRAIN), SweepRun("b", TRAIN)), tmp_path)
     assert states(report) == {"a": "failed", "b": "failed"}
     assert [run.attempts for run in report.runs] == [2, 2]
@@ -331,7 +334,7 @@ def test_a_folder_that_cannot_be_claimed_fails_and_does_not_wait_for_ever(tmp_pa
 def test_a_run_in_use_elsewhere_is_taken_when_it_is_let_go(tmp_path: Path, by_hand: bool) -> None:
     run = SweepRun("a", TRAIN)
     cut = RunFolder.create(tmp_path / "a", "")
-    held = cut.lock() if by_hand else sweeps.claim(tmp_path, run)
+    held = cut.lock() if by_hand else claim(tmp_path, run)
     seen = []
 
     def follow(state: RunState, settled: int, total: int) -> None:
@@ -356,7 +359,7 @@ def test_a_run_that_another_process_finishes_is_skipped(tmp_path: Path) -> None:
             RunFolder.create(tmp_path / "a", "").finish({})
             held.__exit__(None, None, None)
 
-    held = sweeps.claim(tmp_path, run)
+    held = claim(tmp_path, run)
     held.__enter__()
     report = run_sweep(grid(run), tmp_path, progress=follow)
     assert states(report) == {"a": "skipped"}
@@ -365,16 +368,17 @@ def test_a_run_that_another_process_finishes_is_skipped(tmp_path: Path) -> None:
 
 def test_the_worker_looks_again_under_its_claim(tmp_path: Path) -> None:
     run = SweepRun("a", TRAIN)
-    with sweeps.claim(tmp_path, run):
-        assert sweeps.execute(tmp_path, run).kind == "busy"
-    assert sweeps.execute(tmp_path, run).kind == "finished"
-    assert sweeps.execute(tmp_path, run).kind == "skipped"
+    with claim(tmp_path, run):
+        assert execute(tmp_path, run).kind == "busy"
+    assert execute(tmp_path, run).kind == "finished"
+    assert execute(tmp_path, run).kind == "skipped"
     assert diary(tmp_path) == ["a"]
 
 
 SCRIPT = """
 import sys
-from drpm.training.sweeps import Sweep, SweepRun, run_sweep
+from drpm.training.sweep_running import run_sweep
+from drpm.training.sweeps import Sweep, SweepRun
 if __name__ == "__main__":
     job, out, *folders = sys.argv[1:]
     sweep = Sweep("grid", [SweepRun(folder, job) for folder in folders])
@@ -443,7 +447,7 @@ def test_a_signal_lets_the_runs_save_and_the_same_sweep_goes_on(tmp_path: Path) 
     assert report.exit_status == 128 + signal.SIGTERM
     assert "2 left; the same command goes on." in report.summary()
     assert (tmp_path / "a" / "checkpoint" / "saved").exists()
-    content = json.loads((tmp_path / sweeps.SWEEP).read_bytes())
+    content = json.loads((tmp_path / SWEEP).read_bytes())
     assert [run["state"] for run in content["runs"]] == ["cut off", "waiting"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweeps, "_open", lambda *_: Inline())
@@ -456,7 +460,7 @@ def test_workers_do_not_outlive_a_killed_sweep(tmp_path: Path) -> None:
     process.kill()
     process.communicate(timeout=30)
     run = SweepRun("a", "sweep_jobs:stoppable")
-    wait_until(lambda: sweeps.execute(tmp_path, run).kind == "finished")
+    wait_until(lambda: execute(tmp_path, run).kind == "finished")
     assert (tmp_path / "a" / "checkpoint" / "saved").exists()
 
 
@@ -538,7 +542,7 @@ def test_sweep_json_is_whole_at_every_change(tmp_path: Path) -> None:
     seen = []
 
     def follow(state: RunState, settled: int, total: int) -> None:
-        content = json.loads((tmp_path / sweeps.SWEEP).read_bytes())
+        content = json.loads((tmp_path / SWEEP).read_bytes())
         entry = next(run for run in content["runs"] if run["folder"] == state.folder)
         assert entry.pop("arguments") == {"fail": 1}
         assert entry == dataclasses.asdict(state)
@@ -560,13 +564,13 @@ def test_a_result_of_other_arguments_is_not_taken_for_finished(tmp_path: Path) -
         run_sweep(grid(SweepRun("a", TRAIN, {"seconds": 0.1})), tmp_path)
     # Nor is it after a sweep that left this run alone.
     run_sweep(grid(SweepRun("c", TRAIN)), tmp_path)
-    folders = [run["folder"] for run in json.loads((tmp_path / sweeps.SWEEP).read_bytes())["runs"]]
+    folders = [run["folder"] for run in json.loads((tmp_path / SWEEP).read_bytes())["runs"]]
     assert sorted(folders) == ["a", "c"]
     with pytest.raises(RunError, match=r"'a' in .* was begun with other arguments"):
         run_sweep(grid(SweepRun("a", TRAIN, {"seconds": 0.1})), tmp_path)
     with pytest.raises(RunError, match=r"holds the sweep 'grid'; choose another one for 'b'"):
         run_sweep(Sweep("b", (SweepRun("a", TRAIN),)), tmp_path)
-    (tmp_path / sweeps.SWEEP).write_text("{", encoding="utf-8")
+    (tmp_path / SWEEP).write_text("{", encoding="utf-8")
     with pytest.raises(RunError, match="is not what a sweep writes"):
         run_sweep(grid(SweepRun("a", TRAIN)), tmp_path)
 

@@ -15,7 +15,8 @@ from drpm.cli.options import Json, number
 from drpm.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from drpm.training.sweeps import Sweep, SweepReport
+    from drpm.training.sweep_running import SweepReport
+    from drpm.training.sweeps import Sweep
 
 # The modules that register sweeps. An application is known here by this line alone.
 SOURCES = (
@@ -104,6 +105,7 @@ def reproduce(
         _list(as_json)
         return
     from drpm.cli.sweep_progress import follow
+    from drpm.training.sweep_running import run_sweep
 
     with one_sentence():
         sweep = _choose(sweeps.find(name), only)
@@ -112,7 +114,7 @@ def reproduce(
             _collect(sweep, folder, collect, as_json)
             return
         with follow(sweep.name) as progress:
-            report = sweeps.run_sweep(
+            report = run_sweep(
                 sweep,
                 folder,
                 backend=backend.value,

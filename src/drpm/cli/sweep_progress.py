@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from drpm.training.sweeps import Progress, RunState
+    from drpm.training.sweep_ledger import Progress, RunState
 
 
 @contextmanager
