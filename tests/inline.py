@@ -9,6 +9,8 @@ from drpm.training.backends import Call, Outcome
 class Inline:
     """Makes each call at once, in this process."""
 
+    shares_memory = True
+
     def __init__(self) -> None:
         self.ended: deque[tuple[str, Outcome]] = deque()
 

@@ -1,6 +1,7 @@
 """Sweeps: every run finishes once, whatever happens to the processes that do the work."""
 
 import dataclasses
+import errno
 import json
 import os
 import secrets
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -232,13 +233,14 @@ class Crowded(Inline):
 
     Arguments:
         memory: How many there is memory for.
+        large: The calls there is never memory for.
     """
 
-    def __init__(self, memory: int) -> None:
+    def __init__(self, memory: int, large: str = "") -> None:
         super().__init__()
-        self.memory = memory
+        self.memory, self.large = memory, large
         self.begun: dict[str, tuple[Any, ...]] = {}
-        self.at_once: list[int] = []
+        self.at_once: list[str] = []
 
     def has_room(self) -> bool:
         return len(self.begun) < 4
@@ -247,38 +249,65 @@ class Crowded(Inline):
         self.begun[key] = (call, *arguments)
 
     def collect(self, timeout: float) -> list[tuple[str, Outcome]]:
-        self.at_once.append(len(self.begun))
+        self.at_once.append("".join(self.begun))
+        starved = [key for key in self.begun if key in self.large]
         if len(self.begun) > self.memory:
-            return [(self.begun.popitem()[0], Outcome("starved", "There is no memory."))]
+            starved.append(next(reversed(self.begun)))
+        if starved:
+            del self.begun[starved[0]]
+            return [(starved[0], Outcome("starved", "There is no memory."))]
         key = next(iter(self.begun))
         call, *arguments = self.begun.pop(key)
         return [(key, call(*arguments))]
 
 
-def test_as_many_runs_go_on_at_once_as_there_is_memory_for(
+def crowd(
+    pool: Crowded, runs: Sequence[SweepRun], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[SweepReport, list[RunState]]:
+    told: list[RunState] = []
+    monkeypatch.setattr(sweep_running, "_open", lambda *_: pool)
+    report = run_sweep(grid(*runs), out, progress=lambda run, *_: told.append(run))
+    return report, told
+
+
+def test_runs_that_find_no_memory_beside_others_wait_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = Crowded(2)
-    monkeypatch.setattr(sweep_running, "_open", lambda *_: pool)
-    told: list[RunState] = []
-    runs = [SweepRun(name, TRAIN, {"fail": int(name == "c")}) for name in "abcdef"]
-    report = run_sweep(grid(*runs), tmp_path, progress=lambda run, *_: told.append(run))
+    runs = [SweepRun(name, TRAIN, {"fail": int(name == "d")}) for name in "abcdef"]
+    report, told = crowd(pool, runs, tmp_path, monkeypatch)
     assert set(states(report).values()) == {"finished"}
-    # What others left no memory for does not count as an attempt, other failures do.
-    assert [run.attempts for run in report.runs] == [1, 1, 2, 1, 1, 1]
-    starved = [(run.folder, run.attempts) for run in told if run.reason == "There is no memory."]
-    assert starved == [("d", 0), ("c", 0)]
-    assert pool.at_once[:3] == [4, 3, 2]
-    assert max(pool.at_once[2:]) == 2
+    # As many as there is memory for, once that is known; "d" has a failure of its own besides.
+    assert pool.at_once == ["abcd", "abce", "abcf", "abc", "ab", "bd", "de", "ed", "df", "fc", "c"]
+    assert [run.attempts for run in report.runs] == [1, 1, 2, 3, 2, 2]
+    reasons = {run.reason for run in told if run.state == "waiting" and run.folder != "d"}
+    assert reasons == {
+        "Beside 3 others: There is no memory.",
+        "Beside 2 others: There is no memory.",
+    }
 
 
-def test_what_finds_no_memory_even_alone_is_given_up(
+def test_runs_that_are_too_large_hold_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep_running, "_open", lambda *_: Crowded(0))
-    report = run_sweep(grid(SweepRun("a", TRAIN), SweepRun("b", TRAIN)), tmp_path)
-    assert states(report) == {"a": "failed", "b": "failed"}
-    assert [run.attempts for run in report.runs] == [2, 2]
+    pool = Crowded(4, large="ab")
+    report, _ = crowd(pool, [SweepRun(name, TRAIN) for name in "abcdefgh"], tmp_path, monkeypatch)
+    assert "".join(run.folder for run in report.failed) == "ab"
+    assert len(report.finished) == 6
+    # Four at once for as long as there are others to do, and the large ones alone in the end.
+    assert pool.at_once[2:5] == ["cdef", "defg", "efgh"]
+    assert pool.at_once[-1] == pool.at_once[-2] == "b"
+    assert sum(line.count("a") for line in pool.at_once[2:]) <= 4
+
+
+def test_memory_that_is_not_shared_is_a_runs_own_affair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Crowded(4, large="a")
+    pool.shares_memory = False
+    report, _ = crowd(pool, [SweepRun(name, TRAIN) for name in "abc"], tmp_path, monkeypatch)
+    assert states(report) == {"a": "failed", "b": "finished", "c": "finished"}
+    assert report.runs[0].attempts == 2
 
 
 @pytest.mark.usefixtures("inline")
@@ -450,7 +479,7 @@ def test_a_signal_lets_the_runs_save_and_the_same_sweep_goes_on(tmp_path: Path) 
     content = json.loads((tmp_path / SWEEP).read_bytes())
     assert [run["state"] for run in content["runs"]] == ["cut off", "waiting"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweeps, "_open", lambda *_: Inline())
+        patch.setattr(sweep_running, "_open", lambda *_: Inline())
         assert set(states(run_sweep(sweep, tmp_path)).values()) == {"finished"}
 
 
@@ -665,6 +694,12 @@ def test_an_error_becomes_a_sentence(error: Exception, expected: str) -> None:
             RuntimeError("DefaultCPUAllocator: can't allocate memory"),
             "DefaultCPUAllocator: can't allocate memory",
         ),
+        (
+            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"),
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`",
+        ),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "[Errno 12] Cannot allocate memory"),
+        (OSError(errno.ENOENT, "No such file"), None),
         (RuntimeError("shapes differ"), None),
         (ValueError("out of memory"), None),
     ],

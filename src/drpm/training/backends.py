@@ -36,7 +36,12 @@ Call: TypeAlias = Callable[..., Outcome]
 
 
 class Backend(Protocol):
-    """Makes calls elsewhere and tells how each of them ended, whatever happens to its process."""
+    """Makes calls elsewhere and tells how each of them ended, whatever happens to its process.
+
+    ``shares_memory``: Whether calls that go on at once take it from each other.
+    """
+
+    shares_memory: bool
 
     def has_room(self) -> bool:
         """Whether another call can be started now."""
@@ -65,6 +70,8 @@ class LocalProcesses:
     Arguments:
         workers: How many calls are made at once.
     """
+
+    shares_memory = True
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -193,6 +200,7 @@ class RayTasks:
             self._connect(address)
         if gpus is None:
             gpus = 1.0 if self._ray.cluster_resources().get("GPU", 0) else 0.0
+        self.shares_memory = gpus < 1
         self._remote = self._ray.remote(
             num_cpus=1,
             num_gpus=gpus,

@@ -9,6 +9,7 @@ import torch
 
 from drpm.training.backends import sentence
 from drpm.training.devices import require_step
+from drpm.training.errors import memory_refusal
 from drpm.training.graphs import snapshot
 from drpm.training.program import BaseProgram, Program
 from drpm.training.stacking import StackedProgram
@@ -69,14 +70,16 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
             warnings.simplefilter("ignore")
             program.step()
     except Exception as error:
-        # Whatever it is: where it is not the compiler's fault, the plain step fails as well.
+        cause = getattr(error, "inner_exception", error)
+        if memory_refusal(cause) is not None:
+            raise  # the plain step takes no less of it
+        # Whatever else it is: where it is not the compiler's fault, the plain step fails as well.
         for name, plain in parts.items():
             setattr(program, name, plain)
         for group, was in zip(groups, settings, strict=True):
             group.update(was)
         compiled = False
-        why = sentence(getattr(error, "inner_exception", error))
-        logger.warning("The training step goes on without being compiled. %s", why)
+        logger.warning("The training step goes on without being compiled. %s", sentence(cause))
     program.load_state(before)
     return compiled
 

@@ -10,6 +10,9 @@ SIGNAL_EXIT: Final = 128
 # What to do about a run that is not to go on, in words that fit after a semicolon.
 BEGIN_ANEW: Final = "choose another folder, or overwrite it (on the command line --overwrite)"
 
+# How torch and the libraries below it say that there is not enough.
+_NO_MEMORY: Final = ("out of memory", "allocate memory", "alloc_failed", "allocation_failed")
+
 
 class ConfigError(ValueError):
     """A setting that cannot be: its dotted name, what was expected and what came."""
@@ -37,8 +40,9 @@ def memory_refusal(error: BaseException) -> str | None:
     """What an error says, in a line, if it is that there was not enough memory; else nothing."""
     words = str(error).strip()
     # Torch has a class of its own for this on CUDA alone.
-    known = "out of memory" in words.lower() or "allocate memory" in words.lower()
-    if not isinstance(error, MemoryError) and not (isinstance(error, RuntimeError) and known):
+    known = any(x in words.lower() for x in _NO_MEMORY) and isinstance(error, RuntimeError)
+    full = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    if not (known or full or isinstance(error, MemoryError)):
         return None
     # On CUDA a list of all processes follows.
     line = words.partition("\n")[0].partition(" Process ")[0]

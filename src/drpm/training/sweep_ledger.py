@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias
@@ -22,7 +23,8 @@ State: TypeAlias = Literal[
 ]
 
 SWEEP: Final = "sweep.json"
-ATTEMPTS: Final = 2
+# After so many a run is given up.
+FAILURES: Final = 2
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Ledger:
         self.sweep, self.out = sweep, out
         self._progress = progress
         self._began: dict[str, float] = {}
+        self._failures: Counter[str] = Counter()
         self.states = {run.folder: RunState(run.folder) for run in sweep.runs}
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -130,14 +133,14 @@ class Ledger:
     def set(self, run: SweepRun, state: State) -> None:
         self._update(run, state=state, reason="")
 
-    def settle(self, run: SweepRun, outcome: Outcome, *, stopping: bool, crowded: bool) -> State:
+    def settle(self, run: SweepRun, outcome: Outcome, *, stopping: bool, beside: int) -> State:
         """Enter an outcome; the state says whether the run has to be taken up again.
 
         Arguments:
             run: The run.
             outcome: What its worker said.
             stopping: Whether the sweep was asked to stop.
-            crowded: Whether it was the others that left it no memory, which is no fault of its own.
+            beside: The number of others that left it no memory, which is no failure of its own.
         """
         before = self.states[run.folder]
         spent = before.seconds + time.monotonic() - self._began.pop(run.folder)
@@ -150,7 +153,6 @@ class Ledger:
                 "which all nodes must share.",
             )
         state: State
-        attempts = before.attempts - crowded
         if kind == "busy":
             state = "elsewhere"
             self._update(run, state=state, attempts=before.attempts - 1)
@@ -163,8 +165,12 @@ class Ledger:
         elif stopping:
             state = "cut off"
         else:
-            state = "failed" if attempts >= ATTEMPTS else "waiting"
-        self._update(run, state=state, attempts=attempts, reason=why, seconds=round(spent, 3))
+            if beside:
+                why = f"Beside {beside} other{'s' if beside > 1 else ''}: {why}"
+            else:
+                self._failures[run.folder] += 1
+            state = "failed" if self._failures[run.folder] >= FAILURES else "waiting"
+        self._update(run, state=state, reason=why, seconds=round(spent, 3))
         return state
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 import inspect
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from importlib import import_module
@@ -104,7 +104,8 @@ def run_sweep(
             the same path.
         backend: ``local`` for processes of this machine, ``ray`` for a cluster.
         workers: How many runs go on at once; None for as many as there are cores, or as the
-            cluster has room for. Fewer do where memory is not enough for all of them.
+            cluster has room for. Those that find no memory beside others are taken up again after
+            the rest, and fewer of them at once.
         address: The Ray cluster.
         gpus: The GPUs of each run on the cluster, or its share of one; None for one if the
             cluster has any. On this machine all runs share what there is.
@@ -156,13 +157,12 @@ def _open(
 
 def _drive(ledger: Ledger, pool: Backend, stop: StopRequest, placed: Mapping[str, Any]) -> None:
     """Give the runs out and take their outcomes in, until all are settled or a signal comes."""
-    queue = deque(run for run in ledger.sweep.runs if not ledger.states[run.folder].settled)
+    line = _Line([run for run in ledger.sweep.runs if not ledger.states[run.folder].settled])
     elsewhere: list[SweepRun] = []
     running: dict[str, SweepRun] = {}
-    most = len(queue)  # at once
     recheck = 0.0
     stopping = False
-    while running or queue or elsewhere:
+    while running or line or elsewhere:
         if stop.signal is not None:
             if not stopping:
                 pool.interrupt()
@@ -170,10 +170,9 @@ def _drive(ledger: Ledger, pool: Backend, stop: StopRequest, placed: Mapping[str
             if not running:
                 return
         elif elsewhere and time.monotonic() >= recheck:
-            queue.extend(elsewhere)
+            line.runs.extend(elsewhere)
             elsewhere.clear()
-        while queue and not stopping and len(running) < most and pool.has_room():
-            run = queue.popleft()
+        while not stopping and pool.has_room() and (run := line.next(len(running))) is not None:
             if ledger.finished(run):
                 # Another process did it while it waited here, or a worker that was given up.
                 ledger.set(run, "finished" if ledger.states[run.folder].attempts else "skipped")
@@ -187,13 +186,47 @@ def _drive(ledger: Ledger, pool: Backend, stop: StopRequest, placed: Mapping[str
                 pool.start(run.folder, execute, ledger.out, run, placed)
         for folder, outcome in pool.collect(POLL):
             run = running.pop(folder)
-            crowded = outcome.kind == "starved" and bool(running)
-            if crowded:
-                # So many have room beside each other.
-                most = len(running)
-            match ledger.settle(run, outcome, stopping=stopping, crowded=crowded):
+            beside = len(running) if outcome.kind == "starved" and pool.shares_memory else 0
+            match ledger.settle(run, outcome, stopping=stopping, beside=beside):
+                case "waiting" if beside:
+                    line.set_aside(run, beside)
                 case "waiting":
-                    queue.append(run)
+                    line.runs.append(run)
                 case "elsewhere":
                     elsewhere.append(run)
                     recheck = time.monotonic() + RECHECK
+
+
+class _Line:
+    """The runs that wait for their turn.
+
+    One that found no memory beside others comes after the rest, beside no more than there were
+    when it found none; one that found none again comes last, and alone.
+
+    Arguments:
+        runs: Those to begin with.
+    """
+
+    def __init__(self, runs: Sequence[SweepRun]) -> None:
+        self.runs = deque(runs)
+        self._aside: deque[SweepRun] = deque()
+        self._alone: deque[SweepRun] = deque()
+        self._starved: set[str] = set()
+        self._most = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.runs or self._aside or self._alone)
+
+    def next(self, running: int) -> SweepRun | None:
+        """Whose turn it is beside so many others; nobody's where all had better wait."""
+        if self.runs:
+            return self.runs.popleft()
+        if self._aside:
+            return self._aside.popleft() if running < self._most else None
+        return self._alone.popleft() if self._alone and not running else None
+
+    def set_aside(self, run: SweepRun, beside: int) -> None:
+        """Let a run wait that found no memory beside so many others."""
+        self._most = beside
+        (self._alone if run.folder in self._starved else self._aside).append(run)
+        self._starved.add(run.folder)
