@@ -48,7 +48,7 @@ def test_words() -> None:
 def test_a_world(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shown = factors(*SMALL, "--out", folder, "--shared=mixed")
-    assert "a look, not a result" in shown.stderr
+    assert "where the paper's study takes 300,000." in shown.stderr
     header, row, page = shown.stdout.splitlines()
     assert header.startswith(
         "Seed\tShared\tIndependent\tError of count\tCount\tD\tC\tI\tMIG\tEvidence"
@@ -66,7 +66,7 @@ def test_a_world(tmp_path: Path) -> None:
         assert arrays["bars__count"][:, 0].tolist() == [0, 1, 3, 5]
     assert load_factors(folder / "model").shape == (3, 16, 16)
     written = (folder / "index.html").read_text()
-    look = "Trained for 2 steps, where the paper&#39;s study takes 300,000: a look, not a result."
+    look = "Trained for 2 steps, where the paper&#39;s study takes 300,000."
     assert look in written
     for name in found["metrics"]:
         assert f'<th scope="row">{html.escape(NAMES[name])}</th>' in written
@@ -80,7 +80,7 @@ def test_a_world(tmp_path: Path) -> None:
 
 def test_own_pairs(tmp_path: Path, own: Path) -> None:
     shown = factors("--data", own, *SHORT, "--out", tmp_path / "run", "--seeds=0,1")
-    assert "Trained for 2 steps, where the paper's study takes 300,000: a look" in shown.stderr
+    assert "Trained for 2 steps, where the paper's study takes 300,000." in shown.stderr
     for seed in (0, 1):
         folder = tmp_path / "run" / f"seed-{seed}"
         with (folder / "pairs.csv").open() as file:

@@ -155,6 +155,8 @@ def write_factors(folder: Path, shared: int, accuracies: Sequence[float]) -> Non
             "independent_accuracy": accuracy + 0.1,
             "count_error": 1.0 + shared,
             "mean_count": 2.0,
+            "used_dimensions": 5.0,
+            "shared_used": 1.5,
             "disentanglement": 0.5,
             "mutual_information_gap": 0.25,
         }

@@ -114,15 +114,28 @@ def test_the_accuracy_by_hand() -> None:
     for factor in range(4):
         fitted, tested = (pairs.is_shared[rows, factor] for rows in (slice(400), slice(400, 600)))
         inputs, test_inputs = part[:400][fitted], part[400:][tested]
-        center, scale = inputs.mean(0), inputs.std(0)
         values = pairs.first[:, factor].numpy()
-        model = LogisticRegression(max_iter=1000).fit(
-            (inputs - center) / scale, values[:400][fitted]
-        )
-        predicted = model.predict((test_inputs - center) / scale)
+        model = LogisticRegression(max_iter=1000).fit(inputs, values[:400][fitted])
+        predicted = model.predict(test_inputs)
         expected = balanced_accuracy_score(values[400:][tested], predicted, adjusted=True)
         assert found.by_factor[factor] == pytest.approx(expected)
     assert found.mean == pytest.approx(np.mean(found.by_factor))
+
+
+def test_two_thirds_are_learnt_from() -> None:
+    pairs = make_pairs(2, 600)
+    inputs = both(pairs) + normal(600, 2, 4), torch.ones(600, 4), both(pairs), pairs.is_shared
+    assert shared_accuracy(*inputs) == shared_accuracy(*inputs, num_train=400)
+    assert shared_accuracy(*inputs) != shared_accuracy(*inputs, num_train=300)
+
+
+def test_what_is_left_of_an_empty_dimension_says_nothing() -> None:
+    pairs = make_pairs(2)
+    codes, mask = one_hot_codes(both(pairs)), one_hot_mask(pairs.is_shared)
+    for accuracy in evaluate_pairs(1e-3 * codes, mask, both(pairs), pairs.is_shared)[:2]:
+        assert accuracy.mean < 0.2
+    for accuracy in evaluate_pairs(codes, mask, both(pairs), pairs.is_shared)[:2]:
+        assert accuracy.mean == 1
 
 
 def test_parts_without_factors_have_no_score() -> None:

@@ -13,7 +13,7 @@ from drpm.factors.config import FactorsConfig
 from drpm.factors.drawn import draw_arrays
 from drpm.factors.evidence import Evidence
 from drpm.factors.fitted import FittedFactors, SharedFactors
-from drpm.factors.job import NAMES, Job, describe, in_full
+from drpm.factors.job import NAMES, Job, describe, in_full, measure_usage
 from drpm.factors.models import FactorVAE
 from drpm.report.exhibits import read_exhibits
 from drpm.training.config import TrainingConfig
@@ -35,15 +35,17 @@ def test_a_long_run_that_finds_something_needs_no_words() -> None:
     assert describe(replace(LONG, method="ada"), shares(5, 5, 5)) == ""
 
 
-def test_a_short_run_is_called_a_look() -> None:
+def test_a_short_run_is_called_short() -> None:
     short = replace(LONG, steps_per_epoch=100, training=TrainingConfig(epochs=20))
-    expected = "Trained for 2,000 steps, where the paper's study takes 300,000: a look, not"
+    expected = "Trained for 2,000 steps, where the paper's study takes 300,000. Of 10 dimensions"
     assert describe(short, shares(3, 4)).startswith(expected)
     # Two of three dimensions in use are among the five that are shared; the others hardly vary.
     deviations = torch.tensor([1.0, 0.5, *[0.1] * 7, 2.0])
     codes = deviations * torch.randn(20, 2, 10, generator=generator(0))
     said = describe(short, shares(*range(5), *[5] * 15)._replace(codes=codes))
     assert said.endswith("Of 10 dimensions 3 are in use, and pairs share 1.9 of these on average.")
+    usage = measure_usage(shares(*range(5), *[5] * 15)._replace(codes=codes))
+    assert usage == {"used_dimensions": 3, "shared_used": pytest.approx(1.9, abs=0.051)}
 
 
 @pytest.mark.parametrize("method", ["drpm", "hg"])
@@ -75,6 +77,10 @@ def test_a_label_leaves_nothing_to_find() -> None:
     [
         ({"data": "arm", "shared": "8"}, "shared must be a number from 0 to 7 or 'mixed', but"),
         ({"data": "arm", "test_pairs": 99}, "test_pairs must be at least 100, but got 99"),
+        (
+            {"data": "arm", "factors": FactorsConfig(method="label", latent=6)},
+            "latent must be at least 7, one for each factor, for the method 'label', but got 6",
+        ),
         ({"data": "mpi3d", "image_size": 32}, "image_size must be 64 for mpi3d, but got 32"),
     ],
 )

@@ -1,6 +1,7 @@
 """Studies of shared factors: all methods, all seeds, and again after a kill."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,8 @@ def test_own_pairs_need_no_labels_for_their_evidence(tmp_path: Path) -> None:
     run = job.open_job(tmp_path / "run", own)
     (result,) = job.do_jobs([own], pairs, [run], device="cpu", commands=[["drpm"]])
     fitted = load_factors(run.model_dir)
-    assert set(result["metrics"]) == {"mean_count", *Evidence._fields}
+    counts = {"mean_count", "used_dimensions", "shared_used"}
+    assert set(result["metrics"]) == counts | set(Evidence._fields)
     found = measure_evidence(fitted, pairs.first, pairs.second)
     assert {name: result["metrics"][name] for name in Evidence._fields} == found._asdict()
 
@@ -114,15 +116,17 @@ def test_the_table() -> None:
 def test_the_weights() -> None:
     sweep = sweeps.factor_weights()
     assert [run.folder for run in sweep.runs] == [
-        f"{method}/weight-{weight}"
+        f"{method}/{counted}-{weight}"
         for method in ("hg", "drpm", "drpm-exact")
+        for counted in ("weight", "once")
         for weight in (0.002, 0.01, 0.05, 0.25, 1)
     ]
     for run in sweep.runs:
-        method, weight = run.folder.split("/weight-")
+        method, counted, weight = re.split(r"/|-(?=[0-9])", run.folder)
         training = replace(TABLE, epochs=10, decay_every=8)
         changes: dict[str, Any] = {"training": training, **VARIANTS[method]}
         changes["gamma" if method == "hg" else "delta"] = float(weight)
+        changes["shared_divergence"] = "once" if counted == "once" else "twice"
         assert settings_of(run, "mixed", [0, 1]) == replace(PAPER, **changes)
 
 
@@ -151,10 +155,10 @@ def test_the_settings_of_the_table() -> None:
     for run in sweeps.table_2().runs:
         shared, method = run.folder.removeprefix("shared-").split("/")
         changes: dict[str, Any] = {"training": TABLE, **VARIANTS[method]}
-        if method == "hg":
-            changes["gamma"] = sweeps.CHOSEN[method]
-        elif method.startswith("drpm"):
-            changes["delta"] = sweeps.CHOSEN[method]
+        if method in sweeps.CHOSEN:
+            weight, changes["shared_divergence"] = sweeps.CHOSEN[method]
+            changes["gamma" if method == "hg" else "delta"] = weight
+        assert run.arguments["test_pairs"] == 15_000
         assert settings_of(run, shared, [0, 1, 2, 3, 4]) == replace(PAPER, **changes)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from drpm.data import arm
 from drpm.data.fingerprints import fingerprint_tensors
 from drpm.distributions.sizes import FisherHypergeometric
 from drpm.factors.config import FactorsConfig
@@ -23,6 +24,7 @@ from drpm.factors.pairs import PairSampler, arm_world, mpi3d_world
 from drpm.factors.pipeline import STAGE, fit_factors
 from drpm.training import config as configs
 from drpm.training.config import check_setting
+from drpm.training.errors import ConfigError
 from drpm.training.runs import ARRAYS, RunFolder
 from drpm.training.stages import ProgressFactory, hold_runs, open_run
 
@@ -43,6 +45,8 @@ SCORES: Final = {
 }
 NAMES: Final = {
     **SCORES,
+    "used_dimensions": "Dimensions in use",
+    "shared_used": "Count of those in use",
     "minus_loss": "Minus the loss",
     "reconstruction": "Error of images",
     "latent_divergence": "Divergence of codes",
@@ -97,6 +101,12 @@ class Job:
         check_setting(
             self, "test_pairs", "at least 100", lambda value: value is None or value >= 100
         )
+        latent, factors = self.factors.latent, len(arm.FACTOR_SIZES)
+        if self.data in WORLDS and self.factors.method == "label" and latent < factors:
+            raise ConfigError(
+                f"latent must be at least {factors}, one for each factor, for the method 'label', "
+                f"but got {latent}."
+            )
         if self.data == "mpi3d":
             check_setting(self, "image_size", "64 for mpi3d", lambda side: side in (None, 64))
 
@@ -207,7 +217,7 @@ def _conclude(
     names = pairs.names if isinstance(pairs, OwnPairs) else ()
     run.write_atomic(ARRAYS, draw_arrays(fitted, batch, found, names))
     run.finish(
-        metrics | evidence._asdict(),
+        metrics | measure_usage(found) | evidence._asdict(),
         seed=job.factors.training.seed,
         device=fitted.device,
         facts={**facts, "data": data, "names": NAMES, "about": describe(job.factors, found)},
@@ -224,10 +234,7 @@ def describe(config: FactorsConfig, found: SharedFactors) -> str:
     sentences = []
     steps, full = (x.training.epochs * x.steps_per_epoch for x in (config, FactorsConfig()))
     if steps < full * _SHORT:
-        sentences.append(
-            f"Trained for {steps:,} steps, where the paper's study takes {full:,}: a look, not a "
-            "result."
-        )
+        sentences.append(f"Trained for {steps:,} steps, where the paper's study takes {full:,}.")
     if config.method in ("drpm", "hg"):
         weights = torch.tensor(config.prior_log_weights, dtype=torch.float64)
         prior = FisherHypergeometric(config.latent, weights).list_pair()
@@ -247,13 +254,24 @@ def describe(config: FactorsConfig, found: SharedFactors) -> str:
             "Label-VAE always takes all dimensions but one as shared, whatever the pairs share."
         )
     elif sentences:
-        in_use = found.codes.flatten(0, 1).var(0) > _EMPTY
-        of_these = (found.mask * in_use).sum(-1).mean().item()
+        usage = measure_usage(found)
         sentences.append(
-            f"Of {config.latent} dimensions {int(in_use.sum())} are in use, and pairs share "
-            f"{of_these:.1f} of these on average."
+            f"Of {config.latent} dimensions {usage['used_dimensions']:.0f} are in use, and pairs "
+            f"share {usage['shared_used']:.1f} of these on average."
         )
     return " ".join(sentences)
+
+
+def measure_usage(found: SharedFactors) -> dict[str, float]:
+    """How many dimensions say anything, and how many of these a pair shares on average.
+
+    An empty dimension is shared at no cost, so that a number of shared ones says little by itself.
+    """
+    in_use = found.codes.flatten(0, 1).var(0) > _EMPTY
+    return {
+        "used_dimensions": float(in_use.sum()),
+        "shared_used": (found.mask * in_use).sum(-1).mean().item(),
+    }
 
 
 def judge(found: SharedFactors, factors: Tensor, is_shared: Tensor) -> dict[str, float | None]:

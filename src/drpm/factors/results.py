@@ -4,17 +4,20 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
 from drpm.factors import published, sweeps
+from drpm.factors.config import FactorsConfig
+from drpm.factors.sweeps import Choice
+from drpm.factors.verdicts import is_tied, verdicts
 from drpm.report.bars import draw_bars
 from drpm.report.result_page import ResultFigure, Section
 from drpm.report.result_tables import Place, Row, Table, read_runs, table_text
 from drpm.report.style import png
 from drpm.training.runs import RESULT
-from drpm.training.summaries import summarize
+from drpm.training.summaries import Summary, summarize
 
 _STEPS: Final = 1000 * sweeps.EPOCHS
 _CHOICE_STEPS: Final = 1000 * sweeps.CHOICE_EPOCHS
@@ -36,6 +39,7 @@ METHODS: Final = {
     "drpm": "DRPM-VAE",
     "drpm-exact": "DRPM-VAE, exact",
 }
+_Value = TypeVar("_Value")
 _SWEEP: Final = "table-2"
 _RATES_SWEEP: Final = "factor-rates"
 _WEIGHTS_SWEEP: Final = "factor-weights"
@@ -57,7 +61,9 @@ def tables() -> list[Table]:
             "Table 2 of the paper (`table-2`): adjusted balanced accuracy of linear classifiers, "
             "from the shared part of the representation to the shared factors (S), and from the "
             "independent part to the others (I). The last row, with the mass of a partition itself "
-            "instead of the paper's bounds on it, is not in the paper.",
+            "instead of the paper's bounds on it, is not in the paper. "
+            f"{_settings_told()} Scores are the logarithms of the divergences of both views plus "
+            f"{FactorsConfig().smallest_divergence:g}, which the paper does not add.",
             "method",
             groups,
             [
@@ -71,15 +77,23 @@ def tables() -> list[Table]:
                 for method, name in METHODS.items()
             ],
             {"shared_accuracy": "S", "independent_accuracy": "I"},
+            is_comparable=False,
         ),
         Table(
             "How many factors are shared",
-            "The number of dimensions taken as shared, on average, and its mean squared error. "
-            "The paper draws the errors and prints none of them.",
+            "The number of dimensions taken as shared, on average, and its mean squared error; "
+            "then how many of all ten are in use, and how many of these are shared: an empty one "
+            "is shared at no cost, and says nothing of any factor. The paper draws the errors and "
+            "prints none of them.",
             "method",
             groups,
             guests,
-            {"mean_count": "number", "count_error": "error"},
+            {
+                "mean_count": "number",
+                "count_error": "error",
+                "used_dimensions": "in use",
+                "shared_used": "of these shared",
+            },
         ),
         Table(
             "Disentanglement",
@@ -108,7 +122,7 @@ def _rates_table() -> Table:
         f"steps (`{_RATES_SWEEP}`), DRPM-VAE with gamma = delta = 0.25: {_EVIDENCE}. Beside it the "
         "divergence of codes: with none of it they say nothing.",
         "rate",
-        sweeps.RATES,
+        {rate: f"{rate:g}" for rate in sweeps.RATES},
         sweeps.RATES_METHODS,
         _rate_place,
     )
@@ -118,13 +132,15 @@ def _weights_table() -> Table:
     return _choices_table(
         "Weights of the divergences",
         "HG-VAE with gamma and DRPM-VAE with delta of several sizes, for which the paper has none; "
-        f"the gamma of DRPM-VAE is its 0.25. Pairs share 0, 1, 3 or 5 factors, and training has "
-        f"{_CHOICE_STEPS:,} steps, the last fifth at a tenth of the rate (`{_WEIGHTS_SWEEP}`). "
-        f"Shown is {_EVIDENCE}, and the divergence of codes.",
+        "the gamma of DRPM-VAE is its 0.25. The divergence of a shared dimension counts for each "
+        "view, or once, as in the paper's formula. Pairs share 0, 1, 3 or 5 factors, and training "
+        f"has {_CHOICE_STEPS:,} steps, the last fifth at a tenth of the rate (`{_WEIGHTS_SWEEP}`). "
+        f"Shown is {_EVIDENCE}, and the divergence of codes. Methods are not to be compared by it: "
+        "DRPM-VAE alone pays for which dimensions are shared.",
         "weight",
-        sweeps.WEIGHTS,
+        {choice: _choice_name(choice) for choice in sweeps.CHOICES},
         tuple(sweeps.WEIGHED),
-        _weight_place,
+        _choice_place,
     )
 
 
@@ -132,9 +148,9 @@ def _choices_table(
     title: str,
     about: str,
     head: str,
-    values: Sequence[float],
+    values: Mapping[_Value, str],
     methods: Sequence[str],
-    place: Callable[[str, float], Place],
+    place: Callable[[str, _Value], Place],
 ) -> Table:
     """What is known of several values of a setting, method by method."""
     return Table(
@@ -142,7 +158,10 @@ def _choices_table(
         about,
         head,
         [METHODS[method] for method in methods],
-        [Row(f"{value:g}", tuple(place(method, value) for method in methods)) for value in values],
+        [
+            Row(name, tuple(place(method, value) for method in methods))
+            for value, name in values.items()
+        ],
         {_CRITERION: "evidence", "latent_divergence": "codes"},
     )
 
@@ -151,8 +170,12 @@ def _rate_place(method: str, rate: float) -> Place:
     return Place(_RATES_SWEEP, *sweeps.rate_folder(method, rate).split("/"))
 
 
-def _weight_place(method: str, weight: float) -> Place:
-    return Place(_WEIGHTS_SWEEP, *sweeps.weight_folder(method, weight).split("/"))
+def _choice_place(method: str, choice: Choice) -> Place:
+    return Place(_WEIGHTS_SWEEP, *sweeps.choice_folder(method, choice).split("/"))
+
+
+def _choice_name(choice: Choice) -> str:
+    return f"{choice.weight:g}, once" if choice.counted == "once" else f"{choice.weight:g}"
 
 
 def choose_rate(results: Path) -> float | None:
@@ -165,31 +188,40 @@ def choose_rate(results: Path) -> float | None:
         rate: [_rate_place(method, rate) for method in sweeps.RATES_METHODS]
         for rate in sweeps.RATES
     }
-    return _choose(_rates_table(), results, places)
+    means = _evidences(_rates_table(), results, places)
+    return None if not means else max(means, key=lambda rate: means[rate].mean)
 
 
-def choose_weight(results: Path, method: str) -> float | None:
+def choose_weight(results: Path, method: str) -> Choice | None:
     """The weight of the largest mean evidence; none before all of them were run.
 
     Arguments:
         results: The folder of finished studies.
         method: ``hg``, ``drpm`` or ``drpm-exact``.
     """
-    places = {weight: [_weight_place(method, weight)] for weight in sweeps.WEIGHTS}
-    return _choose(_weights_table(), results, places)
+    means = _weighed(results, method)
+    return None if not means else max(means, key=lambda choice: means[choice].mean)
 
 
-def _choose(table: Table, results: Path, places: Mapping[float, Sequence[Place]]) -> float | None:
+def _weighed(results: Path, method: str) -> Mapping[Choice, Summary]:
+    places = {choice: [_choice_place(method, choice)] for choice in sweeps.CHOICES}
+    return _evidences(_weights_table(), results, places)
+
+
+def _evidences(
+    table: Table, results: Path, places: Mapping[_Value, Sequence[Place]]
+) -> dict[_Value, Summary]:
+    """The evidence of all candidates that have one; of none before all were run."""
     means = {}
     for candidate, studies in places.items():
         found = [[run[_CRITERION] for run in read_runs(table, results, x)] for x in studies]
         if any(len(values) < len(sweeps.CHOICE_SEEDS) for values in found):
-            return None
+            return {}
         values = [value for study in found for value in study if value is not None]
         # One that came to nothing for some seed is none to choose.
         if len(values) == sum(map(len, found)):
-            means[candidate] = summarize(values).mean
-    return max(means, key=means.__getitem__, default=None)
+            means[candidate] = summarize(values)
+    return means
 
 
 def factors_sections(results: Path) -> Iterator[Section]:
@@ -202,18 +234,44 @@ def factors_sections(results: Path) -> Iterator[Section]:
     for table in tables():
         figures = tuple(_error_figure(results)) if "count_error" in table.metrics else ()
         yield Section(table_text(table, results), figures)
-        if chosen := _chosen(table, results):
-            yield Section(f"The largest evidence: {', '.join(chosen)}.")
+        sentences = [*_chosen(table, results), *verdicts(table, results)]
+        if sentences:
+            yield Section(" ".join(sentences))
 
 
-def _chosen(table: Table, results: Path) -> list[str]:
+def _chosen(table: Table, results: Path) -> Iterator[str]:
     """What a table of candidates says, as soon as all of them were run."""
     if table == _rates_table() and (rate := choose_rate(results)) is not None:
-        return [f"{rate:g} on average over both methods"]
+        yield f"The largest evidence: {rate:g} on average over both methods."
     if table == _weights_table():
-        weights = {method: choose_weight(results, method) for method in sweeps.WEIGHED}
-        return [f"{x:g} for {METHODS[method]}" for method, x in weights.items() if x is not None]
-    return []
+        told = []
+        for method in sweeps.WEIGHED:
+            means = _weighed(results, method)
+            if means:
+                best = max(means, key=lambda choice: means[choice].mean)
+                told.append(f"{_choice_name(best)} for {METHODS[method]}{_as_good(best, means)}")
+        if told:
+            yield f"The largest evidence: {'; '.join(told)}."
+
+
+def _as_good(best: Choice, means: Mapping[Choice, Summary]) -> str:
+    """What lies within a deviation of the best."""
+    near = [
+        _choice_name(choice)
+        for choice, found in means.items()
+        if choice != best and is_tied(found, means[best])
+    ]
+    return f" (as good within one deviation: {' / '.join(near)})" if near else ""
+
+
+def _settings_told() -> str:
+    """What was chosen for the table, in words."""
+    told = [
+        f"{METHODS[method]} has {sweeps.WEIGHED[method]} = {choice.weight:g}, and what is shared "
+        f"counts {choice.counted}"
+        for method, choice in sweeps.CHOSEN.items()
+    ]
+    return f"{'; '.join(told)}; Ada-VAE and Label-VAE count it twice, as in their papers."
 
 
 def _error_figure(results: Path) -> Iterator[ResultFigure]:

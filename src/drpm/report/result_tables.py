@@ -66,6 +66,8 @@ class Table:
         metrics: From the name of a metric in results to what stands above its column.
         paper_seeds: Over how many the paper's figures are.
         paper_digits: How many of them the paper prints.
+        is_comparable: Whether the paper's are of the same data, so that it is told where ours are
+            lower.
     """
 
     title: str
@@ -76,6 +78,7 @@ class Table:
     metrics: Mapping[str, str]
     paper_seeds: int = 5
     paper_digits: int = 2
+    is_comparable: bool = True
 
 
 def table_lines(table: Table, results: Path) -> Iterator[str]:
@@ -146,7 +149,7 @@ def _absent(row: Row, groups: Sequence[str], found: Sequence[object]) -> str | N
 
 def _shortfalls(table: Table, row: Row, found: Sequence[Sequence[Metrics]]) -> Iterator[str]:
     """Where a row of ours falls short of the paper's."""
-    if row.is_guest or not row.paper:
+    if row.is_guest or not row.paper or not table.is_comparable:
         return
     for group, paper, runs in zip(table.groups, row.paper, found, strict=True):
         low = []
