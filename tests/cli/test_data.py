@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from drpm.cli import app
+from drpm.data.hashes import content_hash
+from drpm.data.registry import DATASETS
 from tests.data.formats import idx_bytes, write_celeba, write_mnist
 
 
@@ -82,8 +85,22 @@ def test_on_a_terminal_there_is_a_table() -> None:
     assert "At hand" in text.decode()
 
 
-def test_fetch(folder: Path) -> None:
+@pytest.fixture
+def own_mnist(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small MNIST whose hashes are known instead of those of the published one."""
     write_mnist(folder / "mnist")
+    spec = DATASETS["mnist"]
+    files = [
+        replace(file, content_sha256=content_hash(folder / file.path), size=None)
+        for file in spec.files
+    ]
+    monkeypatch.setattr(
+        "drpm.data.registry.DATASETS", {**DATASETS, "mnist": replace(spec, files=tuple(files))}
+    )
+    return folder / "mnist"
+
+
+def test_fetch(own_mnist: Path) -> None:
     result = run("fetch", "mnist")
     assert result.exit_code == 0
     assert [Path(line).name for line in result.stdout.splitlines()] == [
@@ -95,6 +112,37 @@ def test_fetch(folder: Path) -> None:
     assert len(json.loads(run("fetch", "mnist", "--json").stdout)) == 4
     assert run("fetch", "digits").stdout == "digits needs no files.\n"
     assert json.loads(run("fetch", "digits", "--json").stdout) == {}
+
+
+def test_damaged_files_are_named_with_the_remedy(own_mnist: Path) -> None:
+    path = own_mnist / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-9])
+    message = refusal("fetch", "mnist")
+    assert message.startswith(f"{path} is damaged (is not a whole gzip file (")
+    assert message.endswith("; remove it, and drpm data fetch mnist downloads it anew.")
+    assert run("fetch", "mnist").stdout == ""
+    assert refusal("check", "mnist") == f"mnist cannot be used: {message}"
+
+    other = own_mnist / "train-labels-idx1-ubyte.gz"
+    other.write_bytes((own_mnist / "t10k-labels-idx1-ubyte.gz").read_bytes())
+    message = refusal("fetch", "mnist")
+    assert f", {other} is damaged (has other content" in message
+    assert message.endswith("; remove them, and drpm data fetch mnist downloads them anew.")
+
+    other.unlink()
+    message = refusal("check", "mnist")
+    assert f"{path} is damaged" in message
+    assert "downloads it anew; files are missing; put mnist/train-labels-idx1-ubyte.gz" in message
+
+
+def test_what_cannot_be_downloaded_is_to_be_replaced(folder: Path) -> None:
+    write_celeba(folder / "celeba")
+    path = folder / "celeba" / "list_attr_celeba.txt"
+    path.unlink()
+    path.mkdir()
+    message = refusal("fetch", "celeba")
+    assert message.startswith(f"{path} is damaged (is a folder, but should be a file); replace it")
+    assert "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html" in message
 
 
 def test_fetch_says_what_to_put_where(folder: Path) -> None:
@@ -111,7 +159,7 @@ def test_check_finds_other_content(folder: Path) -> None:
     assert str(folder) in message
     assert "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html" in refusal("check", "celeba")
     write_mnist(folder / "mnist")  # well-formed, but not the published images
-    assert "mnist/train-images-idx3-ubyte.gz damaged" in refusal("check", "mnist")
+    assert f"{folder}/mnist/train-images-idx3-ubyte.gz is damaged" in refusal("check", "mnist")
     result = run("check", "mnist", "--json")
     assert result.exit_code == 1
     reports = json.loads(result.stdout)
@@ -124,7 +172,7 @@ def test_check_finds_a_folder_in_the_place_of_a_file(folder: Path) -> None:
     path = folder / "mnist" / "t10k-labels-idx1-ubyte.gz"
     path.unlink()
     path.mkdir()
-    assert "mnist/t10k-labels-idx1-ubyte.gz damaged" in refusal("check", "mnist")
+    assert f"{path} is damaged (is a folder" in refusal("check", "mnist")
     assert "t10k-labels-idx1-ubyte.gz\tdamaged\tis a folder" in run("check", "mnist").stdout
     assert "t10k-labels-idx1-ubyte.gz cannot be read (Is a directory)" in refusal("show", "mnist")
 

@@ -384,6 +384,7 @@ def test_a_check_of_what_was_unpacked(folders: tuple[Path, Path]) -> None:
     path.write_bytes(CONTENT[:-1])
     assert check(file).state == "damaged"
     assert "inner/a has another hash" in check(file).detail
+    assert check(file).path == path
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:

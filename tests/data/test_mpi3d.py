@@ -1,7 +1,10 @@
 """MPI3D: its numbering, and its file, whose grid is made smaller here."""
 
+import errno
+import tempfile
 import zipfile
 from pathlib import Path
+from typing import IO, NoReturn
 
 import numpy as np
 import pytest
@@ -88,6 +91,61 @@ def test_a_compressed_array_is_unpacked_once(folder: Path) -> None:
         "mpi3d_toy.images.npy",
         "mpi3d_toy.npz",
     ]
+
+
+def test_beside_a_file_that_lies_read_only_nothing_is_unpacked(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Who may write everywhere, as root may, is refused nothing: the temporary file is.
+    def read_only(*, dir: Path) -> IO[bytes]:
+        if dir in closed:
+            raise OSError(errno.EROFS, "Read-only file system", str(dir))
+        return temporary(dir=dir)
+
+    temporary = tempfile.TemporaryFile
+    cache = tmp_path / "cache"
+    closed = [folder, folder.parent]
+    monkeypatch.setattr("tempfile.TemporaryFile", read_only)
+    monkeypatch.setattr("drpm.data.folders.cache_folder", lambda: cache)
+    path = folder / "mpi3d_toy.npz"
+    np.savez_compressed(path, images=images())
+    np.testing.assert_array_equal(map_array(path, "images"), images())
+    (unpacked,) = (cache / "mpi3d").iterdir()
+    written = unpacked.stat().st_mtime_ns
+    np.testing.assert_array_equal(map_array(path, "images"), images())
+    assert unpacked.stat().st_mtime_ns == written
+    assert [file.name for file in folder.iterdir()] == ["mpi3d_toy.npz"]
+
+    # Another file under the same name is not mistaken for the first.
+    np.savez_compressed(path, images=images()[:5])
+    assert len(map_array(path, "images")) == 5
+
+    closed.append(cache)
+    np.savez_compressed(path, images=images()[:7])
+    with pytest.raises(DataError, match=r"No data folder can be written .*cache: Read-only file"):
+        map_array(path, "images")
+
+
+def test_an_error_of_the_disk_is_told_as_what_it_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "mpi3d_toy.npz"
+    np.savez_compressed(path, images=images())
+
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(DataError) as refused:
+            map_array(path, "images")
+    assert (
+        str(refused.value) == f"{path} cannot be unpacked into {folder} (No space left on device)."
+    )
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(DataError, match=r"mpi3d_toy\.npz cannot be read \(Is a directory\)\."):
+        map_array(path, "images")
 
 
 def test_damaged_files_are_refused(folder: Path) -> None:

@@ -64,13 +64,20 @@ def list_sets(as_json: Json = False) -> None:
 
 @app.command(cls=PlainCommand)
 def fetch(name: Name, as_json: Json = False) -> None:
-    """Find the files of a data set, and download those that are missing."""
-    from drpm.data.files import obtain
+    """Find the files of a data set, compare them with their hashes, download what is missing.
+
+    The exit code is 1 when a file is damaged, or cannot be had.
+    """
+    from drpm.data import files
     from drpm.data.registry import spec_of
 
     with one_sentence():
         spec = spec_of(name)
-        paths = obtain(spec.files, instructions=spec.instructions)
+        # Before the download, which compares what it brings: large files are read only once.
+        reports = [files.check(file) for file in spec.files]
+        if damaged := [report for report in reports if report.state == "damaged"]:
+            raise ValueError(files.damage_message(damaged, name, spec.instructions))
+        paths = files.obtain(spec.files, instructions=spec.instructions)
     if as_json:
         typer.echo(json.dumps({file: str(path) for file, path in paths.items()}, indent=2))
         return
@@ -92,7 +99,8 @@ def check(name: Name, as_json: Json = False) -> None:
     with one_sentence():
         spec = spec_of(name)
         reports = [files.check(file) for file in spec.files]
-        wrong = [r for r in reports if r.state in ("missing", "damaged")]
+        damaged = [report for report in reports if report.state == "damaged"]
+        missing = [report.file for report in reports if report.state == "missing"]
         if as_json:
             typer.echo(json.dumps([_report(report) for report in reports], indent=2))
         elif reports:
@@ -102,11 +110,13 @@ def check(name: Name, as_json: Json = False) -> None:
             )
         else:
             typer.echo(f"{name} needs no files.")
-        if wrong:
-            missing = [r.file for r in wrong if r.state == "missing"]
-            faults = [f"{r.file.path} damaged" for r in wrong if r.state == "damaged"]
-            faults += ["files are missing"] if missing else []
-            complaint = f"{name} cannot be used: {', '.join(faults)}"
+        if damaged or missing:
+            faults = []
+            if damaged:
+                faults.append(files.damage_message(damaged, name, spec.instructions).rstrip("."))
+            if missing:
+                faults.append("files are missing")
+            complaint = f"{name} cannot be used: {'; '.join(faults)}"
             if not missing:
                 raise ValueError(f"{complaint}.")
             getting = spec.instructions or f"drpm data fetch {name} downloads them"

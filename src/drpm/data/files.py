@@ -219,6 +219,23 @@ class FileReport:
     detail: str
 
 
+def damage_message(damaged: Sequence[FileReport], name: str, instructions: str) -> str:
+    """A sentence that says which files are damaged, how, and what to do about it.
+
+    Args:
+        damaged: the reports of the files, of which there is at least one.
+        name: the data set, as ``drpm data fetch`` takes it.
+        instructions: where to get files that have no address; may be empty.
+    """
+    faults = ", ".join(f"{report.path} is damaged ({report.detail})" for report in damaged)
+    them = "it" if len(damaged) == 1 else "them"
+    if instructions:
+        return f"{faults}; replace {them}: {instructions}."
+    if all(report.file.urls and not report.file.optional for report in damaged):
+        return f"{faults}; remove {them}, and drpm data fetch {name} downloads {them} anew."
+    return f"{faults}; remove or replace {them}."
+
+
 def check(file: RemoteFile) -> FileReport:
     """Compare a file with what is known of it: its hash where there is one."""
     path = find(file)
@@ -255,6 +272,8 @@ def _check_members(folder: Path, file: RemoteFile) -> FileReport:
     if not file.members_md5:
         return FileReport(file, folder, "present", "unpacked; no hash is published")
     for member, md5 in zip(file.members, file.members_md5, strict=True):
-        if reason := complaint(folder / member, RemoteFile(member, md5=md5)):
-            return FileReport(file, folder, "damaged", f"its {member} {reason}")
+        path = folder / member
+        if reason := complaint(path, RemoteFile(member, md5=md5)):
+            # Not the folder, in which other things lie: a remedy names what to remove.
+            return FileReport(file, path, "damaged", f"its {member} {reason}")
     return FileReport(file, folder, "verified", "unpacked, and the hashes of its files are right")

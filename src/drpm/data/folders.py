@@ -32,16 +32,24 @@ def writable_folder() -> Path:
     """The first of the searched folders that can be written; it is made where it is missing."""
     reasons = []
     for folder in search_folders():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            # The permissions say too little on network and read-only mounts: only a write tells.
-            with tempfile.TemporaryFile(dir=folder):
-                return folder
-        except OSError as error:
-            reasons.append(f"{folder}: {error.strerror}")
+        reason = why_not_writable(folder)
+        if not reason:
+            return folder
+        reasons.append(f"{folder}: {reason}")
     raise DataError(
         f"No data folder can be written ({'; '.join(reasons)}): set {VARIABLE} to one that can."
     )
+
+
+def why_not_writable(folder: Path) -> str:
+    """Why a folder cannot be written, empty if it can; it is made where it is missing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # The permissions say too little on network and read-only mounts: only a write tells.
+        with tempfile.TemporaryFile(dir=folder):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Arrays of npz files that are too large to be read whole."""
 
+import errno
+import hashlib
 import struct
 import tokenize
 import zipfile
@@ -12,7 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from drpm.data.errors import DataError
-from drpm.data.folders import atomic_write
+from drpm.data.folders import atomic_write, why_not_writable, writable_folder
 
 _CHUNK = 1 << 24
 
@@ -37,9 +39,9 @@ DAMAGED = (
 def map_array(path: Path, name: str) -> NDArray[Any]:
     """Map an array of an npz file into memory, read-only.
 
-    An array that was compressed cannot be mapped; it is unpacked once, beside the file.
+    An array that was compressed cannot be mapped; it is unpacked once, beside the file, or into
+    the data folder that can be written where that of the file cannot.
     """
-    unpacked = path.with_suffix(f".{name}.npy")
     try:
         with zipfile.ZipFile(path) as archive:
             if f"{name}.npy" not in archive.namelist():
@@ -49,16 +51,45 @@ def map_array(path: Path, name: str) -> NDArray[Any]:
             member = archive.getinfo(f"{name}.npy")
             if member.compress_type == zipfile.ZIP_STORED:
                 return _map_stored(path, archive, member)
-            if not unpacked.exists():
-                with archive.open(member) as stream, atomic_write(unpacked) as out:
-                    while chunk := stream.read(_CHUNK):
-                        out.write(chunk)
+            unpacked = _unpacked(path, name, archive, member)
         mapped: NDArray[Any] = np.load(unpacked, mmap_mode="r", allow_pickle=False)
         return mapped
     except DataError:
         raise
+    except OSError as error:
+        # Without a number it is about the content; damaged files announce places that no file has.
+        if error.errno in (None, errno.EINVAL):
+            raise DataError(f"{path} is not a whole npz file ({error}).") from error
+        raise DataError(f"{path} cannot be read ({error.strerror}).") from error
     except DAMAGED as error:
         raise DataError(f"{path} is not a whole npz file ({error}).") from error
+
+
+def _unpacked(path: Path, name: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Path:
+    """Where the array lies unpacked, after unpacking it if need be."""
+    beside = path.with_suffix(f".{name}.npy")
+    if beside.exists():
+        return beside
+    target = beside
+    if why_not_writable(path.parent):
+        # Named after the file as well: another of the same name would give another array.
+        state = path.stat()
+        key = f"{path.resolve()} {state.st_size} {state.st_mtime_ns}".encode()
+        digest = hashlib.sha256(key).hexdigest()[:16]
+        target = writable_folder() / path.parent.name / f"{path.stem}.{name}-{digest}.npy"
+        if target.exists():
+            return target
+    with archive.open(member) as stream:
+        try:
+            with atomic_write(target) as out:
+                while chunk := stream.read(_CHUNK):
+                    out.write(chunk)
+        except OSError as error:
+            if error.errno is None:
+                raise
+            reason = f"cannot be unpacked into {target.parent} ({error.strerror})"
+            raise DataError(f"{path} {reason}.") from error
+    return target
 
 
 def _map_stored(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
