@@ -38,9 +38,21 @@ def number_of(image: torch.Tensor) -> torch.Tensor:
     return (image[:, 0, 0, 0] * 255 + image[:, 1, 0, 0] * 255 * 256).round().long()
 
 
-def test_numbers_and_factors_are_inverse() -> None:
+def test_the_factors_of_the_published_set() -> None:
+    assert mpi3d.FACTOR_NAMES == (
+        "object_color",
+        "object_shape",
+        "object_size",
+        "camera_height",
+        "background_color",
+        "horizontal_axis",
+        "vertical_axis",
+    )
     assert mpi3d.FACTOR_SIZES == (6, 6, 2, 3, 3, 40, 40)
     assert mpi3d.NUM_IMAGES == 1_036_800
+
+
+def test_numbers_and_factors_are_inverse() -> None:
     indices = torch.randint(mpi3d.NUM_IMAGES, (1000,))
     factors = mpi3d.factors_of(indices)
     assert factors.shape == (1000, 7)
