@@ -206,6 +206,33 @@ def test_the_paper_has_the_same_numbers_for_every_method() -> None:
         assert [len(each) for each in scores.values()] == [1, 2, 2, 2]
 
 
+def test_training_steps(tmp_path: Path) -> None:
+    assert "## Training steps" not in results.page(tmp_path)
+    step = {"step": "compile", "matmul": "high", "batch_size": 256}
+    times = {"empty model": (12e-6, None), "multitask LeNet": (200e-6, 300e-6)}
+    times["multitask LeNet, split"] = (250e-6, 1.5e-3)
+    steps = [
+        {
+            "model": model,
+            "alone": alone,
+            "stacked": stacked,
+            "ratio": None if stacked is None else stacked / alone,
+            **step,
+        }
+        for model, (alone, stacked) in times.items()
+    ]
+    content = {"environment": {"device_name": "a card", "torch": "2.9"}, "steps": steps}
+    write_json(tmp_path / "benchmarks" / "loop-h200.json", content)
+    text = results.page(tmp_path)
+    assert "one a card, torch 2.9" in text
+    assert "| empty model | 256 | 12 | - | - |" in text
+    assert "| multitask LeNet, split | 256 | 250 | 1,500 | 6.00 |" in text
+    assert "multitask LeNet, split takes 25% longer than multitask LeNet." in text
+    write_json(tmp_path / "benchmarks" / "loop-h200.json", {"steps": []})
+    with pytest.raises(RunError, match=r"loop-h200\.json is not what benchmarks\.loop writes"):
+        results.page(tmp_path)
+
+
 # The command.
 
 

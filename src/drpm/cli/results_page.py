@@ -16,6 +16,7 @@ from drpm.clustering.results import clustering_sections
 from drpm.factors.results import factors_sections
 from drpm.multitask.results import multitask_sections
 from drpm.report.result_page import Section, page_text, write_page
+from drpm.report.step_times import step_sections
 from drpm.supervised.results import supervised_sections
 from drpm.training.errors import RunError, reason
 
@@ -45,6 +46,7 @@ def sections(results: Path) -> list[Section]:
         *factors_sections(results),
         *multitask_sections(results),
         *supervised_sections(results),
+        *step_sections(results),
     ]
 
 

@@ -11,13 +11,13 @@ import numpy as np
 from drpm.factors import published, sweeps
 from drpm.factors.config import FactorsConfig
 from drpm.factors.sweeps import Choice
-from drpm.factors.verdicts import is_tied, verdicts
+from drpm.factors.verdicts import verdicts
 from drpm.report.bars import draw_bars
 from drpm.report.result_page import ResultFigure, Section
 from drpm.report.result_tables import Place, Row, Table, read_runs, table_text
 from drpm.report.style import png
 from drpm.training.runs import RESULT
-from drpm.training.summaries import Summary, summarize
+from drpm.training.summaries import Summary, is_tied, summarize
 
 _STEPS: Final = 1000 * sweeps.EPOCHS
 _CHOICE_STEPS: Final = 1000 * sweeps.CHOICE_EPOCHS

@@ -6,17 +6,11 @@ from typing import Final
 
 from drpm.factors import sweeps
 from drpm.report.result_tables import Table, read_runs, summary_of
-from drpm.training.summaries import Summary
+from drpm.training.summaries import Summary, is_tied
 
 # The methods of the paper, in the order of a table's rows.
 _PAPER: Final = ("label", "ada", "hg", "drpm")
 _OURS: Final = "drpm"
-
-
-def is_tied(one: Summary, other: Summary) -> bool:
-    """Whether two means are no further apart than the larger deviation."""
-    spread = max(one.deviation or 0.0, other.deviation or 0.0)
-    return abs(one.mean - other.mean) <= spread
 
 
 def verdicts(table: Table, results: Path) -> Iterator[str]:

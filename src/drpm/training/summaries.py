@@ -32,6 +32,17 @@ def summarize(values: Sequence[float]) -> Summary:
     return Summary(statistics.fmean(values), deviation)
 
 
+def is_tied(one: Summary, other: Summary) -> bool:
+    """Whether two means are no further apart than the larger deviation.
+
+    Example:
+        >>> is_tied(Summary(0.5, 0.1), Summary(0.7, 0.2))
+        True
+    """
+    spread = max(one.deviation or 0.0, other.deviation or 0.0)
+    return abs(one.mean - other.mean) <= spread
+
+
 def summarize_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Mean and deviation of every metric; none where a seed has no finite number.
 
