@@ -383,7 +383,7 @@ def test_a_check_of_what_was_unpacked(folders: tuple[Path, Path]) -> None:
     assert check(file).state == "verified"
     path.write_bytes(CONTENT[:-1])
     assert check(file).state == "damaged"
-    assert "inner/a has another hash" in check(file).detail
+    assert check(file).detail.startswith("has another hash (md5 ")
     assert check(file).path == path
 
 

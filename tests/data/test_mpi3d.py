@@ -116,9 +116,9 @@ def test_beside_a_file_that_lies_read_only_nothing_is_unpacked(
 
     temporary = tempfile.TemporaryFile
     cache = tmp_path / "cache"
-    closed = [folder, folder.parent]
+    closed = [folder]
     monkeypatch.setattr("tempfile.TemporaryFile", read_only)
-    monkeypatch.setattr("drpm.data.folders.cache_folder", lambda: cache)
+    monkeypatch.setattr("drpm.data.npz.cache_folder", lambda: cache)
     path = folder / "mpi3d_toy.npz"
     np.savez_compressed(path, images=images())
     np.testing.assert_array_equal(map_array(path, "images"), images())
@@ -132,9 +132,9 @@ def test_beside_a_file_that_lies_read_only_nothing_is_unpacked(
     np.savez_compressed(path, images=images()[:5])
     assert len(map_array(path, "images")) == 5
 
-    closed.append(cache)
-    np.savez_compressed(path, images=images()[:7])
-    with pytest.raises(DataError, match=r"No data folder can be written .*cache: Read-only file"):
+    cache = tmp_path / "file"
+    cache.touch()
+    with pytest.raises(DataError, match=r"mpi3d_toy\.npz cannot be unpacked into .*file/mpi3d \("):
         map_array(path, "images")
 
 

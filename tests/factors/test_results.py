@@ -67,7 +67,7 @@ def write_all(results: Path, method: str) -> None:
     for choice in CHOICES:
         values = EVIDENCE[choice.weight]
         evidence = values if choice.counted == "twice" else [value - 500 for value in values]
-        write(results, method, *choice[:1], evidence, choice.counted)
+        write(results, method, choice.weight, evidence, choice.counted)
 
 
 def page(results: Path) -> str:
@@ -194,7 +194,7 @@ def test_the_paper_s_claims_where_they_do_not_hold(tmp_path: Path) -> None:
     text = page(tmp_path)
     assert "in 5 of 7 columns" in text
     assert "not in S of n_s = 3 (after HG-VAE), I of n_s = 5 (after Ada-VAE)." in text
-    assert "Label-VAE does not share too many dimensions, as it does there." in text
+    assert "Label-VAE does not share too many dimensions, as it does in the paper." in text
     assert (
         "Ada-VAE takes more dimensions as shared than there are shared factors for n_s = 0," in text
     )

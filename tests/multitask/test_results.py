@@ -170,9 +170,9 @@ def test_the_page_says_where_we_stand_with_mosaics(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ([-0.3, -0.2, -0.2, -0.1], "-0.200. All are negative: noisier digits get fewer neurons."),
-        ([0.3, 0.2, 0.2, 0.1], "0.200. All are positive: noisier digits get more neurons."),
-        ([0.1, 0.1, 0.1, 0.1], "0.100. All are positive, but that may be chance."),
+        ([-0.5, -0.4, -0.4, -0.3], "-0.400. All are negative: noisier digits get fewer neurons."),
+        ([0.5, 0.4, 0.4, 0.3], "0.400. All are positive: noisier digits get more neurons."),
+        ([0.3, 0.3, 0.3, 0.3], "0.300. All are positive, but that may be chance."),
         ([-0.9, -0.9, 0.2, -0.4], "-0.500. 3 of 4 are negative."),
     ],
 )

@@ -300,6 +300,27 @@ def test_runs_that_are_too_large_hold_up_nobody(
     assert sum(line.count("a") for line in pool.at_once[2:]) <= 4
 
 
+class TooManyAtOnce(Crowded):
+    """Tells of all calls that found no memory at the same time."""
+
+    def collect(self, timeout: float) -> list[tuple[str, Outcome]]:
+        if len(self.begun) <= self.memory:
+            return super().collect(timeout)
+        self.at_once.append("".join(self.begun))
+        starved = [(key, Outcome("starved", "There is no memory.")) for key in self.begun]
+        self.begun.clear()
+        return starved
+
+
+def test_runs_that_take_the_memory_from_each_other_are_no_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = TooManyAtOnce(1)
+    report, _ = crowd(pool, [SweepRun(name, TRAIN) for name in "abcdef"], tmp_path, monkeypatch)
+    assert set(states(report).values()) == {"finished"}
+    assert pool.at_once == ["abcd", "ef", *"abcdef"]
+
+
 def test_memory_that_is_not_shared_is_a_runs_own_affair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -510,6 +531,40 @@ def test_a_worker_that_dies_while_idle_is_replaced(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(pool, "_new", lambda: Executor(broken=False))
     pool.start("a", Outcome, "finished")
     assert pool.collect(1.0) == [("a", Outcome("finished"))]
+
+
+def test_no_idle_worker_holds_memory_that_a_call_did_not_find(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Executor:
+        alive = True
+
+        def submit(self, *given: Any) -> "Future[Outcome]":
+            future: Future[Outcome] = Future()
+            future.set_result(given[-1])
+            return future
+
+        def shutdown(self, **_: Any) -> None:
+            self.alive = False
+
+    made: list[Executor] = []
+
+    def new() -> Executor:
+        made.append(Executor())
+        return made[-1]
+
+    pool = LocalProcesses(3)
+    monkeypatch.setattr(pool, "_new", new)
+    for key in "ab":
+        pool.start(key, Outcome, Outcome("finished"))
+    pool.collect(1.0)
+    assert [executor.alive for executor in made] == [True, True]
+    pool.start("c", Outcome, Outcome("starved"))
+    pool.collect(1.0)
+    pool.start("d", Outcome, Outcome("finished"))
+    pool.collect(1.0)
+    assert len(made) == 3
+    assert not any(executor.alive for executor in made)
 
 
 @pytest.mark.filterwarnings("ignore")  # what Ray does inside itself

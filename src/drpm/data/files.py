@@ -275,5 +275,5 @@ def _check_members(folder: Path, file: RemoteFile) -> FileReport:
         path = folder / member
         if reason := complaint(path, RemoteFile(member, md5=md5)):
             # Not the folder, in which other things lie: a remedy names what to remove.
-            return FileReport(file, path, "damaged", f"its {member} {reason}")
+            return FileReport(file, path, "damaged", reason)
     return FileReport(file, folder, "verified", "unpacked, and the hashes of its files are right")

@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from drpm.data.errors import DataError
-from drpm.data.folders import atomic_write, why_not_writable, writable_folder
+from drpm.data.folders import atomic_write, cache_folder, why_not_writable
 
 _CHUNK = 1 << 24
 
@@ -40,7 +40,7 @@ def map_array(path: Path, name: str) -> NDArray[Any]:
     """Map an array of an npz file into memory, read-only.
 
     An array that was compressed cannot be mapped; it is unpacked once, beside the file, or into
-    the data folder that can be written where that of the file cannot.
+    the user's cache where the folder of the file cannot be written.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -76,7 +76,7 @@ def _unpacked(path: Path, name: str, archive: zipfile.ZipFile, member: zipfile.Z
         state = path.stat()
         key = f"{path.resolve()} {state.st_size} {state.st_mtime_ns}".encode()
         digest = hashlib.sha256(key).hexdigest()[:16]
-        target = writable_folder() / path.parent.name / f"{path.stem}.{name}-{digest}.npy"
+        target = cache_folder() / path.parent.name / f"{path.stem}.{name}-{digest}.npy"
         if target.exists():
             return target
     with archive.open(member) as stream:

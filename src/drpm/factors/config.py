@@ -32,7 +32,8 @@ class FactorsConfig:
         smallest_divergence: For ``drpm``: that of views that do not differ in a dimension, in
             nats; it is added to all. The paper takes the logarithm as it is; but then the order's
             term is as large for codes that say next to nothing as for others, and some runs never
-            had any other. As a least value 0.1 had a larger evidence than 1e-6, 0.01 and 1.
+            had any other. In quick looks 0.1 had a larger evidence than 1e-6, 0.01 and 1 as
+            a least value.
         draws: Partitions drawn for the exact divergence of a pair.
         prior_log_weights: What the prior thinks of independent and shared dimensions.
         temperature: Of what is relaxed, at the start and at the end of training.

@@ -16,6 +16,7 @@ from drpm.report.bars import draw_bars
 from drpm.report.result_page import ResultFigure, Section
 from drpm.report.result_tables import Place, Row, Table, read_runs, table_text
 from drpm.report.style import png
+from drpm.training import presets
 from drpm.training.runs import RESULT
 from drpm.training.summaries import Summary, is_tied, summarize
 
@@ -62,8 +63,7 @@ def tables() -> list[Table]:
             "from the shared part of the representation to the shared factors (S), and from the "
             "independent part to the others (I). The last row, with the mass of a partition itself "
             "instead of the paper's bounds on it, is not in the paper. "
-            f"{_settings_told()} Scores are the logarithms of the divergences of both views plus "
-            f"{FactorsConfig().smallest_divergence:g}, which the paper does not add.",
+            f"{_settings_told()}",
             "method",
             groups,
             [
@@ -246,10 +246,9 @@ def _chosen(table: Table, results: Path) -> Iterator[str]:
     if table == _weights_table():
         told = []
         for method in sweeps.WEIGHED:
-            means = _weighed(results, method)
-            if means:
-                best = max(means, key=lambda choice: means[choice].mean)
-                told.append(f"{_choice_name(best)} for {METHODS[method]}{_as_good(best, means)}")
+            if (best := choose_weight(results, method)) is not None:
+                near = _as_good(best, _weighed(results, method))
+                told.append(f"{_choice_name(best)} for {METHODS[method]}{near}")
         if told:
             yield f"The largest evidence: {'; '.join(told)}."
 
@@ -271,7 +270,12 @@ def _settings_told() -> str:
         f"counts {choice.counted}"
         for method, choice in sweeps.CHOSEN.items()
     ]
-    return f"{'; '.join(told)}; Ada-VAE and Label-VAE count it twice, as in their papers."
+    constant = presets.load(FactorsConfig, sweeps.PRESET).smallest_divergence
+    return (
+        f"{'; '.join(told)}; Ada-VAE and Label-VAE count it twice, as in their papers. DRPM-VAE "
+        f"orders dimensions by the logarithm of the divergence of both views plus {constant:g}, "
+        "where the paper adds nothing."
+    )
 
 
 def _error_figure(results: Path) -> Iterator[ResultFigure]:

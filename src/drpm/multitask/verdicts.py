@@ -128,7 +128,7 @@ def _correlation(values: Sequence[float], tasks: int) -> str:
     if count < seeds or seeds == 1:
         return f"{told}{count} of {seeds} {'is' if count == 1 else 'are'} {sign}."
     # Seeds may agree by chance as well, where there are few of them.
-    if abs(mean) <= stray:
+    if abs(mean) <= 2 * stray:
         return f"{told}All are {sign}, but that may be chance."
     change = "fewer" if sign == "negative" else "more"
     return f"{told}All are {sign}: noisier digits get {change} neurons."

@@ -65,7 +65,8 @@ class LocalProcesses:
 
     Each process has an executor of its own, because in a shared one the death of a process takes
     all the others with it, and nobody could tell whose fault it was. A process is kept for
-    another call only after a good one: a failure can leave a CUDA context beyond repair.
+    another call only after a good one: a failure can leave a CUDA context beyond repair. Once a
+    call has found no memory none is kept, because even an idle process holds some.
 
     Arguments:
         workers: How many calls are made at once.
@@ -77,6 +78,7 @@ class LocalProcesses:
         self._workers = workers
         self._loky = import_module("joblib.externals.loky")
         self._idle: list[Any] = []
+        self._keeps = True
         self._busy: dict[Future[Outcome], tuple[str, Any]] = {}
 
     def has_room(self) -> bool:
@@ -99,11 +101,15 @@ class LocalProcesses:
         for future in wait_for(self._busy, timeout, FIRST_COMPLETED).done:
             key, executor = self._busy.pop(future)
             outcome = _local_outcome(future)
-            if outcome.kind in ("failed", "starved"):
+            if outcome.kind == "starved":
+                self._keeps = False
+            if outcome.kind in ("failed", "starved") or not self._keeps:
                 executor.shutdown(wait=False, kill_workers=True)
             else:
                 self._idle.append(executor)
             ended.append((key, outcome))
+        while self._idle and not self._keeps:
+            self._idle.pop().shutdown(wait=False, kill_workers=True)
         return ended
 
     def interrupt(self) -> None:
@@ -263,7 +269,7 @@ class RayTasks:
         except errors.RayTaskError as error:
             return Outcome("failed", sentence(error.cause))
         except errors.OutOfMemoryError:
-            return Outcome("failed", "Its node ran out of memory.")
+            return Outcome("starved", "Its node ran out of memory.")
         except errors.TaskCancelledError:
             return Outcome("failed", "It was cancelled.")
         except errors.RayError:

@@ -160,6 +160,7 @@ def _drive(ledger: Ledger, pool: Backend, stop: StopRequest, placed: Mapping[str
     line = _Line([run for run in ledger.sweep.runs if not ledger.states[run.folder].settled])
     elsewhere: list[SweepRun] = []
     running: dict[str, SweepRun] = {}
+    company: dict[str, int] = {}  # the most others that went on beside a run
     recheck = 0.0
     stopping = False
     while running or line or elsewhere:
@@ -183,10 +184,14 @@ def _drive(ledger: Ledger, pool: Backend, stop: StopRequest, placed: Mapping[str
             else:
                 ledger.start(run)
                 running[run.folder] = run
+                for key in running:
+                    company[key] = max(company.get(key, 0), len(running) - 1)
                 pool.start(run.folder, execute, ledger.out, run, placed)
         for folder, outcome in pool.collect(POLL):
-            run = running.pop(folder)
-            beside = len(running) if outcome.kind == "starved" and pool.shares_memory else 0
+            run, most = running.pop(folder), company.pop(folder, 0)
+            # Those that ended together with it, or a moment before, had taken their part as well.
+            others = len(running) or most
+            beside = others if outcome.kind == "starved" and pool.shares_memory else 0
             match ledger.settle(run, outcome, stopping=stopping, beside=beside):
                 case "waiting" if beside:
                     line.set_aside(run, beside)
@@ -200,8 +205,8 @@ def _drive(ledger: Ledger, pool: Backend, stop: StopRequest, placed: Mapping[str
 class _Line:
     """The runs that wait for their turn.
 
-    One that found no memory beside others comes after the rest, beside no more than there were
-    when it found none; one that found none again comes last, and alone.
+    One that found no memory beside others comes after the rest, beside fewer than that; one that
+    found none again comes last, and alone.
 
     Arguments:
         runs: Those to begin with.
@@ -212,7 +217,7 @@ class _Line:
         self._aside: deque[SweepRun] = deque()
         self._alone: deque[SweepRun] = deque()
         self._starved: set[str] = set()
-        self._most = 0
+        self._most = len(runs)
 
     def __bool__(self) -> bool:
         return bool(self.runs or self._aside or self._alone)
@@ -227,6 +232,6 @@ class _Line:
 
     def set_aside(self, run: SweepRun, beside: int) -> None:
         """Let a run wait that found no memory beside so many others."""
-        self._most = beside
+        self._most = min(self._most, beside)
         (self._alone if run.folder in self._starved else self._aside).append(run)
         self._starved.add(run.folder)
