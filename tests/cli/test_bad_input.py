@@ -133,7 +133,8 @@ CASES = {
         "drpm data show digits --out sheet.foo", ("sheet.foo should end in .png",)
     ),
     "folder in the place of a file": Case(
-        "drpm data check fashion-mnist", ("fashion-mnist/t10k-labels-idx1-ubyte.gz damaged",)
+        "drpm data check fashion-mnist",
+        ("fashion-mnist/t10k-labels-idx1-ubyte.gz is damaged (is a folder",),
     ),
     "negative seed": Case(
         "drpm data show digits --seed -1",
