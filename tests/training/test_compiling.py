@@ -220,6 +220,18 @@ def test_without_a_compiler_there_is_one_line(
     assert torch.equal(take_steps(program, 6), take_steps(eager, 6))
 
 
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_compiler_that_finds_no_memory_is_no_missing_compiler(
+    stacked: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(graph: Any, inputs: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 2 GiB"):
+        compile_step(make(stacked), full)
+    assert not told(caplog)
+
+
 def test_a_fault_of_the_objective_is_still_told(tmp_path: Path) -> None:
     def objective(*arguments: Any) -> dict[str, Tensor]:
         raise ValueError("images must be squares")

@@ -73,7 +73,7 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
         cause = getattr(error, "inner_exception", error)
         if memory_refusal(cause) is not None:
             # Not for the compiler's sake: whoever shares the memory may give it back.
-            raise cause from (None if cause is error else error)
+            raise cause from None
         # Whatever else it is: where it is not the compiler's fault, the plain step fails as well.
         for name, plain in parts.items():
             setattr(program, name, plain)
