@@ -103,7 +103,7 @@ class LocalProcesses:
             outcome = _local_outcome(future)
             if outcome.kind == "starved":
                 self._keeps = False
-            if outcome.kind in ("failed", "starved") or not self._keeps:
+            if outcome.kind in ("failed", "starved"):
                 executor.shutdown(wait=False, kill_workers=True)
             else:
                 self._idle.append(executor)
