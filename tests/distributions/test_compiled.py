@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from drpm import FisherHypergeometric, RelaxedFisherHypergeometric
-from drpm.distributions import urn
+from drpm.distributions import urn_pair
 from drpm.distributions.divergences import sizes_kl
 from tests.oracles import normal
 
@@ -58,11 +58,11 @@ def test_listed_sizes(capacities: tuple[int, int] | None) -> None:
 
 def test_what_is_listed() -> None:
     """Only what is compiled, two groups, and not too many elements."""
-    assert not urn.listed(8, 2)
+    assert not urn_pair.listed(8, 2)
     listed = [(8, 2), (512, 2), (513, 2), (8, 3)]
 
     def switches(x: Tensor) -> Tensor:
-        return torch.stack([x + float(urn.listed(*urns)) for urns in listed])
+        return torch.stack([x + float(urn_pair.listed(*urns)) for urns in listed])
 
     assert compiled(switches)(torch.zeros(())).tolist() == [1, 1, 0, 0]
 

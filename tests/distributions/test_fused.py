@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from drpm import FisherHypergeometric, RandomPartition, RelaxedRandomPartition
-from drpm.distributions import urn, urn_fused
+from drpm.distributions import urn, urn_fused, urn_tables, urn_windows
 from drpm.distributions.boundaries import boundary_survival
 from drpm.relaxation import filling_fused
 from drpm.relaxation.gumbel import gumbel_like
@@ -49,14 +49,15 @@ def urns(total: int, groups: int, batch: int, scale: float, bounded: bool) -> tu
 
 def tables_of(
     total: int, log_weights: Tensor, capacities: Tensor, *, maximise: bool
-) -> tuple[urn.SuffixTables, urn.SuffixTables]:
+) -> tuple[urn_tables.SuffixTables, urn_tables.SuffixTables]:
     """By kernels, and plainly at the same windows."""
-    width = urn.window_width(total)
+    width = urn_windows.window_width(total)
     large = bool((capacities != total).any())
     raw = urn_fused.tables(total, width, log_weights, capacities, maximise=maximise, large=large)
-    fused = urn.SuffixTables(raw.first, raw.log_steps, raw.log_suffix, total)
+    fused = urn_tables.SuffixTables(raw.first, raw.log_steps, raw.log_suffix, total)
     args = (total, log_weights, capacities, raw.tilt.detach(), raw.first)
-    return fused, urn.tables_at(*args, maximise=maximise, large=large)
+    steps, suffix = urn_windows.tables_at(*args, maximise=maximise, large=large)
+    return fused, urn_tables.SuffixTables(raw.first, steps, suffix, total)
 
 
 @pytest.mark.parametrize("bounded", [False, True])
@@ -86,9 +87,9 @@ def test_tables(
 
 def test_windows_are_those_of_the_plain_version() -> None:
     log_weights, capacities = urns(3000, 10, 20, 2.0, bounded=True)
-    fused = urn.suffix_tables(3000, log_weights, capacities)
+    fused = urn_tables.suffix_tables(3000, log_weights, capacities)
     with plain():
-        reference = urn.suffix_tables(3000, log_weights, capacities)
+        reference = urn_tables.suffix_tables(3000, log_weights, capacities)
     torch.testing.assert_close(fused.first, reference.first)
 
 
@@ -114,7 +115,7 @@ def test_soft_draws(total: int, groups: int, batch: int, free: bool, warm: str) 
     noise = gumbel_like(normal(3, batch, groups - 1, fused.width))
     sizes = FisherHypergeometric(total, log_weights.detach()).sample((3,))
 
-    def draw(tables: urn.SuffixTables) -> urn.SoftSizes:
+    def draw(tables: urn_tables.SuffixTables) -> urn.SoftSizes:
         if free:
             return tables.draw_softly(noise, temperature)
         return tables.follow_softly(sizes, temperature)

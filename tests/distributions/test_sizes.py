@@ -14,7 +14,7 @@ from torch.autograd import gradcheck
 from torch.distributions import kl_divergence
 
 import drpm
-from drpm.distributions import urn
+from drpm.distributions import urn_pair, urn_tables
 from tests import oracles
 from tests.oracles import FALSE_ALARM, generator
 
@@ -668,10 +668,10 @@ def test_two_groups_are_listed_as_their_tables_have_them(
     noise, slopes = oracles.normal(3, 5, 1, 9, seed=2), oracles.normal(3, 5, 1, 9, seed=3)
     temperature = torch.tensor(0.7).double()
     pair = law.soft_tables(maximise=False)
-    assert isinstance(pair, urn.Pair)
+    assert isinstance(pair, urn_pair.Pair)
     modes = law.most_likely_sizes()
 
-    def numbers(tables: urn.Pair | urn.SuffixTables) -> list[Tensor]:
+    def numbers(tables: urn_pair.Pair | urn_tables.SuffixTables) -> list[Tensor]:
         found: list[Tensor] = []
         for sizes, laws in (
             tables.draw_softly(noise, temperature),
@@ -689,7 +689,7 @@ def test_what_is_listed_softly() -> None:
     """Two groups, and no more elements than a window of the tables holds."""
     for n, groups, listed in ((8, 2, True), (170, 2, True), (300, 2, False), (8, 3, False)):
         law = drpm.FisherHypergeometric(n, torch.zeros(groups))
-        assert isinstance(law.soft_tables(maximise=False), urn.Pair) == listed
+        assert isinstance(law.soft_tables(maximise=False), urn_pair.Pair) == listed
 
 
 def test_between_two_groups_the_first_takes_what_is_tied() -> None:

@@ -4,14 +4,14 @@ The log-mass of sizes is a sum of concave functions, one of each group, so the b
 elements to some groups takes the c largest of their increments
 :math:`\log\omega_j + \log\frac{m_j - s}{s + 1}`, from size s to s + 1. Where every increment stands
 among those of groups k..K, for all k at once, says everything that the tables of maxima in
-:mod:`drpm.distributions.urn` say, without building them group after group.
+:mod:`drpm.distributions.urn_windows` say, without building them group after group.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drpm.distributions import urn
+from drpm.distributions import urn, urn_windows
 
 # Beyond so many ranks, of every increment behind every group, a chain takes less memory and hardly
 # longer.
@@ -20,7 +20,7 @@ _MOST_RANKS = 1 << 22
 
 def available(total: int, log_weights: Tensor) -> bool:
     """Whether sizes are found in this way: where a compiler fuses it, and all sizes count."""
-    whole = urn.window_width(total) == total + 1
+    whole = urn_windows.window_width(total) == total + 1
     few = log_weights.numel() * log_weights.shape[-1] * total <= _MOST_RANKS
     return torch.compiler.is_compiling() and whole and few
 

@@ -11,7 +11,7 @@ from drpm.distributions.boundaries import boundary_survival
 from drpm.distributions.constraints import RelaxedSizes, finite_vector, positive
 from drpm.distributions.relaxed import RelaxedLaw, temperature_tensor
 from drpm.distributions.sizes import FisherHypergeometric
-from drpm.distributions.urn import window_width
+from drpm.distributions.urn_windows import window_width
 from drpm.distributions.validation import require_broadcast, require_choice
 from drpm.relaxation.gumbel import gumbel_like
 from drpm.relaxation.straight_through import straight_through

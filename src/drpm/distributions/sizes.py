@@ -7,7 +7,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import constraints
 
-from drpm.distributions import increments, urn, urn_fused
+from drpm.distributions import (
+    increments,
+    urn,
+    urn_fused,
+    urn_moments,
+    urn_pair,
+    urn_tables,
+    urn_tilt,
+    urn_windows,
+)
 from drpm.distributions.base import Size, SizeLaw
 from drpm.distributions.constraints import WholeSizes, finite_vector
 from drpm.distributions.validation import (
@@ -160,28 +169,28 @@ class FisherHypergeometric(SizeLaw):
         weights = self.log_weights.double()
         return weights.new_full((), float(self.total_count)), weights, self._capacities
 
-    def list_pair(self) -> urn.Pair:
+    def list_pair(self) -> urn_pair.Pair:
         """All sizes of two groups, and their masses in float64."""
         capacities = None if self._unbounded else self._capacities
-        return urn.list_pair(self.total_count, self.log_weights.double(), capacities)
+        return urn_pair.list_pair(self.total_count, self.log_weights.double(), capacities)
 
     @property
     def _listed(self) -> bool:
         """Whether summing over all sizes is the quickest."""
-        return urn.listed(self.total_count, self.event_shape[0])
+        return urn_pair.listed(self.total_count, self.event_shape[0])
 
     def exact_log_normalizer(self) -> Tensor:
         """log P_0 in float64, whatever the parameters' type."""
         if self._listed:
             return self.list_pair().log_normalizer()
-        return urn.log_normalizer(*self._urn())
+        return urn_moments.log_normalizer(*self._urn())
 
-    def exact_mean(self) -> urn.Mean:
+    def exact_mean(self) -> urn_moments.Mean:
         """The mean in float64, whatever the parameters' type, and log P_0 with it."""
         if self._listed:
             pair = self.list_pair()
-            return urn.Mean(pair.log_normalizer(), pair.mean())
-        return urn.mean(*self._urn())
+            return urn_moments.Mean(pair.log_normalizer(), pair.mean())
+        return urn_moments.mean(*self._urn())
 
     def _refuse_merged(self, what: str) -> None:
         if self.method == "merged":
@@ -190,17 +199,17 @@ class FisherHypergeometric(SizeLaw):
                 "of its own conditionals; use method='exact'."
             )
 
-    def suffix_tables(self, *, maximise: bool = False) -> urn.SuffixTables:
+    def suffix_tables(self, *, maximise: bool = False) -> urn_tables.SuffixTables:
         """The tables behind the conditionals (K >= 2)."""
         weights, large = self.log_weights.double(), not self._unbounded
-        return urn.suffix_tables(
+        return urn_tables.suffix_tables(
             self.total_count, weights, self._capacities, maximise=maximise, large=large
         )
 
-    def soft_tables(self, *, maximise: bool = False) -> urn.Pair | urn.SuffixTables:
+    def soft_tables(self, *, maximise: bool = False) -> urn_pair.Pair | urn_tables.SuffixTables:
         """What soft sizes are drawn from (K >= 2): all sizes of two groups, where these are few."""
         groups, n = self.event_shape[0], self.total_count
-        width = urn.window_width(n)
+        width = urn_windows.window_width(n)
         fused = urn_fused.available(self.log_weights, groups, width)
         if groups == 2 and width == n + 1 and not fused:
             return self.list_pair()
@@ -224,7 +233,7 @@ class FisherHypergeometric(SizeLaw):
     @property
     def variance(self) -> Tensor:
         self._refuse_merged("variance")
-        return urn.variance(*self._urn()).to(self.log_weights.dtype)
+        return urn_moments.variance(*self._urn()).to(self.log_weights.dtype)
 
     @property
     def mode(self) -> Tensor:
@@ -238,7 +247,7 @@ class FisherHypergeometric(SizeLaw):
             weights = self.log_weights.double()
             return urn_fused.mode(self.total_count, weights, self._capacities)
         _, weights, capacities = self._urn()
-        return urn.mode(self.total_count, weights, capacities)
+        return urn_tilt.mode(self.total_count, weights, capacities)
 
     def soft_mode(self, temperature: Tensor) -> urn.SoftSizes:
         """The mode, and the laws of the soft sizes that lead to it (K >= 2)."""
@@ -285,7 +294,7 @@ class FisherHypergeometric(SizeLaw):
         for some in index.split(max(1, _SUFFIX_BUDGET // groups)):
             later = capacities[..., None, :] * (index >= some[:, None])
             left = remaining[..., some[0] : some[-1] + 1]
-            suffixes.append(urn.log_normalizer(left, weights[..., None, :], later))
+            suffixes.append(urn_moments.log_normalizer(left, weights[..., None, :], later))
         suffix = torch.cat(suffixes, -1)
         after = F.pad(suffix[..., 1:], (0, 1))
         return urn.log_binomial(capacities, sizes) + sizes * weights + after - suffix
@@ -308,7 +317,7 @@ class FisherHypergeometric(SizeLaw):
         remaining = (self.total_count - sizes.cumsum(-1) + sizes)[..., :-1]
         pair = torch.stack([sizes[..., :-1], remaining - sizes[..., :-1]], -1)
         terms = urn.log_binomial(capacities, pair) + pair * weights
-        conditionals = terms.sum(-1) - urn.log_normalizer(remaining, weights, capacities)
+        conditionals = terms.sum(-1) - urn_moments.log_normalizer(remaining, weights, capacities)
         return F.pad(conditionals, (0, 1))  # the last group takes what is left
 
     def draw_sizes(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
@@ -325,7 +334,7 @@ class FisherHypergeometric(SizeLaw):
         return torch.cat(parts).reshape(shape + self.batch_shape + self.event_shape)
 
     def _draw_flat(
-        self, count: int, tables: urn.SuffixTables | None, generator: torch.Generator | None
+        self, count: int, tables: urn_tables.SuffixTables | None, generator: torch.Generator | None
     ) -> Tensor:
         """Group after group from the conditionals, each by the Gumbel trick."""
         full = torch.full(
@@ -370,7 +379,7 @@ class FisherHypergeometric(SizeLaw):
         if self.event_shape[0] == 1:
             total = torch.full_like(self._capacities, float(self.total_count))
             return urn.log_binomial(capacities, total)
-        marginals = urn.size_marginals(self.suffix_tables())
+        marginals = urn_tables.size_marginals(self.suffix_tables())
         return torch.stack(
             [
                 (law.probs * urn.log_binomial(capacities[..., k, None], law.sizes)).sum(-1)
@@ -415,7 +424,7 @@ class FisherHypergeometric(SizeLaw):
         self._refuse_merged("boundary_survival")
         tables = self.suffix_tables()
         # Rank r lies before boundary k if fewer than n - r elements remain behind it.
-        behind = urn.boundary_law(tables).cumsum(-1)
+        behind = urn_tables.boundary_law(tables).cumsum(-1)
         position = (n - 1 - ranks - tables.first[..., None]).long()
         inside = behind.gather(-1, position.clamp(0, tables.width - 1))
         return torch.where(position < 0, 0.0, torch.where(position >= tables.width, 1.0, inside))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from drpm.distributions.urn_windows import soft_laws_at, tables_at
 from drpm.relaxation.launching import has_triton, launch, power_of_two
 from drpm.relaxation.mapping import apply, needs_plain, plain_gradients, to_leading
 
@@ -38,7 +39,7 @@ def _tile(width: int) -> dict[str, int]:
 
 
 class Tables(NamedTuple):
-    """What ``urn.SuffixTables`` holds, and what the backward pass needs beside it."""
+    """What ``urn_tables.SuffixTables`` holds, and what the backward pass needs beside it."""
 
     first: Tensor  # (B, K - 1)
     log_steps: Tensor  # (B, K - 1, 2 W - 1)
@@ -136,11 +137,10 @@ class _Tables(torch.autograd.Function):
             return None, None, None
         steps_grad = torch.zeros_like(saved.log_steps) if grads[1] is None else grads[1]
         suffix_grad = torch.zeros_like(saved.log_suffix) if grads[2] is None else grads[2]
-        if needs_plain(steps_grad):
-            from drpm.distributions import urn  # the plain version has derivatives of its own
+        if needs_plain(steps_grad):  # the plain version has derivatives of its own
 
             def plain(log_weights: Tensor) -> tuple[Tensor, Tensor]:
-                tables = urn.tables_at(
+                return tables_at(
                     ctx.settings.total,
                     log_weights,
                     capacities,
@@ -149,7 +149,6 @@ class _Tables(torch.autograd.Function):
                     maximise=ctx.settings.maximise,
                     large=ctx.settings.large,
                 )
-                return tables.log_steps, tables.log_suffix
 
             (grad,) = plain_gradients(plain, (log_weights,), (steps_grad, suffix_grad))
             return grad, None, None
@@ -385,12 +384,11 @@ class _SoftDraws(torch.autograd.Function):
             return (None,) * 7
         first, log_steps, log_suffix, noise, temperature, hard, positions, laws = ctx.saved_tensors
         inputs = (first, log_steps, log_suffix, noise, temperature, hard, positions)
-        if needs_plain(laws_grad):
-            from drpm.distributions import urn  # the plain version has derivatives of its own
+        if needs_plain(laws_grad):  # the plain version has derivatives of its own
 
             def plain(log_steps: Tensor, log_suffix: Tensor, temperature: Tensor) -> Tensor:
                 tables = (first, log_steps, log_suffix)
-                return urn.soft_laws_at(*tables, noise, temperature, hard, positions, ctx.total)
+                return soft_laws_at(*tables, noise, temperature, hard, positions, ctx.total)
 
             leaves = (log_steps, log_suffix, temperature)
             grads = plain_gradients(plain, leaves, (laws_grad,))

@@ -1,4 +1,4 @@
-r"""The tables and draws of :mod:`drpm.distributions.urn` as a handful of Triton kernels.
+r"""The tables and draws of :mod:`drpm.distributions.urn_tables` as a handful of Triton kernels.
 
 On a GPU an urn of ordinary size is so little work that the plain version, some two hundred small
 operations, takes no longer than it takes to launch them. Here one program handles one urn from
@@ -510,7 +510,7 @@ def mode_kernel(
     groups,
     KB: tl.constexpr,
 ):
-    """The most likely sizes of one urn; see ``urn.mode``."""
+    """The most likely sizes of one urn; see ``urn_tilt.mode``."""
     row = tl.program_id(0).to(tl.int64)
     k = tl.arange(0, KB)
     live = k < groups

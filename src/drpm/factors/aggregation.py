@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from drpm.distributions import urn
+from drpm.distributions import urn_pair
 from drpm.distributions.divergences import partition_kl
 from drpm.distributions.orders import best_order_log_prob
 from drpm.distributions.partitions import RandomPartition
@@ -121,7 +121,7 @@ class _Weighed(Aggregation):
         """
         # Two subsets have so few sizes that all of them are listed.
         log_probs, prior = (
-            urn.list_pair(self.config.latent, x.double()).log_masses.log_softmax(-1)
+            urn_pair.list_pair(self.config.latent, x.double()).log_masses.log_softmax(-1)
             for x in (log_weights, self.prior)
         )
         return (log_probs.exp() * (log_probs - prior + costs)).sum(-1).to(log_weights.dtype)
