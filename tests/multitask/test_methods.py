@@ -13,6 +13,7 @@ from drpm.multitask.config import MultitaskConfig
 from drpm.multitask.gradients import find_weighting, fork
 from drpm.multitask.methods import (
     NeuronPartition,
+    SharedFeatures,
     SharingInput,
     UncertaintyWeighting,
     UniformScaling,
@@ -267,6 +268,26 @@ def test_the_partition_has_an_encoder_of_its_own() -> None:
     mine, its = network.encoder.first.weight, network.method.encoder.first.weight
     assert mine.shape == its.shape
     assert not torch.equal(mine, its)
+
+
+@pytest.mark.parametrize("partition", ["sample", "network"])
+def test_tasks_in_the_other_order(partition: str) -> None:
+    """The last task has the first subset, and so on; nothing else is another."""
+
+    def shared(order: str) -> SharedFeatures:
+        network = make(settings(partition=partition, task_order=order)).eval()
+        weights = network.method.layer.law.log_weights
+        weights = getattr(weights, "bias", weights)
+        weights.data.copy_(torch.tensor([0.0, 1.0, 2.0]))
+        return network(batch()["images"], torch.tensor(0.7)).shared
+
+    given, other = shared("given"), shared("reversed")
+    assert given.masks is not None
+    assert given.sizes is not None
+    assert bool((given.sizes.diff() > 0).all())
+    assert torch.equal(other.masks, given.masks.flip(0))
+    assert torch.equal(other.sizes, given.sizes.flip(-1))
+    assert torch.equal(other.features, given.features.flip(0))
 
 
 def test_the_penalty_on_sizes() -> None:

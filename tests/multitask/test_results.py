@@ -1,5 +1,6 @@
 """The page's part on several tasks, from results that were not run."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,22 @@ def noise_metrics(left: float, right: float, sizes: tuple[float, float] | None =
 def test_places_are_those_of_the_sweeps() -> None:
     runs = {
         f"{sweep.name}/{run.folder}"
-        for sweep in (sweeps.noise(), sweeps.mosaic(), sweeps.celeba())
+        for sweep in (
+            sweeps.noise(),
+            sweeps.noise_order(),
+            sweeps.mosaic(),
+            sweeps.mosaic_free(),
+            sweeps.celeba(),
+        )
         for run in sweep.runs
     }
-    places = [place for table in tables() for row in table.rows for place in row.places]
-    found = {
-        "/".join(place[:2] if place and place.sweep == "noise" else place or ()) for place in places
-    }
+    rows = [row for table in tables() for row in table.rows]
+    places = [place for row in rows for place in row.places if place is not None]
+    found = {"/".join(x[:2] if x.sweep.startswith("noise") else x) for x in places}
     assert found == runs
-    ratios = {place.variant for place in places if place and place.sweep == "noise"}
-    assert ratios == {f"noise-{ratio}" for ratio in sweeps.NOISE}
+    for sweep, ratios in (("noise", sweeps.NOISE), ("noise-order", sweeps.ORDER_NOISE)):
+        variants = {place.variant for place in places if place.sweep == sweep}
+        assert variants == {f"noise-{ratio}" for ratio in ratios}
 
 
 def test_a_page_of_nothing(tmp_path: Path) -> None:
@@ -78,7 +85,7 @@ def test_tables_and_the_figure(tmp_path: Path) -> None:
     text = "\n".join(section.text for section in multitask_sections(tmp_path))
     cells = "0.812 ± 0.018 | 0.925 ± 0.035 | 0.700 ± 0.000 | 0.812 ± 0.018 | 2"
     assert f"| 0.3 | here | {cells} | {cells} |" in text
-    assert "| 0.3 | here | 21.000 ± 1.414 | 29.000 ± 1.414 | 2 |" in text
+    assert "| 0.3 | here | 21.000 ± 1.414 | 29.000 ± 1.414 | 2 | - | - | - |" in text
     assert "- ULS, all noise ratios together, on cpu, torch 2.9.0: 0:03:00.\n" in text
     assert "- DRPM-MTL, all noise ratios together, on cpu, torch 2.9.0: 0:07:00." in text
     assert f"| {METHOD_NAMES['drpm']} | here | 0.650 ± 0.071 | 0.800 ± 0.000 | 2 |" in text
@@ -107,26 +114,28 @@ def test_the_page_says_who_is_ahead_with_noise(tmp_path: Path) -> None:
     ours = "DRPM-MTL: ACC (0.0), L (everywhere), R (0.0), best (0.0)"
     assert f"Highest means here. {ours}; ULS: ACC (0.1), R (0.1), best (0.1).\n" in page(tmp_path)
     # Of one seed nobody knows how far it strays.
-    assert "Without noise the right digit" not in page(tmp_path)
+    assert "neurons without noise" not in page(tmp_path)
 
 
-def add_sizes(folder: Path, ratio: float, sizes: list[float]) -> None:
+def add_sizes(folder: Path, ratio: float, sizes: list[float], sweep: str = "noise") -> None:
     """Runs with so many neurons for the right digit."""
     scores = {name: [value or 0.0] * len(sizes) for name, value in noise_metrics(0.9, 0.8).items()}
     own = {"size_left": [50 - size for size in sizes], "size_right": sizes}
-    write(folder / "noise" / "drpm" / f"noise-{ratio}", scores | own)
+    write(folder / sweep / "drpm" / f"noise-{ratio}", scores | own)
 
 
 def test_the_page_says_where_noise_clearly_moves_neurons(tmp_path: Path) -> None:
     add_sizes(tmp_path, 0.0, [23.0, 25.0, 27.0])  # 25 and 2
-    assert "Without noise the right digit" not in page(tmp_path)
+    assert "neurons without noise" not in page(tmp_path)
     add_sizes(tmp_path, 0.1, [22.9, 22.9, 22.9])
     add_sizes(tmp_path, 0.2, [23.0, 23.0, 23.0])  # by just the deviation without noise
     add_sizes(tmp_path, 0.6, [27.0, 29.0, 31.0])  # 29 and 2
     add_sizes(tmp_path, 0.7, [25.0, 30.0, 35.0])  # by just its own, 30 and 5
     text = page(tmp_path)
-    assert "has 25.0 ± 2.0 neurons. It has more at 0.6, and fewer at 0.1. Und" in text
-    assert "the larger of both deviations: 0.2, 0.7.\n" in text
+    # That of 0.6 by hand: t is 4 over the root of 8/3, with four degrees of freedom.
+    more = "- left first: 25.0 ± 2.0 neurons without noise, more at 0.6 (p = 0.07)"
+    few = "fewer at 0.1 (p = 0.21), undecided at 0.2 (p = 0.23), 0.7 (p = 0.22).\n"
+    assert f"{more}, {few}" in text
     # Not before all ratios of the claim were run.
     assert "The paper sees" not in text
     add_sizes(tmp_path, 0.8, [26.0, 27.0, 28.0])
@@ -135,6 +144,45 @@ def test_the_page_says_where_noise_clearly_moves_neurons(tmp_path: Path) -> None
     for ratio in (0.7, 0.8):
         add_sizes(tmp_path, ratio, [30.0, 31.0, 32.0])
     assert "at 0.6 to 0.8; here this holds at all of them.\n" in page(tmp_path)
+    # The other order, if that was run.
+    assert "- right first" not in page(tmp_path)
+    for ratio, sizes in ((0.0, [20.0, 21.0]), (0.9, [10.0, 10.5])):
+        add_sizes(tmp_path, ratio, sizes, "noise-order")
+    told = "- right first: 20.5 ± 0.7 neurons without noise, more at no ratio, fewer at 0.9 ("
+    assert told in page(tmp_path)
+
+
+def test_sizes_that_never_stray_need_no_test(tmp_path: Path) -> None:
+    for ratio, size in ((0.0, 25.0), (0.9, 26.0)):
+        add_sizes(tmp_path, ratio, [size, size])
+    assert "more at 0.9, fewer at no ratio, undecided at no ratio.\n" in page(tmp_path)
+
+
+def test_the_page_says_where_accuracies_were_still_rising(tmp_path: Path) -> None:
+    scores = {name: [0.5] * 4 for name in ("accuracy", "best_test_epoch_accuracy")}
+    folder = tmp_path / "mosaic" / "tasks-10" / "uls"
+    write(folder, scores | {"best_test_epoch": [100.0, 90.0, 5.0, 50.0]})
+    assert "still rising" not in page(tmp_path)
+    write(folder, scores | {"best_test_epoch": [100.0, 95.0, 90.0, 50.0]})
+    assert "In 2 of 4 runs the mean accuracy was best at the last of 100 epochs" in page(tmp_path)
+
+
+def test_the_page_has_every_digit_of_mosaics(tmp_path: Path) -> None:
+    scores = {"accuracy": [0.5, 0.5], "best_test_epoch_accuracy": [0.5, 0.5]}
+    tasks = dict(zip(task_names(10), noise_ratios(10), strict=True))
+    known = {f"accuracy_{task}": [1 - ratio, 1 - ratio] for task, ratio in tasks.items()}
+    sizes = {f"size_{task}": [9.0, 11.0] for task in tasks}
+    write(tmp_path / "mosaic" / "tasks-10" / "uls", scores | known)
+    ranks = {"size_noise_correlation": [0.0, 0.0]}
+    write(tmp_path / "mosaic" / "tasks-10" / "drpm", scores | known | sizes | ranks)
+    text = page(tmp_path)
+    assert "| noise ratio | task | ULS ACC | DRPM-MTL ACC | DRPM-MTL neurons |\n" in text
+    lines = [line for line in text.splitlines() if "10.000 ± 1.414" in line]
+    assert [line.split(" | ")[0] for line in lines] == [f"| {x / 10:.2f}" for x in range(10)]
+    # The place of the ratio 0.6 among those of ten.
+    told = "| 0.60 | 01 | 0.400 ± 0.000 | 0.400 ± 0.000 | 10.000 ± 1.414 |"
+    assert lines[6] == told
+    assert "all have the same." in text
 
 
 def add_accuracies(folder: Path, tasks: int, method: str, values: list[float]) -> None:
@@ -167,31 +215,51 @@ def test_the_page_says_where_we_stand_with_mosaics(tmp_path: Path) -> None:
     assert "- 20 tasks: the highest" not in page(tmp_path)
 
 
+def ranked(values: Sequence[float]) -> list[int]:
+    return [sorted(values).index(value) for value in values]
+
+
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("places", "noise", "number", "verdict"),
     [
-        ([-0.5, -0.4, -0.4, -0.3], "-0.400. All are negative: noisier digits get fewer neurons."),
-        ([0.5, 0.4, 0.4, 0.3], "0.400. All are positive: noisier digits get more neurons."),
-        ([0.3, 0.3, 0.3, 0.3], "0.300. All are positive, but that may be chance."),
-        ([-0.9, -0.9, 0.2, -0.4], "-0.500. 3 of 4 are negative."),
+        # Noise settles all; but it goes with the numbers of the tasks, too.
+        (
+            [-place for place in ranked(noise_ratios(10))],
+            "-1.00",
+            "-0.39",
+            "Noisier digits get fewer neurons.",
+        ),
+        (range(10), "0.39", "1.00", "So what noise has to do with it may be chance."),
+        (
+            [0, 2, 1, 5, 4, 3, 7, 6, 9, 8],
+            "0.71",
+            "0.92",
+            "Noisier digits get more neurons, but their places say as much.",
+        ),
     ],
 )
-def test_the_page_says_what_ranks_tell(tmp_path: Path, values: list[float], told: str) -> None:
-    own = {name: [0.5] * 4 for name in ("accuracy", "best_test_epoch_accuracy")}
-    own["size_noise_correlation"] = values
+def test_the_page_says_what_ranks_tell(
+    tmp_path: Path, places: Sequence[int], noise: str, number: str, verdict: str
+) -> None:
+    own = {name: [0.5] * 2 for name in ("accuracy", "best_test_epoch_accuracy")}
+    own["size_noise_correlation"] = [0.0] * 2
     folder = tmp_path / "mosaic" / "tasks-10" / "drpm"
     write(folder, own)
-    # A third for one seed, and half of it for four.
-    stray = "the mean over 4 would stray around zero by about 0.17, and it is"
-    assert f"{stray} {told}\n" in page(tmp_path)
+    assert "rank correlation with the noise" not in page(tmp_path)
     for step, beyond in ((0.1, ", less than one apart, so that ranks say little"), (0.2, "")):
+        # Seeds differ by more than tasks, but in all of them by the same.
         sizes = {
-            f"size_{task}": [5 + step * place - 1] * 2 + [5 + step * place + 1] * 2
-            for place, task in enumerate(task_names(10))
+            f"size_{task}": [20 + step * place - 3, 20 + step * place + 3]
+            for place, task in zip(places, task_names(10), strict=True)
         }
         write(folder, own | sizes)
-        span = f"Mean sizes of tasks are from 5.0 to {5 + 9 * step:.1f} neurons{beyond}."
-        assert f"{told} {span}\n" in page(tmp_path)
+        low, high = (20 + step * end(places) for end in (min, max))
+        assert (
+            f"- DRPM-MTL, 10 tasks: the rank correlation with the noise ratio is {noise}, that "
+            f"with the number of the task {number}; by chance alone they would stray around zero "
+            f"by about 0.33. {verdict} Mean sizes of tasks are from {low:.1f} to {high:.1f} "
+            f"neurons{beyond}.\n"
+        ) in page(tmp_path)
 
 
 def test_the_figure_draws_means() -> None:

@@ -20,6 +20,7 @@ METHOD_NAMES: Final = {
 # The only method that looks at a setting.
 _METHOD_OF: Final = {
     "partition": "drpm",
+    "task_order": "drpm",
     "size_penalty": "drpm",
     "temperature": "drpm",
     "weighting": "gradient",
@@ -71,6 +72,9 @@ class MultitaskConfig:
             tasks' gradients combined where the tasks part, by ``weighting``.
         partition: For ``drpm``. ``sample``: predicted for every sample, by an encoder of its own;
             ``network``: one for all samples.
+        task_order: For ``drpm``. ``given``: the first task has the first subset of the partition;
+            ``reversed``: the last. Which neurons are clearly somebody's depends on their place in
+            the order, so that the same tasks may do better in another.
         weighting: For ``gradient``: which of TorchJD's weightings.
         task_weights: One for each task, in any scale; none at all for equal ones.
         size_penalty: For ``drpm``, the weight of the penalty on sizes that differ. None: one over
@@ -87,6 +91,7 @@ class MultitaskConfig:
 
     method: Method = "drpm"
     partition: Literal["sample", "network"] = "sample"
+    task_order: Literal["given", "reversed"] = "given"
     weighting: Weighting = "aligned-mtl"
     task_weights: tuple[float, ...] = ()
     size_penalty: float | None = None

@@ -151,6 +151,8 @@ class NeuronPartition(SharingMethod):
             context = self.encoder(given.images, given.generator)
         split = self.layer.split(given.features, context, temperature=given.temperature)
         sizes = split.sizes.expand(*given.features.shape[:-1], -1)
+        if self.config.task_order == "reversed":
+            return SharedFeatures(split.features.flip(0), split.masks.flip(0), sizes.flip(-1))
         return SharedFeatures(split.features, split.masks, sizes)
 
     def penalty(self, shared: SharedFeatures) -> Tensor | None:

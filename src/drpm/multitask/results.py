@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 
 from drpm.data.mosaic import noise_ratios, task_names
 from drpm.multitask import published, sweeps
-from drpm.multitask.config import METHOD_NAMES
+from drpm.multitask.config import METHOD_NAMES, MultitaskConfig
 from drpm.multitask.faces import attribute_lines
+from drpm.multitask.tiles import tile_lines
 from drpm.multitask.trends import draw_mosaic, draw_noise, noise_trend
-from drpm.multitask.verdicts import moved_neurons, ranked_neurons, standings
+from drpm.multitask.verdicts import moved_neurons, ranked_neurons, standings, unfinished
 from drpm.report.result_leads import leading_groups
 from drpm.report.result_page import ResultFigure, Section
 from drpm.report.result_tables import (
@@ -26,6 +27,7 @@ from drpm.report.result_tables import (
 )
 from drpm.report.style import png
 from drpm.report.trends import Trend
+from drpm.training import presets
 from drpm.training.runs import RunFolder
 
 INTRODUCTION: Final = """\
@@ -42,12 +44,12 @@ _BEST: Final = "best_test_epoch_accuracy"
 def tables() -> list[Table]:
     """The tables of the page, whatever there is to fill them with."""
     groups = [f"{tasks} tasks" for tasks in sweeps.TASKS]
-    mosaic, celeba = (
+    mosaic, free, celeba = (
         {
             method: tuple(Place(sweep, f"tasks-{tasks}", method) for tasks in sweeps.TASKS)
             for method in METHOD_NAMES
         }
-        for sweep in ("mosaic", "celeba")
+        for sweep in ("mosaic", "mosaic-free", "celeba")
     )
     return [
         noise_table(),
@@ -55,8 +57,9 @@ def tables() -> list[Table]:
         Table(
             "Mosaics of many digits",
             "The mean accuracy over all tasks (`mosaic`), at the last epoch (ACC) and at the one "
-            "that is best on the test part (best). The paper has no such images. Seeds of "
-            f"{METHOD_NAMES['gradient']} are trained one after the other, the others' together.",
+            "that is best on the test part (best); guessing has 0.1. The paper has no such images. "
+            f"Seeds of {METHOD_NAMES['gradient']} are trained one after the other, the others' "
+            "together.",
             "method",
             groups,
             [Row(name, mosaic[method]) for method, name in METHOD_NAMES.items()],
@@ -64,12 +67,14 @@ def tables() -> list[Table]:
         ),
         Table(
             "Do noisier digits get more neurons?",
-            "The rank correlation between the noise ratio of a task and the number of its neurons. "
-            "All seeds have each ratio at the same place of the image, so that it may be the place "
-            "that counts.",
+            "The rank correlation between the noise ratio of a task and the number of its neurons, "
+            "with the penalty on sizes that differ (`mosaic`) and without it (`mosaic-free`).",
             "method",
             groups,
-            [Row(METHOD_NAMES["drpm"], mosaic["drpm"], is_guest=True)],
+            [
+                Row(METHOD_NAMES["drpm"], mosaic["drpm"], is_guest=True),
+                Row(f"{METHOD_NAMES['drpm']}, no penalty", free["drpm"], is_guest=True),
+            ],
             {"size_noise_correlation": "rank correlation"},
         ),
         Table(
@@ -87,6 +92,7 @@ def tables() -> list[Table]:
                 for method in sweeps.PAPER_METHODS
             ],
             {"accuracy": "ACC", _BEST: "best"},
+            paper_seeds=None,
             paper_digits=3,
         ),
     ]
@@ -119,11 +125,21 @@ def size_table() -> Table:
     return Table(
         "Neurons of the two digits",
         "How many of 50 neurons DRPM-MTL gives to the left (L) and the right (R) digit, on "
-        "average over test images.",
+        "average over test images. The partition has the left digit first, as in `noise`, or the "
+        "right one (`noise-order`): whoever is first or last may have an advantage.",
         "noise ratio",
-        [METHOD_NAMES["drpm"]],
+        ["left first", "right first"],
         [
-            Row(str(ratio), (Place("noise", "drpm", f"noise-{ratio}"),), is_guest=True)
+            Row(
+                str(ratio),
+                (
+                    Place("noise", "drpm", f"noise-{ratio}"),
+                    Place("noise-order", "drpm", f"noise-{ratio}")
+                    if ratio in sweeps.ORDER_NOISE
+                    else None,
+                ),
+                is_guest=True,
+            )
             for ratio in sweeps.NOISE
         ],
         {"size_left": "L", "size_right": "R"},
@@ -144,8 +160,11 @@ def multitask_sections(results: Path) -> Iterator[Section]:
     # Of the same runs as the table before it, which says what is missing.
     if any(read_runs(sizes, results, row.places[0]) for row in sizes.rows):
         yield Section(table_text(sizes, results) + moved_neurons(sizes, results))
-    text = table_text(mosaic, results) + standings(mosaic, results)
+    training = presets.load(MultitaskConfig, sweeps.MOSAIC)
+    late = unfinished(mosaic, results, training.training.epochs, training.evaluate_every)
+    text = table_text(mosaic, results) + standings(mosaic, results) + late
     yield Section(text, tuple(_mosaic_figures(mosaic, results)))
+    yield from _tile_sections(mosaic, results)
     yield Section(table_text(correlation, results) + ranked_neurons(correlation, results))
     yield Section(table_text(faces, results))
     yield from _attribute_sections(faces, results)
@@ -217,6 +236,20 @@ def _task_trend(name: str, metric: str, tasks: int, runs: Sequence[Metrics]) -> 
     return noise_trend(
         name, {ratio: [run.get(f"{metric}_{task}") for run in runs] for ratio, task in named}
     )
+
+
+def _tile_sections(table: Table, results: Path) -> Iterator[Section]:
+    """A table of single tasks of mosaics for each number of them, as soon as it was run."""
+    for index, tasks in enumerate(sweeps.TASKS):
+        runs = {
+            method: read_runs(table, results, row.places[index])
+            for method, row in zip(METHOD_NAMES, table.rows, strict=True)
+        }
+        if any(runs.values()):
+            lines = tile_lines(tasks, METHOD_NAMES, runs)
+            # Folded away, because there are many.
+            above = f"<details><summary>Each of {tasks} digits</summary>"
+            yield Section("\n".join([above, "", *lines, "", "</details>"]))
 
 
 def _attribute_sections(table: Table, results: Path) -> Iterator[Section]:

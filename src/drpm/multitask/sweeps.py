@@ -1,5 +1,6 @@
 """The paper's studies of several tasks as sweeps, and one of our own, for ``drpm reproduce``."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from drpm.multitask.config import MultitaskConfig
@@ -10,12 +11,17 @@ from drpm.training.sweeps import Sweep, SweepRun, register
 
 SEEDS = range(5)
 NOISE = tuple(tenths / 10 for tenths in range(10))
+ORDER_NOISE = (0.0, 0.6, 0.7, 0.8, 0.9)
 TASKS = (10, 20, 40)
 PAPER_METHODS = ("uls", "drpm")
 METHODS = ("uls", "uncertainty", "gradient", "drpm")
+MULTIMNIST = "paper-multitask-multimnist"
+MOSAIC = "paper-multitask-mosaic"
 
 
-def study(folder: str, data: str, method: str, preset: str, **further: Any) -> SweepRun:
+def study(
+    folder: str, data: str, method: str, preset: str, settings: Sequence[str] = (), **further: Any
+) -> SweepRun:
     """One method with all its seeds.
 
     Arguments:
@@ -23,6 +29,7 @@ def study(folder: str, data: str, method: str, preset: str, **further: Any) -> S
         data: The data set.
         method: How tasks share the network.
         preset: All other settings.
+        settings: Changes to the preset, as ``name=value``.
         further: Arguments of :func:`drpm.multitask.study.run_study`.
     """
     base = presets.load(MultitaskConfig, preset)
@@ -32,32 +39,58 @@ def study(folder: str, data: str, method: str, preset: str, **further: Any) -> S
         "preset": preset,
         "seeds": list(SEEDS),
         # So that runs of what the preset once said are not taken for those of today.
-        "config": digest_settings(configs.override(base, [f"method={method}"])),
+        "config": digest_settings(configs.override(base, [*settings, f"method={method}"])),
         **further,
     }
+    if settings:
+        arguments["settings"] = list(settings)
     return SweepRun(folder, "drpm.multitask.study:run_study", arguments)
 
 
 @register("noise")
 def noise() -> Sweep:
     """Two overlapping digits, the right one ever noisier: DRPM-MTL and ULS."""
-    preset = "paper-multitask-multimnist"
     runs = [
-        study(method, "multimnist", method, preset, noise=list(NOISE)) for method in PAPER_METHODS
+        study(method, "multimnist", method, MULTIMNIST, noise=list(NOISE))
+        for method in PAPER_METHODS
     ]
     return Sweep("noise", tuple(runs))
+
+
+@register("noise-order")
+def noise_order() -> Sweep:
+    """The same two digits, the noisy one first in the partition: is it noise that moves neurons?"""
+    order = ["task_order=reversed"]
+    run = study("drpm", "multimnist", "drpm", MULTIMNIST, order, noise=list(ORDER_NOISE))
+    return Sweep("noise-order", (run,))
 
 
 @register("mosaic")
 def mosaic() -> Sweep:
     """Ten to forty digits in one image, each as noisy as known: DRPM-MTL and three others."""
-    preset = "paper-multitask-mosaic"
     runs = [
-        study(f"tasks-{tasks}/{method}", "mosaic", method, preset, tasks=tasks)
+        study(f"tasks-{tasks}/{method}", "mosaic", method, MOSAIC, tasks=tasks)
         for tasks in TASKS
         for method in METHODS
     ]
     return Sweep("mosaic", tuple(runs))
+
+
+@register("mosaic-free")
+def mosaic_free() -> Sweep:
+    """The same mosaics without the penalty that keeps the shares of DRPM-MTL alike."""
+    runs = [
+        study(
+            f"tasks-{tasks}/drpm",
+            "mosaic",
+            "drpm",
+            MOSAIC,
+            ["size_penalty=0"],
+            tasks=tasks,
+        )
+        for tasks in TASKS
+    ]
+    return Sweep("mosaic-free", tuple(runs))
 
 
 @register("celeba")

@@ -1,13 +1,14 @@
 """What results of several tasks say, in sentences, and whether the paper's claims hold."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from drpm.data.mosaic import task_names
+from drpm.data.mosaic import noise_ratios, task_names
 from drpm.multitask import sweeps
 from drpm.multitask.config import METHOD_NAMES
-from drpm.multitask.evaluation import chance_correlation
+from drpm.multitask.evaluation import chance_correlation, rank_correlation
 from drpm.report.result_tables import Metrics, Table, read_runs, shown, shown_digits
 from drpm.training.summaries import Summary, is_tied, summarize
 
@@ -16,26 +17,70 @@ _CLAIMED: Final = (0.6, 0.7, 0.8)
 
 
 def moved_neurons(table: Table, results: Path) -> str:
-    """At which noise ratios the noisy digit has more neurons than without noise."""
-    found = {
-        ratio: _known(read_runs(table, results, row.places[0]), "size_right")
-        for ratio, row in zip(sweeps.NOISE, table.rows, strict=True)
-    }
-    # One seed alone decides nothing.
-    sizes = {ratio: size for ratio, size in found.items() if size and size.deviation is not None}
-    without = sizes.pop(sweeps.NOISE[0], None)
-    if without is None or not sizes:
+    """For every order of the tasks, where the noisy digit has more neurons than without noise."""
+    told = []
+    for index, group in enumerate(table.groups):
+        found = {
+            ratio: _values(read_runs(table, results, row.places[index]), "size_right")
+            for ratio, row in zip(sweeps.NOISE, table.rows, strict=True)
+        }
+        # One seed alone decides nothing.
+        sizes = {ratio: values for ratio, values in found.items() if len(values) > 1}
+        without = sizes.pop(sweeps.NOISE[0], None)
+        if without is not None and sizes:
+            told.append(f"- {group}: {_moved(without, sizes)}")
+    if not told:
         return ""
-    kinds: dict[str, list[float]] = {"more": [], "fewer": [], "undecided": []}
-    for ratio, size in sizes.items():
-        change = "more" if size.mean > without.mean else "fewer"
-        kinds["undecided" if is_tied(size, without) else change].append(ratio)
-    more, fewer, undecided = (", ".join(map(str, x)) or "no ratio" for x in kinds.values())
-    return (
-        f"\nWithout noise the right digit has {shown(without, 1)} neurons. It has more at "
-        f"{more}, and fewer at {fewer}. Undecided, because means differ by no more than the larger "
-        f"of both deviations: {undecided}.{_held_claim(sizes, kinds['more'])}\n"
+    about = (
+        "Whether the right digit has more neurons than without noise; where means differ by no "
+        "more than the larger of both deviations, that is undecided. In brackets: how often "
+        "numbers of neurons that do not depend on noise would differ as much (Welch's test)."
     )
+    return "\n".join(["", about, "", *told, ""])
+
+
+def _moved(without: Sequence[float], sizes: Mapping[float, Sequence[float]]) -> str:
+    """Where the right digit has more neurons, and whether the paper's claim holds.
+
+    Arguments:
+        without: Its neurons without noise, for every seed.
+        sizes: The same at every noise ratio.
+    """
+    first = summarize(without)
+    kinds: dict[str, list[float]] = {"more": [], "fewer": [], "undecided": []}
+    means = {ratio: summarize(values) for ratio, values in sizes.items()}
+    for ratio, size in means.items():
+        change = "more" if size.mean > first.mean else "fewer"
+        kinds["undecided" if is_tied(size, first) else change].append(ratio)
+    more, fewer, undecided = (
+        ", ".join(f"{ratio}{_chance(sizes[ratio], without)}" for ratio in ratios) or "no ratio"
+        for ratios in kinds.values()
+    )
+    return (
+        f"{shown(first, 1)} neurons without noise, more at {more}, fewer at {fewer}, undecided at "
+        f"{undecided}.{_held_claim(means, kinds['more'])}"
+    )
+
+
+def _chance(one: Sequence[float], other: Sequence[float]) -> str:
+    """How likely two means are to differ as much by chance, in brackets."""
+    from scipy.stats import ttest_ind_from_stats
+
+    if len({*one}) == len({*other}) == 1:
+        return ""  # nothing strays, so that the test has nothing to go by
+    # From means and deviations: from numbers that are nearly alike it would warn.
+    (mean, deviation), (other_mean, other_deviation) = summarize(one), summarize(other)
+    test = ttest_ind_from_stats(
+        mean,
+        deviation or 0.0,
+        len(one),
+        other_mean,
+        other_deviation or 0.0,
+        len(other),
+        equal_var=False,
+    )
+    p = float(test.pvalue)
+    return " (p < 0.01)" if p < 0.01 else f" (p = {p:.2f})"
 
 
 def _held_claim(sizes: Mapping[float, Summary], more: Sequence[float]) -> str:
@@ -99,47 +144,80 @@ def _place(name: str, scores: Mapping[str, Summary], digits: int) -> str:
     return f"{name}, {shown(own, digits)}{beside}"
 
 
-def ranked_neurons(table: Table, results: Path) -> str:
-    """For every number of tasks, what the rank correlation of all seeds says."""
-    told = []
-    for group, tasks, place in zip(table.groups, sweeps.TASKS, table.rows[0].places, strict=True):
-        runs = read_runs(table, results, place)
-        values = [x for run in runs if (x := run["size_noise_correlation"]) is not None]
-        if values:
-            told.append(f"- {group}: {_correlation(values, tasks)}{_span(runs, tasks)}")
-    return "\n".join(["", *told, ""]) if told else ""
-
-
-def _correlation(values: Sequence[float], tasks: int) -> str:
-    """What correlations of all seeds say.
+def unfinished(table: Table, results: Path, epochs: int, every: int) -> str:
+    """Whether accuracies were still rising when training ended.
 
     Arguments:
-        values: One for each seed.
-        tasks: How many tasks there are.
+        table: That of the mosaics.
+        results: The folder of finished studies.
+        epochs: How many training has.
+        every: How many lie between two looks at the test part.
     """
-    seeds, mean = len(values), summarize(values).mean
-    stray = chance_correlation(tasks) / seeds**0.5
-    told = (
-        f"by chance alone, were seeds independent, the mean over {seeds} would stray around zero "
-        f"by about {stray:.2f}, and it is {mean:.3f}. "
-    )
-    signs = {"negative": sum(x < 0 for x in values), "positive": sum(x > 0 for x in values)}
-    sign, count = max(signs.items(), key=lambda item: item[1])
-    if count < seeds or seeds == 1:
-        return f"{told}{count} of {seeds} {'is' if count == 1 else 'are'} {sign}."
-    # Seeds may agree by chance as well, where there are few of them.
-    if abs(mean) <= 2 * stray:
-        return f"{told}All are {sign}, but that may be chance."
-    change = "fewer" if sign == "negative" else "more"
-    return f"{told}All are {sign}: noisier digits get {change} neurons."
-
-
-def _span(runs: Sequence[Metrics], tasks: int) -> str:
-    """From the smallest to the largest task, and whether that is too little for ranks."""
-    sizes = [_known(runs, f"size_{task}") for task in task_names(tasks)]
-    means = [size.mean for size in sizes if size is not None]
-    if not means:
+    runs = [
+        run
+        for row in table.rows
+        for place in row.places
+        for run in read_runs(table, results, place)
+        if run.get("best_test_epoch") is not None
+    ]
+    late = sum((run["best_test_epoch"] or 0) >= epochs - every for run in runs)
+    if not runs or late < len(runs) / 2:
         return ""
+    return (
+        f"\nIn {late} of {len(runs)} runs the mean accuracy was best at the last of {epochs} "
+        "epochs, or at the look before it: it was still rising, and says how fast methods learn "
+        "rather than how far they get.\n"
+    )
+
+
+def ranked_neurons(table: Table, results: Path) -> str:
+    """For every number of tasks, whether the neurons of a task go with its noise."""
+    told = []
+    for row in table.rows:
+        for group, tasks, place in zip(table.groups, sweeps.TASKS, row.places, strict=True):
+            runs = read_runs(table, results, place)
+            sizes = [_known(runs, f"size_{task}") for task in task_names(tasks)]
+            means = [size.mean for size in sizes if size is not None]
+            if len(means) == tasks:
+                told.append(f"- {row.name}, {group}: {_correlation(means)}{_span(means)}")
+    if not told:
+        return ""
+    about = (
+        "Seeds share the places of all tasks, so that only their mean sizes are looked at here, "
+        "and the number of a task, which is its place in the image and in the partition, may be "
+        "what counts:"
+    )
+    return "\n".join(["", about, "", *told, ""])
+
+
+def _correlation(sizes: Sequence[float]) -> str:
+    """What the neurons of all tasks have to do with their noise, and with their numbers.
+
+    Arguments:
+        sizes: Of every task, the mean over seeds.
+    """
+    tasks = len(sizes)
+    noise, number = (
+        rank_correlation(sizes, other) for other in (noise_ratios(tasks), range(tasks))
+    )
+    if not math.isfinite(noise):
+        return "all have the same."
+    stray = chance_correlation(tasks)
+    told = (
+        f"the rank correlation with the noise ratio is {noise:.2f}, that with the number of the "
+        f"task {number:.2f}; by chance alone they would stray around zero by about {stray:.2f}. "
+    )
+    change = "fewer" if noise < 0 else "more"
+    # Two deviations, as usual.
+    if abs(noise) <= 2 * stray:
+        return f"{told}So what noise has to do with it may be chance."
+    if abs(number) >= abs(noise):
+        return f"{told}Noisier digits get {change} neurons, but their places say as much."
+    return f"{told}Noisier digits get {change} neurons."
+
+
+def _span(means: Sequence[float]) -> str:
+    """From the smallest to the largest task, and whether that is too little for ranks."""
     low, high = min(means), max(means)
     told = f" Mean sizes of tasks are from {low:.1f} to {high:.1f} neurons"
     # Of one image sizes are whole numbers.
@@ -148,8 +226,14 @@ def _span(runs: Sequence[Metrics], tasks: int) -> str:
 
 def _known(runs: Sequence[Metrics], metric: str) -> Summary | None:
     """A metric over seeds; nothing where there are none, or one lacks it."""
+    values = _values(runs, metric)
+    return summarize(values) if values else None
+
+
+def _values(runs: Sequence[Metrics], metric: str) -> list[float]:
+    """A metric of every seed; of none where one lacks it."""
     values = [value for run in runs if (value := run.get(metric)) is not None]
-    return summarize(values) if values and len(values) == len(runs) else None
+    return values if len(values) == len(runs) else []
 
 
 def _joined(names: Sequence[str]) -> str:

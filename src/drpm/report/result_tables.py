@@ -64,7 +64,7 @@ class Table:
         groups: The names of its groups of columns, each with all metrics.
         rows: Its lines.
         metrics: From the name of a metric in results to what stands above its column.
-        paper_seeds: Over how many the paper's figures are.
+        paper_seeds: Over how many the paper's figures are; none where it does not say.
         paper_digits: How many of them the paper prints.
         is_comparable: Whether the paper's are of the same data, so that it is told where ours are
             lower.
@@ -76,7 +76,7 @@ class Table:
     groups: Sequence[str]
     rows: Sequence[Row]
     metrics: Mapping[str, str]
-    paper_seeds: int = 5
+    paper_seeds: int | None = 5
     paper_digits: int = 2
     is_comparable: bool = True
 
@@ -175,7 +175,7 @@ def _paper_cells(table: Table, paper: Sequence[Scores]) -> Iterator[str]:
         for name in table.metrics:
             figure = scores.get(name)
             yield "-" if figure is None else shown(figure, table.paper_digits)
-        yield str(table.paper_seeds)
+        yield "-" if table.paper_seeds is None else str(table.paper_seeds)
 
 
 def _cells(table: Table, found: Sequence[Sequence[Metrics]]) -> Iterator[str]:

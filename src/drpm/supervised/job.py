@@ -13,6 +13,7 @@ from drpm.data.origins import file_names
 from drpm.data.scaling import scale_of
 from drpm.data.splitting import split_rows, with_test_part
 from drpm.data.types import Dataset, Split
+from drpm.supervised.choosing import describe_choice
 from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.drawn import draw_arrays
 from drpm.supervised.fitted import FittedPartitioner
@@ -174,6 +175,8 @@ def do_jobs(
             device=train.inputs.device,
             progress=progress,
         )
+        selection = _describe(fitted.selection, seeds)
+        choice = [told] if (told := describe_choice(selection)) else []
         for place, (job, run, command) in enumerate(zip(jobs, runs, commands, strict=True)):
             if run.status == "finished":
                 continue
@@ -183,8 +186,8 @@ def do_jobs(
             facts = {
                 "command": list(command),
                 "stacked": seeds,
-                "selection": _describe(fitted.selection, seeds),
-                "about": " ".join([_ABOUT, *cautions(job, data)]),
+                "selection": selection,
+                "about": " ".join([_ABOUT, *choice, *cautions(job, data)]),
                 "names": SCORES,
             }
             _conclude(job, model, data, run, files, facts)

@@ -7,6 +7,8 @@ from typing import Final
 from drpm.report.result_page import Section
 from drpm.report.result_tables import Figure, Place, Row, Scores, Table, table_text
 from drpm.supervised import sweeps
+from drpm.supervised.choosing import describe_choice
+from drpm.training.runs import RunFolder
 
 INTRODUCTION: Final = """\
 ## Supervised partitions
@@ -40,6 +42,7 @@ def scores_table() -> Table:
             )
         ],
         {"f1": "F1", "size_error": "size error"},
+        paper_seeds=None,
         paper_digits=4,
     )
 
@@ -51,4 +54,14 @@ def supervised_sections(results: Path) -> Iterator[Section]:
         results: The folder of finished studies.
     """
     yield Section(INTRODUCTION)
-    yield Section(table_text(scores_table(), results))
+    yield Section("\n".join([table_text(scores_table(), results), *_choices(results)]))
+
+
+def _choices(results: Path) -> Iterator[str]:
+    """How the weight of the size term was chosen for each data set, as soon as that was done."""
+    for data in sweeps.DATA:
+        # All seeds were tried together.
+        for run in sorted((results / "supervised" / data / "drpm").glob("seed-*"))[:1]:
+            selection = RunFolder(run).result().get("selection")
+            if selection and (told := describe_choice(selection)):
+                yield f"- {NAMES[data]}. {told}"
