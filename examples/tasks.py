@@ -6,7 +6,8 @@ another SEED it may be either of them. This is one partition for all images; wit
 is predicted for each of them, and there it may be either as well.
 """
 
-import sys
+import argparse
+from collections.abc import Sequence
 
 import torch
 from sklearn.datasets import load_digits
@@ -35,7 +36,12 @@ class TwoTasks(nn.Module):
         return images if self.per_sample else None
 
 
-def main(per_sample: bool = False) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Train a classifier of digits with two tasks.")
+    parser.add_argument(
+        "--per-sample", action="store_true", help="predict a partition for every image"
+    )
+    options = parser.parse_args(arguments)
     torch.manual_seed(SEED)
     digits = load_digits()
     images = torch.tensor(digits.data, dtype=torch.float32) / 16
@@ -44,7 +50,7 @@ def main(per_sample: bool = False) -> None:
     order = torch.randperm(len(images))
     train, test = order[:1400], order[1400:]
 
-    model = TwoTasks(per_sample)
+    model = TwoTasks(options.per_sample)
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     for epoch in range(EPOCHS):
         model.partition.temperature = 0.5 ** (epoch / EPOCHS)
@@ -69,4 +75,4 @@ def main(per_sample: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    main(per_sample="--per-sample" in sys.argv[1:])
+    main()

@@ -214,7 +214,7 @@ def test_tasks_share_neurons(
     from examples import tasks
 
     monkeypatch.setattr(tasks, "EPOCHS", epochs)
-    tasks.main(per_sample)
+    tasks.main(["--per-sample"] if per_sample else [])
     line = r"(\w+): accuracy ([\d.]+) with (\d+) of 32 neurons"
     found = re.findall(line, capsys.readouterr().out)
     accuracy = {name: float(value) for name, value, _ in found}
@@ -223,3 +223,14 @@ def test_tasks_share_neurons(
     assert accuracy["zero"] > 0.97
     assert sum(sizes.values()) == 32
     assert min(sizes.values()) > 0
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["--foo"], 2), (["60"], 2)])
+def test_other_words_train_nothing(capsys: Any, arguments: list[str], code: int) -> None:
+    from examples import digits, tasks
+
+    for example in (digits, tasks):
+        with pytest.raises(SystemExit) as ended:
+            example.main(arguments)
+        assert ended.value.code == code
+        assert "usage:" in "".join(capsys.readouterr())
