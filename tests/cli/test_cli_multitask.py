@@ -219,6 +219,7 @@ def test_options_that_other_data_has(tmp_path: Path) -> None:
     for arguments, sentence in (
         (["mosaic", "--noise=0.5"], "noise must be left out for the data 'mosaic'"),
         (["mosiac", "--tasks=5"], "There is no data set 'mosiac': did you mean mosaic"),
+        (["celeba", "--tasks=41"], "num_tasks must be from 1 to 40"),
         ([tmp_path / "own.npy", "--tasks=5"], "tasks must be left out for the data"),
     ):
         refused = multitask(*SMALL, *arguments, "--out", tmp_path / "run", code=1)

@@ -67,6 +67,13 @@ def test_what_is_missing_is_listed(folder: Path) -> None:
         load("celeba")
 
 
+@pytest.mark.parametrize("num_tasks", [0, 41])
+def test_impossible_numbers_of_tasks_need_no_files(folder: Path, num_tasks: int) -> None:
+    with pytest.raises(DataError, match=f"num_tasks must be from 1 to 40, .* not {num_tasks}"):
+        load("celeba", num_tasks=num_tasks)
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "complaint"),
     [
@@ -124,7 +131,7 @@ def test_images_that_are_wrong_are_named(folder: Path) -> None:
     ("options", "complaint"),
     [
         ({"num_tasks": 4}, "num_tasks must be from 1 to 3, the number of attributes, not 4"),
-        ({"num_tasks": 0}, "num_tasks must be from 1 to 3"),
+        ({"num_tasks": 0}, "num_tasks must be from 1 to 40"),
         ({"num_tasks": 1, "evaluate_on": "train"}, "evaluate_on must be 'validation' or 'test'"),
         ({"tasks": 1}, "has no option 'tasks': did you mean num_tasks"),
     ],

@@ -21,6 +21,7 @@ from drpm.data.progress import track
 from drpm.data.types import Dataset, DatasetSpec, Device, RemoteFile, Split
 
 SIDE = 64
+NUM_ATTRIBUTES = 40
 
 IMAGES = RemoteFile("celeba/img_align_celeba", folder=True)
 ATTRIBUTES = RemoteFile("celeba/list_attr_celeba.txt")
@@ -62,12 +63,9 @@ def load(
     """
     if evaluate_on not in ("validation", "test"):
         raise DataError(f"evaluate_on must be 'validation' or 'test', not '{evaluate_on}'.")
+    _check_tasks(num_tasks, NUM_ATTRIBUTES)  # nobody has to fetch files to be told
     listing, folder = _find_listing()
-    if not 1 <= num_tasks <= len(listing.attributes):
-        raise DataError(
-            f"num_tasks must be from 1 to {len(listing.attributes)}, the number of attributes, "
-            f"not {num_tasks}."
-        )
+    _check_tasks(num_tasks, len(listing.attributes))
     tasks = list(listing.attributes)[:num_tasks]
 
     def part(name: str) -> tuple[NDArray[np.uint8], dict[str, Tensor]]:
@@ -93,6 +91,13 @@ def load(
         classes=dict.fromkeys(tasks, ("no", "yes")),
         preprocessing={"mean": mean},
     )
+
+
+def _check_tasks(num_tasks: int, most: int) -> None:
+    if not 1 <= num_tasks <= most:
+        raise DataError(
+            f"num_tasks must be from 1 to {most}, the number of attributes, not {num_tasks}."
+        )
 
 
 def _centred(pixels: NDArray[np.uint8], mean: Tensor) -> Tensor:
