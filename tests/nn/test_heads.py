@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -60,6 +61,13 @@ def test_temperature() -> None:
     assert head(features).temperature == pytest.approx(0.7)
     assert head(features, 0.2).temperature == pytest.approx(0.2)
     assert head(features, torch.tensor(0.3)).temperature == pytest.approx(0.3)
+    # It may be set anew, and come from where numbers come from.
+    head.temperature.fill_(0.5)
+    head.temperature *= 0.5
+    assert head(features).temperature == 0.25
+    for value in (np.float32(0.5), torch.tensor(0.5)):
+        assert PartitionHead(3, 5, 2, temperature=value).temperature == 0.5
+    assert "hard=True, temperature=0.25" in repr(head)
     # It goes where the layer goes.
     assert PartitionHead(3, 5, 2).load_state_dict(head.state_dict()).missing_keys == []
     assert nn.Sequential(head).double()[0].temperature.dtype == torch.float64

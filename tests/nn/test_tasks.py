@@ -3,8 +3,11 @@
 import copy
 import math
 import re
+from fractions import Fraction
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -75,9 +78,12 @@ def test_noise_only_where_asked_for_and_in_training() -> None:
     sampled.train()
     one, two = (sampled(x, generator=generator(5)) for _ in range(2))
     assert torch.equal(one, two)
-    # One draw serves all samples of a batch.
+    # One draw serves all samples of a batch, unless partitions are predicted.
     masks = sampled.split(x).masks
     assert (masks == masks[:, :1]).all()
+    predicted = make(hard=True, sampled=True, in_features=5)
+    masks = predicted.split(features(20), torch.zeros(20, 5)).masks
+    assert (masks != masks[:, :1]).any()
 
 
 def test_temperature_may_be_set_anew() -> None:
@@ -91,6 +97,44 @@ def test_temperature_may_be_set_anew() -> None:
     torch.testing.assert_close(layer.split(x, temperature=1.0).masks, before)
     with pytest.raises(ValueError, match=r"temperature must be a positive number, but got -1"):
         layer.temperature = -1
+
+
+@pytest.mark.parametrize("in_features", [None, 5])
+def test_the_temperature_is_taken_back_as_it_is_handed_out(in_features: int | None) -> None:
+    layer = make(in_features=in_features)
+    layer.temperature *= 0.5
+    assert layer.temperature == 0.5
+    layer.temperature = layer.temperature * 0.5
+    assert layer.temperature == 0.25
+    for value in (np.float32(0.5), np.float64(0.5), torch.tensor([0.5]), Fraction(1, 2)):
+        layer.temperature = 1
+        layer.temperature = value
+        assert layer.temperature == 0.5
+    assert layer.state_dict()["law.temperature"] == 0.5
+    # As exact as the layer is.
+    layer.double().temperature = 0.1
+    assert layer.temperature == 0.1
+    assert TaskPartition(6, 3, temperature=layer.temperature).temperature == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [
+        (torch.tensor(-0.5), "-0.5"),
+        (torch.tensor(True), "True"),
+        (torch.tensor(1j), "a complex"),
+        (torch.ones(2), "a tensor of shape (2,) and type torch.float32"),
+        (np.float32("nan"), "nan"),
+        (np.bool_(True), "True"),
+        (True, "True"),
+    ],
+)
+def test_other_temperatures_leave_the_layer_as_it_is(value: Any, got: str) -> None:
+    layer = make(temperature=0.7)
+    sentence = f"temperature must be a positive number, but got {got}."
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        layer.temperature = value
+    assert layer.temperature == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("in_features", [None, 5])
@@ -199,6 +243,11 @@ def test_the_penalty_makes_sizes_alike() -> None:
         ({"num_features": 0}, "num_features must be a whole number of at least 1, but got 0."),
         ({"num_tasks": 1.5}, "num_tasks must be a whole number of at least 1, but got 1.5."),
         ({"in_features": 0}, "in_features must be a whole number of at least 1, but got 0."),
+        (
+            {"num_tasks": 7},
+            "num_features must be at least num_tasks, 7, so that each of them can have a neuron of "
+            "its own, but got 6.",
+        ),
         ({"hard": "soft"}, "hard must be"),
         ({"sampled": 1}, "sampled must be"),
         ({"temperature": 0}, "temperature must be a positive number, but got 0."),
@@ -216,8 +265,11 @@ def test_bad_inputs() -> None:
         make()(features(4), torch.zeros(4, 5))
     with pytest.raises(ValueError, match=r"context must be a tensor with 5 entries.*but got none"):
         make(in_features=5)(features(4))
-    with pytest.raises(ValueError, match="features must be a floating-point tensor with 5 entries"):
-        make(in_features=5)(features(4), torch.zeros(4, 6))
+    layer = make(in_features=5)
+    for context in (torch.zeros(4, 6), torch.zeros(4, 5).long(), torch.tensor(0.0), [1.0] * 5):
+        for ask in (layer.sizes, partial(layer, features(4))):
+            with pytest.raises(ValueError, match=r"^context must be a floating.* with 5 entries"):
+                ask(context)
 
 
 def test_a_context_for_other_rows() -> None:
@@ -242,6 +294,12 @@ def test_other_precisions() -> None:
 
 def test_it_says_what_it_is() -> None:
     assert "TaskPartition(\n  6, 3, sampled=False" in repr(make())
+    for in_features in (None, 5):
+        layer = make(in_features=in_features, hard=True)
+        layer.temperature = 0.1
+        assert "hard=True, temperature=0.1" in repr(layer)
+        assert "hard='sizes', temperature=1" in repr(make(in_features=in_features))
+        assert "temperature=unknown" in repr(layer.to("meta"))
 
 
 @pytest.mark.cuda
@@ -275,8 +333,3 @@ def test_in_a_cuda_graph(in_features: int | None) -> None:
         found = layer(*inputs)
     graph.replay()
     torch.testing.assert_close(found, expected)
-
-
-def test_a_context_that_is_no_tensor() -> None:
-    with pytest.raises(ValueError, match="features must be a floating-point tensor with 5 entries"):
-        make(in_features=5)(features(4), [1.0] * 5)

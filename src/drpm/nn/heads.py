@@ -1,5 +1,6 @@
 """From features to a law over partitions."""
 
+import torch
 from torch import Tensor, nn
 
 from drpm.distributions import RelaxedRandomPartition
@@ -16,10 +17,10 @@ class PartitionHead(nn.Module):
         num_subsets: K, into how many subsets.
         hard: ``True``: one-hot columns with straight-through gradients; ``False``: soft;
             ``"sizes"``: whole sizes, soft order.
-        temperature: Of the relaxation, where a call names no other.
+        temperature: Of the relaxation, where a call names no other. It is a buffer, which
+            ``head.temperature.fill_(0.5)`` sets anew.
 
     Example:
-        >>> import torch
         >>> head = PartitionHead(in_features=3, num_elements=5, num_subsets=2)
         >>> law = head(torch.randn(7, 3))
         >>> law.rsample().shape  # one partition for each of seven rows
@@ -35,7 +36,7 @@ class PartitionHead(nn.Module):
         num_subsets: int,
         *,
         hard: bool | str = True,
-        temperature: float = 1.0,
+        temperature: float | Tensor = 1.0,
     ) -> None:
         super().__init__()
         for name, value in (
@@ -48,7 +49,8 @@ class PartitionHead(nn.Module):
         self.in_features, self.hard = in_features, hard
         self.log_scores = nn.Linear(in_features, num_elements)
         self.log_weights = nn.Linear(in_features, num_subsets)
-        self.register_buffer("temperature", positive_number("temperature", temperature))
+        number = positive_number("temperature", temperature)
+        self.register_buffer("temperature", torch.tensor(number))
 
     def forward(
         self, features: Tensor, temperature: float | Tensor | None = None
@@ -66,3 +68,13 @@ class PartitionHead(nn.Module):
             self.log_weights(features),
             hard=self.hard,
         )
+
+    def extra_repr(self) -> str:
+        return describe_law(self.hard, self.temperature)
+
+
+def describe_law(hard: bool | str, temperature: Tensor) -> str:
+    """What a module's text says of the law that it leads to."""
+    # On the device "meta" there are no values.
+    shown = "unknown" if temperature.is_meta else f"{temperature.item():g}"
+    return f"hard={hard!r}, temperature={shown}"

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from drpm.distributions import RelaxedRandomPartition
 from drpm.distributions.validation import describe, require_choice, require_count
-from drpm.nn.heads import PartitionHead
+from drpm.nn.heads import PartitionHead, describe_law
 from drpm.nn.validation import positive_number, require_features
 
 
@@ -34,12 +34,15 @@ class TaskPartition(nn.Module):
     loss the tasks have.
 
     Arguments:
-        num_features: n, how many neurons there are, in the last dimension.
+        num_features: n, how many neurons there are, in the last dimension; at least one for each
+            task.
         num_tasks: T, how many tasks.
         in_features: Where given, the partition is predicted for every sample, from so many
             further features; where not, one partition is learned for all samples.
         sampled: Whether partitions are drawn while the layer is in training mode. By default, as
             in the paper, the partition is that without noise, and in evaluation it always is.
+            With ``in_features`` every sample has a draw of its own; without it, one draw serves
+            all samples of a call.
         hard: ``"sizes"``: whole sizes, soft order, as in the paper; ``True``: every neuron belongs
             to one task; ``False``: soft.
         temperature: Of the relaxation, where a call names no other. It may be set anew at any
@@ -67,11 +70,16 @@ class TaskPartition(nn.Module):
         in_features: int | None = None,
         sampled: bool = False,
         hard: bool | str = "sizes",
-        temperature: float = 1.0,
+        temperature: float | Tensor = 1.0,
     ) -> None:
         super().__init__()
         require_count("num_features", num_features)
         require_count("num_tasks", num_tasks)
+        if num_features < num_tasks:
+            raise ValueError(
+                f"num_features must be at least num_tasks, {num_tasks}, so that each of them can "
+                f"have a neuron of its own, but got {num_features}."
+            )
         require_choice("sampled", sampled, (True, False))
         self.num_features, self.num_tasks, self.sampled = num_features, num_tasks, sampled
         self.law: PartitionHead | _LearnedPartition
@@ -87,8 +95,8 @@ class TaskPartition(nn.Module):
         return self.law.temperature
 
     @temperature.setter
-    def temperature(self, value: float) -> None:
-        self.law.temperature.copy_(positive_number("temperature", value))
+    def temperature(self, value: float | Tensor) -> None:
+        self.law.temperature.fill_(positive_number("temperature", value))
 
     def forward(
         self,
@@ -118,14 +126,14 @@ class TaskPartition(nn.Module):
     ) -> TaskSplit:
         """As :meth:`forward`, together with the masks and the sizes that a loss may need."""
         require_features("features", features, self.num_features)
-        rows = context.shape[:-1] if isinstance(context, Tensor) else features.shape[:-1]
-        if rows != features.shape[:-1]:
+        law = self._law(context, temperature)
+        if context is not None and context.shape[:-1] != features.shape[:-1]:
             raise ValueError(
                 "context must have one row for each row of features, of which there are "
                 f"{tuple(features.shape[:-1])}, but got {describe(context)}."
             )
         noise = "both" if self.sampled and self.training else "none"
-        parts = self._law(context, temperature).rsample_parts(noise=noise, generator=generator)
+        parts = law.rsample_parts(noise=noise, generator=generator)
         masks = parts.Y.movedim(-2, 0).to(features.dtype)
         if context is None:
             # One partition for all samples stands for each of them.
@@ -157,6 +165,7 @@ class TaskPartition(nn.Module):
                 f"context must be a tensor with {self.law.in_features} entries in its last "
                 "dimension, from which partitions are predicted, but got none."
             )
+        require_features("context", context, self.law.in_features)
         law: RelaxedRandomPartition = self.law(context, temperature)
         return law
 
@@ -167,7 +176,7 @@ class _LearnedPartition(nn.Module):
     temperature: Tensor
 
     def __init__(
-        self, num_elements: int, num_subsets: int, hard: bool | str, temperature: float
+        self, num_elements: int, num_subsets: int, hard: bool | str, temperature: float | Tensor
     ) -> None:
         super().__init__()
         require_choice("hard", hard, (True, False, "sizes"))
@@ -175,7 +184,8 @@ class _LearnedPartition(nn.Module):
         # About as different as those that a linear layer would begin with.
         self.log_scores = nn.Parameter(0.3 * torch.randn(num_elements))
         self.log_weights = nn.Parameter(torch.zeros(num_subsets))
-        self.register_buffer("temperature", positive_number("temperature", temperature))
+        number = positive_number("temperature", temperature)
+        self.register_buffer("temperature", torch.tensor(number))
 
     def forward(self, temperature: float | Tensor | None) -> RelaxedRandomPartition:
         return RelaxedRandomPartition(
@@ -184,6 +194,9 @@ class _LearnedPartition(nn.Module):
             self.log_weights,
             hard=self.hard,
         )
+
+    def extra_repr(self) -> str:
+        return describe_law(self.hard, self.temperature)
 
 
 def size_penalty(sizes: Tensor) -> Tensor:

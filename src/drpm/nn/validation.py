@@ -1,9 +1,10 @@
 """Refusals of layers, in one sentence each."""
 
 import math
+from numbers import Real
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from drpm.distributions.validation import describe
@@ -21,9 +22,11 @@ def require_features(name: str, value: Any, count: int) -> Tensor:
     return tensor
 
 
-def positive_number(name: str, value: Any) -> Tensor:
-    """A number above zero, as a tensor."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 < value < math.inf:
-        raise ValueError(f"{name} must be a positive number, but got {describe(value)}.")
-    return torch.tensor(float(value))
+def positive_number(name: str, value: Any) -> float:
+    """A number above zero, which may come as a tensor of one entry."""
+    single = isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1)
+    given = value.item() if single else value
+    number = isinstance(given, Real) and not isinstance(given, bool)
+    if not number or not 0 < given < math.inf:
+        raise ValueError(f"{name} must be a positive number, but got {describe(given)}.")
+    return float(given)
