@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -207,6 +208,59 @@ def test_gradients_reach_scores_and_weights() -> None:
     for parameter in layer.parameters():
         assert parameter.grad is not None
         assert parameter.grad.abs().sum() > 0
+
+
+# The order of tasks.
+
+
+@pytest.mark.parametrize("in_features", [None, 64])
+def test_the_first_and_the_last_task_have_the_clearest_neurons(in_features: int | None) -> None:
+    """The numbers of docs/multitask.md: five tasks of eight neurons each, at fresh scores."""
+    clearness = []
+    for seed in range(100):
+        torch.manual_seed(seed)
+        layer = TaskPartition(40, 5, in_features=in_features)
+        context = None if in_features is None else torch.rand(1, in_features)
+        with torch.no_grad():
+            for weights in layer.law.log_weights.parameters() if in_features else ():
+                weights.zero_()
+            split = layer.split(torch.ones(1, 40), context)
+        assert split.sizes.flatten().tolist() == [8] * 5
+        # How much of the neurons that are above all its own a task has.
+        clearness.append(split.masks[:, 0].topk(8).values.mean(-1))
+    first, *middle, last = torch.stack(clearness).mean(0).tolist()
+    assert [first, last] == pytest.approx([0.73, 0.73], abs=0.03)
+    assert middle == pytest.approx([0.56] * 3, abs=0.03)
+
+
+def test_the_first_and_the_last_of_equal_tasks_get_more_neurons() -> None:
+    """Also numbers of docs/multitask.md: five tasks name a digit, all of them the same."""
+    digits = load_digits()
+    images = torch.tensor(digits.data, dtype=torch.float32) / 16
+    labels = torch.tensor(digits.target)
+
+    def train(seed: int, weight: float) -> Tensor:
+        torch.manual_seed(seed)
+        encoder = nn.Sequential(nn.Linear(64, 40), nn.ReLU())
+        partition = TaskPartition(40, 5, in_features=64)
+        heads = nn.ModuleList([nn.Linear(40, 10) for _ in range(5)])
+        model = nn.ModuleList([encoder, partition, heads])
+        optimizer = torch.optim.Adam(model.parameters(), 0.01)
+        for _ in range(100):
+            batch = torch.randint(len(images), (16,))
+            split = partition.split(encoder(images[batch]), images[batch])
+            logits = torch.cat([head(own) for head, own in zip(heads, split.features, strict=True)])
+            loss = functional.cross_entropy(logits, labels[batch].repeat(5))
+            loss = loss + weight * size_penalty(split.sizes).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return partition.sizes(images).mean(0)
+
+    for weight, ends, middle in ((0.0, 11, 6), (1 / 40, 8.8, 7.5)):
+        sizes = torch.stack([train(seed, weight) for seed in range(3)]).mean(0)
+        assert sizes[[0, -1]].mean().item() == pytest.approx(ends, abs=0.7)
+        assert sizes[1:-1].mean().item() == pytest.approx(middle, abs=0.5)
 
 
 # The regulariser.

@@ -33,6 +33,10 @@ class TaskPartition(nn.Module):
     (with ``hard=True``: are zero). Which neurons a task has, and how many, is learned by whatever
     loss the tasks have.
 
+    The order of three or more tasks matters: NeuralSort, which relaxes the order of the neurons,
+    is sharper at its ends than in its middle, so the first and the last task have neurons that are
+    more clearly theirs. ``docs/multitask.md`` says how much, and what to do about it.
+
     Arguments:
         num_features: n, how many neurons there are, in the last dimension; at least one for each
             task.
