@@ -271,8 +271,8 @@ def test_the_partition_has_an_encoder_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("partition", ["sample", "network"])
-def test_tasks_in_the_other_order(partition: str) -> None:
-    """The last task has the first subset, and so on; nothing else is another."""
+def test_tasks_in_another_order(partition: str) -> None:
+    """Every task has another subset; nothing else is another."""
 
     def shared(order: str) -> SharedFeatures:
         network = make(settings(partition=partition, task_order=order)).eval()
@@ -281,13 +281,29 @@ def test_tasks_in_the_other_order(partition: str) -> None:
         weights.data.copy_(torch.tensor([0.0, 1.0, 2.0]))
         return network(batch()["images"], torch.tensor(0.7)).shared
 
-    given, other = shared("given"), shared("reversed")
+    given, other, shuffled = (shared(order) for order in ("given", "reversed", "shuffled"))
     assert given.masks is not None
     assert given.sizes is not None
     assert bool((given.sizes.diff() > 0).all())
     assert torch.equal(other.masks, given.masks.flip(0))
     assert torch.equal(other.sizes, given.sizes.flip(-1))
     assert torch.equal(other.features, given.features.flip(0))
+    assert shuffled.sizes is not None
+    # By sizes alone: what is drawn after the shuffle is another.
+    assert torch.equal(shuffled.sizes.sort(-1).values, given.sizes)
+
+
+def test_shuffled_tasks_are_part_of_the_model() -> None:
+    """Seeds differ in them, and a model that is read again has its own."""
+    torch.manual_seed(0)
+    config = settings(task_order="shuffled")
+    orders = [NeuronPartition(SHAPE, 7, config).state_dict()["subsets"] for _ in range(5)]
+    assert all(sorted(order.tolist()) == list(range(7)) for order in orders)
+    assert len({tuple(order.tolist()) for order in orders}) > 1
+    other = NeuronPartition(SHAPE, 7, config)
+    other.load_state_dict({**other.state_dict(), "subsets": orders[0]})
+    assert torch.equal(other.subsets, orders[0])
+    assert "subsets" not in NeuronPartition(SHAPE, 7, settings()).state_dict()
 
 
 def test_the_penalty_on_sizes() -> None:

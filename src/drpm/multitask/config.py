@@ -73,8 +73,8 @@ class MultitaskConfig:
         partition: For ``drpm``. ``sample``: predicted for every sample, by an encoder of its own;
             ``network``: one for all samples.
         task_order: For ``drpm``. ``given``: the first task has the first subset of the partition;
-            ``reversed``: the last. Which neurons are clearly somebody's depends on their place in
-            the order, so that the same tasks may do better in another.
+            ``reversed``: the last; ``shuffled``: any, by the seed. The first and the last of
+            several subsets have neurons that are more clearly theirs.
         weighting: For ``gradient``: which of TorchJD's weightings.
         task_weights: One for each task, in any scale; none at all for equal ones.
         size_penalty: For ``drpm``, the weight of the penalty on sizes that differ. None: one over
@@ -91,7 +91,7 @@ class MultitaskConfig:
 
     method: Method = "drpm"
     partition: Literal["sample", "network"] = "sample"
-    task_order: Literal["given", "reversed"] = "given"
+    task_order: Literal["given", "reversed", "shuffled"] = "given"
     weighting: Weighting = "aligned-mtl"
     task_weights: tuple[float, ...] = ()
     size_penalty: float | None = None

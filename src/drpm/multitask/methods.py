@@ -132,6 +132,8 @@ class GradientCombination(UniformScaling):
 class NeuronPartition(SharingMethod):
     """Every neuron to one task, by a partition without noise: DRPM-MTL."""
 
+    subsets: Tensor | None
+
     def __init__(
         self, shape: tuple[int, int, int], num_tasks: int, config: MultitaskConfig
     ) -> None:
@@ -144,6 +146,8 @@ class NeuronPartition(SharingMethod):
         usual = 1 / width if num_tasks > 2 else 0.0
         self.size_penalty = usual if config.size_penalty is None else config.size_penalty
         self.layer = TaskPartition(width, num_tasks, in_features=predicted, hard="sizes")
+        # The subset of every task; a part of the model, since a shuffle cannot be guessed.
+        self.register_buffer("subsets", _order(num_tasks, config.task_order))
 
     def share(self, given: SharingInput) -> SharedFeatures:
         context = None
@@ -151,14 +155,23 @@ class NeuronPartition(SharingMethod):
             context = self.encoder(given.images, given.generator)
         split = self.layer.split(given.features, context, temperature=given.temperature)
         sizes = split.sizes.expand(*given.features.shape[:-1], -1)
-        if self.config.task_order == "reversed":
-            return SharedFeatures(split.features.flip(0), split.masks.flip(0), sizes.flip(-1))
-        return SharedFeatures(split.features, split.masks, sizes)
+        if self.subsets is None:
+            return SharedFeatures(split.features, split.masks, sizes)
+        return SharedFeatures(
+            split.features[self.subsets], split.masks[self.subsets], sizes[..., self.subsets]
+        )
 
     def penalty(self, shared: SharedFeatures) -> Tensor | None:
         if self.size_penalty == 0 or shared.sizes is None:
             return None
         return self.size_penalty * size_penalty(shared.sizes).mean()
+
+
+def _order(num_tasks: int, order: str) -> Tensor | None:
+    """Which subset every task has; none where each has its own number."""
+    if order == "given":
+        return None
+    return torch.randperm(num_tasks) if order == "shuffled" else torch.arange(num_tasks).flip(0)
 
 
 METHODS: dict[str, type[SharingMethod]] = {

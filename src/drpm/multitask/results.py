@@ -68,7 +68,8 @@ def tables() -> list[Table]:
         Table(
             "Do noisier digits get more neurons?",
             "The rank correlation between the noise ratio of a task and the number of its neurons, "
-            "with the penalty on sizes that differ (`mosaic`) and without it (`mosaic-free`).",
+            "with the penalty on sizes that differ (`mosaic`), and without it, where every seed "
+            "has the tasks in another order in the partition (`mosaic-free`).",
             "method",
             groups,
             [

@@ -78,14 +78,14 @@ def mosaic() -> Sweep:
 
 @register("mosaic-free")
 def mosaic_free() -> Sweep:
-    """The same mosaics without the penalty that keeps the shares of DRPM-MTL alike."""
+    """Mosaics without the penalty that keeps shares alike, in another order for every seed."""
     runs = [
         study(
             f"tasks-{tasks}/drpm",
             "mosaic",
             "drpm",
             MOSAIC,
-            ["size_penalty=0"],
+            ["size_penalty=0", "task_order=shuffled"],
             tasks=tasks,
         )
         for tasks in TASKS
