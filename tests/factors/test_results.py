@@ -106,6 +106,12 @@ def test_the_rate_of_the_largest_mean_evidence_is_chosen(tmp_path: Path) -> None
             write_runs(tmp_path / "factor-rates" / rate_folder(method, rate), 1.0, values)
     assert choose_rate(tmp_path) == RATES[1]
     assert "The largest evidence: 0.0003 on average over both methods." in page(tmp_path)
+    # As good for one method alone is not as good.
+    write_runs(tmp_path / "factor-rates" / rate_folder("ada", RATES[2]), 1.0, [-881, -883])
+    told = "The largest evidence: 0.001 on average over both methods"
+    assert f"{told}." in page(tmp_path)
+    write_runs(tmp_path / "factor-rates" / rate_folder("drpm", RATES[1]), 1.0, [-862, -884])
+    assert f"{told} (as good within one deviation: 0.0003)." in page(tmp_path)
     assert "The largest" not in last_lines(tmp_path)
 
 

@@ -242,24 +242,36 @@ def factors_sections(results: Path) -> Iterator[Section]:
 def _chosen(table: Table, results: Path) -> Iterator[str]:
     """What a table of candidates says, as soon as all of them were run."""
     if table == _rates_table() and (rate := choose_rate(results)) is not None:
-        yield f"The largest evidence: {rate:g} on average over both methods."
+        near = _as_good_rates(rate, results)
+        yield f"The largest evidence: {rate:g} on average over both methods{near}."
     if table == _weights_table():
         told = []
         for method in sweeps.WEIGHED:
             if (best := choose_weight(results, method)) is not None:
-                near = _as_good(best, _weighed(results, method))
+                found = _weighed(results, method)
+                near = _told([_choice_name(choice) for choice in _as_good(best, found)])
                 told.append(f"{_choice_name(best)} for {METHODS[method]}{near}")
         if told:
             yield f"The largest evidence: {'; '.join(told)}."
 
 
-def _as_good(best: Choice, means: Mapping[Choice, Summary]) -> str:
+def _as_good(best: _Value, means: Mapping[_Value, Summary]) -> list[_Value]:
     """What lies within a deviation of the best."""
-    near = [
-        _choice_name(choice)
-        for choice, found in means.items()
-        if choice != best and is_tied(found, means[best])
-    ]
+    return [x for x, found in means.items() if x != best and is_tied(found, means[best])]
+
+
+def _as_good_rates(best: float, results: Path) -> str:
+    """What lies within a deviation of the best for each method, by itself: their evidences differ
+    from one another by more than rates make of them."""
+    near = set(sweeps.RATES)
+    for method in sweeps.RATES_METHODS:
+        places = {rate: [_rate_place(method, rate)] for rate in sweeps.RATES}
+        tied = _as_good(best, _evidences(_rates_table(), results, places))
+        near &= set(tied)
+    return _told([f"{rate:g}" for rate in sorted(near)])
+
+
+def _told(near: Sequence[str]) -> str:
     return f" (as good within one deviation: {' / '.join(near)})" if near else ""
 
 
