@@ -420,6 +420,32 @@ def test_stages_are_read_apart() -> None:
     )
 
 
+def test_means_over_few_steps_are_joined() -> None:
+    """Epochs of ten steps; the third was cut off after two, and saved after three more."""
+    steps, losses = [10, 20, 22, 25, 30, 40, 43], [4.0, 3.0, 0.5, 1.0, 2.0, 2.0, 9.0]
+    records: list[dict[str, Any]] = [
+        {"step": step, "epoch": step / 10, "loss": loss, "kl": 7.0}
+        for step, loss in zip(steps, losses, strict=True)
+    ]
+    # A look at the test part is no mean, however close it is to another.
+    records.insert(2, {"step": 20, "epoch": 2, "test_accuracy": 0.5})
+    records.append({"step": 43, "epoch": 4.3, "test_accuracy": 0.7})
+    (stage,) = read_stages(records)
+    loss, kl, accuracy = stage.curves
+    assert loss.places.tolist() == [1, 2, 3, 4.3]
+    third, last = (2 * 0.5 + 3 * 1.0 + 5 * 2.0) / 10, (10 * 2.0 + 3 * 9.0) / 13
+    assert loss.values == pytest.approx([4, 3, third, last])
+    assert kl.values == pytest.approx([7] * 4)
+    assert accuracy.places.tolist() == [2, 4.3]
+    assert accuracy.values.tolist() == [0.5, 0.7]
+
+
+def test_what_was_not_finite_stays_so() -> None:
+    records = [{"step": 10, "loss": 1.0}, {"step": 12, "loss": None}, {"step": 20, "loss": 1.0}]
+    (stage,) = read_stages([*records, {"step": 30, "loss": 3.0}])
+    np.testing.assert_array_equal(stage.curves[0].values, [1, np.nan, 3])
+
+
 def test_records_without_a_place_are_numbered() -> None:
     (stage,) = read_stages([{"loss": 1.0}, {"loss": 2.0}])
     assert (stage.name, stage.unit) == ("", "record")

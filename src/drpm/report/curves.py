@@ -71,6 +71,7 @@ def draw_curves(stages: Sequence[Stage]) -> Figure:
 
 
 def _stage(name: str, records: Sequence[Mapping[str, Any]]) -> Stage:
+    records = _joined(records)
     for unit in _PLACES:
         if all(_is_number(record.get(unit)) for record in records):
             places = [float(record[unit]) for record in records]
@@ -89,6 +90,65 @@ def _stage(name: str, records: Sequence[Mapping[str, Any]]) -> Stage:
     return Stage(
         name, unit, [Curve(term, np.asarray(x), np.asarray(y)) for term, (x, y) in curves.items()]
     )
+
+
+def _joined(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The same records, but each mean of training is over enough steps.
+
+    A record with a loss holds means over the steps since the one before. It is written at the end
+    of an epoch, but also after so many steps, and wherever a run was saved or cut off. Means over
+    few steps stray more than others and look like dips, so that neighbours are joined until they
+    cover as many steps as such records usually do.
+    """
+    reports = [record for record in records if "loss" in record]
+    steps = [record.get("step") for record in reports]
+    if not reports or not all(map(_is_number, steps)):
+        return list(records)
+    lengths = np.diff(np.asarray([0, *steps], dtype=np.float64))
+    if (lengths <= 0).any():
+        return list(records)
+    means = {
+        id(reports[group[-1]]): _mean([reports[i] for i in group], lengths[group])
+        for group in _groups(lengths.tolist(), _usual(lengths))
+    }
+    return [
+        means.get(id(record), record)
+        for record in records
+        if "loss" not in record or id(record) in means
+    ]
+
+
+def _usual(lengths: NDArray[np.float64]) -> float:
+    """The length that half of all steps are in one of at least."""
+    longest_first = np.sort(lengths)[::-1]
+    return float(longest_first[np.searchsorted(longest_first.cumsum(), lengths.sum() / 2)])
+
+
+def _groups(lengths: Sequence[float], enough: float) -> list[list[int]]:
+    """Neighbours that are enough together; what is left at the end goes to the last of them."""
+    groups: list[list[int]] = [[]]
+    for index in range(len(lengths)):
+        groups[-1].append(index)
+        if sum(lengths[i] for i in groups[-1]) >= enough:
+            groups.append([])
+    *whole, rest = groups
+    if whole:
+        whole[-1] += rest
+    return whole or [rest]
+
+
+def _mean(records: Sequence[Mapping[str, Any]], weights: NDArray[np.float64]) -> dict[str, Any]:
+    """The last of some records, with the means over all of them."""
+    found = dict(records[-1])
+    if len(records) == 1:
+        return found
+    for term in found.keys() - _NOT_TERMS:
+        values = [record.get(term) for record in records]
+        if all(map(_is_number, values)):
+            found[term] = float(np.average(np.asarray(values, dtype=np.float64), weights=weights))
+        elif None in values:
+            found[term] = None
+    return found
 
 
 def _is_number(value: Any) -> bool:
