@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from drpm.data.mosaic import noise_ratios, task_names
@@ -15,6 +16,7 @@ from drpm.multitask.published import CELEBA, CELEBA_TASKS
 from drpm.multitask.results import multitask_sections, tables
 from drpm.multitask.trends import draw_mosaic, draw_noise, noise_trend
 from drpm.report.result_tables import Metrics
+from drpm.report.style import colours
 from tests.training.results_folder import VERSIONS, write_json
 
 
@@ -270,13 +272,37 @@ def test_the_figure_draws_means() -> None:
             0.5: [noise_metrics(0.8, 0.5, (10, 40))],
         },
     }
-    upper, lower = draw_noise(found, METHOD_NAMES, "Both").axes
-    lines = {line.get_label(): np.asarray(line.get_ydata()) for line in upper.lines}
-    assert set(lines) == {f"{METHOD_NAMES[x]}, {y}" for x in found for y in ("left", "right")}
-    assert lines["DRPM-MTL, right"] == pytest.approx([0.7, 0.5])
-    sizes = {line.get_label(): np.asarray(line.get_ydata()) for line in lower.lines}
-    assert set(sizes) == {"DRPM-MTL, left", "DRPM-MTL, right"}
-    assert sizes["DRPM-MTL, right"] == pytest.approx([27, 40])
+    figure = draw_noise(found, METHOD_NAMES, "Both")
+    mean, each, lead, neurons = (drawn_lines(axes) for axes in figure.axes)
+    assert set(mean) == {"ULS", "DRPM-MTL"}
+    assert mean["DRPM-MTL"] == pytest.approx([0.8, 0.65])
+    assert set(each) == {f"{METHOD_NAMES[x]}, {y}" for x in found for y in ("left", "right")}
+    assert each["DRPM-MTL, right"] == pytest.approx([0.7, 0.5])
+    assert lead["mean of both"] == pytest.approx([-0.05, 0])
+    assert lead["right digit"] == pytest.approx([-0.1, 0.1])
+    assert set(neurons) == {"DRPM-MTL, left", "DRPM-MTL, right"}
+    assert neurons["DRPM-MTL, right"] == pytest.approx([27, 40])
+    # A colour for each method and a style for each digit, and what bands are.
+    styles = {line.get_label(): line for line in figure.axes[1].lines}
+    assert np.allclose(*(styles[f"ULS, {x}"].get_color() for x in ("left", "right")))
+    assert styles["ULS, left"].get_linestyle() != styles["ULS, right"].get_linestyle()
+    assert "band: one deviation over seeds" in [x.get_text() for x in figure.legends[0].get_texts()]
+
+
+def test_the_figure_of_one_method() -> None:
+    found = {"uls": {0.0: [noise_metrics(0.9, 0.8)], 0.5: [noise_metrics(0.9, 0.4)]}, "drpm": {}}
+    figure = draw_noise(found, METHOD_NAMES, "One")
+    assert [axes.get_visible() for axes in figure.axes] == [True, True, False, False]
+    assert "DRPM-MTL" not in [x.get_text() for x in figure.legends[0].get_texts()]
+
+
+def drawn_lines(axes: Axes) -> dict[str, Any]:
+    """The heights of what has a name."""
+    return {
+        str(line.get_label()): np.asarray(line.get_ydata())
+        for line in axes.lines
+        if not str(line.get_label()).startswith("_")
+    }
 
 
 def test_trends_are_in_the_order_of_the_noise() -> None:
@@ -312,7 +338,7 @@ def test_the_tasks_of_mosaics_are_drawn(tmp_path: Path, monkeypatch: pytest.Monk
             axes.get_title(loc="left"): {
                 line.get_label(): (np.asarray(line.get_xdata()), np.asarray(line.get_ydata()))
                 for line in axes.lines
-                if len(np.asarray(line.get_xdata()))
+                if not str(line.get_label()).startswith("_")
             }
             for axes in figure.axes
         }
@@ -323,10 +349,18 @@ def test_the_tasks_of_mosaics_are_drawn(tmp_path: Path, monkeypatch: pytest.Monk
         expected = np.linspace(0, 0.9, tasks)
         assert set(accuracy[name]) == {"ULS", "DRPM-MTL"}
         for places, values in accuracy[name].values():
-            assert places == pytest.approx(expected)
+            # Points of one task stand side by side.
+            assert places == pytest.approx(expected, abs=0.45 / (tasks - 1))
             assert values == pytest.approx(1 - expected)
         assert set(neurons[name]) == {"DRPM-MTL"}
+        assert neurons[name]["DRPM-MTL"][0] == pytest.approx(expected)
         assert neurons[name]["DRPM-MTL"][1] == pytest.approx(10 * expected)
+    # Accuracies have one axis, neurons start at zero, and both have a level to compare with.
+    for figure, end, level in zip(drawn, (1, 9.9), ("chance", "even share, 4.5"), strict=True):
+        assert [axes.get_ylim() for axes in figure.axes] == [(0, pytest.approx(end))] * 2
+        assert [[x.get_text() for x in axes.texts] for axes in figure.axes] == [[level]] * 2
+        shade = figure.axes[0].lines[-2].get_color()
+        assert np.allclose(shade, colours(4)[3])
 
 
 def test_the_published_attributes_have_the_published_means() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -129,9 +130,7 @@ def draw_bars(
     # A single group should not become a wall.
     missing = max(0.0, (4 / num_bars - num_groups) / 2)
     axes.set_xlim(-0.55 - missing, num_groups - 0.45 + missing)
-    low, high = min(float(values.min()), 0.0), max(float(values.max()), whole)
-    room = 0.1 * ((high - low) or 1.0)
-    axes.set_ylim(low - room * (low < 0), high + room)
+    _set_heights(axes, values, whole, written)
     if len(names) > 1:
         axes.legend(
             axes.containers,
@@ -148,3 +147,23 @@ def draw_bars(
         )
     title(figure, above)
     return figure
+
+
+def _set_heights(axes: Axes, values: NDArray[Any], whole: float, written: bool) -> None:
+    """How high the picture of bars reaches.
+
+    Arguments:
+        axes: Where they are.
+        values: Their heights.
+        whole: What they can reach, or zero where nobody knows.
+        written: Whether numbers stand above them.
+    """
+    low, high = min(float(values.min()), 0.0), max(float(values.max()), whole)
+    room = 0.1 * ((high - low) or 1.0)
+    if not 0 < whole == high:
+        axes.set_ylim(low - room * (low < 0), high + room)
+        return
+    # Numbers may stand above, but there is nothing beyond the whole to be read off.
+    axes.set_ylim(low - room * (low < 0), whole + room * written)
+    axes.set_yticks(np.linspace(0, whole, 6))
+    axes.spines["left"].set_bounds(low, whole)

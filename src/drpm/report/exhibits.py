@@ -1,4 +1,4 @@
-"""Pictures that a run describes itself: grids of images, matrices of numbers, groups of bars.
+"""Pictures that a run describes itself: grids of images, matrices, groups of bars, lines.
 
 The report knows nothing about them beforehand. ``arrays.npz`` holds the values of a picture under
 ``KIND__NAME``, and what is written around them under further keys with the same NAME, all of them
@@ -9,6 +9,8 @@ optional:
 - ``matrix__NAME``, numbers (R, C), with ``matrix_rows__NAME`` and ``matrix_columns__NAME``;
 - ``bars__NAME``, numbers (G, B), G groups of B bars, with ``bars_groups__NAME``, G strings below
   the groups, and ``bars_names__NAME``, B strings for the legend;
+- ``lines__NAME``, numbers (L, P), L lines over P epochs, with ``lines_names__NAME``, L strings for
+  the legend, and ``lines_epochs__NAME``, P growing numbers;
 - ``title__NAME`` and ``about__NAME``, one string each: what stands above the picture, and what
   describes it to those who cannot see it.
 
@@ -29,6 +31,7 @@ from drpm.report.archive import read_archive
 from drpm.report.arrays import ARRAYS
 from drpm.report.bars import MAX_BARS, draw_bars
 from drpm.report.images import draw_grid
+from drpm.report.lines import MAX_LINES, MAX_PLACES, draw_lines
 from drpm.report.matrices import draw_matrix
 from drpm.training.errors import RunError
 
@@ -43,17 +46,19 @@ class _Form(NamedTuple):
     noun: str
     shape: str
     rows: str  # the key of the texts that go with the first dimension
-    columns: str  # and with the second
+    columns: str  # and with the second, which are numbers for lines
     max_rows: int  # more could not be told apart on a page
     max_columns: int
     draw: Callable[[NDArray[Any], Sequence[str], Sequence[str], str], Figure]
 
 
+_EPOCHS: Final = "lines_epochs"
 _GRID_SHAPE: Final = "(R, C, H, W) or (R, C, channels, H, W)"
 _FORMS: Final = {
     "grid": _Form("images", _GRID_SHAPE, "grid_rows", "grid_columns", 50, 32, draw_grid),
-    "matrix": _Form("numbers", "(R, C)", "matrix_rows", "matrix_columns", 80, 80, draw_matrix),
+    "matrix": _Form("numbers", "(R, C)", "matrix_rows", "matrix_columns", 100, 100, draw_matrix),
     "bars": _Form("numbers", "(G, B)", "bars_groups", "bars_names", MAX_BARS, 10, draw_bars),
+    "lines": _Form("numbers", "(L, P)", "lines_names", _EPOCHS, MAX_LINES, MAX_PLACES, draw_lines),
 }
 _TEXTS: Final = ("title", "about")
 _KEYS: Final = {
@@ -68,7 +73,7 @@ class Exhibit:
     """One picture that a run describes itself.
 
     Arguments:
-        kind: ``grid``, ``matrix`` or ``bars``.
+        kind: ``grid``, ``matrix``, ``bars`` or ``lines``.
         name: The name of its file.
         values: What it shows, as its kind has it.
         rows: A text for each place of the first dimension, or none at all.
@@ -166,13 +171,24 @@ def _wrong_parts(name: str, parts: Mapping[str, NDArray[Any]]) -> str | None:
         return complaint
     for key, count in ((form.rows, values.shape[0]), (form.columns, values.shape[1])):
         texts = parts.get(key)
-        if texts is not None and (texts.shape != (count,) or texts.dtype.kind != "U"):
+        if texts is None:
+            continue
+        if key == _EPOCHS:
+            if not _grows(texts, count):
+                return _must(f"{key}__{name}", texts, f"growing numbers ({count},)")
+        elif texts.shape != (count,) or texts.dtype.kind != "U":
             return _must(f"{key}__{name}", texts, f"strings ({count},)")
     for key in _TEXTS:
         text = parts.get(key)
         if text is not None and (text.ndim or text.dtype.kind != "U"):
             return _must(f"{key}__{name}", text, "one string")
     return None
+
+
+def _grows(numbers: NDArray[Any], count: int) -> bool:
+    """Whether these are so many numbers, each larger than the one before."""
+    sound = numbers.shape == (count,) and numbers.dtype.kind in "iuf"
+    return sound and bool(np.isfinite(numbers).all() and (numbers[1:] > numbers[:-1]).all())
 
 
 def _wrong_values(key: str, form: _Form, values: NDArray[Any]) -> str | None:

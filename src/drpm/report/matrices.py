@@ -31,6 +31,7 @@ from drpm.report.style import (
 _CELL: Final = 0.46  # inches, where there are few
 _MAX_SIDE: Final = 8.0
 _LOWEST: Final = 1.0  # what a scale of colours needs beside it
+_NAMED: Final = 0.12  # the lowest row whose name can be read
 _MIN_WRITTEN: Final = 0.3  # the smallest cell that a count fits into
 _MAX_NAMED: Final = 80
 _MAX_WIDENED: Final = 0.9  # the widest cell that the name above may ask for
@@ -115,8 +116,8 @@ def draw_matrix(
     if not written:
         # Without numbers there is no need for wide cells, but for a scale.
         width = min(width, height)
-        # A few rows of many columns may be higher than wide.
-        height = min(height, max(width, _LOWEST / num_rows))
+        # A few rows of many columns may be higher than wide, and those with names must be.
+        height = min(height, max(width, _LOWEST / num_rows, _NAMED if rows else 0.0))
         beside += 0.6
     turned = text_width(columns) > 0.85 * width
     heads = (text_width(columns) if turned else 0.15) if columns else 0.0
@@ -139,9 +140,9 @@ def draw_matrix(
     bare(axes)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
     _separate(axes, num_rows, num_columns)
-    size = min(8.0, 60 * min(height, width))
-    axes.set_yticks(range(len(rows)), rows, size=size)
-    axes.set_xticks(range(len(columns)), columns, size=size, rotation=90 if turned else 0)
+    axes.set_yticks(range(len(rows)), rows, size=min(8.0, 60 * height))
+    turn = 90 if turned else 0
+    axes.set_xticks(range(len(columns)), columns, size=min(8.0, 60 * width), rotation=turn)
     if written:
         _write_numbers(picture, texts, values)
     else:
