@@ -48,7 +48,9 @@ def test_two_digits(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shown = multitask(*SMALL, "--out", folder, "--noise=0.3")
     header, row, page = shown.stdout.splitlines()
-    assert header == "Seed\tAccuracy\tleft\tright\tNeurons, left\tNeurons, right"
+    assert header == (
+        "Seed\tAccuracy\tAccuracy, left\tAccuracy, right\tNeurons, left\tNeurons, right"
+    )
     cells = row.split("\t")
     assert float(cells[1]) == pytest.approx((float(cells[2]) + float(cells[3])) / 2, abs=0.001)
     assert float(cells[4]) + float(cells[5]) == pytest.approx(6)
@@ -69,8 +71,12 @@ def test_two_digits(tmp_path: Path) -> None:
         assert arrays["bars__sizes-by-task"].sum() == pytest.approx(6)
         assert arrays["matrix__neurons"].shape == (2, 6)
         assert arrays["bars__accuracy"][:, 0].tolist() == looks[-1]["test_accuracies"]
+        course = arrays["lines__accuracy-over-training"].T.tolist()
+        assert course == [x["test_accuracies"] for x in looks]
+        assert arrays["lines_epochs__accuracy-over-training"].tolist() == [1, 2]
     figures = {path.stem for path in (folder / "figures").glob("*.png")}
-    assert figures == {"images", "accuracy", "sizes-by-task", "neurons", "curves"}
+    courses = {"accuracy-over-training", "neurons-over-training"}
+    assert figures == {"images", "accuracy", "sizes-by-task", "neurons", "curves", *courses}
     assert load_multitask(folder / "model").tasks == ("left", "right")
     # Done already: the same again, and other settings are refused.
     assert multitask(*SMALL, "--out", folder, "--noise=0.3").stdout == shown.stdout
@@ -93,11 +99,11 @@ def test_a_mosaic(tmp_path: Path) -> None:
         assert arrays["grid__images"].shape == (1, 6, 1, 28, 42)
     lines = multitask("mosaic", *SMALL, "--out", tmp_path, "--tasks=5").stdout.splitlines()
     assert lines[0] == "Task\tNoise ratio\tAccuracy\tNeurons"
-    for task, line in enumerate(lines[1:6]):
+    for task, line in zip(np.argsort(ratios), lines[1:6], strict=True):
         name = f"task_0{task}"
         numbers = (f"{metrics[f'{x}_{name}']:.3f}" for x in ("accuracy", "size"))
         assert line == "\t".join([name, f"{ratios[task]:.2f}", *numbers])
-    assert lines[6] == "Seed\tAccuracy\tNeurons against noise"
+    assert lines[6] == "Seed\tAccuracy\tRank correlation of noise and neurons"
     # Names that a reader knows stand on the page, and none of those that programs have.
     page = (tmp_path / "index.html").read_text()
     assert '<th scope="col">DRPM-MTL</th>' in page
@@ -154,7 +160,7 @@ def test_images_of_ones_own(tmp_path: Path) -> None:
     shown = multitask(images, *options)
     sentence = "There is one task, 'label', which has all neurons: nothing is shared here."
     assert sentence in shown.stderr
-    assert shown.stdout.splitlines()[0] == "Seed\tAccuracy\tlabel\tNeurons, label"
+    assert shown.stdout.splitlines()[0] == "Seed\tAccuracy\tAccuracy, label\tNeurons, label"
     result = json.loads((run / "result.json").read_text())
     assert result["data"]["options"] == ["image_size=16"]
     assert result["about"].endswith(sentence)

@@ -357,51 +357,71 @@ def test_the_images_with_noise_are_made_once(folder: Path, monkeypatch: pytest.M
 def test_what_is_drawn(tmp_path: Path) -> None:
     data = replace(toy(), tasks=("a", "b", "c"), noise_ratios=(0.9, 0.0, 0.4))
     sizes = torch.tensor([7.0, 1.0, 2.0])
-    shares = torch.rand(3, 100)
+    shares = torch.rand(3, 120)
     scores = TaskScores(torch.tensor([0.1, 0.2, 0.3]), sizes, shares)
-    (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 100))
+    (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 120))
     exhibits = {exhibit.name: exhibit for exhibit in read_exhibits(tmp_path)}
     # The same bars are not drawn twice.
     assert list(exhibits) == ["images", "accuracy", "sizes-by-noise", "neurons"]
-    assert exhibits["accuracy"].values[:, 0].tolist() == pytest.approx([0.1, 0.2, 0.3])
-    assert exhibits["accuracy"].rows == ("a (0.90)", "b (0.00)", "c (0.40)")
+    # The noisiest task comes last, everywhere.
+    assert exhibits["accuracy"].values[:, 0].tolist() == pytest.approx([0.2, 0.3, 0.1])
+    for name in ("accuracy", "neurons"):
+        assert exhibits[name].rows == ("b (0.00)", "c (0.40)", "a (0.90)")
     assert exhibits["sizes-by-noise"].values[:, 0].tolist() == [1, 2, 7]
     assert exhibits["sizes-by-noise"].rows == ("b (0.00)", "c (0.40)", "a (0.90)")
     assert "rank correlation 1.00" in exhibits["sizes-by-noise"].title
     assert "as far from zero as 0.71" in exhibits["sizes-by-noise"].about
     # As many neurons as fit.
     neurons = exhibits["neurons"]
-    assert neurons.values.shape == (3, 80)
-    assert neurons.about.endswith("have them. Of 100 neurons the first 80 are shown.")
+    assert neurons.values.shape == (3, 100)
+    assert neurons.about.endswith("have them. Of 120 neurons the first 100 are shown.")
     # In the order of their owners, each under its own number.
     owners = neurons.values.argmax(0)
     assert (np.diff(owners) >= 0).all()
     assert (np.diff(neurons.values.max(0))[np.diff(owners) == 0] <= 0).all()
     numbers = [int(name) for name in neurons.columns]
-    np.testing.assert_allclose(neurons.values, shares[:, numbers])
-    assert sorted(numbers) == list(range(80))
+    np.testing.assert_allclose(neurons.values, shares[[1, 2, 0]][:, numbers])
+    assert sorted(numbers) == list(range(100))
+
+
+def test_the_course_of_tasks_is_drawn(tmp_path: Path) -> None:
+    data = replace(toy(), tasks=("a", "b", "c"), noise_ratios=(0.9, 0.0, 0.4))
+    scores = TaskScores(torch.rand(3), torch.rand(3), torch.rand(3, 10))
+    looks = [
+        {"epoch": epoch, "step": 9, "test_accuracies": [0.1, 0.2, epoch / 10]} for epoch in (3, 7)
+    ]
+    records: list[dict[str, Any]] = [{"epoch": 1.0, "step": 1, "loss": 2.0}, *looks]
+    (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 10, records))
+    course = read_exhibits(tmp_path)[-1]
+    assert (course.kind, course.name) == ("lines", "accuracy-over-training")
+    assert course.values.tolist() == [[0.2, 0.2], [0.3, 0.7], [0.1, 0.1]]
+    assert course.rows == ("b (0.00)", "c (0.40)", "a (0.90)")
+    assert [float(epoch) for epoch in course.columns] == [3, 7]
+    # Of one look there is no course.
+    (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 10, records[:2]))
+    assert read_exhibits(tmp_path)[-1].name == "neurons"
 
 
 def test_more_tasks_than_bars(tmp_path: Path) -> None:
     """Both ends stay, and what is left out is said."""
-    count = 97
-    ratios = torch.randperm(count, generator=generator(0)).double() / 100
+    count = 117
+    ratios = torch.randperm(count, generator=generator(0)).double() / 1000
     data = replace(
         toy(), tasks=tuple(f"t{n}" for n in range(count)), noise_ratios=tuple(ratios.tolist())
     )
-    scores = TaskScores(torch.arange(count) / 100.0, 10 * ratios, torch.rand(count, 5))
+    scores = TaskScores(5 * ratios, 10 * ratios, torch.rand(count, 5))
     (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 5))
     exhibits = {exhibit.name: exhibit for exhibit in read_exhibits(tmp_path)}
-    for name, scale in (("accuracy", 100), ("sizes-by-noise", 10)):
+    for name, scale in (("accuracy", 200), ("sizes-by-noise", 100)):
         exhibit = exhibits[name]
         values = exhibit.values[:, 0] * scale
         assert (values[0], values[-1]) == pytest.approx((0, count - 1))
         assert set(np.diff(values).round()) == {2, 3}
         assert len(exhibit.rows) == 40
-        assert exhibit.title.endswith("(40 of 97 tasks shown)")
-        assert "for 40 of 97 tasks, evenly from the first to the last: " in exhibit.about
-    assert exhibits["sizes-by-noise"].rows[-1].endswith("(0.96)")
-    assert "Of 97 tasks the first 80 are shown." in exhibits["neurons"].about
+        assert exhibit.title.endswith("(40 of 117 tasks shown)")
+        assert "for 40 of 117 tasks, evenly from the first to the last: " in exhibit.about
+    assert exhibits["sizes-by-noise"].rows[-1].endswith("(0.12)")
+    assert "Of 117 tasks the first 100 are shown." in exhibits["neurons"].about
 
 
 def test_sizes_are_told_as_far_as_they_differ(tmp_path: Path) -> None:

@@ -96,23 +96,27 @@ def _columns(result: dict[str, Any]) -> dict[str, str]:
     columns = {"accuracy": "Accuracy"}
     names = result["data"]["tasks"]
     if len(names) <= _FEW:
-        columns |= {f"accuracy_{name}": name for name in names}
+        columns |= {f"accuracy_{name}": f"Accuracy, {name}" for name in names}
         columns |= {f"size_{name}": f"Neurons, {name}" for name in names}
-    columns["size_noise_correlation"] = "Neurons against noise"
+    columns["size_noise_correlation"] = "Rank correlation of noise and neurons"
     return {name: shown for name, shown in columns.items() if name in result["metrics"]}
 
 
 def _show_tasks(results: list[dict[str, Any]]) -> None:
-    """A row for each task, where there are too many for columns."""
+    """A row for each task, where there are too many for columns; noisier ones come later."""
+    from drpm.multitask.tasks import noise_order
+
     tasks = results[0]["data"]["tasks"]
     if len(tasks) <= _FEW:
         return
+    ratios = results[0]["data"].get("noise ratios", ())
+    order = noise_order(tasks, ratios)
+    tasks = [tasks[task] for task in order]
     rows = [[task] for task in tasks]
     header = ["Task"]
-    ratios = results[0]["data"].get("noise ratios")
     if ratios:
         header.append("Noise ratio")
-        rows = [[*row, f"{ratio:.2f}"] for row, ratio in zip(rows, ratios, strict=True)]
+        rows = [[*row, f"{ratios[task]:.2f}"] for row, task in zip(rows, order, strict=True)]
     for metric, name in (("accuracy", "Accuracy"), ("size", "Neurons")):
         if f"{metric}_{tasks[0]}" in results[0]["metrics"]:
             header.append(name)

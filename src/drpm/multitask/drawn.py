@@ -1,6 +1,7 @@
 """The arrays of a finished network with several tasks: what its figures are drawn from."""
 
 import math
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -10,49 +11,93 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.data import mosaic, multimnist
-from drpm.multitask.evaluation import TaskScores, chance_correlation, rank_correlation
+from drpm.multitask.evaluation import (
+    ACCURACIES,
+    SIZES,
+    TaskScores,
+    chance_correlation,
+    rank_correlation,
+)
 from drpm.multitask.sweeps import NOISE
-from drpm.multitask.tasks import TaskData, read_tasks
+from drpm.multitask.tasks import TaskData, noise_order, read_tasks
 from drpm.report.archive import pack_arrays
 from drpm.report.bars import MAX_BARS, tell_apart
+from drpm.report.lines import MAX_LINES
 
 SHOWN: Final = 6  # images
-_MAX_CELLS: Final = 80
+_MAX_CELLS: Final = 100
 
 
-def draw_arrays(data: TaskData, scores: TaskScores, width: int) -> bytes:
+def draw_arrays(
+    data: TaskData, scores: TaskScores, width: int, records: Sequence[Mapping[str, Any]] = ()
+) -> bytes:
     """What the figures need, as an archive of plain arrays.
+
+    Tasks are in the order of their noise ratios, where these are known.
 
     Arguments:
         data: What the network was judged on.
         scores: What it is worth.
         width: How many neurons its tasks share.
+        records: The metrics of its run, of which some are looks at the test part.
     """
     arrays: dict[str, NDArray[Any]] = {}
     arrays |= _noisy_images() if data.name == "multimnist" else _images(data)
-    tasks, noisy = data.tasks, ""
+    order, tasks, noisy = noise_order(data.tasks, data.noise_ratios), data.tasks, ""
     if data.noise_ratios:
-        named = zip(data.tasks, data.noise_ratios, strict=True)
-        tasks = tuple(f"{task} ({ratio:.2f})" for task, ratio in named)
+        tasks = tuple(f"{data.tasks[task]} ({data.noise_ratios[task]:.2f})" for task in order)
         noisy = " (in brackets its noise ratio)"
     arrays |= _bars(
         "accuracy",
-        scores.accuracies,
+        scores.accuracies[order],
         tasks,
         "accuracy",
         "Accuracy of every task",
         f"The part of the test images that each task{noisy} tells rightly",
     )
     if scores.sizes is not None and scores.shares is not None:
+        sizes = scores.sizes[order]
         having = f"How many of {width} neurons each task{noisy} has, on average over test images"
         if data.noise_ratios:
-            arrays |= _by_noise(scores.sizes, tasks, data.noise_ratios, having)
+            ratios = [data.noise_ratios[task] for task in order]
+            arrays |= _by_noise(sizes, tasks, ratios, having)
         else:
             arrays |= _bars(
-                "sizes-by-task", scores.sizes, tasks, "neurons", "Neurons of every task", having
+                "sizes-by-task", sizes, tasks, "neurons", "Neurons of every task", having
             )
-        arrays |= _owners(tasks, scores.shares)
+        arrays |= _owners(tasks, scores.shares[order])
+    for name, key in (("accuracy", ACCURACIES), ("neurons", SIZES)):
+        arrays |= _course(name, [record for record in records if key in record], key, order, tasks)
     return pack_arrays(arrays)
+
+
+def _course(
+    name: str,
+    looks: Sequence[Mapping[str, Any]],
+    key: str,
+    order: Sequence[int],
+    tasks: tuple[str, ...],
+) -> dict[str, NDArray[Any]]:
+    """How tasks change in the course of training, if it was looked at more than once."""
+    by_epoch = {float(look["epoch"]): look[key] for look in looks}
+    epochs = sorted(by_epoch)
+    if len(epochs) < 2:
+        return {}
+    values = np.array([by_epoch[epoch] for epoch in epochs], dtype=np.float64)
+    lines = values[:, order].T[:MAX_LINES]
+    if not np.isfinite(lines).all():
+        return {}
+    shown = name.capitalize()
+    part = "" if len(lines) == len(tasks) else f" Of {len(tasks)} the first {len(lines)} are shown."
+    return {
+        f"lines__{name}-over-training": lines,
+        f"lines_names__{name}-over-training": np.array(tasks[: len(lines)]),
+        f"lines_epochs__{name}-over-training": np.array(epochs),
+        f"title__{name}-over-training": np.array(f"{shown} of every task over training"),
+        f"about__{name}-over-training": np.array(
+            f"{shown} of every task, a line each, on the test part after so many epochs.{part}"
+        ),
+    }
 
 
 def _noisy_images() -> dict[str, NDArray[Any]]:
@@ -147,10 +192,9 @@ def _owners(tasks: tuple[str, ...], shares: Tensor) -> dict[str, NDArray[Any]]:
 
 
 def _by_noise(
-    sizes: Tensor, tasks: tuple[str, ...], ratios: tuple[float, ...], about: str
+    sizes: Tensor, tasks: tuple[str, ...], ratios: Sequence[float], about: str
 ) -> dict[str, NDArray[Any]]:
-    """Sizes in the order of how noisy the tasks are."""
-    order = sorted(range(len(ratios)), key=ratios.__getitem__)
+    """Sizes of tasks that are in the order of how noisy they are."""
     found = rank_correlation(sizes.tolist(), ratios)
     title = "Neurons against the noise ratio of the task"
     about = f"{about}, in the order of the noise ratios"
@@ -160,11 +204,4 @@ def _by_noise(
             f"{about} (by chance alone the rank correlation would be about as far from zero as "
             f"{chance_correlation(len(ratios)):.2f})"
         )
-    return _bars(
-        "sizes-by-noise",
-        sizes[order],
-        tuple(tasks[task] for task in order),
-        "neurons",
-        title,
-        about,
-    )
+    return _bars("sizes-by-noise", sizes, tasks, "neurons", title, about)

@@ -188,7 +188,8 @@ def _conclude(
     steps = [record["step"] for record in stage.metrics()]
     epochs = job.multitask.training.epochs
     run.log({"step": max(steps, default=0), "epoch": epochs, **scores.record()})
-    run.write_atomic(ARRAYS, draw_arrays(data, scores, fitted.config.network.width))
+    width, records = fitted.config.network.width, run.metrics()
+    run.write_atomic(ARRAYS, draw_arrays(data, scores, width, records))
     described = {
         "name": job.data,
         "options": list(job.options or ()),
@@ -198,7 +199,7 @@ def _conclude(
         "test examples": len(data.test_images),
         "noise ratios": list(data.noise_ratios),
     }
-    metrics = judge(scores, data, run.metrics())
+    metrics = judge(scores, data, records)
     run.finish(
         metrics,
         seed=job.multitask.training.seed,

@@ -1,6 +1,6 @@
 """Data with several tasks: images as bytes, and a class of every image for every task."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -89,6 +89,20 @@ def read_tasks(
         std,
         () if ratios is None else tuple(ratios.tolist()),
     )
+
+
+def noise_order(tasks: Sequence[str], ratios: Sequence[float]) -> list[int]:
+    """The places of tasks in the order in which people see them: the least noisy first.
+
+    Arguments:
+        tasks: Their names.
+        ratios: How noisy each is, or nothing where nobody knows; they then stay as they are.
+
+    Example:
+        >>> noise_order(["a", "b", "c"], [0.9, 0.0, 0.4])
+        [1, 2, 0]
+    """
+    return sorted(range(len(tasks)), key=ratios.__getitem__ if ratios else None)
 
 
 def _applied(data: Dataset, name: str, otherwise: float) -> Tensor:
