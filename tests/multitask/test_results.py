@@ -15,6 +15,7 @@ from drpm.multitask.config import METHOD_NAMES
 from drpm.multitask.published import CELEBA, CELEBA_TASKS
 from drpm.multitask.results import multitask_sections, tables
 from drpm.multitask.trends import draw_mosaic, draw_noise, noise_trend
+from drpm.report.archive import pack_arrays
 from drpm.report.result_tables import Metrics
 from drpm.report.style import colours
 from tests.training.results_folder import VERSIONS, write_json
@@ -361,6 +362,29 @@ def test_the_tasks_of_mosaics_are_drawn(tmp_path: Path, monkeypatch: pytest.Monk
         assert [[x.get_text() for x in axes.texts] for axes in figure.axes] == [[level]] * 2
         shade = figure.axes[0].lines[-2].get_color()
         assert np.allclose(shade, colours(4)[3])
+
+
+def test_figures_of_kept_runs(tmp_path: Path) -> None:
+    """Images and owners of neurons, from the first run that has kept them."""
+    folders = [tmp_path / "noise-order" / "drpm" / "noise-0.6", tmp_path / "mosaic/tasks-20/drpm"]
+    for folder in folders:
+        scores = ("accuracy", "best_test_epoch_accuracy", "size_noise_correlation")
+        write(folder, {key: [0.5] for key in (*scores, "size_left", "size_right")})
+    first, second = (folder / "seed-0" / "arrays.npz" for folder in folders)
+    names = np.array(["a", "b", "c"])
+    owners = {"matrix_rows__neurons": names, "matrix_columns__neurons": names}
+    second.write_bytes(pack_arrays({"matrix__neurons": np.eye(3), **owners}))
+
+    def figures() -> list[str]:
+        return [x.name for section in multitask_sections(tmp_path) for x in section.figures]
+
+    assert figures() == ["mosaic-owners.png"]
+    images = {"grid__images": np.zeros((1, 2, 4, 4)), "grid_columns__images": np.array(["0", "1"])}
+    first.write_bytes(pack_arrays(images))
+    assert figures() == ["noise-images.png", "mosaic-owners.png"]
+    for section in multitask_sections(tmp_path):
+        for figure in section.figures:
+            assert figure.draw().startswith(b"\x89PNG")
 
 
 def test_the_published_attributes_have_the_published_means() -> None:

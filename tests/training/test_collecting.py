@@ -61,6 +61,16 @@ def test_runs_may_lie_deeper(tmp_path: Path) -> None:
     assert kept == [f"noise/uls/noise-0.1/seed-0/{name}" for name in ("config.toml", "result.json")]
 
 
+def test_pictures_of_runs_that_lie_deeper(tmp_path: Path) -> None:
+    for method in ("uls", "drpm"):
+        folder = tmp_path / "source" / method / "noise-0.1"
+        write_variant(folder, [0.9, 0.8])
+        for seed in range(2):
+            (folder / f"seed-{seed}" / "arrays.npz").write_bytes(b"x")
+    kept = collect(tmp_path / "source", "noise", ["uls", "drpm"], tmp_path / "results")
+    assert [x for x in kept if "arrays" in x] == ["noise/drpm/noise-0.1/seed-0/arrays.npz"]
+
+
 def test_a_folder_keeps_what_it_has(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "results"
     collect(source, "table-1", STUDIES[:2], target)

@@ -12,6 +12,7 @@ from drpm.data.mosaic import noise_ratios, task_names
 from drpm.multitask import published, sweeps
 from drpm.multitask.config import METHOD_NAMES, MultitaskConfig
 from drpm.multitask.faces import attribute_lines
+from drpm.multitask.kept import draw_neurons, draw_noisy_images
 from drpm.multitask.tiles import tile_lines
 from drpm.multitask.trends import draw_mosaic, draw_noise, noise_trend
 from drpm.multitask.verdicts import moved_neurons, ranked_neurons, standings, unfinished
@@ -157,14 +158,16 @@ def multitask_sections(results: Path) -> Iterator[Section]:
     noise, sizes, mosaic, correlation, faces = tables()
     text = "\n".join([table_text(noise, results), *_noise_times(results)])
     text += leading_groups(noise, results)
-    yield Section(text, tuple(_noise_figure(noise, results)))
+    figures = [*_kept_images(results), *_noise_figure(noise, results)]
+    yield Section(text, tuple(figures))
     # Of the same runs as the table before it, which says what is missing.
     if any(read_runs(sizes, results, row.places[0]) for row in sizes.rows):
         yield Section(table_text(sizes, results) + moved_neurons(sizes, results))
     training = presets.load(MultitaskConfig, sweeps.MOSAIC)
     late = unfinished(mosaic, results, training.training.epochs, training.evaluate_every)
     text = table_text(mosaic, results) + standings(mosaic, results) + late
-    yield Section(text, tuple(_mosaic_figures(mosaic, results)))
+    figures = [*_mosaic_figures(mosaic, results), *_kept_neurons(results)]
+    yield Section(text, tuple(figures))
     yield from _tile_sections(mosaic, results)
     yield Section(table_text(correlation, results) + ranked_neurons(correlation, results))
     yield Section(table_text(faces, results))
@@ -223,8 +226,29 @@ def _mosaic_figures(table: Table, results: Path) -> Iterator[ResultFigure]:
         }
         if found:
             caption = f"{unit} of every task against its noise ratio"
-            draw = partial(_drawn, draw_mosaic, found, caption.capitalize())
+            draw = partial(_drawn, draw_mosaic, found, metric, caption.capitalize())
             yield ResultFigure(name, "Mosaics", caption, draw)
+
+
+def _kept_images(results: Path) -> Iterator[ResultFigure]:
+    """Images at growing noise ratios, of the first run that has kept them."""
+    for run in sorted(results.glob("noise*/*/noise-*/seed-*")):
+        caption = "test images, one a row, at growing noise ratios of the right digit"
+        figure = draw_noisy_images(run, caption.capitalize())
+        if figure is not None:
+            yield ResultFigure("noise-images.png", "Two digits", caption, partial(png, figure))
+            return
+
+
+def _kept_neurons(results: Path) -> Iterator[ResultFigure]:
+    """Which task has which neuron, of one run with as few tasks as possible that has kept it."""
+    for tasks in sweeps.TASKS:
+        for run in sorted((results / "mosaic" / f"tasks-{tasks}" / "drpm").glob("seed-*")):
+            caption = f"which of {tasks} tasks has which neuron, for how many of the test images"
+            figure = draw_neurons(run, caption.capitalize())
+            if figure is not None:
+                yield ResultFigure("mosaic-owners.png", "One run", caption, partial(png, figure))
+                return
 
 
 def _drawn(draw: Callable[..., Figure], *given: Any) -> bytes:

@@ -65,7 +65,7 @@ def _draw_neurons(axes: Axes, shaded: Sequence[Shaded]) -> None:
         axes.set_visible(False)  # no method that shares them out was run yet
         return
     draw_panel(axes, "neurons of each digit", shaded)
-    _set_scale(axes, np.concatenate([trend.means for trend, _ in shaded]))
+    _scale_neurons(axes, shaded)
 
 
 def _by_digit(
@@ -141,13 +141,14 @@ def _shade(name: str) -> NDArray[np.float64]:
     return shade
 
 
-def draw_mosaic(panels: Mapping[str, Sequence[Trend]], above: str) -> Figure:
+def draw_mosaic(panels: Mapping[str, Sequence[Trend]], metric: str, above: str) -> Figure:
     """What tasks of one image are worth, or how many neurons they have, each at its noise ratio.
 
     Neighbours are different tasks in different places of the image, so that no line joins them.
 
     Arguments:
         panels: From how many tasks there are to a trend for each method.
+        metric: ``accuracy`` or ``size``.
         above: The title.
     """
     figure = new_figure(WIDTH, 0.9 + 1.75 * len(panels))
@@ -156,7 +157,11 @@ def draw_mosaic(panels: Mapping[str, Sequence[Trend]], above: str) -> Figure:
     for axes, (count, trends) in zip(grid, panels.items(), strict=True):
         shaded = _known((trend, _shade(trend.name)) for trend in trends)
         draw_points(axes, count, shaded)
-        _set_scale(axes, np.concatenate([trend.means for trend, _ in shaded]))
+        if metric == "size":
+            _scale_neurons(axes, shaded)
+        else:
+            axes.set_ylim(0, 1)
+            mark_level(axes, _CHANCE, "chance")
         axes.set_xticks(_RATIOS)
     grid[-1].set_xlabel("noise ratio of the task", size=8, color=INK)
     names = {trend.name for trends in panels.values() for trend in trends if len(trend.places)}
@@ -166,16 +171,12 @@ def draw_mosaic(panels: Mapping[str, Sequence[Trend]], above: str) -> Figure:
     return figure
 
 
-def _set_scale(axes: Axes, values: NDArray[np.float64]) -> None:
-    """The same for all accuracies; that of neurons has what each task would get in the middle."""
-    # Tasks share out at least one neuron for each of them, and no accuracy is beyond one.
+def _scale_neurons(axes: Axes, shaded: Sequence[Shaded]) -> None:
+    """From zero on, with what each task would get of all neurons in the middle."""
+    values = np.concatenate([trend.means for trend, _ in shaded])
     share = float(values.mean())
-    if share >= 1 and values.max() > 1:
-        axes.set_ylim(0, max(2 * share, 1.1 * float(values.max())))
-        mark_level(axes, share, f"even share, {share:.3g}")
-    else:
-        axes.set_ylim(0, 1)
-        mark_level(axes, _CHANCE, "chance")
+    axes.set_ylim(0, max(2 * share, 1.1 * float(values.max())))
+    mark_level(axes, share, f"even share, {share:.3g}")
 
 
 def noise_trend(name: str, values: Mapping[float, Sequence[float | None]]) -> Trend:

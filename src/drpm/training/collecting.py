@@ -68,8 +68,14 @@ def _files(study: Path) -> Iterator[Path]:
         yield run / CONFIG
         yield run / RESULT
         arrays = run / ARRAYS
-        shown = run.name == _ARRAYS_SEED and run.parent.name.startswith(_ARRAYS_OF)
-        if shown and arrays.exists() and arrays.stat().st_size < _ARRAYS_BYTES:
+        folders = (study.name, *run.relative_to(study).parts)
+        ours = any(folder.startswith(_ARRAYS_OF) for folder in folders)
+        if (
+            ours
+            and run.name == _ARRAYS_SEED
+            and arrays.exists()
+            and arrays.stat().st_size < _ARRAYS_BYTES
+        ):
             yield arrays
 
 
