@@ -209,8 +209,8 @@ def pretraining_subject() -> Subject:
     return Subject(make, ContrastiveObjective(config, view, shape), ("rows",))
 
 
-def factors_subject(method: str) -> Subject:
-    config = configs.override(FACTORS, [f"method={method}"])
+def factors_subject(method: str, *settings: str) -> Subject:
+    config = configs.override(FACTORS, [f"method={method}", *settings])
     return Subject(
         lambda: FactorVAE((3, IMAGE_SIZE, IMAGE_SIZE), config),
         FactorObjective(config),
@@ -262,7 +262,10 @@ SUBJECTS = {
     "DRPM-VC": clustering_subject(),
     "DRPM-VC, exact": clustering_subject("objective=exact"),
     "DRPM-VAE": factors_subject("drpm"),
+    "DRPM-VAE, exact": factors_subject("drpm", "objective=exact"),
     "HG-VAE": factors_subject("hg"),
+    "Ada-VAE": factors_subject("ada"),
+    "Label-VAE": factors_subject("label"),
     "ULS": multitask_subject(2, "method=uls"),
     "DRPM-MTL": multitask_subject(2, "method=drpm"),
     "ULS, 40 tasks": multitask_subject(MANY_TASKS, "method=uls", "network.width=64"),

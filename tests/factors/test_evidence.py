@@ -1,5 +1,6 @@
 """The evidence of pairs, against sums over everything that may be shared."""
 
+import math
 from typing import Any
 
 import pytest
@@ -64,11 +65,14 @@ def partitions(divergence: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def numbers(divergence: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The same where the number is random and the most similar dimensions are shared."""
+    """The same where the number is random and the most similar dimensions are shared: one of as
+    many sets of that size as there are, which the prior takes to be alike."""
     law = oracles.fisher(LATENT, log_weights(), [LATENT] * 2)
     prior = oracles.fisher(LATENT, torch.tensor(PRIOR).double(), [LATENT] * 2)
     ranks = divergence.argsort().argsort()
-    return (ranks < law.values[:, 1:]).double(), law.mass, law.kl(prior)
+    sets = torch.tensor([math.comb(LATENT, int(size)) for size in law.values[:, 1]]).double()
+    choice = (law.mass * sets.log()).sum()
+    return (ranks < law.values[:, 1:]).double(), law.mass, law.kl(prior) + choice
 
 
 @pytest.mark.parametrize(("method", "enumerate_masks"), [("drpm", partitions), ("hg", numbers)])

@@ -126,6 +126,13 @@ class _Weighed(Aggregation):
         )
         return (log_probs.exp() * (log_probs - prior + costs)).sum(-1).to(log_weights.dtype)
 
+    def log_orders(self) -> Tensor:
+        """(l + 1,): of how many orders lead to the same partition, by the number of independent
+        dimensions."""
+        n = self.config.latent
+        independent = torch.arange(n + 1, dtype=torch.float64, device=self.prior.device)
+        return torch.lgamma(independent + 1) + torch.lgamma(n - independent + 1)
+
 
 class HypergeometricAggregation(_Weighed):
     """How many are shared is random; which, the divergences say: the smallest.
@@ -148,7 +155,10 @@ class HypergeometricAggregation(_Weighed):
         count = torch.arange(divergence.shape[-1], device=divergence.device)
         hard = (count < sizes.hard[..., :1]).to(divergence.dtype)
         mask = 1 - permuted(straight_through(hard, independent), ranks, order)
-        return Shared(mask, {"sizes": self.config.gamma * self.size_divergence(log_weights)})
+        # Of as many ways to share so many dimensions, the divergences pick one.
+        exact = self.config.objective == "exact"
+        costs = math.lgamma(self.config.latent + 1) - self.log_orders() if exact else 0.0
+        return Shared(mask, {"sizes": self.config.gamma * self.size_divergence(log_weights, costs)})
 
 
 class PartitionAggregation(_Weighed):
@@ -179,12 +189,8 @@ class PartitionAggregation(_Weighed):
 
         The paper draws sizes for its first part; two subsets have so few that we take the mean.
         """
-        n = self.config.latent
-        independent = torch.arange(n + 1, dtype=torch.float64, device=log_weights.device)
-        # log of how many orders lead to the same partition
-        orders = torch.lgamma(independent + 1) + torch.lgamma(n - independent + 1)
-        best = best_order_log_prob(log_scores) + math.lgamma(n + 1)
-        return self.size_divergence(log_weights, orders), best
+        best = best_order_log_prob(log_scores) + math.lgamma(self.config.latent + 1)
+        return self.size_divergence(log_weights, self.log_orders()), best
 
     def _exact_terms(
         self, log_scores: Tensor, log_weights: Tensor, generator: torch.Generator | None

@@ -19,21 +19,22 @@ class FactorsConfig:
             lower half of the range of divergences; ``label``: all but a given one.
         averaging: What two views make of a shared dimension. ``group``: the mean of both means and
             of both variances; ``multi-level``: a mean weighted by precision.
-        objective: For ``drpm``. ``bounds``: the paper's bounds on the mass of a partition;
-            ``exact``: the mass itself.
+        objective: ``bounds``: for ``drpm`` the paper's bounds on the mass of a partition, for
+            ``hg`` the mass of how many dimensions are shared, as in its paper; ``exact``: the mass
+            of the partition itself, which is also of which they are.
         latent: Dimensions of the latent space.
         shared_divergence: How often that of a shared dimension counts for a pair. ``once``: it is
-            one code of both views, as in the paper's bound; ``twice``: once for each view, as in
-            the weakly-supervised study that the paper follows. Only the first gains anything by
-            sharing what two views agree in.
+            one code of both views, as in the paper's formula; ``twice``: once for each view, as in
+            the weakly-supervised study that the paper follows. Only with the first anything is
+            gained by sharing what two views agree in.
         beta: The weight of the latent divergence.
         gamma: The weight of the sizes' divergence, for ``drpm`` and ``hg``.
         delta: The weight of the order's divergence, for ``drpm``.
         smallest_divergence: For ``drpm``: that of views that do not differ in a dimension, in
             nats; it is added to all. The paper takes the logarithm as it is; but then the order's
             term is as large for codes that say next to nothing as for others, and some runs never
-            had any other. In quick looks 0.1 had a larger evidence than 1e-6, 0.01 and 1 as
-            a least value.
+            had any other. In quick looks, where it was a least value instead, 0.1 had a larger
+            evidence than 1e-6, 0.01 and 1.
         draws: Partitions drawn for the exact divergence of a pair.
         prior_log_weights: What the prior thinks of independent and shared dimensions.
         temperature: Of what is relaxed, at the start and at the end of training.
@@ -45,7 +46,7 @@ class FactorsConfig:
     averaging: Averaging = "group"
     objective: Literal["bounds", "exact"] = "bounds"
     latent: int = 10
-    shared_divergence: Literal["once", "twice"] = "twice"
+    shared_divergence: Literal["once", "twice"] = "once"
     beta: float = 1.0
     gamma: float = 0.25
     delta: float = 0.25

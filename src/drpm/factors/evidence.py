@@ -18,12 +18,13 @@ class Evidence(NamedTuple):
     Arguments:
         pair_evidence: A lower bound of the log-probability of both images together: parts of
             both views are summed, not averaged, and a shared dimension, which is one code for
-            both of them, counts once.
+            both of them, counts once. Where a fixed rule says what is shared, that is taken as
+            given.
         minus_loss: Minus the sum of the three parts: minus the loss, were all its weights 1.
         reconstruction: How unlikely images are given their codes, averaged over both views.
         latent_divergence: That of the codes from their prior, likewise.
-        partition_divergence: That of what is shared from its prior; nothing where that is not
-            random.
+        partition_divergence: That of what is shared, how many and which dimensions, from a prior
+            that does not know the pair; nothing where a fixed rule says it.
     """
 
     pair_evidence: float
@@ -49,7 +50,8 @@ def measure_evidence(
     all weights are 1 and the mass of a partition is exact, whatever a model was trained with: all
     candidates of one method are judged by the same bound.
 
-    Methods are not to be compared by it: only the partition's pays for which dimensions are shared.
+    Methods are not to be compared by it where one of them has a fixed rule, and pays nothing for
+    what is shared.
 
     Arguments:
         fitted: The model.

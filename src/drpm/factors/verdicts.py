@@ -6,7 +6,7 @@ from typing import Final
 
 from drpm.factors import published, sweeps
 from drpm.report.result_tables import Table, read_runs, summary_of
-from drpm.training.summaries import Summary, is_tied
+from drpm.training.summaries import Summary, is_as_good
 
 _OURS: Final = "drpm"
 
@@ -45,14 +45,14 @@ def _ranking(table: Table, results: Path) -> Iterator[str]:
     for metric, above in table.metrics.items():
         for shared, means in _found(table, results, metric).items():
             best = max(means, key=lambda method: means[method].mean)
-            if best == _OURS or is_tied(means[_OURS], means[best]):
+            if best == _OURS or is_as_good(means[_OURS], means[best]):
                 first += 1
             else:
                 behind.append(f"{above} of n_s = {shared} (after {_name(table, best)})")
     if first or behind:
         where = f"; not in {', '.join(behind)}" if behind else ""
         yield (
-            f"DRPM-VAE is first, or within one deviation of the first, in {first} of "
+            f"DRPM-VAE is first, or within the first one's deviation of it, in {first} of "
             f"{first + len(behind)} columns, where the paper has it first or level with the first "
             f"in all{where}."
         )
@@ -77,15 +77,15 @@ def _count_errors(table: Table, results: Path) -> Iterator[str]:
     larger = [
         shared
         for shared, means in found.items()
-        if means[_OURS].mean > means["hg"].mean and not is_tied(means[_OURS], means["hg"])
+        if means[_OURS].mean > means["hg"].mean and not is_as_good(means[_OURS], means["hg"])
     ]
     if found:
         yield (
             f"DRPM-VAE's error is larger than HG-VAE's for {_all_or_some(larger, found)}, which in "
             "the paper it is not."
             if larger
-            else "DRPM-VAE's error is nowhere larger than HG-VAE's by more than a deviation, as in "
-            "the paper."
+            else "DRPM-VAE's error is nowhere larger than HG-VAE's by more than the latter's "
+            "deviation, as in the paper."
         )
 
 

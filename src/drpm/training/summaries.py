@@ -43,6 +43,19 @@ def is_tied(one: Summary, other: Summary) -> bool:
     return abs(one.mean - other.mean) <= spread
 
 
+def is_as_good(found: Summary, best: Summary) -> bool:
+    """Whether a mean is within one deviation of the best.
+
+    It is the best one's deviation that counts: by its own, whatever strays far would be as good as
+    anything.
+
+    Example:
+        >>> is_as_good(Summary(0.5, 0.3), Summary(0.7, 0.1))
+        False
+    """
+    return abs(found.mean - best.mean) <= (best.deviation or 0.0)
+
+
 def summarize_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Mean and deviation of every metric; none where a seed has no finite number.
 
