@@ -93,6 +93,19 @@ def test_bounds_against_all_sizes_and_orders() -> None:
         torch.testing.assert_close(order[row], best + math.log(math.factorial(4)))
 
 
+def test_sizes_count_with_their_weight() -> None:
+    """Of the hypergeometric law, which has no bound: their divergence as it is."""
+    divergence, prior = normal(3, 4, seed=1).exp(), (0.5, -0.25)
+    config = FactorsConfig(method="hg", latent=4, gamma=0.7, prior_log_weights=prior)
+    aggregation = AGGREGATIONS["hg"](config).double()
+    found = aggregation(AggregationInput(divergence, {}, COLD, generator(0), True))
+    other = oracles.fisher(4, torch.tensor(prior))
+    laws = [oracles.fisher(4, row.detach()) for row in aggregation.weights(divergence)]
+    expected = 0.7 * torch.stack([law.kl(other) for law in laws])
+    assert expected.min() > 0.01
+    torch.testing.assert_close(found.terms, {"sizes": expected})
+
+
 def test_exact_terms_against_all_partitions() -> None:
     log_scores, log_weights = normal(3, seed=2)[None], normal(2, seed=3)[None]
     law = oracles.random_partition(log_scores[0], log_weights[0])

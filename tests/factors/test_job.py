@@ -13,8 +13,9 @@ from drpm.factors.config import FactorsConfig
 from drpm.factors.drawn import draw_arrays
 from drpm.factors.evidence import Evidence
 from drpm.factors.fitted import FittedFactors, SharedFactors
-from drpm.factors.job import NAMES, Job, describe, in_full, measure_usage
-from drpm.factors.models import FactorVAE
+from drpm.factors.job import NAMES, Job, describe, in_full, judge, measure_usage
+from drpm.factors.models import FactorVAE, average
+from drpm.nn.gaussians import Posterior
 from drpm.report.exhibits import read_exhibits
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError
@@ -97,6 +98,26 @@ def drawn(found: SharedFactors, names: tuple[str, ...] = (), **batch: Any) -> di
     packed = draw_arrays(fitted, {"first": images, "second": images, **batch}, found, names)
     with np.load(io.BytesIO(packed)) as arrays:
         return dict(arrays)
+
+
+def test_a_model_is_judged_by_what_it_averages() -> None:
+    """The second images tell what pairs share, and the weighted mean knows it; the first do not."""
+    count = 600
+    factors = torch.randint(4, (count, 2, 2), generator=generator(0))
+    factors[:, 1, 0] = factors[:, 0, 0]
+    codes = 2.0 * factors - 3
+    codes[:, 0, 0] = 20 * torch.randn(count, generator=generator(1))
+    log_variances = torch.tensor([[9.0, 0.0], [-9.0, 0.0]]).expand(count, 2, 2)
+    views = (Posterior(codes[:, view], log_variances[:, view]) for view in range(2))
+    mask = torch.tensor([[1.0, 0.0]]).expand(count, 2)
+    shared = mask[:, None].bool()
+    averaged = torch.where(shared, average(*views, "multi-level").mean[:, None], codes)
+    found = SharedFactors(mask.sum(-1), mask, codes, averaged)
+    scores = judge(found, factors, shared[:, 0])
+    assert scores["shared_accuracy"] == scores["independent_accuracy"] == 1
+    assert (scores["count_error"], scores["mean_count"]) == (0, 1)
+    # Dimension by dimension it is the first image by itself: one factor of two is guessed.
+    assert scores["informativeness"] == pytest.approx((1 + 1 / 4) / 2, abs=0.06)
 
 
 def test_figures_of_own_pairs() -> None:
