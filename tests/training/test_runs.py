@@ -225,6 +225,32 @@ def test_wall_time_adds_up_over_resumes(run: RunFolder, monkeypatch: pytest.Monk
     assert again.result()["wall_time"] == 19
 
 
+def test_the_time_of_a_stage_is_that_of_the_run(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut off after the stage, it knows of the time before by the stage alone."""
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    stage = RunFolder.create(run.path / "training", "")
+    with stage.lock():
+        now += 600
+        stage.log({"step": 1})
+    again = RunFolder.open(run.path)
+    with again.lock():
+        now += 18
+        again.take_metrics(stage.path)
+        assert again.wall_time == 600
+        now += 2
+        again.finish({})
+    assert again.result()["wall_time"] == 602
+    # In one go, the run itself knows it, and what came before the stage.
+    other = RunFolder.open(run.path)
+    with other.lock():
+        now += 1000
+        other.take_metrics(stage.path)
+        assert other.wall_time == 1600
+
+
 # Metrics.
 
 

@@ -76,4 +76,5 @@ def test_held_runs(tmp_path: Path) -> None:
         with pytest.raises(InUse), RunFolder(run.path).lock():
             pass
         run.take_metrics(stage.path)
-        assert run.wall_time < 50
+        # The time of a stage that was done before, and not twice.
+        assert 100 <= run.wall_time < 150

@@ -301,8 +301,12 @@ class RunFolder:
         Arguments:
             stage: The stage's folder; without any epoch it has no numbers.
         """
+        spent = self.wall_time
         path = stage / METRICS
         self.write_atomic(METRICS, path.read_bytes() if path.exists() else b"")
+        # The time before a run was cut off is in the numbers of its stage alone.
+        times = [record["wall_time"] for record in self.metrics() if "wall_time" in record]
+        self._before = (self._before or 0.0) + max(0.0, times[-1] - spent if times else 0.0)
 
     def truncate_metrics(self, step: int) -> None:
         """Go back to a checkpoint: drop the metrics from the first later step on.
