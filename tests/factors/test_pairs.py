@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from drpm.data import DataError, arm, mpi3d
-from drpm.factors.own_pairs import load_pairs
+from drpm.factors.own_pairs import OwnPairs, load_pairs
 from drpm.factors.pairs import (
     MIXED,
     PairFactors,
@@ -356,6 +356,14 @@ def test_a_single_pair(tmp_path: Path) -> None:
     pairs = load_pairs(tmp_path / "one.npz")
     assert pairs.first.shape == pairs.second.shape == (1, 1, 4, 5)
     assert value(pairs.second) == [255]
+
+
+def test_pairs_from_tensors() -> None:
+    images = torch.zeros(2, 11, 1, 8, 8)
+    assert OwnPairs(*images).names == tuple(map(str, range(11)))
+    assert OwnPairs(*images, tuple("abcdefghijk")).names[-1] == "k"
+    with pytest.raises(ValueError, match="names must be 11, one for each pair, but got 2"):
+        OwnPairs(*images, ("a", "b"))
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

@@ -3,8 +3,9 @@
 import re
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -17,17 +18,28 @@ from drpm.data.errors import DataError
 from drpm.data.types import Device
 
 
-class OwnPairs(NamedTuple):
+@dataclass(frozen=True)
+class OwnPairs:
     """A user's own pairs.
 
-    first: The first images, (P, C, H, W) in [0, 1].
-    second: The second images, likewise.
-    names: What each pair is called.
+    Arguments:
+        first: The first images, (P, C, H, W) in [0, 1].
+        second: The second images, likewise.
+        names: What each pair is called; by default its number, from 0 on.
     """
 
     first: Tensor
     second: Tensor
-    names: tuple[str, ...]
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        count = len(self.first)
+        if not self.names:
+            object.__setattr__(self, "names", tuple(map(str, range(count))))
+        if len(self.names) != count:
+            raise ValueError(
+                f"names must be {count}, one for each pair, but got {len(self.names)}."
+            )
 
 
 @final
@@ -181,8 +193,7 @@ def _pairs_of_arrays(path: Path, image_size: int | tuple[int, int] | None) -> Ow
     if image_size is not None:
         # As images of a folder are resized: each new pixel is a mean over all that it covers.
         images = interpolate(images, image_size, mode="bilinear", antialias=True).clamp_(0, 1)
-    names = tuple(map(str, range(len(first))))
-    return OwnPairs(images[: len(first)], images[len(first) :], names)
+    return OwnPairs(images[: len(first)], images[len(first) :])
 
 
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
