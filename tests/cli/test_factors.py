@@ -60,7 +60,7 @@ def test_a_world(tmp_path: Path) -> None:
     assert found["stacked"] == [0]
     assert found["metrics"]["count_error"] >= 0
     with np.load(folder / "arrays.npz") as arrays:
-        assert arrays["grid__pairs"].shape == (6, 8, 3, 16, 16)
+        assert arrays["grid__pairs"].shape == (8, 8, 3, 16, 16)
         assert arrays["grid__traversals"].shape == (7, 9, 3, 16, 16)
         assert arrays["matrix__shared"].shape == (8, 7)
         assert arrays["bars__count"][:, 0].tolist() == [0, 1, 3, 5]

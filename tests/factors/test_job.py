@@ -49,6 +49,29 @@ def test_a_short_run_is_called_short() -> None:
     assert usage == {"used_dimensions": 3, "shared_used": pytest.approx(1.9, abs=0.051)}
 
 
+@pytest.mark.parametrize(
+    ("deviations", "expected"),
+    [
+        ([0.0, 0.0, 0.0], "Of 3 dimensions none is in use."),
+        ([1.0, 0.0, 0.0], "Of 3 dimensions 1 is in use, and 75% of the pairs share it."),
+        ([1.0, 0.0, 1.0], "Of 3 dimensions 2 are in use, and pairs share 0.8 of these on average."),
+        ([0.0], "Of 1 dimension none is in use."),
+        ([1.0], "Of 1 dimension 1 is in use, and 75% of the pairs share it."),
+    ],
+)
+def test_one_dimension_is_told_as_one(deviations: list[float], expected: str) -> None:
+    latent = len(deviations)
+    signs = torch.tensor([[1.0, -1.0]] * 4)[..., None]
+    found = shares(0, 1, 1, 1, latent=latent)._replace(codes=signs * torch.tensor(deviations))
+    training = TrainingConfig(epochs=1)
+    config = FactorsConfig(method="ada", latent=latent, steps_per_epoch=1, training=training)
+    said = describe(config, found)
+    assert said == f"Trained for 1 step, where the paper's study takes 300,000. {expected}"
+    if latent == 1:
+        told = describe(replace(config, method="drpm"), found)
+        assert "said to share 0 or 1 of 1 dimension, which the prior takes" in told
+
+
 @pytest.mark.parametrize("method", ["drpm", "hg"])
 def test_the_number_of_the_prior_is_no_answer(method: Any) -> None:
     config = replace(LONG, method=method)
@@ -90,10 +113,13 @@ def test_what_does_not_fit_the_data_is_refused(changes: dict[str, Any], message:
         Job(**changes)
 
 
-def drawn(found: SharedFactors, names: tuple[str, ...] = (), **batch: Any) -> dict[str, Any]:
+def untrained(latent: int) -> FittedFactors:
     torch.manual_seed(0)
-    config = FactorsConfig(latent=found.mask.shape[-1])
-    fitted = FittedFactors(FactorVAE((1, 8, 8), config), (1, 8, 8))
+    return FittedFactors(FactorVAE((1, 8, 8), FactorsConfig(latent=latent)), (1, 8, 8))
+
+
+def drawn(found: SharedFactors, names: tuple[str, ...] = (), **batch: Any) -> dict[str, Any]:
+    fitted = untrained(found.mask.shape[-1])
     images = torch.rand(len(found.mask), 1, 8, 8)
     packed = draw_arrays(fitted, {"first": images, "second": images, **batch}, found, names)
     with np.load(io.BytesIO(packed)) as arrays:
@@ -129,6 +155,33 @@ def test_figures_of_own_pairs() -> None:
     expected = [0.25, 0, 0, 0.5, 0, 0.25, 0, 0, 0, 0, 0]
     assert arrays["bars__count"][:, 0].tolist() == expected
     assert arrays["bars_groups__count"].tolist() == [str(i) for i in range(11)]
+
+
+def test_images_with_the_shared_part_of_the_next_pair() -> None:
+    """They show whether what is shared says anything: exchanged within a pair, it need not."""
+    codes = 30 * torch.randn(3, 2, 4, generator=generator(0))
+    # The first pair shares two dimensions, the second all of them, the third none.
+    found = shares(2, 4, 0, latent=4)
+    found = found._replace(averaged=codes)
+    arrays = drawn(found)
+    assert arrays["grid_rows__pairs"].tolist()[-2:] == ["first, next pair's", "second, next pair's"]
+    expected = codes.clone()
+    expected[0, :, :2] = codes[1, 0, :2]
+    expected[1] = codes[2, 0]
+    images = 255 * untrained(4).decode(expected).squeeze(2).movedim(0, 1)
+    assert np.abs(arrays["grid__pairs"][-2:] - images.numpy()).max() <= 0.51
+    # Both images of the second pair become the same one, and those of the third stay.
+    rows = arrays["grid__pairs"].astype(int)
+    assert (rows[-2, 1] == rows[-1, 1]).all()
+    assert (rows[-2:, 2] == rows[2:4, 2]).all()
+    assert (rows[-2:, 0] != rows[2:4, 0]).any()
+    assert "or where what is shared is empty" in str(arrays["about__pairs"])
+
+
+def test_a_single_pair_has_no_next_one() -> None:
+    arrays = drawn(shares(2, latent=4))
+    assert arrays["grid__pairs"].shape == (6, 1, 8, 8)
+    assert "next" not in str(arrays["about__pairs"])
 
 
 @pytest.mark.parametrize("latent", [39, 40, 41, 90])

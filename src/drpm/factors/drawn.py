@@ -44,22 +44,44 @@ def draw_arrays(
 def _pairs(
     fitted: FittedFactors, batch: Mapping[str, Tensor], found: SharedFactors
 ) -> dict[str, NDArray[Any]]:
-    """Pairs, what they become when they are decoded, and with their shared parts exchanged."""
+    """Pairs, what they become when they are decoded, and with shared parts of others."""
     first, second = (batch[name][:SHOWN].to(fitted.device) for name in ("first", "second"))
-    again = fitted.decode(found.averaged[:SHOWN])
-    swapped = fitted.swap(found.codes[:SHOWN], found.mask[:SHOWN])
-    rows = torch.stack([first, second, again[:, 0], again[:, 1], swapped[:, 0], swapped[:, 1]], 0)
-    names = ["first", "second", "first again", "second again", "first, swapped", "second, swapped"]
-    return {
-        "grid__pairs": _compact(rows),
-        "grid_rows__pairs": np.array(names),
-        "title__pairs": np.array("Pairs, reconstructed and swapped"),
-        "about__pairs": np.array(
-            "At the top pairs of images, one a column. Below them what the model makes of them, "
-            "with what they share averaged. At the bottom the same after both images of a pair "
-            "have exchanged their shared parts: where the model is right, nothing changes."
-        ),
+    mask, averaged = found.mask[:SHOWN], found.averaged[:SHOWN]
+    rows = {
+        "first": first,
+        "second": second,
+        **_both(fitted.decode(averaged), "again"),
+        **_both(fitted.swap(found.codes[:SHOWN], mask), "swapped"),
     }
+    about = (
+        "At the top pairs of images, one a column. Below them what the model makes of them, with "
+        "what they share averaged, and the same after both images of a pair have exchanged their "
+        "shared parts: nothing changes where the model is right, or where what is shared is empty."
+    )
+    if len(averaged) > 1:
+        rows |= _both(fitted.decode(_lend(averaged, mask)), "next pair's")
+        about += (
+            " At the bottom both images have their shared dimensions from the first image of the "
+            "next column (the last column from that of the first): where these dimensions hold "
+            "anything, both change, and alike; where they are empty, neither does."
+        )
+    return {
+        "grid__pairs": _compact(torch.stack([*rows.values()])),
+        "grid_rows__pairs": np.array([*rows]),
+        "title__pairs": np.array("Pairs, reconstructed and with shared parts of others"),
+        "about__pairs": np.array(about),
+    }
+
+
+def _both(images: Tensor, what: str) -> dict[str, Tensor]:
+    """The images of pairs (P, 2, C, H, W) as two rows."""
+    return {f"{view}, {what}": images[:, i] for i, view in enumerate(("first", "second"))}
+
+
+def _lend(codes: Tensor, mask: Tensor) -> Tensor:
+    """Codes of pairs (P, 2, l) whose shared dimensions are those of the next pair's first image."""
+    lent = mask[:, None, :]
+    return lent * codes.roll(-1, 0)[:, :1] + (1 - lent) * codes
 
 
 def _traversals(fitted: FittedFactors, batch: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:

@@ -22,6 +22,7 @@ from drpm.factors.fitted import FittedFactors, SharedFactors
 from drpm.factors.own_pairs import OwnPairs, load_pairs
 from drpm.factors.pairs import PairSampler, arm_world, mpi3d_world
 from drpm.factors.pipeline import STAGE, fit_factors
+from drpm.report.style import counted
 from drpm.training import config as configs
 from drpm.training.config import check_setting
 from drpm.training.errors import ConfigError
@@ -232,9 +233,11 @@ def describe(config: FactorsConfig, found: SharedFactors) -> str:
         found: What the model found in the pairs that it was judged on.
     """
     sentences = []
+    dimensions = counted(config.latent, "dimension")
     steps, full = (x.training.epochs * x.steps_per_epoch for x in (config, FactorsConfig()))
     if steps < full * _SHORT:
-        sentences.append(f"Trained for {steps:,} steps, where the paper's study takes {full:,}.")
+        took = counted(steps, "step")
+        sentences.append(f"Trained for {took}, where the paper's study takes {full:,}.")
     if config.method in ("drpm", "hg"):
         weights = torch.tensor(config.prior_log_weights, dtype=torch.float64)
         prior = FisherHypergeometric(config.latent, weights).list_pair()
@@ -245,21 +248,27 @@ def describe(config: FactorsConfig, found: SharedFactors) -> str:
         if same >= _MOST:
             numbers = " or ".join(f"{number:.0f}" for number in likeliest.tolist())
             sentences.append(
-                f"{same:.0%} of the pairs are said to share {numbers} of {config.latent} "
-                "dimensions, which the prior takes for the likeliest: it says little about the "
-                "pairs."
+                f"{same:.0%} of the pairs are said to share {numbers} of {dimensions}, which the "
+                "prior takes for the likeliest: it says little about the pairs."
             )
     if config.method == "label":
         sentences.append(
             "Label-VAE always takes all dimensions but one as shared, whatever the pairs share."
         )
     elif sentences:
-        usage = measure_usage(found)
-        sentences.append(
-            f"Of {config.latent} dimensions {usage['used_dimensions']:.0f} are in use, and pairs "
-            f"share {usage['shared_used']:.1f} of these on average."
-        )
+        sentences.append(f"Of {dimensions} {_tell_usage(**measure_usage(found))}.")
     return " ".join(sentences)
+
+
+def _tell_usage(used_dimensions: float, shared_used: float) -> str:
+    """How many dimensions are in use, and how many of these are shared, in words."""
+    if used_dimensions == 0:
+        return "none is in use"
+    if used_dimensions == 1:
+        return f"1 is in use, and {shared_used:.0%} of the pairs share it"
+    return (
+        f"{used_dimensions:.0f} are in use, and pairs share {shared_used:.1f} of these on average"
+    )
 
 
 def measure_usage(found: SharedFactors) -> dict[str, float]:
