@@ -3,17 +3,20 @@
 import re
 import shlex
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from drpm.cli import app
 from drpm.factors.aggregation import AGGREGATIONS
+from drpm.factors.config import FactorsConfig
 from drpm.training import presets
 from tests.multitask.toys import write_few_digits
 
@@ -115,12 +118,33 @@ def test_programs_of_several_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_programs_of_shared_factors() -> None:
     found = run_programs("factors.md")
     first, second = found["pairs"].first, found["pairs"].second
+    assert found["answer"].number.tolist() == found["answer"].mask.sum(1).tolist()
+    assert found["answer"].mask.shape == (60, 7)
+    assert found["mine"].names == tuple(map(str, range(60)))
     assert found["found"].mask.shape == (200, 4)
     assert found["images"].shape == (200, 2, 1, 16, 16)
     assert found["along"].shape == (4, 7, 1, 16, 16)
     assert found["again"].share(first, second).mask.tolist() == found["found"].mask.tolist()
     assert found["shares"].mask.shape == (300, 10)
     assert 0 <= found["scores"].count_error <= 49
+
+
+def test_the_program_of_shared_factors_at_the_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path("folder/of/pairs")
+    folder.mkdir(parents=True)
+    for name, shade in {"cat-1": 0, "cat-2": 80, "dog-1": 160, "dog-2": 240}.items():
+        Image.new("L", (16, 16), shade).save(folder / f"{name}.png")
+    quick = presets.load(FactorsConfig, "fast-factors")
+    # A reader may wait for this many steps, but not a test.
+    assert quick.training.epochs * quick.steps_per_epoch <= 5_000
+    short = replace(quick, steps_per_epoch=2, training=replace(quick.training, epochs=1))
+    known = {(FactorsConfig, "fast-factors"): short}
+    monkeypatch.setattr(presets, "load", lambda *given: known[given])
+    (text,) = (x for x in blocks(ROOT / "README.md", "python") if "fit_factors" in x)
+    names: dict[str, Any] = {}
+    exec(compile(text, "README.md", "exec"), names)
+    found = names["model"].share(names["pairs"].first, names["pairs"].second)
+    assert found.mask.shape == (2, 7)
 
 
 def test_methods_of_shared_factors_are_named() -> None:
