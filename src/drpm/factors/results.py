@@ -6,12 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-import numpy as np
-
 from drpm.factors import published, sweeps
 from drpm.factors.config import FactorsConfig
+from drpm.factors.errors import draw_errors
 from drpm.factors.verdicts import verdicts
-from drpm.report.bars import draw_bars
 from drpm.report.result_page import ResultFigure, Section
 from drpm.report.result_tables import Place, Row, Table, read_runs, table_text
 from drpm.report.style import png
@@ -302,27 +300,29 @@ def _error_figure(results: Path) -> Iterator[ResultFigure]:
     """The paper's figure, as soon as all that belongs in it was run."""
     found = {
         method: [
-            _mean_error(results / _SWEEP / f"shared-{shared}" / method) for shared in sweeps.SHARED
+            _error_of(results / _SWEEP / f"shared-{shared}" / method) for shared in sweeps.SHARED
         ]
         for method in METHODS
     }
-    whole = {method: errors for method, errors in found.items() if np.isfinite(errors).all()}
-    if whole.keys() >= published.MAIN.keys():
+    whole = {
+        METHODS[method]: known
+        for method, errors in found.items()
+        if len(known := [error for error in errors if error is not None]) == len(errors)
+    }
+    if whole.keys() >= {METHODS[method] for method in published.MAIN}:
         caption = "error of the number of shared factors, by how many there are"
         groups = [f"n_s = {shared}" for shared in sweeps.SHARED]
-        names = [METHODS[method] for method in whole]
-        draw = partial(_draw, np.array(list(whole.values())).T, groups, names)
+        draw = partial(_draw, whole, groups)
         yield ResultFigure("table-2-count-error.png", "The paper's figure", caption, draw)
 
 
-def _mean_error(study: Path) -> float:
+def _error_of(study: Path) -> Summary | None:
     found = [
         json.loads(path.read_bytes())["metrics"]["count_error"]
         for path in study.glob(f"seed-*/{RESULT}")
     ]
-    return float(np.mean(found)) if found and None not in found else float("nan")
+    return summarize(found) if found and None not in found else None
 
 
-def _draw(errors: np.ndarray, groups: list[str], names: list[str]) -> bytes:
-    title = "Mean squared error of the number of shared factors"
-    return png(draw_bars(errors, groups, names, title))
+def _draw(errors: Mapping[str, Sequence[Summary]], groups: Sequence[str]) -> bytes:
+    return png(draw_errors(errors, groups, "Mean squared error of the number of shared factors"))
