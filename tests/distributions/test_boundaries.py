@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from drpm.distributions.boundaries import _survival, boundary_survival
+from drpm.distributions.boundaries import boundary_survival
 
 
 def laws(count: int, n: int, *batch: int) -> Tensor:
@@ -17,8 +17,8 @@ def laws(count: int, n: int, *batch: int) -> Tensor:
 
 
 @pytest.mark.parametrize("count", [1, 2, 16, 17, 35])  # 16 sums share a pass
-@pytest.mark.parametrize("n", [40, 140])  # more of them than fit on a circle
-def test_survival_is_the_upper_tail_of_the_sums(count: int, n: int) -> None:
+def test_survival_is_the_upper_tail_of_the_sums(count: int) -> None:
+    n = 40
     given = laws(count, n, 2)
     found = boundary_survival(given, n + 1)
     for run in range(2):
@@ -33,7 +33,6 @@ def test_survival_is_the_upper_tail_of_the_sums(count: int, n: int) -> None:
 def test_gradients(count: int) -> None:
     given = laws(count, 4).requires_grad_()
     assert gradcheck(lambda x: boundary_survival(x, 5), given)
-    assert gradcheck(lambda x: _survival(x, 5, plain=False), given)
 
 
 def test_second_derivatives() -> None:

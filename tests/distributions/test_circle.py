@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from drpm.distributions import circle
-from drpm.distributions.boundaries import _survival, boundary_survival
+from drpm.distributions.boundaries import boundary_survival
 from tests.oracles import normal
 
 
@@ -35,7 +35,7 @@ def test_survival_is_the_upper_tail_of_the_sums(count: int, n: int, fall: float)
 def test_gradients_are_those_of_fourier_transforms(count: int, n: int) -> None:
     given, slopes = laws(count, n, 0.5).requires_grad_(), normal(count, n, seed=1)
     (found,) = torch.autograd.grad((circle.survival(given) * slopes).sum(), given)
-    (expected,) = torch.autograd.grad((_survival(given, n + 1, False) * slopes).sum(), given)
+    (expected,) = torch.autograd.grad((boundary_survival(given, n + 1) * slopes).sum(), given)
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
 
 

@@ -364,6 +364,13 @@ def test_pairs_from_tensors() -> None:
     assert OwnPairs(*images, tuple("abcdefghijk")).names[-1] == "k"
     with pytest.raises(ValueError, match="names must be 11, one for each pair, but got 2"):
         OwnPairs(*images, ("a", "b"))
+    for first, second in (
+        (images[0], torch.zeros(11, 1, 8, 9)),
+        (images[0, :0], images[1, :0]),
+        (images[0, 0], images[1, 0]),
+    ):
+        with pytest.raises(ValueError, match=r"first and second must be images \(P, C, H, W\) of"):
+            OwnPairs(first, second)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

@@ -114,8 +114,11 @@ def test_the_table_is_set_as_our_results_say() -> None:
     """What stands in the sweep is what its own rule chooses, as soon as all candidates were run."""
     assert choose_rate(RESULTS) == RATE
     assert set(CHOSEN) == set(WEIGHED)
-    for method, chosen in CHOSEN.items():
-        assert choose_weight(RESULTS, method) in (None, chosen)
+    found = {method: choose_weight(RESULTS, method) for method in CHOSEN}
+    known = {method: weight for method, weight in found.items() if weight is not None}
+    assert known == {method: CHOSEN[method] for method in known}
+    if len(known) < len(found):
+        pytest.skip(f"not all weights were run yet for {', '.join(found.keys() - known.keys())}")
 
 
 def test_no_choice_before_all_were_run(tmp_path: Path) -> None:

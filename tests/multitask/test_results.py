@@ -127,45 +127,47 @@ def add_sizes(folder: Path, ratio: float, sizes: list[float], sweep: str = "nois
     write(folder / sweep / "drpm" / f"noise-{ratio}", scores | own)
 
 
-def test_the_page_says_where_noise_clearly_moves_neurons(tmp_path: Path) -> None:
-    add_sizes(tmp_path, 0.0, [23.0, 25.0, 27.0])  # 25 and 2
+def test_the_page_says_where_noise_moves_neurons(tmp_path: Path) -> None:
+    add_sizes(tmp_path, 0.0, [23.0, 25.0, 27.0])
     assert "neurons without noise" not in page(tmp_path)
-    add_sizes(tmp_path, 0.1, [22.9, 22.9, 22.9])
-    add_sizes(tmp_path, 0.2, [23.0, 23.0, 23.0])  # by just the deviation without noise
-    add_sizes(tmp_path, 0.6, [27.0, 29.0, 31.0])  # 29 and 2
-    add_sizes(tmp_path, 0.7, [25.0, 30.0, 35.0])  # by just its own, 30 and 5
+    add_sizes(tmp_path, 0.1, [16.0, 17.0, 18.0])
+    add_sizes(tmp_path, 0.6, [27.0, 29.0, 31.0])
+    add_sizes(tmp_path, 0.7, [15.0, 30.0, 45.0])
     text = page(tmp_path)
     # That of 0.6 by hand: t is 4 over the root of 8/3, with four degrees of freedom.
-    more = "- left first: 25.0 ± 2.0 neurons without noise, more at 0.6 (p = 0.07)"
-    few = "fewer at 0.1 (p = 0.21), undecided at 0.2 (p = 0.23), 0.7 (p = 0.22).\n"
-    assert f"{more}, {few}" in text
+    assert (
+        "- left first: 25.0 ± 2.0 neurons without noise, more at no ratio, "
+        "fewer at 0.1 (p < 0.01), undecided at 0.6 (p = 0.07), 0.7 (p = 0.62).\n"
+    ) in text
     # Not before all ratios of the claim were run.
     assert "The paper sees" not in text
-    add_sizes(tmp_path, 0.8, [26.0, 27.0, 28.0])
-    told = "The paper sees more at 0.6 to 0.8; here this does not hold at"
-    assert f"{told} 0.7 (30.0 ± 5.0) and 0.8 (27.0 ± 1.0).\n" in page(tmp_path)
-    for ratio in (0.7, 0.8):
-        add_sizes(tmp_path, ratio, [30.0, 31.0, 32.0])
-    assert "at 0.6 to 0.8; here this holds at all of them.\n" in page(tmp_path)
+    add_sizes(tmp_path, 0.8, [38.0, 39.0, 40.0])
+    told = "The paper sees more at 0.6 to 0.8, which here holds at 0.8 and is undecided at 0.6"
+    assert f"{told} and 0.7.\n" in page(tmp_path)
+    add_sizes(tmp_path, 0.6, [10.0, 11.0, 12.0])
+    add_sizes(tmp_path, 0.7, [40.0, 41.0, 42.0])
+    told = "which here holds at 0.7 and 0.8 and does not hold at 0.6.\n"
+    assert told in page(tmp_path)
     # The other order, if that was run.
     assert "- right first" not in page(tmp_path)
-    for ratio, sizes in ((0.0, [20.0, 21.0]), (0.9, [10.0, 10.5])):
+    for ratio, sizes in ((0.0, [20.0, 21.0, 22.0]), (0.9, [10.0, 10.5, 11.0])):
         add_sizes(tmp_path, ratio, sizes, "noise-order")
-    told = "- right first: 20.5 ± 0.7 neurons without noise, more at no ratio, fewer at 0.9 ("
+    told = "- right first: 21.0 ± 1.0 neurons without noise, more at no ratio, fewer at 0.9 (p < 0"
     assert told in page(tmp_path)
 
 
-def test_sizes_that_never_stray_need_no_test(tmp_path: Path) -> None:
-    for ratio, size in ((0.0, 25.0), (0.9, 26.0)):
+def test_sizes_that_never_stray_leave_no_doubt(tmp_path: Path) -> None:
+    for ratio, size in ((0.0, 25.0), (0.8, 25.0), (0.9, 26.0)):
         add_sizes(tmp_path, ratio, [size, size])
-    assert "more at 0.9, fewer at no ratio, undecided at no ratio.\n" in page(tmp_path)
+    told = "more at 0.9 (p < 0.01), fewer at no ratio, undecided at 0.8 (p = 1.00).\n"
+    assert told in page(tmp_path)
 
 
 def test_the_page_says_where_accuracies_were_still_rising(tmp_path: Path) -> None:
     scores = {name: [0.5] * 4 for name in ("accuracy", "best_test_epoch_accuracy")}
     folder = tmp_path / "mosaic" / "tasks-10" / "uls"
     write(folder, scores | {"best_test_epoch": [100.0, 90.0, 5.0, 50.0]})
-    assert "still rising" not in page(tmp_path)
+    assert "still have been rising" not in page(tmp_path)
     write(folder, scores | {"best_test_epoch": [100.0, 95.0, 90.0, 50.0]})
     assert "In 2 of 4 runs the mean accuracy was best at the last of 100 epochs" in page(tmp_path)
 
@@ -230,26 +232,35 @@ def ranked(values: Sequence[float]) -> list[int]:
             [-place for place in ranked(noise_ratios(10))],
             "-1.00",
             "-0.39",
-            "Noisier digits get fewer neurons.",
+            "Noisier digits get fewer neurons{}.",
         ),
         (range(10), "0.39", "1.00", "So what noise has to do with it may be chance."),
         (
             [0, 2, 1, 5, 4, 3, 7, 6, 9, 8],
             "0.71",
             "0.92",
-            "Noisier digits get more neurons, but their places say as much.",
+            "Noisier digits get more neurons{}, {} their places say as much.",
         ),
     ],
 )
+@pytest.mark.parametrize(
+    ("sweep", "name"), [("mosaic", "DRPM-MTL"), ("mosaic-free", "DRPM-MTL, no penalty")]
+)
 def test_the_page_says_what_ranks_tell(
-    tmp_path: Path, places: Sequence[int], noise: str, number: str, verdict: str
+    tmp_path: Path,
+    sweep: str,
+    name: str,
+    places: Sequence[int],
+    noise: str,
+    number: str,
+    verdict: str,
 ) -> None:
     own = {name: [0.5] * 2 for name in ("accuracy", "best_test_epoch_accuracy")}
     own["size_noise_correlation"] = [0.0] * 2
-    folder = tmp_path / "mosaic" / "tasks-10" / "drpm"
+    folder = tmp_path / sweep / "tasks-10" / "drpm"
     write(folder, own)
     assert "rank correlation with the noise" not in page(tmp_path)
-    for step, beyond in ((0.1, ", less than one apart, so that ranks say little"), (0.2, "")):
+    for step, words in ((0.1, (", but by less than one of them", "and")), (0.2, ("", "but"))):
         # Seeds differ by more than tasks, but in all of them by the same.
         sizes = {
             f"size_{task}": [20 + step * place - 3, 20 + step * place + 3]
@@ -258,10 +269,9 @@ def test_the_page_says_what_ranks_tell(
         write(folder, own | sizes)
         low, high = (20 + step * end(places) for end in (min, max))
         assert (
-            f"- DRPM-MTL, 10 tasks: the rank correlation with the noise ratio is {noise}, that "
-            f"with the number of the task {number}; by chance alone they would stray around zero "
-            f"by about 0.33. {verdict} Mean sizes of tasks are from {low:.1f} to {high:.1f} "
-            f"neurons{beyond}.\n"
+            f"- {name}, 10 tasks: from {low:.1f} to {high:.1f} neurons. The rank correlation with "
+            f"the noise ratio is {noise}, that with the number of the task {number}; by chance "
+            f"alone they would stray around zero by about 0.33. {verdict.format(*words)}\n"
         ) in page(tmp_path)
 
 

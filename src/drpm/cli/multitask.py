@@ -104,13 +104,13 @@ def _columns(result: dict[str, Any]) -> dict[str, str]:
 
 def _show_tasks(results: list[dict[str, Any]]) -> None:
     """A row for each task, where there are too many for columns; noisier ones come later."""
-    from drpm.multitask.tasks import noise_order
+    from drpm.multitask.tasks import by_noise
 
     tasks = results[0]["data"]["tasks"]
     if len(tasks) <= _FEW:
         return
     ratios = results[0]["data"].get("noise ratios", ())
-    order = noise_order(tasks, ratios)
+    order = by_noise(len(tasks), ratios)
     tasks = [tasks[task] for task in order]
     rows = [[task] for task in tasks]
     header = ["Task"]

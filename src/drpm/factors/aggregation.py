@@ -127,8 +127,8 @@ class _Weighed(Aggregation):
         return (log_probs.exp() * (log_probs - prior + costs)).sum(-1).to(log_weights.dtype)
 
     def log_orders(self) -> Tensor:
-        """(l + 1,): of how many orders lead to the same partition, by the number of independent
-        dimensions."""
+        """(l + 1,): the logarithm of how many orders lead to the same partition, by the number of
+        independent dimensions."""
         n = self.config.latent
         independent = torch.arange(n + 1, dtype=torch.float64, device=self.prior.device)
         return torch.lgamma(independent + 1) + torch.lgamma(n - independent + 1)
@@ -155,7 +155,8 @@ class HypergeometricAggregation(_Weighed):
         count = torch.arange(divergence.shape[-1], device=divergence.device)
         hard = (count < sizes.hard[..., :1]).to(divergence.dtype)
         mask = 1 - permuted(straight_through(hard, independent), ranks, order)
-        # Of as many ways to share so many dimensions, the divergences pick one.
+        # The divergences settle which of all sets of that size is shared; a prior to which they are
+        # alike pays the logarithm of their number.
         exact = self.config.objective == "exact"
         costs = math.lgamma(self.config.latent + 1) - self.log_orders() if exact else 0.0
         return Shared(mask, {"sizes": self.config.gamma * self.size_divergence(log_weights, costs)})

@@ -33,7 +33,12 @@ class OwnPairs:
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        count = len(self.first)
+        count, shapes = len(self.first), [tuple(x.shape) for x in (self.first, self.second)]
+        if count == 0 or len(shapes[0]) != 4 or shapes[0][1:] != shapes[1][1:]:
+            raise ValueError(
+                "first and second must be images (P, C, H, W) of one size, of one pair or more, "
+                f"but got {shapes[0]} and {shapes[1]}."
+            )
         if not self.names:
             object.__setattr__(self, "names", tuple(map(str, range(count))))
         if len(self.names) != count:

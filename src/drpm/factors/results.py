@@ -11,7 +11,7 @@ from drpm.factors.config import FactorsConfig
 from drpm.factors.errors import draw_errors
 from drpm.factors.verdicts import verdicts
 from drpm.report.result_page import ResultFigure, Section
-from drpm.report.result_tables import Place, Row, Table, read_runs, table_text
+from drpm.report.result_tables import Place, Row, Table, joined, read_runs, table_text
 from drpm.report.style import png
 from drpm.training import presets
 from drpm.training.runs import RESULT
@@ -224,6 +224,12 @@ def factors_sections(results: Path) -> Iterator[Section]:
         results: The folder of finished studies.
     """
     yield Section(INTRODUCTION)
+    open_yet = [METHODS[x] for x in sweeps.CHOSEN if choose_weight(results, x) is None]
+    if open_yet:
+        yield Section(
+            f"Not all weights were tried yet for {joined(open_yet)}, so that what the table below "
+            "is set to may change."
+        )
     for table in tables():
         figures = tuple(_error_figure(results)) if "count_error" in table.metrics else ()
         yield Section(table_text(table, results), figures)
@@ -292,8 +298,7 @@ def _settings_told() -> str:
 
 def _errors_of_the_prior() -> str:
     half = presets.load(FactorsConfig, sweeps.PRESET).latent // 2
-    *most, last = (str((half - shared) ** 2) for shared in sweeps.SHARED)
-    return f"{', '.join(most)} and {last}"
+    return joined([str((half - shared) ** 2) for shared in sweeps.SHARED])
 
 
 def _error_figure(results: Path) -> Iterator[ResultFigure]:

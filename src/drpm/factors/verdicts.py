@@ -77,7 +77,7 @@ def _count_errors(table: Table, results: Path) -> Iterator[str]:
     larger = [
         shared
         for shared, means in found.items()
-        if means[_OURS].mean > means["hg"].mean and not is_as_good(means[_OURS], means["hg"])
+        if means[_OURS].mean > means["hg"].mean + (means["hg"].deviation or 0.0)
     ]
     if found:
         yield (

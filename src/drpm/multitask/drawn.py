@@ -18,8 +18,9 @@ from drpm.multitask.evaluation import (
     chance_correlation,
     rank_correlation,
 )
+from drpm.multitask.kept import by_owner
 from drpm.multitask.sweeps import NOISE
-from drpm.multitask.tasks import TaskData, noise_order, read_tasks
+from drpm.multitask.tasks import TaskData, by_noise, read_tasks
 from drpm.report.archive import pack_arrays
 from drpm.report.bars import MAX_BARS, tell_apart
 from drpm.report.lines import MAX_LINES
@@ -43,7 +44,7 @@ def draw_arrays(
     """
     arrays: dict[str, NDArray[Any]] = {}
     arrays |= _noisy_images() if data.name == "multimnist" else _images(data)
-    order, tasks, noisy = noise_order(data.tasks, data.noise_ratios), data.tasks, ""
+    order, tasks, noisy = by_noise(len(data.tasks), data.noise_ratios), data.tasks, ""
     if data.noise_ratios:
         tasks = tuple(f"{data.tasks[task]} ({data.noise_ratios[task]:.2f})" for task in order)
         noisy = " (in brackets its noise ratio)"
@@ -169,16 +170,13 @@ def _bars(
 def _owners(tasks: tuple[str, ...], shares: Tensor) -> dict[str, NDArray[Any]]:
     """Which neurons go to which task."""
     shown = shares[:_MAX_CELLS, :_MAX_CELLS]
-    neurons = shown.shape[1]
     left_out = zip(("tasks", "neurons"), shown.shape, shares.shape, strict=True)
     part = "".join(
         f" Of {count} {what} the first {some} are shown."
         for what, some, count in left_out
         if some < count
     )
-    # By their owners, and those that a task has most often first.
-    owner, most = shown.argmax(0).tolist(), shown.amax(0).tolist()
-    order = sorted(range(neurons), key=lambda neuron: (owner[neuron], -most[neuron]))
+    order = by_owner(shown.numpy())
     return {
         "matrix__neurons": shown[:, order].numpy(),
         "matrix_rows__neurons": np.array(tasks[:_MAX_CELLS]),

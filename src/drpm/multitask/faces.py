@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from drpm.multitask.published import CELEBA, CELEBA_TASKS
-from drpm.report.result_tables import Metrics, line, shown
-from drpm.training.summaries import summarize
+from drpm.report.result_tables import Metrics, line, mean_cell, shown
 
 _DIGITS: Final = 3
 _LAST: Final = "accuracy"
@@ -30,7 +29,5 @@ def attribute_lines(
         for method in names:
             cells.append(shown(CELEBA[method][tasks][f"{_BEST}_{task}"], _DIGITS))
             for metric in (_BEST, _LAST):
-                values = [run.get(f"{metric}_{task}") for run in runs[method]]
-                known = [value for value in values if value is not None]
-                cells.append(shown(summarize(known), _DIGITS) if known else "-")
+                cells.append(mean_cell(runs[method], f"{metric}_{task}", _DIGITS))
         yield line(cells)

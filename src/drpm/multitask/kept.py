@@ -37,7 +37,7 @@ def draw_neurons(folder: Path, above: str) -> Figure | None:
     # Runs of before tasks were sorted everywhere have these bars alone in the order of the noise.
     order = _places(neurons.rows, () if sizes is None else sizes.rows)
     shares = neurons.values[order]
-    columns = _by_owner(shares)
+    columns = by_owner(shares)
     figure = draw_matrix(
         shares[:, columns],
         [neurons.rows[row] for row in order],
@@ -81,7 +81,7 @@ def _places(rows: Sequence[str], wanted: Sequence[str]) -> list[int]:
     return [rows.index(row) for row in wanted]
 
 
-def _by_owner(shares: NDArray[np.float64]) -> list[int]:
+def by_owner(shares: NDArray[np.float64]) -> list[int]:
     """Neurons by the tasks that have them, and those that a task has most often first."""
     found: list[int] = np.lexsort((-shares.max(0), shares.argmax(0))).tolist()
     return found

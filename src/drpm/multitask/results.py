@@ -1,4 +1,4 @@
-"""What the page of results says of several tasks: tables, and the paper's figure."""
+"""What the page of results says of several tasks: tables, and figures, one of them the paper's."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -128,7 +128,7 @@ def size_table() -> Table:
         "Neurons of the two digits",
         "How many of 50 neurons DRPM-MTL gives to the left (L) and the right (R) digit, on "
         "average over test images. The partition has the left digit first, as in `noise`, or the "
-        "right one (`noise-order`): whoever is first or last may have an advantage.",
+        "right one (`noise-order`), in case that matters.",
         "noise ratio",
         ["left first", "right first"],
         [

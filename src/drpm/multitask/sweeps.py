@@ -1,4 +1,4 @@
-"""The paper's studies of several tasks as sweeps, and one of our own, for ``drpm reproduce``."""
+"""The paper's studies of several tasks as sweeps, and some of our own, for ``drpm reproduce``."""
 
 from collections.abc import Sequence
 from typing import Any

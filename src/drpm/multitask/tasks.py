@@ -91,18 +91,18 @@ def read_tasks(
     )
 
 
-def noise_order(tasks: Sequence[str], ratios: Sequence[float]) -> list[int]:
+def by_noise(count: int, ratios: Sequence[float]) -> list[int]:
     """The places of tasks in the order in which people see them: the least noisy first.
 
     Arguments:
-        tasks: Their names.
+        count: How many there are.
         ratios: How noisy each is, or nothing where nobody knows; they then stay as they are.
 
     Example:
-        >>> noise_order(["a", "b", "c"], [0.9, 0.0, 0.4])
+        >>> by_noise(3, [0.9, 0.0, 0.4])
         [1, 2, 0]
     """
-    return sorted(range(len(tasks)), key=ratios.__getitem__ if ratios else None)
+    return sorted(range(count), key=ratios.__getitem__ if ratios else None)
 
 
 def _applied(data: Dataset, name: str, otherwise: float) -> Tensor:

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from drpm.data.mosaic import noise_ratios, task_names
-from drpm.report.result_tables import Metrics, line, shown
-from drpm.training.summaries import summarize
+from drpm.report.result_tables import Metrics, line, mean_cell
 
 _DIGITS: Final = 3
 
@@ -31,7 +30,5 @@ def tile_lines(
     for ratio, task in sorted(zip(noise_ratios(tasks), task_names(tasks), strict=True)):
         cells = [f"{ratio:.2f}", task.removeprefix("task_")]
         for method, metric in columns.values():
-            values = [run.get(f"{metric}_{task}") for run in runs[method]]
-            known = [value for value in values if value is not None]
-            cells.append(shown(summarize(known), _DIGITS) if known else "-")
+            cells.append(mean_cell(runs[method], f"{metric}_{task}", _DIGITS))
         yield line(cells)

@@ -7,6 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from drpm.multitask.config import METHOD_NAMES
@@ -21,6 +23,7 @@ from drpm.report.trends import (
     legend_below,
     line_key,
     mark_level,
+    strays,
     whisker_key,
 )
 from drpm.training.summaries import summarize
@@ -128,10 +131,12 @@ def _difference(one: Trend, other: Trend) -> Trend:
 
 def _explain(figure: Figure, shaded: Sequence[Shaded]) -> None:
     """What colours, styles and bands are."""
-    lines = [line_key(colour, marker="o", size=3) for _, colour in shaded]
-    lines += [line_key(GREY, style) for style in _STYLES.values()]
+    keys: list[Line2D | Patch] = [line_key(x, marker="o", size=3) for _, x in shaded]
+    keys += [line_key(GREY, style) for style in _STYLES.values()]
     names = [trend.name for trend, _ in shaded] + [f"{task} digit" for task in _STYLES]
-    legend_below(figure, [*lines, band_key()], [*names, f"band: {STRAYING}"])
+    if any(strays(trend) for trend, _ in shaded):
+        keys, names = [*keys, band_key()], [*names, f"band: {STRAYING}"]
+    legend_below(figure, keys, names)
 
 
 def _shade(name: str) -> NDArray[np.float64]:
@@ -167,7 +172,9 @@ def draw_mosaic(panels: Mapping[str, Sequence[Trend]], metric: str, above: str) 
     names = {trend.name for trends in panels.values() for trend in trends if len(trend.places)}
     shown = [name for name in METHOD_NAMES.values() if name in names]
     dots = [line_key(_shade(name), "", "o") for name in shown]
-    legend_below(figure, [*dots, whisker_key()], [*shown, f"line: {STRAYING}"])
+    if any(strays(trend) for trends in panels.values() for trend in trends):
+        dots, shown = [*dots, whisker_key()], [*shown, f"line: {STRAYING}"]
+    legend_below(figure, dots, shown)
     return figure
 
 

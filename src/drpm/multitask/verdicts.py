@@ -9,11 +9,12 @@ from drpm.data.mosaic import noise_ratios, task_names
 from drpm.multitask import sweeps
 from drpm.multitask.config import METHOD_NAMES
 from drpm.multitask.evaluation import chance_correlation, rank_correlation
-from drpm.report.result_tables import Metrics, Table, read_runs, shown, shown_digits
+from drpm.report.result_tables import Metrics, Table, joined, read_runs, shown, shown_digits
 from drpm.training.summaries import Summary, is_tied, summarize
 
 # The noise ratios at which the paper sees more neurons for the right digit than without noise.
 _CLAIMED: Final = (0.6, 0.7, 0.8)
+_CHANCE: Final = 0.05  # as usual
 
 
 def moved_neurons(table: Table, results: Path) -> str:
@@ -32,9 +33,9 @@ def moved_neurons(table: Table, results: Path) -> str:
     if not told:
         return ""
     about = (
-        "Whether the right digit has more neurons than without noise; where means differ by no "
-        "more than the larger of both deviations, that is undecided. In brackets: how often "
-        "numbers of neurons that do not depend on noise would differ as much (Welch's test)."
+        "Whether the right digit has more neurons than without noise, by Welch's test: in brackets "
+        "is how often numbers of neurons that do not depend on noise would differ as much. From "
+        f"{_CHANCE} on that is undecided; of twenty such tests, one decides by chance."
     )
     return "\n".join(["", about, "", *told, ""])
 
@@ -48,28 +49,28 @@ def _moved(without: Sequence[float], sizes: Mapping[float, Sequence[float]]) -> 
     """
     first = summarize(without)
     kinds: dict[str, list[float]] = {"more": [], "fewer": [], "undecided": []}
-    means = {ratio: summarize(values) for ratio, values in sizes.items()}
-    for ratio, size in means.items():
-        change = "more" if size.mean > first.mean else "fewer"
-        kinds["undecided" if is_tied(size, first) else change].append(ratio)
+    chances = {ratio: _chance(values, without) for ratio, values in sizes.items()}
+    for ratio, values in sizes.items():
+        change = "more" if summarize(values).mean > first.mean else "fewer"
+        kinds["undecided" if chances[ratio] >= _CHANCE else change].append(ratio)
     more, fewer, undecided = (
-        ", ".join(f"{ratio}{_chance(sizes[ratio], without)}" for ratio in ratios) or "no ratio"
+        ", ".join(f"{ratio} ({_told(chances[ratio])})" for ratio in ratios) or "no ratio"
         for ratios in kinds.values()
     )
     return (
         f"{shown(first, 1)} neurons without noise, more at {more}, fewer at {fewer}, undecided at "
-        f"{undecided}.{_held_claim(means, kinds['more'])}"
+        f"{undecided}.{_held_claim(kinds)}"
     )
 
 
-def _chance(one: Sequence[float], other: Sequence[float]) -> str:
-    """How likely two means are to differ as much by chance, in brackets."""
+def _chance(one: Sequence[float], other: Sequence[float]) -> float:
+    """How likely two means are to differ as much by chance."""
     from scipy.stats import ttest_ind_from_stats
 
-    if len({*one}) == len({*other}) == 1:
-        return ""  # nothing strays, so that the test has nothing to go by
     # From means and deviations: from numbers that are nearly alike it would warn.
     (mean, deviation), (other_mean, other_deviation) = summarize(one), summarize(other)
+    if not (deviation or other_deviation):
+        return float(mean == other_mean)  # nothing strays, so that there is no chance in it
     test = ttest_ind_from_stats(
         mean,
         deviation or 0.0,
@@ -79,22 +80,28 @@ def _chance(one: Sequence[float], other: Sequence[float]) -> str:
         len(other),
         equal_var=False,
     )
-    p = float(test.pvalue)
-    return " (p < 0.01)" if p < 0.01 else f" (p = {p:.2f})"
+    return float(test.pvalue)
 
 
-def _held_claim(sizes: Mapping[float, Summary], more: Sequence[float]) -> str:
+def _told(chance: float) -> str:
+    return "p < 0.01" if chance < 0.01 else f"p = {chance:.2f}"
+
+
+def _held_claim(kinds: Mapping[str, Sequence[float]]) -> str:
     """Whether the paper's claim holds here; nothing before all of its noise ratios were run.
 
     Arguments:
-        sizes: From every noise ratio to the neurons of the right digit.
-        more: The ratios at which these are clearly more than without noise.
+        kinds: From ``more``, ``fewer`` and ``undecided`` to noise ratios.
     """
-    if not all(ratio in sizes for ratio in _CLAIMED):
+    if not {*_CLAIMED} <= {ratio for ratios in kinds.values() for ratio in ratios}:
         return ""
-    against = [f"{ratio} ({shown(sizes[ratio], 1)})" for ratio in _CLAIMED if ratio not in more]
-    held = f"this does not hold at {_joined(against)}" if against else "this holds at all of them"
-    return f" The paper sees more at {_CLAIMED[0]} to {_CLAIMED[-1]}; here {held}."
+    words = {"more": "holds", "fewer": "does not hold", "undecided": "is undecided"}
+    held = [
+        f"{words[kind]} at {joined([str(ratio) for ratio in of_it])}"
+        for kind, ratios in kinds.items()
+        if (of_it := [ratio for ratio in ratios if ratio in _CLAIMED])
+    ]
+    return f" The paper sees more at {_CLAIMED[0]} to {_CLAIMED[-1]}, which here {joined(held)}."
 
 
 def standings(table: Table, results: Path) -> str:
@@ -140,7 +147,7 @@ def _place(name: str, scores: Mapping[str, Summary], digits: int) -> str:
     """A method with its score, and the others that it cannot be told from."""
     own = scores[name]
     near = [each for each in scores if each != name and is_tied(scores[each], own)]
-    beside = f", within one deviation of {_joined(near)}" if near else ""
+    beside = f", within one deviation of {joined(near)}" if near else ""
     return f"{name}, {shown(own, digits)}{beside}"
 
 
@@ -160,13 +167,13 @@ def unfinished(table: Table, results: Path, epochs: int, every: int) -> str:
         for run in read_runs(table, results, place)
         if run.get("best_test_epoch") is not None
     ]
-    late = sum((run["best_test_epoch"] or 0) >= epochs - every for run in runs)
+    late = sum(1 for run in runs if (best := run["best_test_epoch"]) and best >= epochs - every)
     if not runs or late < len(runs) / 2:
         return ""
     return (
         f"\nIn {late} of {len(runs)} runs the mean accuracy was best at the last of {epochs} "
-        "epochs, or at the look before it: it was still rising, and says how fast methods learn "
-        "rather than how far they get.\n"
+        "epochs, or at the look before it. It may still have been rising there, so that it says "
+        "how fast methods learn rather than how far they get.\n"
     )
 
 
@@ -179,13 +186,13 @@ def ranked_neurons(table: Table, results: Path) -> str:
             sizes = [_known(runs, f"size_{task}") for task in task_names(tasks)]
             means = [size.mean for size in sizes if size is not None]
             if len(means) == tasks:
-                told.append(f"- {row.name}, {group}: {_correlation(means)}{_span(means)}")
+                told.append(f"- {row.name}, {group}: {_correlation(means)}")
     if not told:
         return ""
     about = (
-        "Seeds share the places of all tasks, so that only their mean sizes are looked at here, "
-        "and the number of a task, which is its place in the image and in the partition, may be "
-        "what counts:"
+        "Seeds share the places of all tasks in the image, so that they count as one: what is "
+        "looked at here are mean sizes over seeds. The number of a task is its place in the image, "
+        "and, where the penalty is, in the partition."
     )
     return "\n".join(["", about, "", *told, ""])
 
@@ -203,25 +210,25 @@ def _correlation(sizes: Sequence[float]) -> str:
     if not math.isfinite(noise):
         return "all have the same."
     stray = chance_correlation(tasks)
-    told = (
-        f"the rank correlation with the noise ratio is {noise:.2f}, that with the number of the "
-        f"task {number:.2f}; by chance alone they would stray around zero by about {stray:.2f}. "
+    return (
+        f"from {min(sizes):.1f} to {max(sizes):.1f} neurons. The rank correlation with the noise "
+        f"ratio is {noise:.2f}, that with the number of the task {number:.2f}; by chance alone "
+        f"they would stray around zero by about {stray:.2f}. {_judged(sizes, noise, number)}"
     )
-    change = "fewer" if noise < 0 else "more"
+
+
+def _judged(sizes: Sequence[float], noise: float, number: float) -> str:
+    """What two rank correlations say together."""
     # Two deviations, as usual.
-    if abs(noise) <= 2 * stray:
-        return f"{told}So what noise has to do with it may be chance."
-    if abs(number) >= abs(noise):
-        return f"{told}Noisier digits get {change} neurons, but their places say as much."
-    return f"{told}Noisier digits get {change} neurons."
-
-
-def _span(means: Sequence[float]) -> str:
-    """From the smallest to the largest task, and whether that is too little for ranks."""
-    low, high = min(means), max(means)
-    told = f" Mean sizes of tasks are from {low:.1f} to {high:.1f} neurons"
+    if abs(noise) <= 2 * chance_correlation(len(sizes)):
+        return "So what noise has to do with it may be chance."
+    told = f"Noisier digits get {'fewer' if noise < 0 else 'more'} neurons"
     # Of one image sizes are whole numbers.
-    return told + (", less than one apart, so that ranks say little." if high - low < 1 else ".")
+    if max(sizes) - min(sizes) < 1:
+        told += ", but by less than one of them"
+    if abs(number) >= abs(noise):
+        told += f", {'and' if 'but' in told else 'but'} their places say as much"
+    return f"{told}."
 
 
 def _known(runs: Sequence[Metrics], metric: str) -> Summary | None:
@@ -234,8 +241,3 @@ def _values(runs: Sequence[Metrics], metric: str) -> list[float]:
     """A metric of every seed; of none where one lacks it."""
     values = [value for run in runs if (value := run.get(metric)) is not None]
     return values if len(values) == len(runs) else []
-
-
-def _joined(names: Sequence[str]) -> str:
-    """Names as a part of a sentence."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

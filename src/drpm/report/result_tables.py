@@ -191,6 +191,22 @@ def _cells(table: Table, found: Sequence[Sequence[Metrics]]) -> Iterator[str]:
         yield str(len(runs))
 
 
+def mean_cell(runs: Sequence[Metrics], metric: str, digits: int) -> str:
+    """A metric over the seeds that have it."""
+    known = [value for run in runs if (value := run.get(metric)) is not None]
+    return shown(summarize(known), digits) if known else "-"
+
+
+def joined(names: Sequence[str]) -> str:
+    """Names as a part of a sentence.
+
+    Example:
+        >>> joined(["a", "b", "c"])
+        'a, b and c'
+    """
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
 def shown(figure: Figure | Summary, digits: int) -> str:
     """A mean, and a deviation where there is one."""
     mean = f"{figure.mean:.{digits}f}"

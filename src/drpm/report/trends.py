@@ -73,7 +73,7 @@ def draw_trends(panels: Mapping[str, Sequence[Trend]], unit: str, above: str) ->
         axes.set_xlabel(unit, size=8, color=INK)
     handles: list[Artist] = [grid[0].lines[i] for i in drawn]
     shown = [label(names[i]) for i in drawn]
-    if any(_strays(trend) for trends in panels.values() for trend in trends):
+    if any(strays(trend) for trends in panels.values() for trend in trends):
         handles, shown = [*handles, band_key()], [*shown, f"band: {STRAYING}"]
     legend_below(figure, handles, shown)
     return figure
@@ -103,7 +103,7 @@ def legend_below(figure: Figure, handles: Sequence[Artist], names: Sequence[str]
     )
 
 
-def _strays(trend: Trend) -> bool:
+def strays(trend: Trend) -> bool:
     """Whether anything is known of how far the scores stray."""
     return bool((np.nan_to_num(trend.deviations) > 0).any())
 

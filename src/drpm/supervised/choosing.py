@@ -31,7 +31,8 @@ def describe_choice(selection: Mapping[str, Any]) -> str:
     near = [f"{x:g}" for x in means if x != kept and is_as_good(means[x], means[kept])]
     if near:
         told += f" As good within one deviation: {', '.join(near)}."
-    if kept in (min(means), max(means)):
-        side = "smaller" if kept == min(means) else "larger"
-        told += f" It is the {side[:-2]}est that was tried; a {side} one might be better."
+    if kept == min(means) and kept > 0:
+        told += " It is the smallest that was tried; a smaller one might be better."
+    if kept == max(means):
+        told += " It is the largest that was tried; a larger one might be better."
     return told

@@ -16,7 +16,8 @@ ARCHIVE: Final = ".tar.gz"
 # As other archives end, which a folder is hardly meant to.
 _OTHER_ARCHIVES: Final = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
-# A picture's worth of arrays, for one seed of our own models, may come along; more may not.
+# A picture's worth of arrays, for one seed of every study of our own models, may come along; more
+# may not.
 _ARRAYS_SEED: Final = "seed-0"
 _ARRAYS_OF: Final = "drpm"
 _ARRAYS_BYTES: Final = 1_000_000

@@ -142,9 +142,13 @@ class RunFolder:
     def wall_time(self) -> float:
         """Seconds spent on this run so far, those before it was cut off included."""
         if self._before is None:
-            times = [record["wall_time"] for record in self.metrics() if "wall_time" in record]
-            self._before = float(times[-1]) if times else 0.0
+            self._before = self._logged_time()
         return self._before + time.monotonic() - self._since
+
+    def _logged_time(self) -> float:
+        """The last time in the metrics."""
+        times = [record["wall_time"] for record in self.metrics() if "wall_time" in record]
+        return float(times[-1]) if times else 0.0
 
     def config_text(self) -> str:
         try:
@@ -304,9 +308,9 @@ class RunFolder:
         spent = self.wall_time
         path = stage / METRICS
         self.write_atomic(METRICS, path.read_bytes() if path.exists() else b"")
-        # The time before a run was cut off is in the numbers of its stage alone.
-        times = [record["wall_time"] for record in self.metrics() if "wall_time" in record]
-        self._before = (self._before or 0.0) + max(0.0, times[-1] - spent if times else 0.0)
+        # Of the time before a run was cut off only its stage knows. What was spent on the run since
+        # then may be a part of that; so it counts only as far as it is more.
+        self._before = (self._before or 0.0) + max(0.0, self._logged_time() - spent)
 
     def truncate_metrics(self, step: int) -> None:
         """Go back to a checkpoint: drop the metrics from the first later step on.

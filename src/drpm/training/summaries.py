@@ -33,7 +33,8 @@ def summarize(values: Sequence[float]) -> Summary:
 
 
 def is_tied(one: Summary, other: Summary) -> bool:
-    """Whether two means are no further apart than the larger deviation.
+    """Whether two means are no further apart than the larger deviation, so that nobody can tell
+    which is larger.
 
     Example:
         >>> is_tied(Summary(0.5, 0.1), Summary(0.7, 0.2))
@@ -44,7 +45,7 @@ def is_tied(one: Summary, other: Summary) -> bool:
 
 
 def is_as_good(found: Summary, best: Summary) -> bool:
-    """Whether a mean is within one deviation of the best.
+    """Whether a mean is below the best by no more than a deviation.
 
     It is the best one's deviation that counts: by its own, whatever strays far would be as good as
     anything.
@@ -53,7 +54,7 @@ def is_as_good(found: Summary, best: Summary) -> bool:
         >>> is_as_good(Summary(0.5, 0.3), Summary(0.7, 0.1))
         False
     """
-    return abs(found.mean - best.mean) <= (best.deviation or 0.0)
+    return best.mean - found.mean <= (best.deviation or 0.0)
 
 
 def summarize_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
