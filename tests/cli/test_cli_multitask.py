@@ -129,6 +129,10 @@ def test_several_seeds(tmp_path: Path) -> None:
     for result in results:
         assert result["stacked"] == [result["seed"]]
         assert not any(name.startswith("size_") for name in result["metrics"])
+    means = json.loads((tmp_path / "summary.json").read_text())["metrics"]
+    assert means["accuracy"]["mean"] == pytest.approx(
+        sum(result["metrics"]["accuracy"] for result in results) / 2
+    )
 
 
 def test_tasks_over_several_seeds(capsys: pytest.CaptureFixture[str]) -> None:

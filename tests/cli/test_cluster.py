@@ -388,7 +388,8 @@ def test_several_seeds_as_json(tmp_path: Path) -> None:
     told = json.loads(shown.stdout)
     assert [each["seed"] for each in told] == [0, 1]
     assert [Path(each["folder"]).name for each in told] == ["seed-0", "seed-1"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["seed-0", "seed-1"]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["seed-0", "seed-1", "summary.json"]
     for each in told:
         folder = Path(each["folder"])
         assert Path(each["page"]) == folder / "index.html"
@@ -411,8 +412,16 @@ def test_several_seeds_in_two_numbers(tmp_path: Path) -> None:
         values = [each[name] for each in scores]
         expected.append(f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}")
     assert lines[-1].split("\t") == expected
+    # The same for programs.
+    kept = json.loads((tmp_path / "summary.json").read_text())
+    assert kept["seeds"] == [0, 1, 2]
+    for name in ("accuracy", "nmi", "ari"):
+        values = [each[name] for each in scores]
+        assert kept["metrics"][name]["mean"] == pytest.approx(np.mean(values))
+        assert kept["metrics"][name]["deviation"] == pytest.approx(np.std(values, ddof=1))
     alone = cluster("digits", *SMALL, *settings[:2], "--out", tmp_path / "alone").stdout
     assert "±" not in alone
+    assert not (tmp_path / "alone" / "summary.json").exists()
 
 
 @pytest.mark.usefixtures("blank_pictures")

@@ -23,7 +23,7 @@ from drpm.cli.options import (
     whole_number_option,
 )
 from drpm.cli.settings import read_own, read_settings
-from drpm.cli.stages import finish, show_stage, train_runs
+from drpm.cli.stages import finish_all, show_stage, train_runs
 from drpm.cli.tables import print_table, spread
 
 DEFAULT_PRESET = "fast-cluster"
@@ -161,7 +161,7 @@ def _run(
     )
     if not devices.is_first:
         return []
-    return [finish(run, f"{dataset.name}: {config.clusters} clusters") for run in runs]
+    return finish_all(runs, f"{dataset.name}: {config.clusters} clusters", out)
 
 
 def _show(results: list[dict[str, Any]], compare: bool) -> None:

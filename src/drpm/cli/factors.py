@@ -20,7 +20,7 @@ from drpm.cli.options import (
     whole_number_option,
 )
 from drpm.cli.settings import read_settings
-from drpm.cli.stages import finish, show_results, show_stage, train_runs
+from drpm.cli.stages import finish_all, show_results, show_stage, train_runs
 
 DEFAULT_PRESET = "fast-factors"
 
@@ -195,4 +195,4 @@ def _run(
             progress=show_stage,
         ),
     )
-    return [finish(run, f"{data}: shared factors, {config.method}") for run in runs]
+    return finish_all(runs, f"{data}: shared factors, {config.method}", out)

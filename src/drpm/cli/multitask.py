@@ -23,7 +23,7 @@ from drpm.cli.options import (
     whole_number_option,
 )
 from drpm.cli.settings import read_settings
-from drpm.cli.stages import finish, show_results, show_stage, train_runs
+from drpm.cli.stages import finish_all, show_results, show_stage, train_runs
 from drpm.cli.tables import print_table, spread
 
 DEFAULT_PRESET = "fast-multitask"
@@ -174,4 +174,4 @@ def _run(
             progress=show_stage,
         ),
     )
-    return [finish(run, f"{data}: several tasks, {config.method}") for run in runs]
+    return finish_all(runs, f"{data}: several tasks, {config.method}", out)

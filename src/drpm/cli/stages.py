@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 
 J = TypeVar("J")
+
+# What several seeds came to, in the folder of all of them.
+SUMMARY: Final = "summary.json"
 
 
 def show_stage(stage: str) -> "Progress":
@@ -78,6 +81,28 @@ def finish(run: "RunFolder", title: str) -> dict[str, Any]:
     if not page.exists():
         page = write_page(run.path, title=title)
     return {**run.result(), "folder": str(run.path), "page": str(page)}
+
+
+def finish_all(runs: Sequence["RunFolder"], title: str, out: "Path") -> list[dict[str, Any]]:
+    """The results of all seeds, each with its page, and of several their means in one file.
+
+    Arguments:
+        runs: The finished runs, one for each seed.
+        title: What stands above each page.
+        out: The folder of all of them.
+    """
+    from drpm.training.checkpoint import write_atomic
+    from drpm.training.summaries import DEVIATION, summarize_results
+
+    results = [finish(run, title) for run in runs]
+    if len(results) > 1:
+        summary = {
+            "seeds": [result["seed"] for result in results],
+            "deviation": DEVIATION,
+            "metrics": summarize_results(results),
+        }
+        write_atomic(out / SUMMARY, json.dumps(summary, indent=2).encode() + b"\n")
+    return results
 
 
 def show_results(

@@ -20,7 +20,7 @@ from drpm.cli.options import (
     seeds_option,
 )
 from drpm.cli.settings import read_settings
-from drpm.cli.stages import finish, show_results, show_stage, train_runs
+from drpm.cli.stages import finish_all, show_results, show_stage, train_runs
 
 DEFAULT_PRESET = "fast-supervised"
 
@@ -128,4 +128,4 @@ def _run(
             progress=show_stage,
         ),
     )
-    return [finish(run, f"{dataset.name}: supervised partitions") for run in runs]
+    return finish_all(runs, f"{dataset.name}: supervised partitions", out)
