@@ -18,6 +18,7 @@ from drpm.multitask.config import Method
 from drpm.multitask.fitted import load_multitask
 from drpm.multitask.gradients import find_weighting
 from drpm.multitask.methods import METHODS
+from drpm.training.summaries import summarize_results
 from tests.multitask.toys import write_few_digits
 
 SMALL = [
@@ -133,6 +134,14 @@ def test_several_seeds(tmp_path: Path) -> None:
     assert means["accuracy"]["mean"] == pytest.approx(
         sum(result["metrics"]["accuracy"] for result in results) / 2
     )
+
+
+def test_what_a_seed_lacks_has_no_mean() -> None:
+    """As a run that an earlier version finished."""
+    results = [{"metrics": {"accuracy": 0.5, "new": 1.0}}, {"metrics": {"accuracy": 0.7}}]
+    found = summarize_results(results)
+    assert found["accuracy"]["mean"] == pytest.approx(0.6)
+    assert found["new"] is None
 
 
 def test_tasks_over_several_seeds(capsys: pytest.CaptureFixture[str]) -> None:

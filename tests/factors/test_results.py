@@ -110,9 +110,12 @@ def test_the_rate_of_the_largest_mean_evidence_is_chosen(tmp_path: Path) -> None
     assert "The largest" not in last_lines(tmp_path)
 
 
-def test_the_table_is_set_as_our_results_say() -> None:
-    """What stands in the sweep is what its own rule chooses, as soon as all candidates were run."""
+def test_the_rate_is_what_our_results_say() -> None:
     assert choose_rate(RESULTS) == RATE
+
+
+def test_the_weights_are_what_our_results_say() -> None:
+    """What stands in the sweep is what its own rule chooses, as soon as all candidates were run."""
     assert set(CHOSEN) == set(WEIGHED)
     found = {method: choose_weight(RESULTS, method) for method in CHOSEN}
     known = {method: weight for method, weight in found.items() if weight is not None}

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from drpm.supervised import sweeps
+from drpm.supervised.choosing import describe_choice
 from drpm.supervised.results import supervised_sections
 from tests.training.results_folder import VERSIONS, write_json
 
@@ -50,6 +51,15 @@ def test_the_choice_of_the_weight_is_told(tmp_path: Path) -> None:
             "6,000 elements of the training part that nothing was learnt from: "
             f"{tried}. As good within one deviation: {told}"
         ) in f"{text(tmp_path)}\n"
+
+
+def test_nothing_is_smaller_than_no_weight_at_all() -> None:
+    scores = [{"size_weight": weight, "seed": 0, "f1": 0.9 - weight} for weight in (0.0, 0.1)]
+    told = describe_choice({"size_weight": 0.0, "held_out": 10, "scores": scores})
+    assert "The weight of the size term is 0," in told
+    assert "tried" not in told
+    # With one weight there is nothing to choose.
+    assert describe_choice({"size_weight": 0.0, "held_out": 0, "scores": scores[:1]}) == ""
 
 
 def test_a_shortfall_of_the_third_digit_is_told(tmp_path: Path) -> None:

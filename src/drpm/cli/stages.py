@@ -91,7 +91,7 @@ def finish_all(runs: Sequence["RunFolder"], title: str, out: "Path") -> list[dic
         title: What stands above each page.
         out: The folder of all of them.
     """
-    from drpm.training.checkpoint import write_atomic
+    from drpm.training.runs import RunFolder
     from drpm.training.summaries import DEVIATION, summarize_results
 
     results = [finish(run, title) for run in runs]
@@ -101,7 +101,7 @@ def finish_all(runs: Sequence["RunFolder"], title: str, out: "Path") -> list[dic
             "deviation": DEVIATION,
             "metrics": summarize_results(results),
         }
-        write_atomic(out / SUMMARY, json.dumps(summary, indent=2).encode() + b"\n")
+        RunFolder(out).write_atomic(SUMMARY, json.dumps(summary, indent=2) + "\n")
     return results
 
 

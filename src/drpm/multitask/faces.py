@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from drpm.multitask.published import CELEBA, CELEBA_TASKS
-from drpm.report.result_tables import Metrics, line, mean_cell, shown
+from drpm.report.result_tables import Metrics, head_lines, line, mean_cell, shown
 
 _DIGITS: Final = 3
 _LAST: Final = "accuracy"
@@ -22,8 +22,7 @@ def attribute_lines(
         runs: From a method to the metrics of every seed.
     """
     columns = [f"{name} {what}" for name in names.values() for what in ("paper", "best", "ACC")]
-    yield line(["attribute", *columns])
-    yield line(["---"] * (len(columns) + 1))
+    yield from head_lines(["attribute", *columns])
     for task in CELEBA_TASKS[:tasks]:
         cells = [task.replace("_", " ")]
         for method in names:

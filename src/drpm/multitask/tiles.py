@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from drpm.data.mosaic import noise_ratios, task_names
-from drpm.report.result_tables import Metrics, line, mean_cell
+from drpm.report.result_tables import Metrics, head_lines, line, mean_cell
 
 _DIGITS: Final = 3
 
@@ -25,10 +25,10 @@ def tile_lines(
         for unit, metric in (("ACC", "accuracy"), ("neurons", "size"))
         if any(f"{metric}_{task_names(tasks)[0]}" in run for run in found)
     }
-    yield line(["noise ratio", "task", *columns])
-    yield line(["---"] * (len(columns) + 2))
+    yield from head_lines(["noise ratio", "task", *columns])
     for ratio, task in sorted(zip(noise_ratios(tasks), task_names(tasks), strict=True)):
-        cells = [f"{ratio:.2f}", task.removeprefix("task_")]
-        for method, metric in columns.values():
-            cells.append(mean_cell(runs[method], f"{metric}_{task}", _DIGITS))
-        yield line(cells)
+        cells = [
+            mean_cell(runs[method], f"{metric}_{task}", _DIGITS)
+            for method, metric in columns.values()
+        ]
+        yield line([f"{ratio:.2f}", task.removeprefix("task_"), *cells])

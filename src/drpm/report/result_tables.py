@@ -96,7 +96,7 @@ def table_lines(table: Table, results: Path) -> Iterator[str]:
         for group in table.groups:
             # Each group has its own number of seeds, because studies need not have the same.
             columns += [*(f"{group} {metric}" for metric in table.metrics.values()), "seeds"]
-        yield from (line(columns), line(["---"] * len(columns)), *rows, "")
+        yield from (*head_lines(columns), *rows, "")
     if not any(any(each) for each in found):
         yield "Not run yet."
         return
@@ -163,6 +163,11 @@ def _shortfalls(table: Table, row: Row, found: Sequence[Sequence[Metrics]]) -> I
                     low.append(shown)
         if low:
             yield f"{row.name} ({group} {', '.join(low)})"
+
+
+def head_lines(columns: Sequence[str]) -> tuple[str, str]:
+    """What a table begins with."""
+    return line(columns), line(["---"] * len(columns))
 
 
 def line(cells: Sequence[str]) -> str:

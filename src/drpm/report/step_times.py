@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from drpm.report.result_page import Section
-from drpm.report.result_tables import line
+from drpm.report.result_tables import head_lines, line
 from drpm.training.errors import RunError
 
 # What `python -m benchmarks.loop --out` wrote on one GPU.
@@ -47,7 +47,7 @@ def _lines(environment: Mapping[str, Any], steps: list[Mapping[str, Any]]) -> It
         "program. The clustering VAE and the LeNets of two tasks are plain models of the sizes of "
         "the paper's; the empty model is one number, and what its step takes, every step does."
     )
-    yield from ("", line(_HEAD), line(["---"] * len(_HEAD)))
+    yield from ("", *head_lines(_HEAD))
     for step in steps:
         stacked = step["stacked"]
         cells = [step["model"], str(step["batch_size"]), _microseconds(step["alone"])]

@@ -65,6 +65,7 @@ def summarize_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     summary: dict[str, Any] = {}
     for metric in results[0]["metrics"]:
-        values = [result["metrics"][metric] for result in results]
+        # One that was finished by an earlier version may lack some.
+        values = [result["metrics"].get(metric) for result in results]
         summary[metric] = None if None in values else summarize(values)._asdict()
     return summary
