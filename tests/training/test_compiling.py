@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from drpm.training import loop
+from drpm.training import compiling, loop
 from drpm.training.compiling import compile_step, has_uneven_weights
 from drpm.training.devices import Devices, connect
 from drpm.training.errors import ConfigError
@@ -284,6 +284,38 @@ def make_wide(*widths: int, device: str = "cpu", **changes: Any) -> StackedProgr
 )
 def test_large_weights_with_uneven_sides(widths: tuple[int, int], expected: bool) -> None:
     assert has_uneven_weights(make_wide(*widths)) is expected
+
+
+@pytest.mark.parametrize(
+    ("widths", "compiled", "expected"),
+    [
+        ((200, 90), True, {"force_shape_pad": True}),
+        ((200, 92), True, None),
+        # A fused optimiser takes no gradients of padded products, whatever the compiler prefers.
+        ((200, 90), False, {"shape_padding": False}),
+        ((200, 92), False, {"shape_padding": False}),
+    ],
+)
+def test_products_are_padded_where_the_optimiser_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+    widths: tuple[int, int],
+    compiled: bool,
+    expected: dict[str, bool] | None,
+) -> None:
+    program = make_wide(*widths)
+    parts: dict[str, Any] = {"_find_gradients": program._find_gradients}
+    if compiled:
+        parts["update"] = program.update
+    monkeypatch.setattr(compiling, "_parts", lambda _: parts)
+    seen = {}
+
+    def compile_nothing(plain: Any, *, options: Any, **others: Any) -> Any:
+        seen[plain] = options
+        return plain
+
+    monkeypatch.setattr(torch, "compile", compile_nothing)
+    assert compile_step(program)
+    assert [seen[plain] for plain in parts.values()] == [expected, None][: len(parts)]
 
 
 # With inductor, on a GPU.

@@ -22,6 +22,8 @@ BACKEND: Final = "inductor"
 # H200. Where all large weights fit, so that only small products are left to be filled up, it costs
 # more than it saves: DRPM-VC with twenty of them took 972 instead of 932 us.
 _PADDED: Final[dict[str, Any]] = {"force_shape_pad": True}
+# Left to itself, the compiler fills up what it finds quicker so in a measurement of its own.
+_NOT_PADDED: Final[dict[str, Any]] = {"shape_padding": False}
 _ALIGNED: Final = 4  # numbers of 4 bytes
 _LARGE: Final = 1 << 14
 
@@ -49,16 +51,13 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
         # What cannot be followed splits one run's step in two. That of stacked runs would go on
         # uncompiled, and nobody would know.
         whole = name == "_find_gradients"
-        # Gradients of padded products are slices of larger tensors, which fused optimisers refuse
-        # and compiled ones take.
-        padded = whole and backend == BACKEND and "update" in parts and has_uneven_weights(program)
         # Every shape stays as it is, so that nothing need be compiled for shapes in general.
         compiled_part = torch.compile(
             plain,
             backend=backend,
             dynamic=False,
             fullgraph=whole,
-            options=_PADDED if padded else None,
+            options=_padding(program, "update" in parts) if whole and backend == BACKEND else None,
         )
         setattr(program, name, compiled_part)
     compiled = True
@@ -83,6 +82,15 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
         logger.warning("The training step goes on without being compiled. %s", sentence(cause))
     program.load_state(before)
     return compiled
+
+
+def _padding(program: BaseProgram, updates_compiled: bool) -> dict[str, Any] | None:
+    """Options of the compiler for the gradients of stacked runs, by what takes their steps."""
+    if not updates_compiled:
+        # Gradients of padded products are slices of larger tensors, which fused optimisers refuse
+        # and compiled ones take.
+        return _NOT_PADDED
+    return _PADDED if has_uneven_weights(program) else None
 
 
 def has_uneven_weights(program: BaseProgram) -> bool:
