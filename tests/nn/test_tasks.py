@@ -87,6 +87,41 @@ def test_noise_only_where_asked_for_and_in_training() -> None:
     assert (masks != masks[:, :1]).any()
 
 
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("temperature", [None, 0.5])
+def test_begun_before_there_are_features(sampled: bool, temperature: float | None) -> None:
+    layer, x = make(sampled=sampled), features(2, 4)
+    plain = layer.split(x, temperature=temperature, generator=generator(5))
+    begun = layer.begin(temperature=temperature, generator=generator(5))
+    early = layer.split(x, begun=begun)
+    weights = torch.randn(3, 2, 4, 6, generator=generator(6))
+    gradients = []
+    for split in (plain, early):
+        loss = (weights * split.features).sum() + size_penalty(split.sizes)
+        gradients.append(torch.autograd.grad(loss, list(layer.parameters())))
+    for found, expected in (*zip(early, plain, strict=True), *zip(*gradients, strict=True)):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    begun.wait()
+    assert torch.equal(layer(x, begun=begun), plain.features)
+
+
+def test_begun_in_vain() -> None:
+    with pytest.raises(ValueError, match="begin must be left out where in_features was given"):
+        make(in_features=5).begin()
+    layer, x = make(), features(4)
+    begun = layer.begin()
+    with pytest.raises(ValueError, match="begun must come from this layer's own begin"):
+        make()(x, begun=begun)
+    given: tuple[dict[str, Any], ...] = (
+        {"context": x},
+        {"temperature": 0.5},
+        {"generator": generator(1)},
+    )
+    for one in given:
+        with pytest.raises(ValueError, match="must be left out where begun is given, because the"):
+            layer(x, begun=begun, **one)
+
+
 def test_temperature_may_be_set_anew() -> None:
     layer, x = make(), features(4)
     before = layer.split(x).masks

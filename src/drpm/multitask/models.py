@@ -65,10 +65,19 @@ class MultitaskNetwork(nn.Module):
             temperature: Of the partition, where there is one.
             generator: Where the noise of dropout comes from.
         """
+        begun = self.method.begin(temperature)
+        pixels, features = self.encode(images, generator)
+        return self.finish(SharingInput(pixels, features, temperature, generator, begun))
+
+    def encode(self, images: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Pixels (B, C, H, W) of a usual size, and the features (B, n) of all tasks."""
         pixels = (images.to(self.mean.dtype) / 255 - self.mean) / self.std
-        features = self.encoder(pixels, generator)
-        shared = self.method.share(SharingInput(pixels, features, temperature, generator))
-        return Outputs(self.heads(shared.features, generator), shared)
+        return pixels, self.encoder(pixels, generator)
+
+    def finish(self, given: SharingInput) -> Outputs:
+        """What comes after the features."""
+        shared = self.method.share(given)
+        return Outputs(self.heads(shared.features, given.generator), shared)
 
 
 class MultitaskObjective:
@@ -88,15 +97,25 @@ class MultitaskObjective:
         schedule: Mapping[str, Tensor],
         generator: torch.Generator | None,
     ) -> Terms:
-        outputs = model(batch["images"], schedule["temperature"], generator)
+        temperature = schedule["temperature"]
+        # The network's forward pass, step by step. A compiler is cut off where something is
+        # waited for; as it happens here, all that follows is compiled together with the losses.
+        begun = model.method.begin(temperature)
+        pixels, features = model.encode(batch["images"], generator)
+        if begun is not None:
+            begun.wait()
+        outputs = model.finish(SharingInput(pixels, features, temperature, generator, begun))
         losses = task_losses(outputs.logits, batch["targets"])
         terms = {}
         if len(self.tasks) <= _MOST_CURVES:
-            terms = {f"loss_{task}": losses[index] for index, task in enumerate(self.tasks)}
+            # Nobody differentiates these. Here the compiler learns it in time: it would fill their
+            # gradients with zeros.
+            told = losses.detach()
+            terms = {f"loss_{task}": told[index] for index, task in enumerate(self.tasks)}
         loss = model.method.weigh(losses).sum()
         penalty = model.method.penalty(outputs.shared)
         if penalty is not None:
-            loss, terms["penalty"] = loss + penalty, penalty
+            loss, terms["penalty"] = loss + penalty, penalty.detach()
         return {"loss": loss, **terms}
 
 

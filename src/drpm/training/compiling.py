@@ -60,6 +60,8 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
             options=_padding(program, "update" in parts) if whole and backend == BACKEND else None,
         )
         setattr(program, name, compiled_part)
+    if isinstance(program, Program):
+        program.backend = backend
     compiled = True
     try:
         # A run that was saved at the end of an epoch has no next batch yet.
@@ -76,6 +78,8 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
         # Whatever else it is: where it is not the compiler's fault, the plain step fails as well.
         for name, plain in parts.items():
             setattr(program, name, plain)
+        if isinstance(program, Program):
+            program.backend = None
         for group, was in zip(groups, settings, strict=True):
             group.update(was)
         compiled = False

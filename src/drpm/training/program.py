@@ -3,11 +3,13 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol, final
 
 import torch
 from torch import Tensor, nn
 
+from drpm.nn import beside
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
 from drpm.training.errors import RunError
@@ -345,6 +347,8 @@ class Program(BaseProgram):
         self.optimizer = make_optimizer(self.parameters, config, self.device)
         evaluated = Evaluated(self.model, objective, augment, self.generator)
         self._evaluate = self.devices.share(evaluated)
+        self.backend: beside.Backend | None = None
+        """The compiler, where the step is compiled."""
 
     def tensors(self) -> dict[str, Tensor]:
         return dict(self.model.state_dict())
@@ -354,7 +358,9 @@ class Program(BaseProgram):
 
     def _differentiate(self, batch: Batch, schedule: Mapping[str, Tensor]) -> Terms:
         self.optimizer.zero_grad()
-        with self.devices.precision():
+        # Several devices exchange gradients as they come, and only know of one stream.
+        alone = self.devices.count == 1
+        with self.devices.precision(), beside.allowed(self.backend) if alone else nullcontext():
             terms: Terms = self._evaluate(batch, schedule)
         self.devices.backward(terms["loss"])
         return terms

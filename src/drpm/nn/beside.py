@@ -1,0 +1,137 @@
+"""Work on a GPU that goes on beside other work.
+
+Many small kernels one after another leave a GPU idle. On a stream of their own they cost hardly
+any time, as long as there is something else to do. In a step that is captured they are a branch
+of its graph. So is their backward pass, because autograd takes it on the stream of the forward
+pass, and waits for all streams before it returns.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+Result = TypeVar("Result", bound=tuple[Tensor, ...])
+Backend = str | Callable[..., Any]
+
+
+class _State(threading.local):
+    """What holds in one thread: a stream that two of them shared would mix up their recordings."""
+
+    def __init__(self) -> None:
+        self.allowed = False
+        self.backend: Backend | None = None
+        self.streams: dict[torch.device, torch.cuda.Stream] = {}
+
+
+_state = _State()
+
+
+@contextmanager
+def allowed(backend: Backend | None = None) -> Iterator[None]:
+    """Where work may go on beside other work; elsewhere it is done when it is begun.
+
+    That has to be said, because it divides what is compiled: neither ``fullgraph=True`` nor the
+    transforms of ``torch.func`` can do with that.
+
+    Arguments:
+        backend: Where what is begun is to be compiled, the compiler, as ``torch.compile`` takes it.
+    """
+    before = _state.allowed, _state.backend
+    _state.allowed, _state.backend = True, backend
+    try:
+        yield
+    finally:
+        _state.allowed, _state.backend = before
+
+
+class Begun(Generic[Result]):
+    """What a function returns; on a GPU it may still have to be waited for.
+
+    Arguments:
+        result: The tensors.
+        device: Whose side stream makes them; none where there is nothing to wait for.
+    """
+
+    def __init__(self, result: Result, device: torch.device | None = None) -> None:
+        self.result, self.device = result, device
+
+    def wait(self) -> Result:
+        """The tensors, for use on the current stream. Once is enough, but once it must be: a
+        recording that ends before is refused."""
+        if self.device is not None:
+            _join(self, self.device)
+            self.device = None
+        return self.result
+
+
+def begin(function: Callable[..., Result], leader: Tensor, *arguments: Any) -> Begun[Result]:
+    """Call a function, where it is allowed and worth it on a side stream.
+
+    Arguments:
+        function: One that lasts as long as the process does, for it may be compiled. It returns
+            a tuple of tensors.
+        leader: Its first argument, on whose device it works.
+        arguments: The others.
+    """
+    if _state.allowed and worthwhile(leader):
+        begun: Begun[Result] = _fork(function, leader, *arguments)
+        return begun
+    return Begun(function(leader, *arguments))
+
+
+def worthwhile(tensor: Tensor) -> bool:
+    return tensor.is_cuda
+
+
+# What is compiled runs on one stream. So it is divided here and where the work is waited for, and
+# the work itself is compiled on its own.
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _fork(function: Callable[..., Result], leader: Tensor, *arguments: Any) -> Begun[Result]:
+    if _state.backend is not None:
+        function = _compiled(function, _state.backend)
+    side = _side_stream(leader.device)
+    if side is None:
+        return Begun(function(leader, *arguments), leader.device)
+    side.wait_stream(torch.cuda.current_stream(leader.device))
+    with torch.cuda.stream(side):
+        result = function(leader, *arguments)
+    for given in (leader, *arguments):
+        # Freed early, its memory would be given to whoever asks on the stream that it came from.
+        if isinstance(given, Tensor) and given.is_cuda:
+            given.record_stream(side)
+    return Begun(result, leader.device)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _join(begun: Begun[Any], device: torch.device) -> None:
+    side = _side_stream(device)
+    if side is None:
+        return
+    current = torch.cuda.current_stream(device)
+    current.wait_stream(side)
+    for made in begun.result:
+        made.record_stream(current)
+
+
+def _side_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """The same one for ever: gradients remember the stream of their first use."""
+    if device.type != "cuda":
+        return None
+    if device not in _state.streams:
+        # Torch hands out its usual streams in turn. Of this kind nobody else is given one, and
+        # small kernels do not queue behind large ones.
+        _state.streams[device] = torch.cuda.Stream(device, priority=-1)
+    return _state.streams[device]
+
+
+@cache
+def _compiled(function: Callable[..., Result], backend: Backend) -> Callable[..., Result]:
+    compiled: Callable[..., Result] = torch.compile(function, backend=backend, dynamic=False)
+    return compiled
