@@ -3,6 +3,7 @@
 import re
 import shutil
 import zipfile
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from PIL import Image
 
 from drpm.report import write_figures
 from drpm.report.bars import draw_bars, tell_apart
-from drpm.report.exhibits import read_exhibits
+from drpm.report.exhibits import find_exhibit, read_exhibits
 from drpm.report.figures import NAMES
 from drpm.report.images import draw_grid
 from drpm.report.matrices import draw_matrix
 from drpm.report.numbers import short
+from drpm.report.result_exhibits import exhibit_figures
 from drpm.report.style import bears_name, colours, new_figure, png
 from drpm.report.trends import Trend, draw_panel, draw_trends
 from drpm.training.errors import RunError
@@ -444,3 +447,41 @@ def test_a_legend_names_what_is_drawn() -> None:
     ]
     # In the colour that it has where both are drawn.
     assert np.allclose(legend.get_lines()[0].get_color(), colours(2)[1])
+
+
+# On the page of results.
+
+
+def test_one_picture_of_a_run(tmp_path: Path) -> None:
+    assert find_exhibit(tmp_path, "scores") is None
+    save(tmp_path, every_exhibit())
+    found = find_exhibit(tmp_path, "scores")
+    assert found is not None
+    assert found.title == "Scores"
+    assert find_exhibit(tmp_path, "other") is None
+
+
+def test_a_picture_of_the_first_seed_that_has_it(tmp_path: Path) -> None:
+    for seed in range(3):
+        (tmp_path / f"seed-{seed}").mkdir()
+    assert not list(exhibit_figures(tmp_path, "swapped", "page.png", "DRPM"))
+    for seed in (1, 2):
+        save(tmp_path / f"seed-{seed}", every_exhibit())
+    (figure,) = exhibit_figures(tmp_path, "swapped", "page.png", "DRPM")
+    assert figure.markdown == (
+        "Exchanged parts: DRPM, seed 1. Two images, and what their parts make.\n\n"
+        "![DRPM, seed 1](figures/page.png)"
+    )
+    assert figure.draw().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("channels", [0, 1, 3])
+def test_only_grey_images_have_few_colours(tmp_path: Path, channels: int) -> None:
+    run = tmp_path / "seed-0"
+    run.mkdir()
+    shape = (2, 2, channels, 8, 8) if channels else (2, 2, 8, 8)
+    images = np.random.default_rng(0).random(shape, dtype=np.float32)
+    save(run, {"grid__images": images})
+    (figure,) = exhibit_figures(tmp_path, "images", "page.png", "DRPM")
+    with Image.open(BytesIO(figure.draw())) as picture:
+        assert (picture.mode == "P") == (channels != 3)

@@ -10,6 +10,7 @@ from drpm.factors import published, sweeps
 from drpm.factors.config import FactorsConfig
 from drpm.factors.errors import draw_errors
 from drpm.factors.verdicts import verdicts
+from drpm.report.result_exhibits import exhibit_figures
 from drpm.report.result_page import ResultFigure, Section
 from drpm.report.result_tables import Place, Row, Table, joined, read_runs, table_text
 from drpm.report.style import png
@@ -231,11 +232,23 @@ def factors_sections(results: Path) -> Iterator[Section]:
             "is set to may change."
         )
     for table in tables():
-        figures = tuple(_error_figure(results)) if "count_error" in table.metrics else ()
-        yield Section(table_text(table, results), figures)
         sentences = [*_chosen(table, results), *verdicts(table, results)]
+        text = table_text(table, results)
         if sentences:
-            yield Section(" ".join(sentences))
+            text = f"{text.rstrip()}\n\n{' '.join(sentences)}\n"
+        yield Section(text, tuple(_figures(table, results)))
+
+
+def _figures(table: Table, results: Path) -> Iterator[ResultFigure]:
+    if "shared_accuracy" in table.metrics:
+        # The most that pairs share: of less there is little to see.
+        most = sweeps.SHARED[-1]
+        study = results / _SWEEP / f"shared-{most}" / "drpm"
+        for exhibit in ("pairs", "traversals"):
+            whose = f"{METHODS['drpm']}, n_s = {most}"
+            yield from exhibit_figures(study, exhibit, f"{_SWEEP}-{exhibit}.png", whose)
+    if "count_error" in table.metrics:
+        yield from _error_figure(results)
 
 
 def _chosen(table: Table, results: Path) -> Iterator[str]:

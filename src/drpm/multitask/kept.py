@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from drpm.report.exhibits import Exhibit, read_exhibits
+from drpm.report.exhibits import find_exhibit, read_exhibits
 from drpm.report.images import draw_grid
 from drpm.report.matrices import draw_matrix
 from drpm.report.style import INK
@@ -30,7 +30,7 @@ def draw_neurons(folder: Path, above: str) -> Figure | None:
     Returns:
         None where the run has kept nothing of it, as one whose tasks all have all neurons.
     """
-    kept = _read(folder)
+    kept = {exhibit.name: exhibit for exhibit in read_exhibits(folder)}
     if (neurons := kept.get(_NEURONS)) is None:
         return None
     sizes = kept.get(_BY_NOISE) or kept.get(_BY_TASK)
@@ -63,15 +63,11 @@ def draw_noisy_images(folder: Path, above: str) -> Figure | None:
     Returns:
         None where the run has kept none, or those of other data.
     """
-    images = _read(folder).get(_IMAGES)
+    images = find_exhibit(folder, _IMAGES)
     # Those of other data are all different, so that there is nothing to say above them.
     if images is None or not images.columns:
         return None
     return draw_grid(images.values, images.rows, images.columns, above)
-
-
-def _read(folder: Path) -> dict[str, Exhibit]:
-    return {exhibit.name: exhibit for exhibit in read_exhibits(folder)}
 
 
 def _places(rows: Sequence[str], wanted: Sequence[str]) -> list[int]:

@@ -117,6 +117,16 @@ def read_exhibits(folder: Path, taken: Collection[str] = ()) -> list[Exhibit]:
     return [_exhibit(name, parts) for name, parts in by_name.items()]
 
 
+def find_exhibit(folder: Path, name: str) -> Exhibit | None:
+    """One picture that a run's arrays describe, if they do.
+
+    Arguments:
+        folder: The folder of the run.
+        name: That of the picture.
+    """
+    return next((x for x in read_exhibits(folder) if x.name == name), None)
+
+
 def _split(key: str) -> tuple[str, str]:
     """What a key holds, and the name of the picture that it belongs to."""
     prefix, _, name = key.partition("__")

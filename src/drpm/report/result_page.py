@@ -17,12 +17,14 @@ class ResultFigure(NamedTuple):
         about: What it shows, before the caption.
         caption: Whose results it shows.
         draw: What makes it, as a PNG.
+        told: Sentences after the caption, that say how to read it.
     """
 
     name: str
     about: str
     caption: str
     draw: Callable[[], bytes]
+    told: str = ""
 
     @property
     def link(self) -> str:
@@ -31,7 +33,8 @@ class ResultFigure(NamedTuple):
     @property
     def markdown(self) -> str:
         """The figure as a part of the page."""
-        return f"{self.about}: {self.caption}.\n\n![{self.caption}]({self.link})"
+        above = f"{self.about}: {self.caption}. {self.told}".rstrip()
+        return f"{above}\n\n![{self.caption}]({self.link})"
 
 
 class Section(NamedTuple):

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from drpm.report.result_page import Section
+from drpm.report.result_exhibits import exhibit_figures
+from drpm.report.result_page import ResultFigure, Section
 from drpm.report.result_tables import Figure, Place, Row, Scores, Table, table_text
 from drpm.supervised import sweeps
 from drpm.supervised.choosing import describe_choice
@@ -54,7 +55,15 @@ def supervised_sections(results: Path) -> Iterator[Section]:
         results: The folder of finished studies.
     """
     yield Section(INTRODUCTION)
-    yield Section("\n".join([table_text(scores_table(), results), *_choices(results)]))
+    text = "\n".join([table_text(scores_table(), results), *_choices(results)])
+    yield Section(text, tuple(_figures(results)))
+
+
+def _figures(results: Path) -> Iterator[ResultFigure]:
+    """A batch of each data set."""
+    for data in sweeps.DATA:
+        study = results / "supervised" / data / "drpm"
+        yield from exhibit_figures(study, "subsets", f"supervised-{data}.png", NAMES[data])
 
 
 def _choices(results: Path) -> Iterator[str]:
