@@ -30,7 +30,7 @@ from drpm.training.errors import ConfigError
         ),
         (ClusteringConfig, {"beta": -0.1}, "beta must be at least 0, but got -0.1."),
         (ClusteringConfig, {"gamma": -1.0}, "gamma must be at least 0, but got -1.0."),
-        (ClusteringConfig, {"delta": float("nan")}, "delta must be at least 0, but got nan."),
+        (ClusteringConfig, {"delta": float("nan")}, "delta must be a finite number, but got nan."),
         (
             ClusteringConfig,
             {"temperature": (1.0, 0.0)},

@@ -7,14 +7,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drpm.clustering import config as clustering
+from drpm.factors.config import FactorsConfig
+from drpm.multitask import config as multitask
+from drpm.supervised.config import SupervisedConfig
 from drpm.training.config import (
     ConfigError,
     TrainingConfig,
     build,
+    check_types,
     dumps,
     loads,
     override,
@@ -413,3 +419,83 @@ def test_one_device(changes: dict[str, Any], message: str) -> None:
     require_one_device(TrainingConfig(precision="64-true"))
     with pytest.raises(ConfigError, match=message):
         require_one_device(TrainingConfig(**changes))
+
+
+# What is made in Python.
+
+
+@dataclass(frozen=True)
+class Checked:
+    kind: Literal["one", "other"] = "one"
+    rate: float = 0.5
+    count: int = 3
+    pair: tuple[float, float] = (0.9, 0.999)
+    cap: int | None = None
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    inner: Inner | None = None
+
+    def __post_init__(self) -> None:
+        check_types(self)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (
+            {"kind": "One"},
+            "kind must be one of 'one', 'other', but got 'One'; did you mean 'one'?",
+        ),
+        ({"rate": math.nan}, "rate must be a finite number, but got nan."),
+        ({"rate": "0.5"}, "rate must be a finite number, but got '0.5'."),
+        ({"count": 3.0}, "count must be a whole number, but got 3.0."),
+        ({"count": True}, "count must be a whole number, but got True."),
+        (
+            {"pair": (0.9,)},
+            "pair must be a list of 2: a finite number, a finite number, but got (0.9,).",
+        ),
+        ({"pair": (0.9, math.inf)}, "pair[1] must be a finite number, but got inf."),
+        ({"cap": "none"}, "cap must be a whole number or none, but got 'none'."),
+        (
+            {"training": {"epochs": 3}},
+            "training must be of the class TrainingConfig, but got {'epochs': 3}.",
+        ),
+        ({"training": None}, "training must be of the class TrainingConfig, but got None."),
+        ({"inner": 3}, "inner must be of the class Inner or none, but got 3."),
+    ],
+)
+def test_what_python_gives_is_of_its_type(change: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Checked(**change)
+    assert str(refused.value) == complaint
+
+
+def test_what_is_of_its_type_stays_as_it_is() -> None:
+    config = Checked(rate=1, pair=[0, 0.5], inner=Inner(), cap=None)  # type: ignore[arg-type]
+    assert exactly(config.rate) == "1"
+    assert exactly(config.pair) == "[0, 0.5]"
+
+
+def test_numbers_of_numpy_become_python_s_own() -> None:
+    given = Checked(rate=np.float64(0.1), count=np.int64(7), pair=(np.float32(0.5), 1))  # type: ignore[arg-type]
+    assert exactly(given) == exactly(Checked(rate=0.1, count=7, pair=(0.5, 1)))
+    assert loads(Checked, dumps(given)) == given
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [
+        TrainingConfig,
+        FactorsConfig,
+        SupervisedConfig,
+        multitask.MultitaskConfig,
+        multitask.NetworkConfig,
+        clustering.ClusteringConfig,
+        clustering.NetworkConfig,
+        clustering.PretrainingConfig,
+        clustering.MixtureConfig,
+    ],
+)
+def test_every_configuration_checks_its_types(cls: Any) -> None:
+    for setting in dataclasses.fields(cls):
+        with pytest.raises(ConfigError, match=f"^{setting.name} must be "):
+            cls(**{setting.name: object()})

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from drpm.training.config import TrainingConfig, check_setting
+from drpm.training.config import TrainingConfig, check_setting, check_types
 from drpm.training.errors import ConfigError
 
 Method = Literal["drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head"]
@@ -31,6 +31,7 @@ class NetworkConfig:
     deviation: float = 1.0
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_setting(self, "latent", "at least 1", lambda value: value >= 1)
         check_setting(self, "deviation", "positive", lambda value: value > 0)
         for name in ("encoder", "decoder"):
@@ -64,6 +65,7 @@ class PretrainingConfig:
     )
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("instance_temperature", "cluster_temperature"):
             check_setting(self, name, "positive", lambda value: value > 0)
 
@@ -92,6 +94,7 @@ class MixtureConfig:
     code_variance: bool = False
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_setting(self, "restarts", "at least 1", lambda value: value >= 1)
         check_setting(self, "floor", "positive", lambda value: value > 0)
 
@@ -159,6 +162,7 @@ class ClusteringConfig:
     )
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("clusters", "partitions", "exact_partitions", "codes", "annealing_steps"):
             check_setting(self, name, "at least 1", lambda value: value >= 1)
         for name in ("beta", "gamma", "delta"):

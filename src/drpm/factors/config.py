@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from drpm.training.config import TrainingConfig, check_setting, require_one_device
+from drpm.training.config import TrainingConfig, check_setting, check_types, require_one_device
 
 Method = Literal["drpm", "hg", "ada", "label"]
 Averaging = Literal["group", "multi-level"]
@@ -60,6 +60,7 @@ class FactorsConfig:
     )
 
     def __post_init__(self) -> None:
+        check_types(self)
         require_one_device(self.training)
         for name in ("latent", "steps_per_epoch"):
             check_setting(self, name, "at least 1", lambda value: value >= 1)

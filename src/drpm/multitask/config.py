@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from drpm.training.config import TrainingConfig, check_setting, require_one_device
+from drpm.training.config import TrainingConfig, check_setting, check_types, require_one_device
 from drpm.training.errors import ConfigError
 
 Method = Literal["drpm", "uls", "uncertainty", "gradient"]
@@ -48,6 +48,7 @@ class NetworkConfig:
     dropout: float = 0.5
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_setting(self, "width", "at least 1", lambda value: value >= 1)
         check_setting(self, "head", "at least 0", lambda value: value >= 0)
         check_setting(self, "dropout", "from 0 to 1", lambda value: 0 <= value <= 1)
@@ -107,6 +108,7 @@ class MultitaskConfig:
     )
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_setting(self, "evaluate_every", "at least 1", lambda value: value >= 1)
         for name in ("train_examples", "test_examples"):
             check_setting(

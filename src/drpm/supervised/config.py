@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from drpm.training.config import TrainingConfig, check_setting, require_one_device
+from drpm.training.config import TrainingConfig, check_setting, check_types, require_one_device
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class SupervisedConfig:
     )
 
     def __post_init__(self) -> None:
+        check_types(self)
         require_one_device(self.training)
         check_setting(
             self,

@@ -14,6 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -25,6 +26,7 @@ __all__ = [
     "TrainingConfig",
     "build",
     "check_setting",
+    "check_types",
     "dumps",
     "loads",
     "nearest",
@@ -58,6 +60,50 @@ def check_setting(config: Any, name: str, expected: str, holds: Callable[[Any], 
     value = getattr(config, name)
     if not holds(value):
         raise ConfigError(f"{name} must be {expected}, but got {value!r}.")
+
+
+def check_types(config: Any) -> None:
+    """Refuse a configuration one of whose settings is not of its field's type.
+
+    :func:`build` asks the same of what it reads; this is for those made in Python, where a
+    misspelt word would be taken for any other one.
+
+    Arguments:
+        config: The configuration; its class calls this first of all once it has its fields.
+
+    Example:
+        >>> TrainingConfig(drop_last="no")
+        Traceback (most recent call last):
+        drpm.training.errors.ConfigError: drop_last must be true or false, but got 'no'.
+    """
+    builder, hints = _Builder(type(config)), typing.get_type_hints(type(config))
+    for field in _fields(config):
+        name, hint, value = field.name, hints[field.name], getattr(config, field.name)
+        table = _table_of(hint)
+        if table is not None:
+            if not isinstance(value, hint):
+                either = " or none" if isinstance(None, hint) else ""
+                raise ConfigError(
+                    f"{name} must be of the class {table.__name__}{either}, but got {value!r}."
+                )
+            continue
+        plain = _plain_numbers(value)
+        # Only text that is read may say "none" for None.
+        if builder.value(hint, plain, name) is None and plain is not None:
+            raise _mismatch(name, hint, value)
+        if plain is not value:
+            object.__setattr__(config, name, plain)
+
+
+def _plain_numbers(value: Any) -> Any:
+    """Numbers of NumPy as Python's own, which are those that can be written down."""
+    if isinstance(value, tuple | list):
+        entries = [_plain_numbers(entry) for entry in value]
+        same = all(one is other for one, other in zip(entries, value, strict=True))
+        return value if same else tuple(entries)
+    if type(value) in (bool, int, float) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def require_one_device(training: "TrainingConfig") -> None:
@@ -131,6 +177,7 @@ class TrainingConfig:
     log_every: int = 50
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("epochs", "seed"):
             check_setting(self, name, "at least 0", lambda value: value >= 0)
         check_setting(self, "epochs", "at most 1000000000", lambda value: value <= 10**9)
