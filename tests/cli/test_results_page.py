@@ -175,7 +175,7 @@ def test_shared_factors(tmp_path: Path) -> None:
     )
     # With no factor shared there is none to tell.
     assert lines[ours - 1].startswith("| DRPM-VAE | paper | - | 0.26 ± 0.02 | 5 | 0.39 ± 0.07 |")
-    missing = "Label-VAE; Ada-VAE; HG-VAE; DRPM-VAE (n_s = 1, n_s = 5); DRPM-VAE, exact"
+    missing = "Label-VAE; Ada-VAE; HG-VAE; DRPM-VAE (n_s = 1, n_s = 5); exact DRPM-VAE"
     assert f"Not run yet: {missing}." in lines
     assert "- n_s = 3 on cpu, torch 2.9.0: DRPM-VAE 0:01:00." in lines
     assert "| 2.000 ± 0.000 | 1.000 ± 0.000 |" in "\n".join(

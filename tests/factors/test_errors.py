@@ -15,7 +15,7 @@ ERRORS = {
     "Ada-VAE": [Summary(72.0, 3.0), Summary(13.0, 1.5)],
     "HG-VAE": [Summary(21.0, 4.0), Summary(0.4, 0.3)],
     "DRPM-VAE": [Summary(9.0, 3.0), Summary(0.2, 0.3)],
-    "DRPM-VAE, exact": [Summary(6.0, 2.0), Summary(0.0, 0.0)],
+    "exact DRPM-VAE": [Summary(6.0, 2.0), Summary(0.0, 0.0)],
 }
 
 

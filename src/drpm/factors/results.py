@@ -1,6 +1,5 @@
 """What the page of results says of shared factors: tables, and how many were found."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,17 +8,25 @@ from typing import Final, TypeVar
 from drpm.factors import published, sweeps
 from drpm.factors.config import FactorsConfig
 from drpm.factors.errors import draw_errors
-from drpm.factors.verdicts import verdicts
+from drpm.factors.verdicts import is_known, verdicts
 from drpm.report.result_exhibits import exhibit_figures
 from drpm.report.result_page import ResultFigure, Section
-from drpm.report.result_tables import Place, Row, Table, joined, read_runs, table_text
+from drpm.report.result_tables import (
+    Place,
+    Row,
+    Table,
+    joined,
+    read_runs,
+    summary_of,
+    table_text,
+)
 from drpm.report.style import png
 from drpm.training import presets
-from drpm.training.runs import RESULT
 from drpm.training.summaries import Summary, is_as_good, summarize
 
-_STEPS: Final = 1000 * sweeps.EPOCHS
-_CHOICE_STEPS: Final = 1000 * sweeps.CHOICE_EPOCHS
+_EPOCH: Final = presets.load(FactorsConfig, sweeps.PRESET).steps_per_epoch
+_STEPS: Final = _EPOCH * sweeps.EPOCHS
+_CHOICE_STEPS: Final = _EPOCH * sweeps.CHOICE_EPOCHS
 INTRODUCTION: Final = f"""\
 ## Shared factors
 
@@ -36,7 +43,7 @@ METHODS: Final = {
     "ada": "Ada-VAE",
     "hg": "HG-VAE",
     "drpm": "DRPM-VAE",
-    "drpm-exact": "DRPM-VAE, exact",
+    "drpm-exact": "exact DRPM-VAE",
 }
 _Value = TypeVar("_Value")
 _SWEEP: Final = "table-2"
@@ -248,7 +255,7 @@ def _figures(table: Table, results: Path) -> Iterator[ResultFigure]:
             whose = f"{METHODS['drpm']}, n_s = {most}"
             yield from exhibit_figures(study, exhibit, f"{_SWEEP}-{exhibit}.png", whose)
     if "count_error" in table.metrics:
-        yield from _error_figure(results)
+        yield from _error_figure(table, results)
 
 
 def _chosen(table: Table, results: Path) -> Iterator[str]:
@@ -314,32 +321,21 @@ def _errors_of_the_prior() -> str:
     return joined([str((half - shared) ** 2) for shared in sweeps.SHARED])
 
 
-def _error_figure(results: Path) -> Iterator[ResultFigure]:
+def _error_figure(table: Table, results: Path) -> Iterator[ResultFigure]:
     """The paper's figure, as soon as all that belongs in it was run."""
+    metric = "count_error"
     found = {
-        method: [
-            _error_of(results / _SWEEP / f"shared-{shared}" / method) for shared in sweeps.SHARED
-        ]
-        for method in METHODS
+        row.name: [read_runs(table, results, place) for place in row.places] for row in table.rows
     }
     whole = {
-        METHODS[method]: known
-        for method, errors in found.items()
-        if len(known := [error for error in errors if error is not None]) == len(errors)
+        name: [summary_of(runs, metric) for runs in studies]
+        for name, studies in found.items()
+        if all(is_known(runs, metric) for runs in studies)
     }
     if whole.keys() >= {METHODS[method] for method in published.MAIN}:
         caption = "error of the number of shared factors, by how many there are"
-        groups = [f"n_s = {shared}" for shared in sweeps.SHARED]
-        draw = partial(_draw, whole, groups)
+        draw = partial(_draw, whole, table.groups)
         yield ResultFigure("table-2-count-error.png", "The paper's figure", caption, draw)
-
-
-def _error_of(study: Path) -> Summary | None:
-    found = [
-        json.loads(path.read_bytes())["metrics"]["count_error"]
-        for path in study.glob(f"seed-*/{RESULT}")
-    ]
-    return summarize(found) if found and None not in found else None
 
 
 def _draw(errors: Mapping[str, Sequence[Summary]], groups: Sequence[str]) -> bytes:
