@@ -43,6 +43,14 @@ def test_adaptive() -> None:
     assert share("ada", divergence).mask.tolist() == [[1, 0, 1, 0], [1, 1, 0, 1]]
 
 
+def test_adaptive_shares_all_of_what_does_not_differ() -> None:
+    # Not at all, by rounding alone, and by little.
+    divergence = torch.tensor([[0.0, 0.0, 0.0], [4e-14, 0.0, 1e-14], [4e-6, 0.0, 3e-6]])
+    assert share("ada", divergence).mask.tolist() == [[1, 1, 1], [1, 1, 1], [0, 1, 0]]
+    # One dimension alone is not less than itself.
+    assert share("ada", torch.tensor([[0.5], [0.0]])).mask.tolist() == [[0], [1]]
+
+
 @pytest.mark.parametrize("method", ["hg", "drpm"])
 @pytest.mark.parametrize(
     ("weights", "shared"), [((0.0, 0.0), 2), ((-9.0, 9.0), 4), ((9.0, 0.0), 0)]
@@ -67,6 +75,18 @@ def test_noise_gives_whole_masks_with_gradients(method: str) -> None:
     gradient = torch.autograd.grad(found.mask[:, 0].sum(), divergence, allow_unused=True)[0]
     # Only a partition learns which dimensions are shared; sizes depend on weights alone here.
     assert (gradient is not None and bool(gradient.abs().sum() > 0)) == (method == "drpm")
+
+
+@pytest.mark.parametrize("noise", [False, True])
+@pytest.mark.parametrize("method", ["hg", "drpm"])
+def test_a_larger_weight_of_shared_ones_shares_more(method: str, noise: bool) -> None:
+    divergence = normal(6, 5, seed=1).exp()
+    aggregation = AGGREGATIONS[method](FactorsConfig(method=method, latent=5)).double()
+    given = AggregationInput(divergence, {}, torch.tensor(1.0), generator(0), noise)
+    found = aggregation(given).mask
+    independent, shared = torch.autograd.grad(found.sum(), aggregation.weights.bias)[0].tolist()
+    assert shared > 0.1
+    assert independent < -0.1
 
 
 def terms(objective: Any, log_scores: Tensor, log_weights: Tensor, **changes: Any) -> Any:

@@ -6,7 +6,7 @@ dimension, which dimensions are shared, and what that costs.
 
 import math
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,10 @@ from drpm.relaxation.sorting import permuted, sort_descending
 from drpm.relaxation.straight_through import straight_through
 from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
+
+# In nats: codes that differ by no more than rounding are nearer than this, and those of different
+# images by far not.
+_ROUNDING: Final = 1e-9
 
 
 class AggregationInput(NamedTuple):
@@ -90,7 +94,8 @@ class LabelAggregation(Aggregation):
 
 
 class AdaptiveAggregation(Aggregation):
-    """Shared is what differs less than the middle between the least and the most of a pair.
+    """Shared is what differs less than the middle between the least and the most of a pair, and
+    whatever does not differ at all: two views of one image have no range of divergences.
 
     References:
         Locatello et al., "Weakly-supervised disentanglement without compromises", 2020.
@@ -99,7 +104,8 @@ class AdaptiveAggregation(Aggregation):
     def forward(self, given: AggregationInput) -> Shared:
         known = given.divergence.detach()
         middle = 0.5 * (known.amin(-1, keepdim=True) + known.amax(-1, keepdim=True))
-        return Shared((known < middle).to(known.dtype), {})
+        mask = (known < middle) | (known <= _ROUNDING)
+        return Shared(mask.to(known.dtype), {})
 
 
 class _Weighed(Aggregation):
