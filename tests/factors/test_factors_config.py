@@ -38,6 +38,7 @@ from drpm.training.errors import ConfigError
         ({"temperature": (1.0, 0.0)}, "temperature must be two positive numbers, but got"),
         ({"gamma": math.inf}, "gamma must be a finite number, but got inf."),
         ({"gamma": -1.0}, "gamma must be at least 0, but got -1.0."),
+        ({"latent": 0}, "latent must be at least 1, but got 0."),
         ({"latent": 2.0}, "latent must be a whole number, but got 2.0."),
         ({"draws": 1}, "draws must be at least 2, but got 1."),
     ],

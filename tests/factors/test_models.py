@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
+from drpm.factors.aggregation import Aggregation, AggregationInput, Shared
 from drpm.factors.config import FactorsConfig
 from drpm.factors.fitted import FittedFactors, load_factors
 from drpm.factors.models import FactorObjective, FactorVAE, average
@@ -133,6 +134,39 @@ def test_every_method_trains_alone_and_stacked(tmp_path: Path, method: Any, aver
     assert torch.equal(again.model.autoencoder.heads.weight, alone.model.autoencoder.heads.weight)
 
 
+def weights(fitted: FittedFactors) -> Tensor:
+    return fitted.model.autoencoder.heads.weight.detach()
+
+
+def test_models_start_by_their_own_seeds(tmp_path: Path) -> None:
+    """Before the first step, alone as well as beside others."""
+    config = replace(SMALL, training=replace(SMALL.training, epochs=0))
+    one, other = fit(config, tmp_path / "stacked", [3, 4])
+    for seed, fitted in ((3, one), (4, other)):
+        torch.manual_seed(seed)
+        expected = FactorVAE((1, 8, 8), config).autoencoder.heads.weight
+        assert torch.equal(weights(fitted), expected)
+        (alone,) = fit(config, tmp_path / "alone", [seed])
+        assert torch.equal(weights(alone), expected)
+    assert not torch.equal(weights(one), weights(other))
+
+
+@pytest.mark.parametrize("others", [[], [9]])
+def test_pairs_and_noise_are_those_of_the_first_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[int]
+) -> None:
+    seed_all = torch.manual_seed
+    # All models start alike, so that nothing else tells seeds apart.
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: seed_all(0))
+    config = replace(SMALL, method="ada", training=replace(SMALL.training, epochs=1))
+    found = [
+        weights(fit(config, tmp_path / str(place), [first, *others])[-1])
+        for place, first in enumerate((3, 3, 4))
+    ]
+    assert torch.equal(found[0], found[1])
+    assert not torch.allclose(found[0], found[2])
+
+
 @pytest.mark.parametrize("averaging", ["group", "multi-level"])
 def test_shared_parts_are_averaged_and_swapped(averaging: Any) -> None:
     torch.manual_seed(0)
@@ -173,6 +207,48 @@ def test_how_often_a_shared_code_counts() -> None:
         objective = FactorObjective(replace(config, shared_divergence=times))
         found = objective(model, pairs, temperature, generator(1))["latent"]
         torch.testing.assert_close(found, 2.0 * each.sum(-1).mean() / 2)
+
+
+class GivenMask(Aggregation):
+    """Says what it was told to."""
+
+    def __init__(self, config: FactorsConfig, mask: Tensor) -> None:
+        super().__init__(config)
+        self.mask = mask
+
+    def forward(self, given: AggregationInput) -> Shared:
+        return Shared(self.mask, {})
+
+
+@pytest.mark.parametrize("averaging", ["group", "multi-level"])
+@pytest.mark.parametrize("times", ["once", "twice"])
+def test_what_sharing_is_worth_to_the_latent_term(times: Any, averaging: Any) -> None:
+    """Its gradient in the mask, which a partition is learned by, is that of the formula."""
+    torch.manual_seed(0)
+    config = replace(SMALL, beta=2.0, shared_divergence=times, averaging=averaging)
+    model = FactorVAE((1, 8, 8), config).double()
+    drawn = PairSampler(two_bars(), 1)({"pair": torch.zeros(20)}, generator(0))
+    pairs = {name: drawn[name].double() for name in ("first", "second")}
+    mask = torch.rand(20, 4, generator=generator(1), dtype=torch.float64).requires_grad_()
+    model.aggregation = GivenMask(config, mask)
+    found = FactorObjective(config)(model, pairs, {"temperature": torch.tensor(0.5)}, generator(1))[
+        "latent"
+    ]
+    (gradient,) = torch.autograd.grad(found, mask)
+    with torch.no_grad():
+        posterior = model.autoencoder.posterior(torch.stack([pairs["first"], pairs["second"]]))
+        one, other = (Posterior(*x) for x in zip(*posterior, strict=True))
+        common = average(one, other, averaging)
+        # From what a view says by itself to what both say, as the mask goes from 0 to 1.
+        mean_step = common.mean - posterior.mean
+        variance_step = common.log_variance.exp() - posterior.log_variance.exp()
+        mean = posterior.mean + mask * mean_step
+        variance = posterior.log_variance.exp() + mask * variance_step
+        divergence = 0.5 * (mean.square() + variance - 1 - variance.log()).mean(0)
+        slope = (mean * mean_step + 0.5 * (1 - 1 / variance) * variance_step).mean(0)
+        weight, weight_slope = (1 - mask / 2, -0.5) if times == "once" else (1.0, 0.0)
+        expected = 2.0 * (weight * slope + weight_slope * divergence) / len(mask)
+    torch.testing.assert_close(gradient, expected)
 
 
 def test_both_views_are_reconstructed() -> None:
@@ -421,20 +497,6 @@ def test_losses_of_a_stack_are_those_of_its_runs(method: Any) -> None:
         assert ((found - mean).abs() < limits).all()
         # Nor could they be the other's; how many are shared is no loss.
         assert name == "shared" or ((found.flip(0) - mean).abs() > 2 * limits).all()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"latent": 0}, "latent must be at least 1, but got 0"),
-        ({"draws": 1}, "draws must be at least 2, but got 1"),
-        ({"gamma": -1.0}, "gamma must be at least 0, but got -1.0"),
-        ({"temperature": (1.0, 0.0)}, "temperature must be two positive numbers"),
-    ],
-)
-def test_bad_settings(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        FactorsConfig(**changes)
 
 
 def test_every_preset_loads() -> None:
