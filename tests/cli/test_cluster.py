@@ -552,7 +552,7 @@ def test_a_run_knows_its_data(tmp_path: Path) -> None:
     rows = (tmp_path / "table.csv").read_text().splitlines()
     (tmp_path / "table.csv").write_text("\n".join([*rows[:-1], "1,2,3"]) + "\n")
     refused = cluster(*command, code=1)
-    assert "has other settings (fingerprint was" in refused.stderr
+    assert "table.csv holds is not what it was begun with); choose another" in refused.stderr
     cluster(*command, "--overwrite")
 
 

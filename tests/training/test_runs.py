@@ -498,6 +498,11 @@ def test_other_settings_are_refused_with_the_first_of_them(tmp_path: Path) -> No
         run.require_settings("a = 1\n")
     assert first_difference("a = [", "a = 1") == "its config.toml is damaged, and no TOML"
     assert first_difference("a = 1", "a = 1 # so") == "in their form"
+    # A hash says nothing to anybody.
+    before, now = (f'data = "own.npz"\nfingerprint = "{hashed}"' for hashed in ("24a3", "5f00"))
+    assert first_difference(before, now) == "what own.npz holds is not what it was begun with"
+    other = now.replace("own", "new")
+    assert first_difference(before, other) == "data was 'own.npz' and is now 'new.npz'"
 
 
 def test_the_numbers_of_a_stage_become_those_of_the_run(run: RunFolder, tmp_path: Path) -> None:

@@ -389,6 +389,10 @@ class RunFolder:
         )
 
 
+# The setting that says what is in files of one's own.
+_FINGERPRINT: Final = "fingerprint"
+
+
 def first_difference(before: str, now: str) -> str:
     r"""The first setting in which two configurations differ, in words.
 
@@ -402,6 +406,9 @@ def first_difference(before: str, now: str) -> str:
         return f"its {CONFIG} is damaged, and no TOML"
     for name in (*old, *new):
         was, is_now = (repr(x[name]) if name in x else "not there" for x in (old, new))
+        if was != is_now and name == _FINGERPRINT:
+            # Which hash it was helps nobody.
+            return f"what {new.get('data', 'its data')} holds is not what it was begun with"
         if was != is_now:
             return f"{name} was {was} and is now {is_now}"
     return "in their form"
