@@ -427,6 +427,11 @@ def test_pairs_in_double_precision(tmp_path: Path, own: bool) -> None:
             "second must have values from 0 to 1, but they go from 255 to 255",
         ),
         (torch.full((4, 1, 8, 8), torch.nan), torch.zeros(4, 1, 8, 8), "first must have values"),
+        (
+            torch.zeros(0, 1, 8, 8),
+            torch.zeros(0, 1, 8, 8),
+            r"first must hold one image or more, but got \(0, 1, 8, 8\)",
+        ),
     ],
 )
 def test_other_images_are_no_pairs(tmp_path: Path, first: Any, second: Any, message: str) -> None:
@@ -438,6 +443,46 @@ def test_other_images_are_no_pairs(tmp_path: Path, first: Any, second: Any, mess
         with pytest.raises(ValueError, match=message):
             fit(SMALL, tmp_path / "new", [0], pairs=OwnPairs(first, second, ("",) * 4))
         assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        (torch.zeros(3).long(), r"label must be a tensor of the shape \(4,\), .* of shape \(3,\)"),
+        (torch.zeros(4, 1).long(), r"label must be a tensor of the shape \(4,\), .* \(4, 1\)"),
+        ([0, 1, 2, 3], r"label must be a tensor of the shape \(4,\), .* but got a list"),
+        (torch.tensor([0, 3, 99, 4]), "label must hold whole numbers from 0 to 3, .* got 99"),
+        (torch.tensor([0, -1, 2, 3]), "label must hold whole numbers from 0 to 3, .* got -1"),
+        (torch.tensor([0, 0.5, 2, 3]), "label must hold whole numbers from 0 to 3, .* got 0.5"),
+    ],
+)
+def test_labels_that_no_dimension_has(label: Any, message: str) -> None:
+    images = torch.rand(4, 1, 8, 8, generator=generator(0))
+    told = FittedFactors(FactorVAE((1, 8, 8), replace(SMALL, method="label")), (1, 8, 8))
+    with pytest.raises(ValueError, match=message):
+        told.share(images, images, label=label)
+    # Other methods do not look at what it says.
+    other = FittedFactors(FactorVAE((1, 8, 8), replace(SMALL, method="ada")), (1, 8, 8))
+    if "whole" in message:
+        other.share(images, images, label=label)
+
+
+@pytest.mark.parametrize(
+    ("folders", "seeds", "message"),
+    [
+        (["a"], [0, 1], "folders and seeds must be as many as each other, .* got 1 and 2"),
+        ([], [], "folders and seeds must be as many as each other, .* got 0 and 0"),
+        ("ab", [0, 1], "folders must be a list with an entry for each run, but got 'ab'"),
+        (["a"], 0, "seeds must be a list with an entry for each run, but got 0"),
+    ],
+)
+def test_a_folder_for_each_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: Any, seeds: Any, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        fit_factors(PairSampler(two_bars(), 1), SMALL, folders, seeds=seeds)
+    assert not list(tmp_path.iterdir())
 
 
 def test_doubles_are_taken_as_what_the_model_has() -> None:

@@ -4,11 +4,12 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from drpm.distributions.validation import describe
 from drpm.factors.config import FactorsConfig
 from drpm.factors.models import FactorVAE
 from drpm.factors.own_pairs import require_views
@@ -90,6 +91,8 @@ class FittedFactors:
                     f"{name} must have the shape (P, {', '.join(map(str, self.shape))}), "
                     f"but got {tuple(images.shape)}."
                 )
+        if label is not None:
+            self._require_label(label, len(first))
         like = next(self.model.parameters())
         for start in range(0, len(first), _PAIRS_AT_ONCE):
             part = slice(start, start + _PAIRS_AT_ONCE)
@@ -97,6 +100,21 @@ class FittedFactors:
             if label is not None:
                 batch["label"] = label[part].to(self.device)
             yield batch
+
+    def _require_label(self, label: Any, pairs: int) -> None:
+        if not isinstance(label, Tensor) or label.shape != (pairs,):
+            raise ValueError(
+                f"label must be a tensor of the shape ({pairs},), a number for each pair, "
+                f"but got {describe(label)}."
+            )
+        # Other methods do not look at it, and a factor may have a number beyond their dimensions.
+        last = self.config.latent - 1
+        known = (label >= 0) & (label <= last) & (label == label.long())
+        if self.config.method == "label" and not known.all():
+            raise ValueError(
+                f"label must hold whole numbers from 0 to {last}, one for each dimension, "
+                f"but got {label[~known][0].item()}."
+            )
 
     @torch.no_grad()
     def decode(self, codes: Tensor) -> Tensor:

@@ -93,6 +93,8 @@ def require_views(first: Tensor, second: Tensor) -> None:
                 f"{name} must have values from 0 to 1, but they go from {images.min():g} to "
                 f"{images.max():g}."
             )
+    if len(first) == 0:
+        raise ValueError(f"first must hold one image or more, but got {tuple(first.shape)}.")
     if len(first) != len(second):
         raise ValueError(
             f"second must hold {len(first)} images as first does, but got {len(second)}."

@@ -13,6 +13,7 @@ from drpm.factors.networks import require_sides
 from drpm.factors.own_pairs import OwnPairs, OwnSampler, require_views
 from drpm.factors.pairs import PairSampler
 from drpm.training import config as configs
+from drpm.training.checks import require_one_each
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
 from drpm.training.schedules import ExponentialSchedule
@@ -41,6 +42,7 @@ def fit_factors(
         device: Where.
         progress: From the name of a stage to whoever shows how far it is.
     """
+    require_one_each(folders=folders, seeds=seeds)
     training, devices = config.training, Devices(device)
     shape = check_pairs(pairs, config)
     augment = OwnSampler(pairs, device) if isinstance(pairs, OwnPairs) else pairs
