@@ -14,7 +14,7 @@ from torch import Tensor
 from drpm.data import DataError, arm, mpi3d
 from drpm.factors.own_pairs import OwnPairs, load_pairs
 from drpm.factors.pairs import (
-    MIXED,
+    MIXED_COUNTS,
     PairFactors,
     PairLaw,
     PairSampler,
@@ -55,13 +55,13 @@ def assert_proper(pairs: PairFactors, sizes: tuple[int, ...]) -> None:
 def test_pairs_share_as_many_factors_as_they_should(shared: Any, seed: int) -> None:
     pairs = draw_pairs(SIZES, shared, 500, generator(seed))
     assert_proper(pairs, SIZES)
-    allowed = MIXED if shared == "mixed" else [shared] if isinstance(shared, int) else shared
+    allowed = MIXED_COUNTS if shared == "mixed" else [shared] if isinstance(shared, int) else shared
     assert set(pairs.count_shared.tolist()) == set(allowed)
 
 
 def test_the_mixed_numbers_are_equally_frequent() -> None:
     counts = draw_pairs(SIZES, "mixed", 20_000, generator()).count_shared
-    found = np.array([(counts == n).sum() for n in MIXED])
+    found = np.array([(counts == n).sum() for n in MIXED_COUNTS])
     assert chi_square_p_value(found, np.full(4, 1 / 4)) > FALSE_ALARM
 
 
@@ -386,6 +386,20 @@ def test_pairs_from_arrays(tmp_path: Path, save: Callable[..., None]) -> None:
     assert small.first.shape == (6, 3, 2, 5)
     torch.testing.assert_close(small.first.mean(), pairs.first.mean(), atol=0.05, rtol=0)
     assert [file.name for file in tmp_path.iterdir()] == ["pairs.npz"]
+
+
+def test_arrays_are_resized_as_images_are(tmp_path: Path) -> None:
+    """Every new pixel is a mean over all that it covers."""
+    first = np.random.default_rng(0).integers(256, size=(3, 16, 16, 3), dtype=np.uint8)
+    np.savez(tmp_path / "pairs.npz", first=first, second=255 - first)
+    for row, image in enumerate(first):
+        for view, pixels in enumerate((image, 255 - image), 1):
+            Image.fromarray(pixels).save(tmp_path / f"{row}-{view}.png")
+    of_arrays, of_images = (load_pairs(x, 4) for x in (tmp_path / "pairs.npz", tmp_path))
+    for name in ("first", "second"):
+        # Images are rounded to bytes.
+        found, expected = (getattr(pairs, name) for pairs in (of_arrays, of_images))
+        torch.testing.assert_close(found, expected, atol=1.01 / 255, rtol=0)
 
 
 def bad_folders(folder: Path) -> dict[str, str]:

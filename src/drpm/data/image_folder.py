@@ -60,12 +60,12 @@ def image_paths(folder: Path) -> list[Path]:
 
 
 def _list(folder: Path) -> tuple[list[Path], list[int], tuple[str, ...]]:
-    paths = _images_in(folder)
+    paths = images_in(folder)
     labels: list[int] = []
     classes: tuple[str, ...] = ()
     if not paths:
         within = [inner for inner in sorted(folder.iterdir()) if inner.is_dir()]
-        found = {inner.name: images for inner in within if (images := _images_in(inner))}
+        found = {inner.name: images for inner in within if (images := images_in(inner))}
         classes = tuple(found)
         paths = [path for images in found.values() for path in images]
         labels = [label for label, images in enumerate(found.values()) for _ in images]
@@ -79,7 +79,8 @@ def _list(folder: Path) -> tuple[list[Path], list[int], tuple[str, ...]]:
     return paths, labels, classes
 
 
-def _images_in(folder: Path) -> list[Path]:
+def images_in(folder: Path) -> list[Path]:
+    """The images that lie in a folder itself, by their names."""
     return sorted(
         path
         for path in folder.iterdir()

@@ -123,12 +123,14 @@ def load_pairs(path: str | Path, image_size: int | tuple[int, int] | None = None
 
 
 def _pairs_of_folder(folder: Path, image_size: int | tuple[int, int] | None) -> OwnPairs:
-    files = _images_in(folder)
+    files = image_folder.images_in(folder)
     if files:
         views = [_name_and_view(file) for file in files]
     else:
         within = {
-            inner.name: _images_in(inner) for inner in sorted(folder.iterdir()) if inner.is_dir()
+            inner.name: image_folder.images_in(inner)
+            for inner in sorted(folder.iterdir())
+            if inner.is_dir()
         }
         holding = [name for name, images in within.items() if images]
         if not holding:
@@ -159,14 +161,6 @@ def _pairs_of_folder(folder: Path, image_size: int | tuple[int, int] | None) -> 
     images = image_folder.load_folder(folder, image_size).train.inputs
     first, second = (images[[rows[name, view] for name in names]] for view in (0, 1))
     return OwnPairs(first, second, names)
-
-
-def _images_in(folder: Path) -> list[Path]:
-    return sorted(
-        file
-        for file in folder.iterdir()
-        if file.suffix.lower() in image_folder.SUFFIXES and not file.name.startswith(".")
-    )
 
 
 def _name_and_view(file: Path) -> tuple[str, int]:

@@ -16,10 +16,10 @@ from torch import Tensor
 from drpm.data import arm, mpi3d
 from drpm.data.types import Device
 
-Shared = int | Sequence[int] | Literal["mixed"]
+SharedCounts = int | Sequence[int] | Literal["mixed"]
 """How many factors a pair shares; of several numbers, each pair takes one at random."""
 
-MIXED: Final = (0, 1, 3, 5)
+MIXED_COUNTS: Final = (0, 1, 3, 5)
 
 # Images drawn or read at once while a world is made; as floats on a GPU these take 0.4 GB.
 _CHUNK_CPU = 1024
@@ -191,7 +191,7 @@ class PairLaw:
         device: Where pairs are drawn.
     """
 
-    def __init__(self, sizes: Sequence[int], shared: Shared, device: Device = "cpu") -> None:
+    def __init__(self, sizes: Sequence[int], shared: SharedCounts, device: Device = "cpu") -> None:
         _require_sizes(sizes)
         self.counts = _require_counts(shared, len(sizes))
         """The numbers of shared factors among which a pair takes one."""
@@ -234,7 +234,7 @@ class PairLaw:
 
 def draw_pairs(
     sizes: Sequence[int],
-    shared: Shared,
+    shared: SharedCounts,
     count: int,
     generator: torch.Generator | None = None,
     device: Device = "cpu",
@@ -269,7 +269,7 @@ class PairSampler:
         shared: The number n_s of shared factors, several numbers, or "mixed".
     """
 
-    def __init__(self, world: World, shared: Shared) -> None:
+    def __init__(self, world: World, shared: SharedCounts) -> None:
         self.world = world
         self.law = PairLaw(world.sizes, shared, world.images.device)
 
@@ -305,14 +305,14 @@ def _require_sizes(sizes: Sequence[int]) -> None:
         )
 
 
-def _require_counts(shared: Shared, num_factors: int) -> tuple[int, ...]:
+def _require_counts(shared: SharedCounts, num_factors: int) -> tuple[int, ...]:
     if shared == "mixed":
-        counts: tuple[Any, ...] = MIXED
+        counts: tuple[Any, ...] = MIXED_COUNTS
     else:
         counts = (shared,) if isinstance(shared, int | str) else tuple(shared)
     if not counts or not all(type(n) is int and 0 <= n <= num_factors for n in counts):
         raise ValueError(
             f"shared must be a whole number from 0 to {num_factors}, several of them, or 'mixed' "
-            f"where there are {max(MIXED)} factors or more, but got {shared!r}."
+            f"where there are {max(MIXED_COUNTS)} factors or more, but got {shared!r}."
         )
     return counts
