@@ -55,7 +55,10 @@ def test_the_published_layers() -> None:
 
 @pytest.mark.parametrize("shape", [(3, 64, 32), (3, 48, 48), (1, 4, 4), (3, 128, 128)])
 def test_other_images_are_refused(shape: tuple[int, int, int]) -> None:
-    expected = rf"squares with a side of 8, 16, 32 or 64 pixels, but got {shape[1]} x {shape[2]}"
+    expected = (
+        rf"squares with a side of 8, 16, 32 or 64 pixels, but got {shape[1]} x {shape[2]}; "
+        "load_pairs resizes them to its image_size, and drpm factors to --image-size"
+    )
     with pytest.raises(ConfigError, match=expected):
         ConvolutionalAutoencoder(shape, 3)
 

@@ -23,7 +23,8 @@ def require_sides(height: int, width: int) -> None:
         *others, largest = SIDES
         raise ConfigError(
             f"images must be squares with a side of {', '.join(map(str, others))} or {largest} "
-            f"pixels, but got {height} x {width}; image_size resizes them."
+            f"pixels, but got {height} x {width}; load_pairs resizes them to its image_size, and "
+            "drpm factors to --image-size."
         )
 
 
