@@ -7,10 +7,11 @@ import pytest
 import torch
 import torch._dynamo.utils
 
+from drpm.data import arm
 from drpm.factors import layers
 from drpm.factors.config import FactorsConfig
 from drpm.factors.models import FactorObjective, FactorVAE
-from drpm.factors.pairs import PairSampler
+from drpm.factors.pairs import PairLaw, PairSampler
 from drpm.training.compiling import BACKEND, compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
@@ -114,6 +115,27 @@ def test_a_compiled_stack_on_a_gpu(
     monkeypatch.setattr(torch, "rand", still_noise)
     monkeypatch.setattr(torch, "randn", still_noise)
     same_steps(method, objective, BACKEND, "cuda", rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("shared", [0, 3, 7, "mixed"])
+def test_compiled_pairs_share_as_many_as_they_are_told(shared: Any) -> None:
+    """All that is made of one draw is made of the same: compilers may draw noise again."""
+    law = PairLaw(arm.FACTOR_SIZES, shared, "cuda")
+    draw = torch.compile(lambda: law.draw(4096), backend=BACKEND, fullgraph=True, dynamic=False)
+    torch.manual_seed(0)
+    pairs = draw()
+    same = pairs.first == pairs.second
+    assert torch.equal(same, pairs.is_shared)
+    assert torch.equal(same.sum(-1), pairs.count_shared)
+    assert set(pairs.count_shared.tolist()) == set(law.counts)
+    sizes = torch.tensor(arm.FACTOR_SIZES, device="cuda")
+    for values in (pairs.first, pairs.second):
+        assert bool(((values >= 0) & (values < sizes)).all())
+    # The label names a factor that differs, where there is one.
+    labelled = same.gather(-1, pairs.label[:, None]).squeeze(-1)
+    assert torch.equal(labelled, pairs.count_shared == len(sizes))
+    assert not torch.equal(draw().first, pairs.first)
 
 
 @pytest.mark.parametrize("method", ["ada", "label"])

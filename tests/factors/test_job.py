@@ -178,6 +178,20 @@ def test_images_with_the_shared_part_of_the_next_pair() -> None:
     assert "or where what is shared is empty" in str(arrays["about__pairs"])
 
 
+def test_every_dimension_goes_from_end_to_end_of_the_prior() -> None:
+    images = torch.rand(2, 1, 8, 8, generator=generator(0))
+    fitted, found = untrained(3), shares(1, 2, latent=3)
+    packed = draw_arrays(fitted, {"first": images, "second": images}, found)
+    with np.load(io.BytesIO(packed)) as arrays:
+        assert arrays["grid_columns__traversals"].tolist() == [
+            *("-2.0", "-1.5", "-1.0", "-0.5", "0.0", "0.5", "1.0", "1.5", "2.0")
+        ]
+        assert str(arrays["about__traversals"]).endswith("set to values from -2 to 2.")
+        grid = arrays["grid__traversals"]
+    expected = 255 * fitted.traverse(images[0], torch.linspace(-2, 2, 9)).squeeze(2)
+    assert np.abs(grid - expected.numpy()).max() <= 0.51
+
+
 def test_a_single_pair_has_no_next_one() -> None:
     arrays = drawn(shares(2, latent=4))
     assert arrays["grid__pairs"].shape == (6, 1, 8, 8)

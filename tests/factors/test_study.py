@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -21,7 +22,7 @@ from drpm.training import presets
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.loop import learning_rate
-from drpm.training.runs import RunFolder
+from drpm.training.runs import ARRAYS, RunFolder
 from drpm.training.studies import check_settings
 from drpm.training.sweeps import SweepRun
 from tests.oracles import generator
@@ -59,9 +60,17 @@ def test_killed_before_its_end_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
         run = json.loads((tmp_path / f"seed-{seed}" / "result.json").read_text())
         assert run["stacked"] == [0, 1]
         errors.append(run["metrics"]["count_error"])
+        # Trained together, each knows its own settings.
+        folder = RunFolder.open(tmp_path / f"seed-{seed}")
+        own = configs.loads(job.Job, folder.config_text()).factors
+        assert own.training.seed == seed
+        assert load_factors(folder.model_dir).config == own
         parts = ("reconstruction", "latent_divergence", "partition_divergence")
         total = sum(run["metrics"][name] for name in parts)
         assert run["metrics"]["minus_loss"] == pytest.approx(-total)
+    # Whatever a model was trained with, it is judged on the same pairs.
+    shown = [np.load(tmp_path / f"seed-{seed}" / ARRAYS)["grid__pairs"][:2] for seed in (0, 1)]
+    assert np.array_equal(*shown)
     assert result["metrics"]["count_error"]["mean"] == pytest.approx(sum(errors) / 2)
     with pytest.raises(RunError, match=r"shared was '3' and is now '1'"):
         do(tmp_path, shared="1")
