@@ -66,8 +66,10 @@ def tables() -> list[Table]:
             "Telling factors from the representation",
             "Table 2 of the paper (`table-2`): adjusted balanced accuracy of linear classifiers, "
             "from the shared part of the representation to the shared factors (S), and from the "
-            "independent part to the others (I). The last row, with the mass of a partition itself "
-            "instead of the paper's bounds on it, is not in the paper. "
+            "independent part to the others (I). Who shares nearly all dimensions has nearly the "
+            "whole representation to tell the shared factors from, which helps in S and harms in "
+            "I. The last row, with the mass of a partition itself instead of the paper's bounds on "
+            "it, is not in the paper. "
             f"{_settings_told()}",
             "method",
             groups,
