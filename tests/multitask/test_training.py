@@ -18,7 +18,7 @@ from drpm.nn import beside
 from drpm.training.compiling import compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
-from drpm.training.errors import ConfigError
+from drpm.training.errors import ConfigError, RunError
 from drpm.training.graphs import CapturedStep
 from drpm.training.program import Program
 from drpm.training.schedules import ExponentialSchedule
@@ -369,3 +369,23 @@ def test_what_cannot_be_trained(tmp_path: Path) -> None:
         assert not (tmp_path / "x").exists()
     # Where all tasks have all neurons, one will do.
     check_multitask([data], settings(method="uls", network=replace(NETWORK, width=1)))
+
+
+def test_other_data_do_not_get_the_network_of_some(tmp_path: Path) -> None:
+    data, config = toy(), settings(method="uls")
+    (first,) = fit_multitask([data], config, [tmp_path], seeds=[0])
+    (again,) = fit_multitask([toy()], config, [tmp_path], seeds=[0])
+    torch.testing.assert_close(again.network.state_dict(), first.network.state_dict())
+    for name in ("images", "targets", "test_images", "test_targets"):
+        turned = replace(data, **{name: getattr(data, name).flip(0)})
+        with pytest.raises(RunError, match="the data are others than those it was begun with"):
+            fit_multitask([turned], config, [tmp_path], seeds=[0])
+
+
+def test_runs_of_a_stack_are_known_by_data_of_their_own(tmp_path: Path) -> None:
+    folders, config = [tmp_path / "0", tmp_path / "1"], settings(method="uls")
+    data = [toy(0.0), toy(0.5)]
+    fit_multitask(data, config, folders, seeds=[0, 1])
+    fit_multitask(data, config, folders, seeds=[0, 1])
+    with pytest.raises(RunError, match=r"1.training has .* \(the data are others"):
+        fit_multitask([data[0], data[0]], config, folders, seeds=[0, 1])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from drpm.cli.settings import read_settings
 from drpm.supervised import pipeline
 from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.fitted import FittedPartitioner, load_partitioner
@@ -101,6 +102,28 @@ def test_another_seed_does_not_get_the_model_of_one(tmp_path: Path) -> None:
     fit(tmp_path, QUICK, seeds=(3, 4))
     with pytest.raises(RunError, match="was begun together with"):
         fit(tmp_path, QUICK, seeds=(3, 5))
+
+
+def test_other_data_do_not_get_the_model_of_some(tmp_path: Path) -> None:
+    elements, labels = blobs(64, seed=1)
+
+    def fit_again(elements: Any, labels: Any) -> FittedPartitioner:
+        return fit_partitioners(elements, labels, CLASSES, QUICK, [tmp_path], seeds=[0]).models[0]
+
+    first = fit_again(elements, labels).model.state_dict()
+    # The same numbers, whatever holds them.
+    same = fit_again(elements.double().numpy(), labels.int()).model.state_dict()
+    torch.testing.assert_close(same, first, rtol=0, atol=0)
+    for other in ((elements, CLASSES - 1 - labels), (-elements, labels)):
+        with pytest.raises(RunError, match="the data are others than those it was begun with"):
+            fit_again(*other)
+
+
+def test_the_settings_of_a_training_are_a_preset(tmp_path: Path) -> None:
+    fit(tmp_path, QUICK)
+    path = tmp_path / "0" / "training" / "weight-0.01" / "config.toml"
+    assert "fingerprint" in path.read_text()
+    assert read_settings(SupervisedConfig, "supervised", str(path), [], "cpu") == QUICK
 
 
 def test_the_best_on_held_out_examples_is_kept(fitted: FittedPartitioner) -> None:

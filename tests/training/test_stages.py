@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from drpm.training.devices import Devices
 from drpm.training.errors import InUse, RunError
 from drpm.training.runs import RunFolder
-from drpm.training.stages import hold_runs, open_run
+from drpm.training.stages import hold_runs, open_run, open_stage
 
 MADE = ("stage", "table.csv")
 
@@ -78,3 +79,42 @@ def test_held_runs(tmp_path: Path) -> None:
         run.take_metrics(stage.path)
         # The time of a stage that was done before, and not twice.
         assert 100 <= run.wall_time < 150
+
+
+OTHER_DATA = "the data are others than those it was begun with"
+
+
+def stage_of(folder: Path, fingerprint: str, number: int = 1) -> RunFolder:
+    text = f"number = {number}\n"
+    return open_stage(folder, "stage", text, fingerprint=fingerprint, devices=Devices())
+
+
+def test_a_stage_with_other_data_is_refused(tmp_path: Path) -> None:
+    run = stage_of(tmp_path, "aa")
+    assert run.path == tmp_path / "stage"
+    assert stage_of(tmp_path, "aa").config_text() == run.config_text()
+    with pytest.raises(RunError, match=OTHER_DATA):
+        stage_of(tmp_path, "bb")
+    # What a person has changed comes first: it may be why the data are others.
+    with pytest.raises(RunError, match="number was 1 and is now 2"):
+        stage_of(tmp_path, "bb", number=2)
+
+
+def test_a_stage_that_knows_no_data_is_gone_on_with(tmp_path: Path) -> None:
+    """Those of earlier versions, and those of a job, which knows its data itself."""
+    text = open_run(tmp_path / "old" / "stage", "number = 1\n").config_text()
+    assert stage_of(tmp_path / "old", "aa").config_text() == text
+    with pytest.raises(RunError, match="number was 1 and is now 2"):
+        stage_of(tmp_path / "old", "aa", number=2)
+    open_run(tmp_path / "job", "data = 'mine'\n")
+    assert stage_of(tmp_path / "job", "aa").config_text() == "number = 1\n"
+    assert stage_of(tmp_path / "job", "bb").config_text() == "number = 1\n"
+
+
+def test_a_job_with_other_data_is_refused(tmp_path: Path) -> None:
+    job = "data = 'mine'\nfingerprint = 'aa'\n[settings]\nnumber = 1\n"
+    open_run(tmp_path / "job", job)
+    with pytest.raises(RunError, match=OTHER_DATA):
+        open_run(tmp_path / "job", job.replace("aa", "bb"))
+    with pytest.raises(RunError, match=r"settings\.number was 1 and is now 2"):
+        open_run(tmp_path / "job", job.replace("aa", "bb").replace("1", "2"))

@@ -73,6 +73,7 @@ def read_own(command: str, path: str) -> Own:
         path: The file.
     """
     from drpm.training.config import ConfigError, read_mapping
+    from drpm.training.runs import FINGERPRINT
 
     mapping = read_mapping(path)
     for known, table in RUN_TABLES.items():
@@ -80,6 +81,8 @@ def read_own(command: str, path: str) -> Own:
             if known != command:
                 raise ConfigError(f"{path} is of a run of drpm {known}, not of drpm {command}.")
             return Own(mapping[table], is_run=True)
+    # What a training that was begun from Python knows its data by is no setting.
+    mapping.pop(FINGERPRINT, None)
     return Own(mapping, is_run=False)
 
 

@@ -43,5 +43,5 @@ def fingerprint_tensors(named: Iterable[tuple[str, Tensor]]) -> str:
     for name, tensor in named:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         for rows in tensor.split(_ROWS):
-            digest.update(rows.contiguous().cpu().numpy().tobytes())
+            digest.update(rows.detach().contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 
+from drpm.data.fingerprints import fingerprint_tensors
 from drpm.multitask.config import MultitaskConfig
 from drpm.multitask.evaluation import ACCURACY, TaskScores, score_stack, score_tasks
 from drpm.multitask.fitted import FittedMultitask
@@ -20,7 +21,7 @@ from drpm.training.errors import ConfigError
 from drpm.training.program import BaseProgram, count_steps
 from drpm.training.runs import RunFolder
 from drpm.training.schedules import ExponentialSchedule
-from drpm.training.stages import ProgressFactory, open_run, train_stage
+from drpm.training.stages import ProgressFactory, open_stage, train_stage
 
 STAGE: Final = "training"
 
@@ -36,6 +37,8 @@ def fit_multitask(
 ) -> list[FittedMultitask]:
     """Train networks that differ in their seed or their data, together.
 
+    A folder that was begun with other data or settings is refused.
+
     Arguments:
         data: That of every run, all of one shape; runs on the same data may have the same object.
         config: The settings.
@@ -47,13 +50,17 @@ def fit_multitask(
     check_multitask(data, config)
     training, devices, first = config.training, Devices(device), data[0]
     networks = [make_network(each, config, seed) for each, seed in zip(data, seeds, strict=True)]
+    different = {id(each): each for each in data}
+    known = {key: _fingerprint(each) for key, each in different.items()}
     runs = [
-        open_run(
-            Path(folder) / STAGE,
+        open_stage(
+            folder,
+            STAGE,
             configs.dumps(replace(config, training=replace(training, seed=seed))),
+            fingerprint=known[id(each)],
             devices=devices,
         )
-        for folder, seed in zip(folders, seeds, strict=True)
+        for folder, seed, each in zip(folders, seeds, data, strict=True)
     ]
     if config.method == "gradient":
         training = replace(training, step="eager")
@@ -80,6 +87,15 @@ def fit_multitask(
         FittedMultitask(network.eval(), each.shape, each.tasks, each.classes)
         for network, each in zip(networks, data, strict=True)
     ]
+
+
+def _fingerprint(data: TaskData) -> str:
+    """What data is known by: all that is learned from and looked at on the way.
+
+    Not the mean and the deviation of pixels, which on another device may end in another digit.
+    """
+    names = ("images", "targets", "test_images", "test_targets")
+    return fingerprint_tensors((name, getattr(data, name)) for name in names)
 
 
 def make_network(data: TaskData, config: MultitaskConfig, seed: int) -> MultitaskNetwork:

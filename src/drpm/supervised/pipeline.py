@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from drpm.data.fingerprints import fingerprint_tensors
 from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.fitted import FittedPartitioner, as_tensor
 from drpm.supervised.models import Partitioner, SupervisedObjective
@@ -18,7 +19,7 @@ from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
 from drpm.training.program import count_steps
 from drpm.training.schedules import ExponentialSchedule
-from drpm.training.stages import ProgressFactory, open_run, train_stage
+from drpm.training.stages import ProgressFactory, open_stage, train_stage
 
 STAGE = "training"
 
@@ -67,6 +68,8 @@ def fit_partitioners(
 ) -> FittedPartitioners:
     """Train a model for every seed and every weight of the size term, and keep the best weight.
 
+    A folder that was begun with other data or settings is refused.
+
     Arguments:
         elements: (N, *shape), the training set.
         labels: (N,), the class of each, from 0 to K - 1.
@@ -81,15 +84,16 @@ def fit_partitioners(
     check_labels(elements, labels, classes)
     training, devices = config.training, Devices(device)
     taught, held = (part.to(elements.device) for part in split(len(elements), config))
+    rows = elements.flatten(1).float()
+    known = fingerprint_tensors([("rows", rows), ("labels", labels.long())])
     models, runs = [], []
     for weight in config.size_weights:
         for folder, seed in zip(folders, seeds, strict=True):
             torch.manual_seed(seed)  # so that all candidates start alike
             models.append(Partitioner(elements[0].numel(), classes, config, weight).to(device))
             own = replace(config, training=replace(training, seed=seed))
-            place = Path(folder) / STAGE / f"weight-{weight}"
-            runs.append(open_run(place, configs.dumps(own), devices=devices))
-    rows = elements.flatten(1).float()
+            stage, text = f"{STAGE}/weight-{weight}", configs.dumps(own)
+            runs.append(open_stage(folder, stage, text, fingerprint=known, devices=devices))
     steps = max(1, training.epochs * count_steps(len(taught), training))
     train_stage(
         STAGE,

@@ -37,6 +37,9 @@ PAGE: Final = "index.html"
 COMPANY: Final = "company.json"
 LOCK: Final = ".lock"
 
+# The setting that data is known by.
+FINGERPRINT: Final = "fingerprint"
+
 # What starting over removes, the result first: a half-removed run must not look finished. The
 # configuration is not among them, because the new one takes its place in one rename.
 _CONTENTS: Final = (RESULT, MODEL, CHECKPOINTS, COMPANY, METRICS, FIGURES, EVENTS, ARRAYS, PAGE)
@@ -160,8 +163,14 @@ class RunFolder:
             ) from error
 
     def require_settings(self, text: str) -> None:
-        """Refuse to go on with other settings than those that the run was begun with."""
+        """Refuse to go on with other settings than those that the run was begun with.
+
+        Data that one side does not know by a fingerprint, as an earlier version did not, is taken
+        on trust.
+        """
         before = self.config_text()
+        if not all(map(_fingerprint_lines, (before, text))):
+            before, text = map(_without_fingerprint, (before, text))
         if before != text:
             raise RunError(
                 f"The run in {self.path} has other settings ({first_difference(before, text)}); "
@@ -404,14 +413,27 @@ def first_difference(before: str, now: str) -> str:
         old, new = (_flat(tomllib.loads(text)) for text in (before, now))
     except tomllib.TOMLDecodeError:
         return f"its {CONFIG} is damaged, and no TOML"
-    for name in (*old, *new):
+    # Data come last: a setting that chooses other data is what a person has changed.
+    for name in sorted((*old, *new), key=FINGERPRINT.__eq__):
         was, is_now = (repr(x[name]) if name in x else "not there" for x in (old, new))
-        if was != is_now and name == _FINGERPRINT:
+        if was != is_now and name == FINGERPRINT:
             # Which hash it was helps nobody.
-            return f"what {new.get('data', 'its data')} holds is not what it was begun with"
+            if "data" in new:
+                return f"what {new['data']} holds is not what it was begun with"
+            return "the data are others than those it was begun with"
         if was != is_now:
             return f"{name} was {was} and is now {is_now}"
     return "in their form"
+
+
+def _fingerprint_lines(text: str) -> list[str]:
+    return [line for line in text.splitlines(keepends=True) if line.startswith(f"{FINGERPRINT} =")]
+
+
+def _without_fingerprint(text: str) -> str:
+    for line in _fingerprint_lines(text):
+        text = text.replace(line, "", 1)
+    return text
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -17,7 +17,7 @@ from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
 from drpm.training.loop import Progress, train
 from drpm.training.program import Augmentation, BaseProgram, Objective, Program
-from drpm.training.runs import CONFIG, RunFolder
+from drpm.training.runs import CONFIG, FINGERPRINT, RunFolder
 from drpm.training.schedules import Schedule
 from drpm.training.stacking import StackedProgram
 
@@ -52,6 +52,26 @@ def open_run(
     run = RunFolder.open(path)
     run.require_settings(text)
     return run
+
+
+def open_stage(
+    folder: Path | str, stage: str, text: str, *, fingerprint: str, devices: Devices
+) -> RunFolder:
+    """The folder of a training in that of a whole run; one with other settings or data is refused.
+
+    A folder with settings of its own, such as a job's, says there which data it is of, and data
+    made anew on another device may differ in the last digit: its stages are not compared by data.
+
+    Arguments:
+        folder: That of the run.
+        stage: Where in it.
+        text: All settings that the stage depends on, but for the data.
+        fingerprint: What the data is known by.
+        devices: With several, all processes call this and the first one makes the folder.
+    """
+    if not (Path(folder) / CONFIG).exists():
+        text = f'{FINGERPRINT} = "{fingerprint}"\n{text}'
+    return open_run(Path(folder) / stage, text, devices=devices)
 
 
 @contextmanager
