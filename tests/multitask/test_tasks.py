@@ -91,6 +91,94 @@ def test_data_without_tasks() -> None:
         read_tasks(Dataset("none", bars(3, 0), bars(3, 0)))
 
 
+def given(part: str = "train", targets: dict[str, Any] | None = None, **further: Any) -> Dataset:
+    """Two bars with a part that has other inputs or targets."""
+    data = two_bars(train=6, test=4)
+    split: Split = getattr(data, part)
+    preprocessing = further.pop("preprocessing", {})
+    inputs = further.pop("inputs", lambda images: images)(split.inputs)
+    changed = Split(inputs, {**split.targets, **(targets or {})})
+    return replace(data, **{part: changed}, preprocessing=preprocessing)
+
+
+def test_bytes_are_taken_as_they_are() -> None:
+    data = two_bars(train=6, test=4)
+    expected = read_tasks(data)
+    parts = {
+        name: Split(getattr(expected, images), getattr(data, name).targets)
+        for name, images in (("train", "images"), ("test", "test_images"))
+    }
+    mean = torch.tensor([0.25])
+    for constants, wanted in (({}, expected.mean.flatten()), ({"mean": mean}, mean)):
+        found = read_tasks(replace(data, **parts, preprocessing=constants))
+        assert torch.equal(found.images, expected.images)
+        assert torch.equal(found.test_images, expected.test_images)
+        torch.testing.assert_close(found.mean.flatten(), wanted)
+        assert found.mean.dtype == found.std.dtype == torch.float32
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_images_that_are_no_pixels_are_refused(part: str) -> None:
+    def broken(images: torch.Tensor) -> torch.Tensor:
+        return images.index_fill(0, torch.tensor([1]), math.nan)
+
+    cases: list[tuple[Any, str]] = [
+        (lambda images: 255 * images, r"of floats must lie in \[0, 1\], but got .* to 25"),
+        (broken, r"of floats must lie in \[0, 1\], but got values from nan to nan"),
+        (lambda images: (255 * images).long(), "must be bytes, or floats .* but got torch.int64"),
+    ]
+    for inputs, complaint in cases:
+        with pytest.raises(ConfigError, match=rf"^{part}\.inputs {complaint}"):
+            read_tasks(given(part, inputs=inputs))
+    # Rounding is no fault; constants that were not applied are one.
+    read_tasks(given(part, inputs=lambda images: images + 5e-6))
+    with pytest.raises(ConfigError, match=r"\.inputs without its normalisation must lie"):
+        read_tasks(given(part, preprocessing={"std": torch.tensor(2.0)}))
+    other = {"train": (20, 16), "test": (16, 20)}[part]
+    with pytest.raises(ConfigError, match=rf"test\.inputs must .*{other[0]}, 16\), but got"):
+        read_tasks(given(part, inputs=lambda images: torch.zeros(len(images), 1, 20, 16)))
+
+
+@pytest.mark.parametrize(
+    ("targets", "complaint"),
+    [
+        (lambda count: torch.full((count,), 0.5), "must be whole numbers"),
+        (lambda count: torch.zeros(count, 1).long(), "must be whole numbers"),
+        (lambda count: torch.arange(count), "must be from 0 to 2, but got some from 0 to"),
+        (lambda count: torch.arange(count) - 100, "must be from 0 to 2, but got some from -100"),
+    ],
+)
+@pytest.mark.parametrize(("part", "count"), [("train", 6), ("test", 4)])
+def test_targets_that_are_no_classes_are_refused(
+    part: str, count: int, targets: Any, complaint: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^{part}\.targets\['right'\] {complaint}"):
+        read_tasks(given(part, targets={"right": targets(count)}))
+
+
+def test_targets_of_other_kinds() -> None:
+    data = given(targets={"left": torch.tensor([0, 1, 1, 0, 1, 0]).bool()})
+    found = read_tasks(data)
+    assert found.targets.dtype == torch.int64
+    assert found.targets[:, 0].tolist() == [0, 1, 1, 0, 1, 0]
+    # What is not taken is not looked at.
+    few = given(targets={"left": torch.tensor([0, 1, 9, 9, 9, 9])})
+    assert len(read_tasks(few, train_examples=2).targets) == 2
+
+
+def test_a_task_without_its_target_is_refused() -> None:
+    data = two_bars(train=6, test=4)
+    test = Split(data.test.inputs, {"left": data.test.targets["left"]})
+    sentence = r"^test\.targets\['right'\] must be there, .* but got 'left'\."
+    with pytest.raises(ConfigError, match=sentence):
+        read_tasks(replace(data, test=test))
+
+
+def test_no_images_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^test\.targets\['left'\] must be one or more"):
+        read_tasks(two_bars(train=6, test=0))
+
+
 def test_forty_attributes_of_faces(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One step on small files in the true format."""
     from drpm.multitask.models import MultitaskObjective

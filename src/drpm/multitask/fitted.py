@@ -15,9 +15,6 @@ from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, save_model
 from drpm.training.errors import RunError
 
-# Further outside [0, 1] than this is no rounding.
-_ROUNDING = 1e-5
-
 
 @dataclass(frozen=True)
 class FittedMultitask:
@@ -91,15 +88,9 @@ class FittedMultitask:
             )
         if images.dtype == torch.uint8:
             return images
-        low, high = images.min().item(), images.max().item()
-        # Asked this way round, what is not a number is refused as well.
-        if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):
-            raise ValueError(
-                f"images that are floats must lie in [0, 1], but got values from {low:.4g} to "
-                f"{high:.4g}; those of a data set that is normalised come as bytes from read_tasks."
-            )
+        hint = "; those of a data set that is normalised come as bytes from read_tasks"
         # As bytes, since that is how it saw images in training.
-        return pixel_bytes(images)
+        return pixel_bytes(images, "images that are floats", hint)
 
     def to(self, device: torch.device | str) -> "FittedMultitask":
         """The same on another device."""

@@ -7,11 +7,14 @@ import torch
 from torch import Tensor
 
 from drpm.data.types import Dataset, Split
+from drpm.training.checks import require_classes
 from drpm.training.errors import ConfigError
 
 # Turned into bytes at once, so that memory holds little besides the result.
 _IMAGES_AT_ONCE = 10_000
 _SMALLEST_STD = 1e-6
+# Further outside [0, 1] than this is no rounding.
+_ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,8 @@ def read_tasks(
     every channel of the training part.
 
     Arguments:
-        data: The set.
+        data: The set. Its inputs are bytes, or floats that lie in [0, 1] before they are
+            normalised; its targets are classes from 0 on, in both parts.
         train_examples: Take only the first so many; none for all.
         test_examples: The same for the test part.
     """
@@ -71,18 +75,20 @@ def read_tasks(
         )
     if not data.classes:
         raise ConfigError(f"data must have targets with classes, but {data.name} has none.")
+    targets = _targets(data, "train", train_examples)
+    test_targets = _targets(data, "test", test_examples)
     mean, std = (_applied(data, name, value) for name, value in (("mean", 0.0), ("std", 1.0)))
-    images = _bytes(data.train.inputs[:train_examples], mean, std)
-    test_images = _bytes(data.test.inputs[:test_examples], mean, std)
+    images = _bytes(data, "train", train_examples, mean, std)
+    test_images = _bytes(data, "test", test_examples, mean, std)
     if "mean" not in data.preprocessing:
         mean, std = _moments(images)
     ratios = data.preprocessing.get("noise_ratios")
     return TaskData(
         data.name,
         images,
-        _targets(data, data.train)[:train_examples],
+        targets,
         test_images,
-        _targets(data, data.test)[:test_examples],
+        test_targets,
         tuple(data.classes),
         tuple(len(names) for names in data.classes.values()),
         mean,
@@ -107,17 +113,44 @@ def by_noise(count: int, ratios: Sequence[float]) -> list[int]:
 
 def _applied(data: Dataset, name: str, otherwise: float) -> Tensor:
     """What every channel was normalised with, (C, 1, 1)."""
-    value = data.preprocessing.get(name, data.train.inputs.new_tensor(otherwise))
+    nothing = torch.tensor(otherwise, device=data.train.inputs.device)
+    value = data.preprocessing.get(name, nothing)
     return value.reshape(-1, 1, 1).expand(data.input_shape[0], 1, 1).clone()
 
 
-def _bytes(inputs: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Images as they were before they were normalised."""
-    return torch.cat([pixel_bytes(part * std + mean) for part in inputs.split(_IMAGES_AT_ONCE)])
+def _bytes(data: Dataset, part: str, examples: int | None, mean: Tensor, std: Tensor) -> Tensor:
+    """The first images of a part, as they were before they were normalised."""
+    split: Split = getattr(data, part)
+    inputs, name = split.inputs[:examples], f"{part}.inputs"
+    known = inputs.dtype == torch.uint8 or inputs.is_floating_point()
+    if not known or inputs.shape[1:] != data.input_shape:
+        raise ConfigError(
+            f"{name} must be bytes, or floats in [0, 1], of the shape "
+            f"(N, {', '.join(map(str, data.input_shape))}), "
+            f"but got {inputs.dtype} of the shape {tuple(inputs.shape)}."
+        )
+    if inputs.dtype == torch.uint8:
+        return inputs.clone()
+    normalised = {"mean", "std"} & {*data.preprocessing}
+    what = f"{name} without its normalisation" if normalised else f"{name} of floats"
+    parts = inputs.split(_IMAGES_AT_ONCE)
+    return torch.cat([pixel_bytes(part * std + mean, what) for part in parts])
 
 
-def pixel_bytes(pixels: Tensor) -> Tensor:
-    """Pixels in [0, 1], but for rounding, as bytes."""
+def pixel_bytes(pixels: Tensor, what: str, hint: str = "") -> Tensor:
+    """Pixels in [0, 1], but for rounding, as bytes; others are refused.
+
+    Arguments:
+        pixels: One or more.
+        what: What they are, for the sentence that refuses them.
+        hint: How that sentence ends.
+    """
+    low, high = pixels.min().item(), pixels.max().item()
+    # Asked this way round, what is not a number is refused as well.
+    if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):
+        raise ConfigError(
+            f"{what} must lie in [0, 1], but got values from {low:.4g} to {high:.4g}{hint}."
+        )
     return (255 * pixels).round_().clamp_(0, 255).to(torch.uint8)
 
 
@@ -137,5 +170,19 @@ def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
     return mean.float().reshape(-1, 1, 1), std.float().reshape(-1, 1, 1)
 
 
-def _targets(data: Dataset, split: Split) -> Tensor:
-    return torch.stack([split.targets[task] for task in data.classes], -1)
+def _targets(data: Dataset, part: str, examples: int | None) -> Tensor:
+    """The classes of the first images of a part for every task, (N, T)."""
+    split: Split = getattr(data, part)
+    count = len(split.inputs[:examples])
+    columns = []
+    for task, names in data.classes.items():
+        name = f"{part}.targets[{task!r}]"
+        if task not in split.targets:
+            raise ConfigError(
+                f"{name} must be there, because classes has names for it, but "
+                f"got {', '.join(map(repr, split.targets)) or 'no target'}."
+            )
+        column = split.targets[task][:examples]
+        require_classes(name, column, count, len(names))
+        columns.append(column.long())
+    return torch.stack(columns, -1)

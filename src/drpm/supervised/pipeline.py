@@ -15,6 +15,7 @@ from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.fitted import FittedPartitioner, as_tensor
 from drpm.supervised.models import Partitioner, SupervisedObjective
 from drpm.training import config as configs
+from drpm.training.checks import require_classes
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
 from drpm.training.program import count_steps
@@ -154,13 +155,4 @@ def check_labels(elements: Tensor, labels: Tensor, classes: int) -> None:
         raise ConfigError(f"elements must be at least 2, but got {len(elements)}.")
     if not elements.is_floating_point():
         raise ConfigError(f"elements must be fractional numbers, but got {elements.dtype}.")
-    if labels.shape != elements.shape[:1] or labels.is_floating_point():
-        raise ConfigError(
-            f"labels must be whole numbers of the shape ({len(elements)},), but got "
-            f"{labels.dtype} of the shape {tuple(labels.shape)}."
-        )
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= classes:
-        raise ConfigError(
-            f"labels must be from 0 to {classes - 1}, but got some from {low} to {high}."
-        )
+    require_classes("labels", labels, len(elements), classes)

@@ -3,6 +3,10 @@
 import os
 from typing import Any
 
+from torch import Tensor
+
+from drpm.training.errors import ConfigError
+
 
 def require_one_each(**sequences: Any) -> None:
     """Refuse sequences that are not as many as each other, or empty.
@@ -32,3 +36,27 @@ def require_one_each(**sequences: Any) -> None:
 
 def _listed(words: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def require_classes(name: str, labels: Tensor, examples: int, classes: int) -> None:
+    """Refuse labels that are not one class for each example, from 0 to K - 1.
+
+    Arguments:
+        name: What whoever calls knows them by.
+        labels: (N,), the class of each.
+        examples: N.
+        classes: K.
+    """
+    fractions = labels.is_floating_point() or labels.is_complex()
+    if labels.shape != (examples,) or fractions:
+        raise ConfigError(
+            f"{name} must be whole numbers of the shape ({examples},), but got "
+            f"{labels.dtype} of the shape {tuple(labels.shape)}."
+        )
+    if examples == 0:
+        raise ConfigError(f"{name} must be one or more, but got none.")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise ConfigError(
+            f"{name} must be from 0 to {classes - 1}, but got some from {low} to {high}."
+        )
