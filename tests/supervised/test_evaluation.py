@@ -53,3 +53,30 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
     given[name] = torch.zeros(4)
     with pytest.raises(ValueError, match=rf"{name} must be whole numbers of the shape \(4,\)"):
         partition_scores(given["labels"], given["found"], 2, given["batch"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("labels", 2, "labels must be from 0 to 1, but got some from 0 to 2"),
+        ("labels", -1, "labels must be from 0 to 1, but got some from -1 to 0"),
+        # Row after row, such a pair is the place of another.
+        ("found", 3, "found must be from 0 to 1, but got some from 0 to 3"),
+        ("found", -1, "found must be from 0 to 1, but got some from -1 to 0"),
+        ("batch", 4, "batch must be from 0 to 3, but got some from 0 to 4"),
+        ("batch", -1, "batch must be from 0 to 3, but got some from -1 to 0"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(name: str, value: int, complaint: str) -> None:
+    given = {each: torch.zeros(4).long() for each in ("labels", "found", "batch")}
+    given[name][1] = value
+    with pytest.raises(ValueError, match=complaint):
+        partition_scores(given["labels"], given["found"], 2, given["batch"])
+
+
+def test_nothing_is_refused() -> None:
+    nothing = torch.zeros(0).long()
+    with pytest.raises(ValueError, match="labels must be one or more, but got none"):
+        partition_scores(nothing, nothing, 2, nothing)
+    with pytest.raises(ValueError, match=r"labels must be whole numbers of the shape \(1,\)"):
+        partition_scores(torch.tensor(1), nothing, 2, nothing)

@@ -9,7 +9,7 @@ import torch
 
 from drpm.data.types import Dataset, Split
 from drpm.supervised.fitted import FittedPartitioner
-from drpm.supervised.job import Job, LabelledData, cautions, find_classes, open_job
+from drpm.supervised.job import Job, LabelledData, cautions, check_job, find_classes, open_job
 from drpm.supervised.labels import LABELS, JudgedPart, label_table
 from drpm.supervised.models import Partitioner
 from drpm.training.config import TrainingConfig
@@ -68,6 +68,19 @@ def test_places_in_what_was_read() -> None:
         assert torch.equal(part.inputs.flatten(), places.float())
     apart = find_classes(replace(whole, test=several(5).test))
     assert [places.tolist() for places in apart.places()] == [[*range(20)], [*range(5)]]
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "complaint"),
+    [
+        ([0, 1, 3], [0, 1], "^labels must be from 0 to 2, but got some from 0 to 3"),
+        ([0, 1, 2], [0, 3], "^labels of the test part must be from 0 to 2, but got some from 0"),
+        ([0, 1, 2], [0, -1], "^labels of the test part must be from 0 to 2, but got some from -1"),
+    ],
+)
+def test_classes_without_a_name(train: list[int], test: list[int], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        check_job(job(), labelled(train, test))
 
 
 def test_nothing_to_be_warned_of() -> None:

@@ -5,6 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from drpm.training.checks import require_classes
+
 
 class PartitionScores(NamedTuple):
     """What is reported of a model.
@@ -27,7 +29,7 @@ def partition_scores(labels: Tensor, found: Tensor, classes: int, batch: Tensor)
         labels: (N,), the class of every element, from 0 to K - 1.
         found: (N,), the subset that it was put into.
         classes: K.
-        batch: (N,), the number of the batch that it was in.
+        batch: (N,), the number of the batch that it was in, from 0 to N - 1.
 
     Example:
         >>> labels, found = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 1])
@@ -35,12 +37,11 @@ def partition_scores(labels: Tensor, found: Tensor, classes: int, batch: Tensor)
         >>> print(f"{scores.f1:.3f} {scores.accuracy:.3f} {scores.size_error:.3f}")
         0.733 0.750 1.000
     """
-    for name, values in (("labels", labels), ("found", found), ("batch", batch)):
-        if values.dim() != 1 or len(values) != len(labels) or values.is_floating_point():
-            raise ValueError(
-                f"{name} must be whole numbers of the shape ({len(labels)},), but got "
-                f"{values.dtype} of the shape {tuple(values.shape)}."
-            )
+    count = labels.numel()
+    require_classes("labels", labels, count, classes)
+    require_classes("found", found, count, classes)
+    # Each element may have a batch to itself; a higher number leaves one without any.
+    require_classes("batch", batch, count, count)
     table = confusion(labels, found, classes)
     right = table.diagonal().double()
     # A class that nobody has and nobody was put into has the score of one that is always missed.

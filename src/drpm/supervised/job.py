@@ -20,6 +20,7 @@ from drpm.supervised.fitted import FittedPartitioner
 from drpm.supervised.labels import LABELS, JudgedPart, label_table
 from drpm.supervised.pipeline import STAGE, Selection, check_labels, fit_partitioners, split
 from drpm.training import config as configs
+from drpm.training.checks import require_classes
 from drpm.training.errors import ConfigError
 from drpm.training.runs import ARRAYS, RunFolder
 from drpm.training.stages import ProgressFactory, hold_runs, open_run
@@ -104,8 +105,9 @@ def find_classes(dataset: Dataset, target: str | None = None) -> LabelledData:
 
 def check_job(job: Job, data: LabelledData) -> None:
     """Refuse what cannot be done, before anything is written."""
-    train = data.dataset.train
+    train, test = data.dataset.train, data.dataset.test
     check_labels(train.inputs, data.labels(train), len(data.names))
+    require_classes("labels of the test part", data.labels(test), len(test), len(data.names))
     split(len(train), job.supervised)
 
 
