@@ -137,30 +137,34 @@ def test_the_page_says_where_noise_moves_neurons(tmp_path: Path) -> None:
     # That of 0.6 by hand: t is 4 over the root of 8/3, with four degrees of freedom.
     assert (
         "- left first: 25.0 ± 2.0 neurons without noise, more at no ratio, "
-        "fewer at 0.1 (p < 0.01), undecided at 0.6 (p = 0.07), 0.7 (p = 0.62).\n"
+        "fewer at 0.1 (-8.0, p < 0.01), undecided at 0.6 (+4.0, p = 0.07), "
+        "0.7 (+5.0, p = 0.62).\n"
     ) in text
     # Not before all ratios of the claim were run.
     assert "The paper sees" not in text
     add_sizes(tmp_path, 0.8, [38.0, 39.0, 40.0])
-    told = "The paper sees more at 0.6 to 0.8, which here holds at 0.8 and is undecided at 0.6"
-    assert f"{told} and 0.7.\n" in page(tmp_path)
+    told = "The paper sees more neurons at 0.6 to 0.8, which here holds at 0.8 (+14.0) and "
+    assert f"{told}is undecided at 0.6 (+4.0) and 0.7 (+5.0).\n" in page(tmp_path)
     add_sizes(tmp_path, 0.6, [10.0, 11.0, 12.0])
     add_sizes(tmp_path, 0.7, [40.0, 41.0, 42.0])
-    told = "which here holds at 0.7 and 0.8 and does not hold at 0.6.\n"
+    told = "which here holds at 0.7 (+16.0) and 0.8 (+14.0) and does not hold at 0.6 (-14.0).\n"
     assert told in page(tmp_path)
     # The other order, if that was run.
     assert "- right first" not in page(tmp_path)
     for ratio, sizes in ((0.0, [20.0, 21.0, 22.0]), (0.9, [10.0, 10.5, 11.0])):
         add_sizes(tmp_path, ratio, sizes, "noise-order")
-    told = "- right first: 21.0 ± 1.0 neurons without noise, more at no ratio, fewer at 0.9 (p < 0"
+    told = "- right first: 21.0 ± 1.0 neurons without noise, more at no ratio, fewer at 0.9 (-10.5"
     assert told in page(tmp_path)
 
 
 def test_sizes_that_never_stray_leave_no_doubt(tmp_path: Path) -> None:
     for ratio, size in ((0.0, 25.0), (0.8, 25.0), (0.9, 26.0)):
         add_sizes(tmp_path, ratio, [size, size])
-    told = "more at 0.9 (p < 0.01), fewer at no ratio, undecided at 0.8 (p = 1.00).\n"
+    told = "more at 0.9 (+1.0, p < 0.01), fewer at no ratio, undecided at 0.8 (+0.0, p = 1.00).\n"
     assert told in page(tmp_path)
+    # Less than is shown has no sign of its own.
+    add_sizes(tmp_path, 0.8, [24.97, 24.99])
+    assert "undecided at 0.8 (+0.0, p = " in page(tmp_path)
 
 
 def test_the_page_says_where_accuracies_were_still_rising(tmp_path: Path) -> None:

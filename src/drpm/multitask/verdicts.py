@@ -34,8 +34,9 @@ def moved_neurons(table: Table, results: Path) -> str:
         return ""
     about = (
         "Whether the right digit has more neurons than without noise, by Welch's test: in brackets "
-        "is how often numbers of neurons that do not depend on noise would differ as much. From "
-        f"{_CHANCE} on that is undecided; of twenty such tests, one decides by chance."
+        "are how many more or fewer they are on average, and how often numbers of neurons that do "
+        f"not depend on noise would differ as much. From {_CHANCE} on that is undecided; of twenty "
+        "such tests, one decides by chance."
     )
     return "\n".join(["", about, "", *told, ""])
 
@@ -50,16 +51,19 @@ def _moved(without: Sequence[float], sizes: Mapping[float, Sequence[float]]) -> 
     first = summarize(without)
     kinds: dict[str, list[float]] = {"more": [], "fewer": [], "undecided": []}
     chances = {ratio: _chance(values, without) for ratio, values in sizes.items()}
-    for ratio, values in sizes.items():
-        change = "more" if summarize(values).mean > first.mean else "fewer"
-        kinds["undecided" if chances[ratio] >= _CHANCE else change].append(ratio)
+    changes = {ratio: summarize(values).mean - first.mean for ratio, values in sizes.items()}
+    for ratio, change in changes.items():
+        decided = "more" if change > 0 else "fewer"
+        kinds["undecided" if chances[ratio] >= _CHANCE else decided].append(ratio)
+    shifts = {ratio: f"{change:+z.1f}" for ratio, change in changes.items()}
     more, fewer, undecided = (
-        ", ".join(f"{ratio} ({_told(chances[ratio])})" for ratio in ratios) or "no ratio"
+        ", ".join(f"{ratio} ({shifts[ratio]}, {_told(chances[ratio])})" for ratio in ratios)
+        or "no ratio"
         for ratios in kinds.values()
     )
     return (
         f"{shown(first, 1)} neurons without noise, more at {more}, fewer at {fewer}, undecided at "
-        f"{undecided}.{_held_claim(kinds)}"
+        f"{undecided}.{_held_claim(kinds, shifts)}"
     )
 
 
@@ -87,21 +91,25 @@ def _told(chance: float) -> str:
     return "p < 0.01" if chance < 0.01 else f"p = {chance:.2f}"
 
 
-def _held_claim(kinds: Mapping[str, Sequence[float]]) -> str:
+def _held_claim(kinds: Mapping[str, Sequence[float]], shifts: Mapping[float, str]) -> str:
     """Whether the paper's claim holds here; nothing before all of its noise ratios were run.
 
     Arguments:
         kinds: From ``more``, ``fewer`` and ``undecided`` to noise ratios.
+        shifts: How many more or fewer neurons there are at each of them, as it is shown.
     """
     if not {*_CLAIMED} <= {ratio for ratios in kinds.values() for ratio in ratios}:
         return ""
     words = {"more": "holds", "fewer": "does not hold", "undecided": "is undecided"}
     held = [
-        f"{words[kind]} at {joined([str(ratio) for ratio in of_it])}"
+        f"{words[kind]} at {joined([f'{ratio} ({shifts[ratio]})' for ratio in of_it])}"
         for kind, ratios in kinds.items()
         if (of_it := [ratio for ratio in ratios if ratio in _CLAIMED])
     ]
-    return f" The paper sees more at {_CLAIMED[0]} to {_CLAIMED[-1]}, which here {joined(held)}."
+    return (
+        f" The paper sees more neurons at {_CLAIMED[0]} to {_CLAIMED[-1]}, which here "
+        f"{joined(held)}."
+    )
 
 
 def standings(table: Table, results: Path) -> str:
