@@ -61,7 +61,7 @@ def test_two_digits(tmp_path: Path) -> None:
     metrics = found["metrics"]
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     looks = [x for x in map(json.loads, lines) if "test_accuracy" in x]
-    assert [x["epoch"] for x in looks] == [1, 2]
+    assert [(x["epoch"], x["step"]) for x in looks] == [(1, 2), (2, 4)]
     assert metrics["accuracy"] == looks[-1]["test_accuracy"]
     assert metrics["best_test_epoch_accuracy"] == max(x["test_accuracy"] for x in looks)
     best = looks[metrics["best_test_epoch"] - 1]
@@ -111,6 +111,10 @@ def test_a_mosaic(tmp_path: Path) -> None:
     assert "rank correlation of noise and neurons" in page
     assert "accuracy (best test epoch, flattering)" in page
     assert page.index(">Accuracy of every task<") < page.index(">Tasks<")
+    # The least noisy task comes first, here as elsewhere.
+    places = [page.index(f">task_0{task} ({ratios[task]:.2f})<") for task in np.argsort(ratios)]
+    assert places == sorted(places)
+    assert "In brackets are the noise ratios of tasks." in page
     for name in metrics:
         assert f">{name}<" not in page or name == "accuracy"
     assert "so its numbers are better than new images would have" in page

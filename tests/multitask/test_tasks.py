@@ -411,10 +411,16 @@ def test_what_is_reported() -> None:
         "best_test_epoch_accuracy",
     ]
     # Every number has a name, or its place in the table of tasks.
-    table = task_table(data.tasks, found)
+    plain_data = replace(data, noise_ratios=())
+    table = task_table(plain_data, found)
     cells = [name for row in table.values() for name in row.values()]
     assert sorted([*NAMES, *cells]) == sorted(expected)
     assert table["right"]["neurons"] == "size_right"
+    assert list(table) == ["left", "right"]
+    # Where noise is known, its order is that of the rows, as it is that of bars.
+    noisy = task_table(replace(data, noise_ratios=(0.5, 0.25)), found)
+    assert noisy == {"right (0.25)": table["right"], "left (0.50)": table["left"]}
+    assert list(noisy) == ["right (0.25)", "left (0.50)"]
     # Accuracies that were chosen on the test part say so.
     for row in (NAMES, {name: shown for shown, name in table["left"].items()}):
         for name, shown in row.items():

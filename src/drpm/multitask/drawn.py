@@ -20,7 +20,7 @@ from drpm.multitask.evaluation import (
 )
 from drpm.multitask.kept import by_owner
 from drpm.multitask.sweeps import NOISE
-from drpm.multitask.tasks import TaskData, by_noise, read_tasks
+from drpm.multitask.tasks import TaskData, by_noise, read_tasks, shown_tasks
 from drpm.report.archive import pack_arrays
 from drpm.report.bars import MAX_BARS, tell_apart
 from drpm.report.lines import MAX_LINES
@@ -44,10 +44,9 @@ def draw_arrays(
     """
     arrays: dict[str, NDArray[Any]] = {}
     arrays |= _noisy_images() if data.name == "multimnist" else _images(data)
-    order, tasks, noisy = by_noise(len(data.tasks), data.noise_ratios), data.tasks, ""
-    if data.noise_ratios:
-        tasks = tuple(f"{data.tasks[task]} ({data.noise_ratios[task]:.2f})" for task in order)
-        noisy = " (in brackets its noise ratio)"
+    order = by_noise(len(data.tasks), data.noise_ratios)
+    tasks = tuple(shown_tasks(data.tasks, data.noise_ratios).values())
+    noisy = " (in brackets its noise ratio)" if data.noise_ratios else ""
     arrays |= _bars(
         "accuracy",
         scores.accuracies[order],

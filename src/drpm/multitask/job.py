@@ -25,7 +25,7 @@ from drpm.multitask.evaluation import (
 )
 from drpm.multitask.fitted import FittedMultitask
 from drpm.multitask.pipeline import STAGE, check_multitask, fit_multitask
-from drpm.multitask.tasks import TaskData, read_tasks
+from drpm.multitask.tasks import TaskData, read_tasks, shown_tasks
 from drpm.training import config as configs
 from drpm.training.errors import ConfigError
 from drpm.training.matmul import matmul_precision
@@ -207,9 +207,9 @@ def _conclude(
         facts={
             **facts,
             "method": METHOD_NAMES[job.multitask.method],
-            "about": _about(data.tasks),
+            "about": _about(data),
             "names": {name: shown for name, shown in NAMES.items() if name in metrics},
-            "tables": {"Tasks": task_table(data.tasks, metrics)},
+            "tables": {"Tasks": task_table(data, metrics)},
             "data": {name: x for name, x in described.items() if x not in (None, [])},
         },
     )
@@ -242,13 +242,13 @@ def judge(
     return found
 
 
-def task_table(
-    tasks: Sequence[str], metrics: Mapping[str, float | None]
-) -> dict[str, dict[str, str]]:
+def task_table(data: TaskData, metrics: Mapping[str, float | None]) -> dict[str, dict[str, str]]:
     """A row for each task: from what stands above a column to the metric that stands there.
 
+    Rows are in the order of their noise ratios, where these are known, as figures have them.
+
     Arguments:
-        tasks: Their names.
+        data: Whose tasks they are.
         metrics: What :func:`judge` reports.
     """
     columns = {
@@ -258,23 +258,27 @@ def task_table(
         "neurons (best test epoch)": "best_test_epoch_size",
     }
     return {
-        task: {
+        row: {
             shown: f"{metric}_{task}"
             for shown, metric in columns.items()
             if f"{metric}_{task}" in metrics
         }
-        for task in tasks
+        for task, row in shown_tasks(data.tasks, data.noise_ratios).items()
     }
 
 
-def _about(tasks: Sequence[str]) -> str:
+def _about(data: TaskData) -> str:
     """What the numbers are of."""
     sentences = [
         "Numbers are those of the test part after the last epoch.",
         "The best test epoch is the one with the best mean accuracy on that same part, so its "
         "numbers are better than new images would have; they are for comparison with the paper.",
     ]
-    return " ".join([*sentences, *([single_task(tasks[0])] if len(tasks) == 1 else [])])
+    if data.noise_ratios:
+        sentences.append("In brackets are the noise ratios of tasks.")
+    if len(data.tasks) == 1:
+        sentences.append(single_task(data.tasks[0]))
+    return " ".join(sentences)
 
 
 def single_task(task: str) -> str:

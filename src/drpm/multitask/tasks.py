@@ -111,6 +111,17 @@ def by_noise(count: int, ratios: Sequence[float]) -> list[int]:
     return sorted(range(count), key=ratios.__getitem__ if ratios else None)
 
 
+def shown_tasks(tasks: Sequence[str], ratios: Sequence[float]) -> dict[str, str]:
+    """From the names of tasks, in the order of :func:`by_noise`, to what people see of them.
+
+    Example:
+        >>> shown_tasks(["left", "right"], [0.5, 0.0])
+        {'right': 'right (0.00)', 'left': 'left (0.50)'}
+    """
+    order = by_noise(len(tasks), ratios)
+    return {tasks[x]: f"{tasks[x]} ({ratios[x]:.2f})" if ratios else tasks[x] for x in order}
+
+
 def _applied(data: Dataset, name: str, otherwise: float) -> Tensor:
     """What every channel was normalised with, (C, 1, 1)."""
     nothing = torch.tensor(otherwise, device=data.train.inputs.device)
