@@ -58,6 +58,7 @@ def test_two_digits(tmp_path: Path) -> None:
     assert page == f"Page: {folder / 'index.html'}"
     found = json.loads((folder / "result.json").read_text())
     assert found["data"]["noise"] == 0.3
+    assert found["size penalty"] == 0
     metrics = found["metrics"]
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     looks = [x for x in map(json.loads, lines) if "test_accuracy" in x]
@@ -115,6 +116,9 @@ def test_a_mosaic(tmp_path: Path) -> None:
     places = [page.index(f">task_0{task} ({ratios[task]:.2f})<") for task in np.argsort(ratios)]
     assert places == sorted(places)
     assert "In brackets are the noise ratios of tasks." in page
+    # One over the number of neurons, which no setting says.
+    assert result["size penalty"] == pytest.approx(1 / 6)
+    assert "The penalty on sizes that differ had the weight 0.166667." in page
     for name in metrics:
         assert f">{name}<" not in page or name == "accuracy"
     assert "so its numbers are better than new images would have" in page
@@ -133,6 +137,7 @@ def test_several_seeds(tmp_path: Path) -> None:
     assert [result["folder"] for result in results] == [str(tmp_path / f"seed-{x}") for x in (0, 1)]
     for result in results:
         assert result["stacked"] == [result["seed"]]
+        assert "size penalty" not in result
         assert not any(name.startswith("size_") for name in result["metrics"])
     means = json.loads((tmp_path / "summary.json").read_text())["metrics"]
     assert means["accuracy"]["mean"] == pytest.approx(

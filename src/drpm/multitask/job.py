@@ -24,6 +24,7 @@ from drpm.multitask.evaluation import (
     score_tasks,
 )
 from drpm.multitask.fitted import FittedMultitask
+from drpm.multitask.methods import NeuronPartition
 from drpm.multitask.pipeline import STAGE, check_multitask, fit_multitask
 from drpm.multitask.tasks import TaskData, read_tasks, shown_tasks
 from drpm.training import config as configs
@@ -200,14 +201,18 @@ def _conclude(
         "noise ratios": list(data.noise_ratios),
     }
     metrics = judge(scores, data, records)
+    method = fitted.network.method
+    # The one in force, which settings may leave to the number of tasks.
+    penalty = method.size_penalty if isinstance(method, NeuronPartition) else None
     run.finish(
         metrics,
         seed=job.multitask.training.seed,
         device=fitted.device,
         facts={
             **facts,
+            **({} if penalty is None else {"size penalty": penalty}),
             "method": METHOD_NAMES[job.multitask.method],
-            "about": _about(data),
+            "about": _about(data, penalty),
             "names": {name: shown for name, shown in NAMES.items() if name in metrics},
             "tables": {"Tasks": task_table(data, metrics)},
             "data": {name: x for name, x in described.items() if x not in (None, [])},
@@ -267,8 +272,13 @@ def task_table(data: TaskData, metrics: Mapping[str, float | None]) -> dict[str,
     }
 
 
-def _about(data: TaskData) -> str:
-    """What the numbers are of."""
+def _about(data: TaskData, penalty: float | None) -> str:
+    """What the numbers are of.
+
+    Arguments:
+        data: Whose they are.
+        penalty: The weight of the penalty on sizes, where there are sizes.
+    """
     sentences = [
         "Numbers are those of the test part after the last epoch.",
         "The best test epoch is the one with the best mean accuracy on that same part, so its "
@@ -276,6 +286,8 @@ def _about(data: TaskData) -> str:
     ]
     if data.noise_ratios:
         sentences.append("In brackets are the noise ratios of tasks.")
+    if penalty is not None:
+        sentences.append(f"The penalty on sizes that differ had the weight {penalty:g}.")
     if len(data.tasks) == 1:
         sentences.append(single_task(data.tasks[0]))
     return " ".join(sentences)
