@@ -10,6 +10,7 @@ import torch
 import torch._dynamo.utils
 from torch.func import stack_module_state
 
+from drpm.multitask import pipeline
 from drpm.multitask.config import MultitaskConfig, NetworkConfig
 from drpm.multitask.evaluation import TaskScores, score_tasks
 from drpm.multitask.models import MultitaskObjective
@@ -24,6 +25,7 @@ from drpm.training.program import Program
 from drpm.training.schedules import ExponentialSchedule
 from drpm.training.stacking import StackedProgram
 from tests.multitask.toys import HEIGHTS, NETWORK, settings, toy
+from tests.training.toys import note_temperatures
 
 METHODS = ["drpm", "uls", "uncertainty"]
 SCHEDULES = {"temperature": ExponentialSchedule(1.0, 0.5, 6)}
@@ -339,6 +341,29 @@ def test_cut_off_it_goes_on_and_looks_no_epoch_over_twice(
         ]
         assert [step for step, _ in looks[0]] == [3, 6, 9]
         assert looks[0] == looks[1]
+
+
+def test_the_temperature_falls_over_the_whole_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = note_temperatures(monkeypatch)
+    fit(settings(temperature=(0.8, 0.2)), tmp_path)
+    # Two epochs of three batches: after the sixth step it would be 0.2.
+    assert seen == pytest.approx([0.8 * 0.25 ** (step / 6) for step in range(6)])
+
+
+def test_the_seed_settles_more_than_the_first_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order of the batches too."""
+    monkeypatch.setattr(pipeline, "make_network", lambda *given: make_network(*given[:2], 0))
+    data, config = toy(), settings(method="uls")
+    one, same, other = (
+        fit_multitask([data], config, [tmp_path / name], seeds=[seed])[0].network.heads.weight
+        for name, seed in (("one", 3), ("same", 3), ("other", 4))
+    )
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
 
 
 def test_a_network_begins_with_its_seed_and_its_pixels() -> None:

@@ -18,6 +18,7 @@ from drpm.supervised.pipeline import Selection, fit_partitioners, select, split
 from drpm.training.checkpoint import save_model
 from drpm.training.errors import ConfigError, RunError
 from tests.supervised.toys import CLASSES, CONFIG, blobs, fit
+from tests.training.toys import note_temperatures
 
 QUICK = replace(CONFIG, training=replace(CONFIG.training, epochs=1))
 
@@ -135,6 +136,26 @@ def test_the_best_on_held_out_examples_is_kept(fitted: FittedPartitioner) -> Non
         assert selection.f1[0.2][0] == fitted.judge(elements, labels).scores.f1
     alone = select({0.1: [untrained]}, elements[:0], labels[:0])
     assert alone == (0.1, 0, {})
+
+
+def test_seeds_choose_together(fitted: FittedPartitioner) -> None:
+    """Not the first of them: the weight that is best on average."""
+    elements, labels = blobs(100, seed=6)
+    bad = FittedPartitioner(Partitioner(2, CLASSES, CONFIG), (2,))
+    candidates = {0.1: [fitted, bad, bad], 0.2: [bad, fitted, fitted]}
+    assert select(candidates, elements, labels).size_weight == 0.2
+
+
+@pytest.mark.parametrize(("weights", "steps"), [((0.01,), 40), ((0.01, 0.1), 32)])
+def test_the_temperature_falls_over_the_whole_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: tuple[float, ...], steps: int
+) -> None:
+    """Over two epochs of what is left to learn from."""
+    seen = note_temperatures(monkeypatch)
+    training = replace(CONFIG.training, epochs=2)
+    config = replace(CONFIG, size_weights=weights, held_out=0.2, temperature=(0.8, 0.2))
+    fit(tmp_path, replace(config, training=training))
+    assert seen == pytest.approx([0.8 * 0.25 ** (step / steps) for step in range(steps)])
 
 
 def test_what_is_held_out() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -87,3 +88,17 @@ def take_steps(program: BaseProgram, count: int) -> Tensor:
 def losses(program: BaseProgram, count: int) -> Sequence[float]:
     found: list[float] = take_steps(program, count)[:, 0, 0].tolist()
     return found
+
+
+def note_temperatures(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A list that ends up with the temperature of every step from here on."""
+    seen: list[float] = []
+    values = BaseProgram.schedule_values
+
+    def noting(program: BaseProgram) -> dict[str, Tensor]:
+        found = values(program)
+        seen.append(float(found["temperature"]))
+        return found
+
+    monkeypatch.setattr(BaseProgram, "schedule_values", noting)
+    return seen
