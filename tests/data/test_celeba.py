@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from drpm.data import DataError, load
 from drpm.data.celeba import inspect
@@ -34,6 +36,24 @@ def test_images_attributes_and_split(folder: Path, suffix: str) -> None:
     assert dataset.train.targets["Bald"].tolist() == [0, 0, 1]
     assert dataset.test.targets["Smiling"].tolist() == [1, 0]
     assert dataset.classes["Bald"] == ("no", "yes")
+
+
+def test_images_become_smaller_by_triangles(folder: Path) -> None:
+    """One bright column: every pixel of the small image has its share of it, in closed form."""
+    write_celeba(folder, suffix=".png")
+    pixels = np.zeros((218, 178, 3), np.uint8)
+    pixels[:, 90] = 255
+    Image.fromarray(pixels).save(folder / "img_align_celeba" / "000001.png")
+    dataset = load("celeba", num_tasks=3)
+    found = 255 * (dataset.train.inputs[0] + dataset.preprocessing["mean"])
+    scale = 178 / 64
+    centres, columns = (np.arange(64) + 0.5) * scale, np.arange(178) + 0.5
+    weights = np.clip(1 - np.abs(columns - centres[:, None]) / scale, 0, None)
+    shares = weights[:, 90] / weights.sum(1)
+    assert (shares > 0).sum() > 1
+    expected = torch.from_numpy(255 * shares).float().expand(3, 64, 64)
+    # Half a byte, and Pillow's whole numbers.
+    torch.testing.assert_close(found, expected, atol=1, rtol=0)
 
 
 def test_the_test_part_can_be_chosen(folder: Path) -> None:

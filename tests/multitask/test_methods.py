@@ -149,6 +149,25 @@ def test_features_follow_what_torchjd_follows(name: Any) -> None:
     assert float(F.cosine_similarity(summed.flatten(), found.grad.flatten(), 0)) < 0.99
 
 
+def test_weightings_see_products_in_double_precision() -> None:
+    """In float32 these two gradients have one product with all others, and depend on each other."""
+    seen = []
+
+    class Noting(nn.Module):
+        def forward(self, products: Tensor) -> Tensor:
+            seen.append(products)
+            return torch.ones(2, dtype=products.dtype)
+
+    gradients = torch.tensor([[1.0, 0.0], [1.0, 1e-4]])
+    features = torch.zeros(2, requires_grad=True)
+    (fork(features, 2, Noting()) * gradients).sum().backward()
+    (products,) = seen
+    assert torch.equal(products, gradients.double() @ gradients.double().T)
+    assert float(torch.linalg.det(products)) == pytest.approx(1e-8, rel=1e-6)
+    assert features.grad is not None
+    assert torch.equal(features.grad, gradients.sum(0))
+
+
 def test_what_made_the_features_follows_one_weighted_sum() -> None:
     from torchjd.autojac import mtl_backward
 

@@ -72,6 +72,19 @@ def test_killed_before_its_end_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
         do(tmp_path, noise=[0.0, 0.5])
 
 
+@pytest.mark.parametrize("longest", [0.0, 0.4])
+def test_the_time_of_a_study_is_that_of_its_longest_run(tmp_path: Path, longest: float) -> None:
+    """All runs were trained together, so that each has the time of the whole."""
+    do(tmp_path, method="uls")
+    for ratio in (0.0, 0.4):
+        for seed in (0, 1):
+            path = tmp_path / f"noise-{ratio}" / f"seed-{seed}"
+            time = 1000.0 if ratio == longest else 500.0 + seed
+            (path / "result.json").write_text(json.dumps(read(path) | {"wall_time": time}))
+    do(tmp_path, method="uls")
+    assert read(tmp_path)["wall_time"] == 1000
+
+
 def test_runs_have_images_of_their_own_noise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

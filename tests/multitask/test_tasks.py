@@ -426,6 +426,9 @@ def test_what_is_reported() -> None:
         for name, shown in row.items():
             flatters = name.startswith("best_test_epoch_accuracy")
             assert ("flattering" in shown) == flatters
+    # The last epoch may be the best one.
+    last = judge(best, data, [{"epoch": 3, **scores.record()}, {"epoch": 9, **best.record()}])
+    assert (last["best_test_epoch"], last["best_test_epoch_accuracy"]) == (9, pytest.approx(0.8))
     plain = TaskScores(torch.tensor([0.7, 0.9]))
     found = judge(plain, data, [{"epoch": 3, **plain.record()}])
     assert set(found) == {name for name in expected if "size" not in name}
