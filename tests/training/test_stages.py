@@ -114,7 +114,7 @@ def test_a_stage_that_knows_no_data_is_gone_on_with(tmp_path: Path) -> None:
 def test_a_job_with_other_data_is_refused(tmp_path: Path) -> None:
     job = "data = 'mine'\nfingerprint = 'aa'\n[settings]\nnumber = 1\n"
     open_run(tmp_path / "job", job)
-    with pytest.raises(RunError, match=OTHER_DATA):
+    with pytest.raises(RunError, match="what mine holds is not what it was begun with"):
         open_run(tmp_path / "job", job.replace("aa", "bb"))
     with pytest.raises(RunError, match=r"settings\.number was 1 and is now 2"):
         open_run(tmp_path / "job", job.replace("aa", "bb").replace("1", "2"))

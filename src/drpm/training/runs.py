@@ -37,7 +37,7 @@ PAGE: Final = "index.html"
 COMPANY: Final = "company.json"
 LOCK: Final = ".lock"
 
-# The setting that data is known by.
+# The setting that says what is in data of one's own.
 FINGERPRINT: Final = "fingerprint"
 
 # What starting over removes, the result first: a half-removed run must not look finished. The
