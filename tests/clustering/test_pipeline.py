@@ -446,3 +446,10 @@ def test_schedules() -> None:
     expected = [(1.0, 0.05), (0.5**0.5, (0.05 * 0.5) ** 0.5), (0.5, 0.5), (0.5, 0.5)]
     for one, two in zip(found, expected, strict=True):
         assert one == pytest.approx(two)
+
+
+def test_folders_and_seeds_are_one_each(tmp_path: Path) -> None:
+    complaint = "folders and seeds must be as many as each other, one or more, but got 1 and 2"
+    with pytest.raises(ValueError, match=complaint):
+        fit_clusterings(blobs(), torch.Size([4]), settings(), [tmp_path / "x"], seeds=[0, 1])
+    assert not (tmp_path / "x").exists()

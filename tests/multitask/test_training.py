@@ -414,3 +414,25 @@ def test_runs_of_a_stack_are_known_by_data_of_their_own(tmp_path: Path) -> None:
     fit_multitask(data, config, folders, seeds=[0, 1])
     with pytest.raises(RunError, match=r"1.training has .* \(the data are others"):
         fit_multitask([data[0], data[0]], config, folders, seeds=[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("runs", "folders", "seeds", "complaint"),
+    [
+        (1, 1, 2, "data, folders and seeds must be as many .* but got 1, 1 and 2"),
+        (2, 1, 2, "data, folders and seeds must be as many .* but got 2, 1 and 2"),
+        (0, 0, 0, "data, folders and seeds must be as many .* but got 0, 0 and 0"),
+    ],
+)
+def test_data_folders_and_seeds_are_one_each(
+    tmp_path: Path, runs: int, folders: int, seeds: int, complaint: str
+) -> None:
+    places = [tmp_path / "x"] * folders
+    with pytest.raises(ValueError, match=complaint):
+        fit_multitask([toy()] * runs, settings(), places, seeds=range(seeds))
+    assert not (tmp_path / "x").exists()
+
+
+def test_data_alone_is_no_list(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^data must be a list .* but got a TaskData"):
+        fit_multitask(toy(), settings(), [tmp_path], seeds=[0])  # type: ignore[arg-type]

@@ -28,6 +28,10 @@ from drpm.training.checks import require_one_each
             "folders must be a list with an entry for each run, but got PosixPath('out').",
         ),
         (
+            {"data": iter([1]), "seeds": [0]},
+            "data must be a list with an entry for each run, but got a list_iterator.",
+        ),
+        (
             {"folders": ["a"], "seeds": 0},
             "seeds must be a list with an entry for each run, but got 0.",
         ),

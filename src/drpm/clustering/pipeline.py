@@ -30,6 +30,7 @@ from drpm.clustering.pretraining import (
 )
 from drpm.clustering.views import choose_view
 from drpm.training import config as configs
+from drpm.training.checks import require_one_each
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
@@ -65,6 +66,7 @@ def fit_clusterings(
             over, clusters and all; a latent mixture goes on with its autoencoder.
         devices: What connects this process with others that work on the same clustering.
     """
+    require_one_each(folders=folders, seeds=seeds)
     if len(rows) < config.clusters:
         raise ConfigError(
             f"clusters must be at most the number of examples, {len(rows)}, "

@@ -16,6 +16,7 @@ from drpm.multitask.gradients import find_weighting
 from drpm.multitask.models import MultitaskNetwork, MultitaskObjective
 from drpm.multitask.tasks import TaskData
 from drpm.training import config as configs
+from drpm.training.checks import require_one_each
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
 from drpm.training.program import BaseProgram, count_steps
@@ -47,6 +48,7 @@ def fit_multitask(
         device: Where.
         progress: From the name of a stage to whoever shows how far it is.
     """
+    require_one_each(data=data, folders=folders, seeds=seeds)
     check_multitask(data, config)
     training, devices, first = config.training, Devices(device), data[0]
     networks = [make_network(each, config, seed) for each, seed in zip(data, seeds, strict=True)]

@@ -15,7 +15,7 @@ from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.fitted import FittedPartitioner, as_tensor
 from drpm.supervised.models import Partitioner, SupervisedObjective
 from drpm.training import config as configs
-from drpm.training.checks import require_classes
+from drpm.training.checks import require_classes, require_one_each
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
 from drpm.training.program import count_steps
@@ -81,6 +81,7 @@ def fit_partitioners(
         device: Where.
         progress: From the name of a stage to whoever shows how far it is.
     """
+    require_one_each(folders=folders, seeds=seeds)
     elements, labels = as_tensor(elements), as_tensor(labels)
     check_labels(elements, labels, classes)
     training, devices = config.training, Devices(device)

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from drpm.distributions.validation import describe
 from drpm.training.errors import ConfigError
 
 
@@ -23,9 +24,8 @@ def require_one_each(**sequences: Any) -> None:
         # Text has a length too, and would be taken letter by letter.
         single = isinstance(value, str | bytes | os.PathLike)
         if single or not hasattr(value, "__len__"):
-            raise ValueError(
-                f"{name} must be a list with an entry for each run, but got {value!r}."
-            )
+            came = repr(value) if single else describe(value)
+            raise ValueError(f"{name} must be a list with an entry for each run, but got {came}.")
     counts = [len(value) for value in sequences.values()]
     if min(counts) == 0 or len(set(counts)) > 1:
         raise ValueError(
