@@ -40,7 +40,7 @@ def batch(number: int = 8) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("weights", [(), (1.0, 2.0, 5.0)])
-def test_uls_is_the_sum_of_all_losses(weights: tuple[float, ...]) -> None:
+def test_uls_is_the_weighted_mean_of_all_losses(weights: tuple[float, ...]) -> None:
     network = make(settings(method="uls", task_weights=weights))
     given = batch()
     terms = MultitaskObjective("abc")(network, given, TEMPERATURE, None)

@@ -68,8 +68,8 @@ class MultitaskConfig:
 
     Arguments:
         method: ``drpm``: a partition gives every task its own neurons of the last shared layer;
-            ``uls``: all tasks have all neurons, and their losses are added; ``uncertainty``: the
-            same, with weights of the losses that are learned; ``gradient``: the same, with the
+            ``uls``: all tasks have all neurons, and their losses are averaged; ``uncertainty``:
+            the same, with weights of the losses that are learned; ``gradient``: the same, with the
             tasks' gradients combined where the tasks part, by ``weighting``.
         partition: For ``drpm``. ``sample``: predicted for every sample, by an encoder of its own;
             ``network``: one for all samples.

@@ -92,7 +92,7 @@ class SharingMethod(nn.Module, ABC):
 
 
 class UniformScaling(SharingMethod):
-    """All neurons to all tasks, and the losses added.
+    """All neurons to all tasks, and the weighted mean of the losses.
 
     References:
         Kurin et al., "In defense of the unitary scalarization for deep multi-task learning", 2022.
@@ -136,7 +136,11 @@ class GradientCombination(UniformScaling):
 
 
 class NeuronPartition(SharingMethod):
-    """Every neuron to one task, by a partition without noise: DRPM-MTL."""
+    """Neurons shared out among the tasks by a partition without noise: DRPM-MTL.
+
+    Sizes are whole numbers, but the order is relaxed: at a temperature above zero a neuron may fade
+    from one task into the next.
+    """
 
     subsets: Tensor | None
 

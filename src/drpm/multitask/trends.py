@@ -119,7 +119,12 @@ def _draw_lead(
 
 
 def _difference(one: Trend, other: Trend) -> Trend:
-    """One trend less another, where both are known; their seeds have nothing in common."""
+    """One trend less another, where both are known.
+
+    Deviations add up as those of runs that have nothing in common. Runs of one seed begin with the
+    same encoder and the same batches: as far as that makes them stray together, the band is too
+    wide.
+    """
     places, mine, its = np.intersect1d(one.places, other.places, return_indices=True)
     return Trend(
         one.name,
