@@ -21,6 +21,9 @@ ACCURACY: Final = "test_accuracy"
 ACCURACIES: Final = "test_accuracies"
 SIZES: Final = "test_sizes"
 
+# What is reported of the epoch whose mean accuracy on the test part is best.
+BEST_ACCURACY: Final = "best_test_epoch_accuracy"
+
 
 class TaskScores(NamedTuple):
     """What is reported of a network on test images.

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from drpm.multitask.evaluation import BEST_ACCURACY
 from drpm.multitask.published import CELEBA, CELEBA_TASKS
 from drpm.report.result_tables import Metrics, head_lines, line, mean_cell, shown
 
 _DIGITS: Final = 3
 _LAST: Final = "accuracy"
-_BEST: Final = "best_test_epoch_accuracy"
 
 
 def attribute_lines(
@@ -26,7 +26,7 @@ def attribute_lines(
     for task in CELEBA_TASKS[:tasks]:
         cells = [task.replace("_", " ")]
         for method in names:
-            cells.append(shown(CELEBA[method][tasks][f"{_BEST}_{task}"], _DIGITS))
-            for metric in (_BEST, _LAST):
+            cells.append(shown(CELEBA[method][tasks][f"{BEST_ACCURACY}_{task}"], _DIGITS))
+            for metric in (BEST_ACCURACY, _LAST):
                 cells.append(mean_cell(runs[method], f"{metric}_{task}", _DIGITS))
         yield line(cells)

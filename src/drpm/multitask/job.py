@@ -17,6 +17,7 @@ from drpm.multitask.drawn import draw_arrays
 from drpm.multitask.evaluation import (
     ACCURACIES,
     ACCURACY,
+    BEST_ACCURACY,
     SIZES,
     TaskScores,
     best_test_epoch,
@@ -38,7 +39,7 @@ NAMES: Final = {
     "accuracy": "accuracy, mean over tasks",
     "size_noise_correlation": "rank correlation of noise and neurons",
     "best_test_epoch": "best test epoch",
-    "best_test_epoch_accuracy": "accuracy, mean over tasks, at the best test epoch (flattering)",
+    BEST_ACCURACY: "accuracy, mean over tasks, at the best test epoch (flattering)",
 }
 
 
@@ -237,11 +238,11 @@ def judge(
     if sizes is not None and data.noise_ratios:
         found["size_noise_correlation"] = rank_correlation(sizes, data.noise_ratios)
     # Chosen on the test part, as the paper does it.
-    found |= {"best_test_epoch": best["epoch"], "best_test_epoch_accuracy": best[ACCURACY]}
+    found |= {"best_test_epoch": best["epoch"], BEST_ACCURACY: best[ACCURACY]}
     found |= _named("accuracy", data.tasks, scores.accuracies.tolist())
     if sizes is not None:
         found |= _named("size", data.tasks, sizes)
-    found |= _named("best_test_epoch_accuracy", data.tasks, best[ACCURACIES])
+    found |= _named(BEST_ACCURACY, data.tasks, best[ACCURACIES])
     if SIZES in best:
         found |= _named("best_test_epoch_size", data.tasks, best[SIZES])
     return found
@@ -259,7 +260,7 @@ def task_table(data: TaskData, metrics: Mapping[str, float | None]) -> dict[str,
     columns = {
         "accuracy": "accuracy",
         "neurons": "size",
-        "accuracy (best test epoch, flattering)": "best_test_epoch_accuracy",
+        "accuracy (best test epoch, flattering)": BEST_ACCURACY,
         "neurons (best test epoch)": "best_test_epoch_size",
     }
     return {

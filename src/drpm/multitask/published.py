@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from drpm.multitask.evaluation import BEST_ACCURACY
 from drpm.report.result_tables import Figure, Scores
 
 # "tab:app_exp_mtl_celeba", in the appendix: mean and deviation of the accuracy, in percent, on the
@@ -64,12 +65,11 @@ def _figure(mean: float, deviation: float) -> Figure:
 
 def _scores(method: int, tasks: int) -> Scores:
     """All figures of a method, by the names of our own metrics."""
-    metric = "best_test_epoch_accuracy"
-    found = {metric: _figure(*_MEANS[tasks][method])}
+    found = {BEST_ACCURACY: _figure(*_MEANS[tasks][method])}
     column = 4 * sorted(_MEANS, reverse=True).index(tasks) + 2 * method
     for line in _ATTRIBUTES.splitlines()[:tasks]:
         name, *numbers = line.split()
-        found[f"{metric}_{name}"] = _figure(*map(float, numbers[column : column + 2]))
+        found[f"{BEST_ACCURACY}_{name}"] = _figure(*map(float, numbers[column : column + 2]))
     return found
 
 

@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from drpm.multitask.config import METHOD_NAMES
+from drpm.multitask.sweeps import NOISE
 from drpm.report.result_tables import Metrics
 from drpm.report.style import GREY, INK, WIDTH, colours, label, new_figure, title
 from drpm.report.trends import (
@@ -30,7 +31,6 @@ from drpm.training.summaries import summarize
 
 TASKS: Final = ("left", "right")  # of MultiMNIST
 _STYLES: Final = {"left": "-", "right": "--"}  # the right digit is the noisy one
-_RATIOS: Final = tuple(tenths / 10 for tenths in range(10))  # those of forty tasks would overlap
 _CHANCE: Final = 0.1  # of ten digits
 
 Shaded = tuple[Trend, NDArray[np.float64]]
@@ -172,7 +172,7 @@ def draw_mosaic(panels: Mapping[str, Sequence[Trend]], metric: str, above: str) 
         else:
             axes.set_ylim(0, 1)
             mark_level(axes, _CHANCE, "chance")
-        axes.set_xticks(_RATIOS)
+        axes.set_xticks(NOISE)  # those of forty tasks would overlap
     grid[-1].set_xlabel("noise ratio of the task", size=8, color=INK)
     names = {trend.name for trends in panels.values() for trend in trends if len(trend.places)}
     shown = [name for name in METHOD_NAMES.values() if name in names]
