@@ -99,6 +99,14 @@ def write_table(path: Path, kinds: list[str] | None = None) -> np.ndarray:
     return table
 
 
+def test_paths_are_told_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever folder it is called from, all of them are whole."""
+    monkeypatch.chdir(tmp_path)
+    shown = cluster("digits", "--device=cpu", "--method=gmm", "--out", "run").stdout
+    folder = tmp_path.resolve() / "run"
+    assert shown.endswith(f"Labels: {folder / 'labels.csv'}\nPage: {folder / 'index.html'}\n")
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Digits, clustered from a shell without anything in the way."""

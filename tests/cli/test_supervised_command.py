@@ -95,6 +95,15 @@ def test_the_page_speaks_as_the_terminal(tmp_path: Path) -> None:
         assert f">{key}<" not in page
 
 
+def test_paths_are_told_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever folder it is called from, all of them are whole."""
+    monkeypatch.chdir(tmp_path)
+    lines = supervised("two", *SMALL, "--out", "run").stdout.splitlines()
+    folder = tmp_path.resolve() / "run"
+    assert f"Page: {folder / 'index.html'}" in lines
+    assert f"Labels: {folder / 'labels.csv'}" in lines
+
+
 def test_the_files_of_images(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     for kind in ("dark", "light"):

@@ -23,7 +23,7 @@ from drpm.cli.options import (
     whole_number_option,
 )
 from drpm.cli.settings import read_own, read_settings
-from drpm.cli.stages import finish_all, show_stage, train_runs
+from drpm.cli.stages import beside_page, finish_all, show_stage, train_runs
 from drpm.cli.tables import print_table, spread
 
 DEFAULT_PRESET = "fast-cluster"
@@ -178,7 +178,7 @@ def _show(results: list[dict[str, Any]], compare: bool) -> None:
                     for name, scores in result["comparison"].items()
                 ],
             )
-        typer.echo(f"Labels: {Path(result['folder']) / 'labels.csv'}")
+        typer.echo(f"Labels: {beside_page(result, 'labels.csv')}")
         typer.echo(f"Page: {result['page']}")
     if len(results) > 1 and results[0]["comparison"]:
         typer.echo(f"Mean and deviation over {len(results)} seeds:")

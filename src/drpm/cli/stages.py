@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
@@ -10,8 +11,6 @@ import typer
 from drpm.cli.tables import print_table, spread
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from drpm.training.devices import Devices
     from drpm.training.loop import Progress
     from drpm.training.runs import RunFolder
@@ -83,7 +82,17 @@ def finish(run: "RunFolder", title: str) -> dict[str, Any]:
     return {**run.result(), "folder": str(run.path), "page": str(page)}
 
 
-def finish_all(runs: Sequence["RunFolder"], title: str, out: "Path") -> list[dict[str, Any]]:
+def beside_page(result: Mapping[str, Any], name: str) -> Path:
+    """A file of a run, so that its path is told as that of the page is.
+
+    Arguments:
+        result: As :func:`finish` gives it.
+        name: The file's.
+    """
+    return Path(result["page"]).with_name(name)
+
+
+def finish_all(runs: Sequence["RunFolder"], title: str, out: Path) -> list[dict[str, Any]]:
     """The results of all seeds, each with its page, and of several their means in one file.
 
     Arguments:

@@ -20,7 +20,7 @@ from drpm.cli.options import (
     seeds_option,
 )
 from drpm.cli.settings import read_settings
-from drpm.cli.stages import finish_all, show_results, show_stage, train_runs
+from drpm.cli.stages import beside_page, finish_all, show_results, show_stage, train_runs
 
 DEFAULT_PRESET = "fast-supervised"
 
@@ -60,7 +60,7 @@ def supervised(
         _show_weights(results)
         for result in results:
             # A run that was finished by an earlier version has none.
-            if (path := Path(result["folder"]) / "labels.csv").exists():
+            if (path := beside_page(result, "labels.csv")).exists():
                 typer.echo(f"Labels: {path}")
 
 
