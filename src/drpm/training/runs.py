@@ -398,10 +398,6 @@ class RunFolder:
         )
 
 
-# The setting that says what is in files of one's own.
-_FINGERPRINT: Final = "fingerprint"
-
-
 def first_difference(before: str, now: str) -> str:
     r"""The first setting in which two configurations differ, in words.
 
