@@ -18,12 +18,12 @@ from drpm.factors.fitted import FittedFactors, load_factors
 from drpm.factors.models import FactorObjective, FactorVAE, average
 from drpm.factors.networks import ConvolutionalAutoencoder
 from drpm.factors.own_pairs import OwnPairs, OwnSampler
-from drpm.factors.pairs import PairSampler
+from drpm.factors.pairs import PairSampler, World
 from drpm.factors.pipeline import fit_factors
 from drpm.nn.gaussians import Posterior, symmetric_divergence
 from drpm.training import presets
 from drpm.training.config import TrainingConfig
-from drpm.training.errors import ConfigError
+from drpm.training.errors import ConfigError, RunError
 from drpm.training.program import Program
 from drpm.training.runs import RunFolder
 from drpm.training.schedules import ExponentialSchedule
@@ -486,6 +486,24 @@ def test_a_folder_for_each_seed(
     with pytest.raises(ValueError, match=message):
         fit_factors(PairSampler(two_bars(), 1), SMALL, folders, seeds=seeds)
     assert not list(tmp_path.iterdir())
+
+
+def test_other_pairs_do_not_get_the_model_of_some(tmp_path: Path) -> None:
+    world = two_bars()
+    turned = World(world.images.flip(0), world.sizes, world.names)
+    images = torch.rand(2, 6, 1, 8, 8, generator=generator(0))
+    cases = [
+        (PairSampler(world, 1), [PairSampler(turned, 1), PairSampler(world, 0)]),
+        (OwnPairs(*images), [OwnPairs(images[0], images[0]), OwnPairs(images[1], images[1])]),
+    ]
+    for number, (pairs, others) in enumerate(cases):
+        folder = tmp_path / str(number)
+        (first,) = fit(SMALL, folder, [0], pairs=pairs)
+        (again,) = fit(SMALL, folder, [0], pairs=pairs)
+        torch.testing.assert_close(again.model.state_dict(), first.model.state_dict())
+        for other in others:
+            with pytest.raises(RunError, match="the data are others than those it was begun with"):
+                fit(SMALL, folder, [0], pairs=other)
 
 
 def test_doubles_are_taken_as_what_the_model_has() -> None:

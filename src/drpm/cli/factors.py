@@ -156,8 +156,8 @@ def _run(
         WORLDS,
         Job,
         do_jobs,
-        fingerprint_pairs,
         in_full,
+        known_by,
         open_job,
         open_pairs,
     )
@@ -176,7 +176,7 @@ def _run(
     first = in_full(Job(data, shared, angles, image_size, test_pairs, factors=config))
     pairs = open_pairs(first, where)
     check_pairs(pairs, config)
-    first = replace(first, fingerprint=fingerprint_pairs(pairs))
+    first = replace(first, fingerprint=known_by(pairs))
     jobs = [
         replace(first, factors=replace(config, training=replace(config.training, seed=seed)))
         for seed in chosen

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from drpm.data import arm
-from drpm.data.fingerprints import fingerprint_tensors
 from drpm.distributions.sizes import FisherHypergeometric
 from drpm.factors.config import FactorsConfig
 from drpm.factors.disentanglement import disentanglement_scores
@@ -21,7 +20,7 @@ from drpm.factors.evidence import measure_evidence
 from drpm.factors.fitted import FittedFactors, SharedFactors
 from drpm.factors.own_pairs import OwnPairs, load_pairs
 from drpm.factors.pairs import PairSampler, arm_world, mpi3d_world
-from drpm.factors.pipeline import STAGE, fit_factors
+from drpm.factors.pipeline import STAGE, fingerprint_pairs, fit_factors
 from drpm.report.style import counted
 from drpm.training import config as configs
 from drpm.training.config import check_setting
@@ -137,11 +136,9 @@ def open_pairs(job: Job, device: torch.device | str) -> PairSampler | OwnPairs:
     return PairSampler(world, given.shared if given.shared == MIXED else int(given.shared))
 
 
-def fingerprint_pairs(pairs: PairSampler | OwnPairs) -> str:
-    """What own pairs are known by; a world is known by its name."""
-    if isinstance(pairs, PairSampler):
-        return ""
-    return fingerprint_tensors([("first", pairs.first), ("second", pairs.second)])
+def known_by(pairs: PairSampler | OwnPairs) -> str:
+    """What pairs are known by besides the name of their data: a name is enough for a world."""
+    return fingerprint_pairs(pairs) if isinstance(pairs, OwnPairs) else ""
 
 
 def open_job(folder: Path, job: Job, *, overwrite: bool = False) -> RunFolder:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from drpm.data.fingerprints import fingerprint_tensors
 from drpm.factors.config import FactorsConfig
 from drpm.factors.fitted import FittedFactors
 from drpm.factors.models import FactorObjective, FactorVAE
@@ -17,9 +18,12 @@ from drpm.training.checks import require_one_each
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
 from drpm.training.schedules import ExponentialSchedule
-from drpm.training.stages import ProgressFactory, open_run, train_stage
+from drpm.training.stages import ProgressFactory, open_stage, train_stage
 
 STAGE = "training"
+
+# By so many images, spread over all of them, a world of a million is known.
+_KNOWN_IMAGES = 100
 
 
 def fit_factors(
@@ -32,6 +36,8 @@ def fit_factors(
     progress: ProgressFactory = lambda stage: None,
 ) -> list[FittedFactors]:
     """Train a model of pairs, once for every seed.
+
+    A folder that was begun with other pairs or settings is refused.
 
     Arguments:
         pairs: Where they come from, drawn anew at every step: from a world of images, or from
@@ -50,10 +56,13 @@ def fit_factors(
     for seed in seeds:
         torch.manual_seed(seed)
         models.append(FactorVAE(shape, config).to(device))
+    known = fingerprint_pairs(pairs)
     runs = [
-        open_run(
-            Path(folder) / STAGE,
+        open_stage(
+            folder,
+            STAGE,
             configs.dumps(replace(config, training=replace(training, seed=seed))),
+            fingerprint=known,
             devices=devices,
         )
         for folder, seed in zip(folders, seeds, strict=True)
@@ -74,6 +83,16 @@ def fit_factors(
         progress=progress,
     )
     return [FittedFactors(model, shape) for model in models]
+
+
+def fingerprint_pairs(pairs: PairSampler | OwnPairs) -> str:
+    """What pairs are known by: all images of given ones, some of a world."""
+    if isinstance(pairs, OwnPairs):
+        return fingerprint_tensors([("first", pairs.first), ("second", pairs.second)])
+    world = pairs.world
+    some = torch.linspace(0, len(world.images) - 1, _KNOWN_IMAGES).long()
+    told = f"{world.sizes} {pairs.law.counts}"
+    return fingerprint_tensors([(told, world.images[some.to(world.images.device)])])
 
 
 def check_pairs(pairs: PairSampler | OwnPairs, config: FactorsConfig) -> tuple[int, int, int]:
