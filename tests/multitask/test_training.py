@@ -15,7 +15,7 @@ from drpm.multitask.config import MultitaskConfig, NetworkConfig
 from drpm.multitask.evaluation import TaskScores, score_tasks
 from drpm.multitask.models import MultitaskObjective
 from drpm.multitask.pipeline import STAGE, check_multitask, fit_multitask, make_network
-from drpm.nn import beside
+from drpm.nn import side_streams
 from drpm.training.compiling import compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
@@ -142,7 +142,7 @@ def test_a_partition_beside_the_encoder(monkeypatch: pytest.MonkeyPatch, partiti
     eager = make_alone(config)
     expected = losses_of(eager, eager.step)
     # As on a GPU, though there is but one stream.
-    monkeypatch.setattr(beside, "worthwhile", lambda tensor: True)
+    monkeypatch.setattr(side_streams, "worthwhile", lambda tensor: True)
     divided, compiled = make_alone(config), make_alone(config)
     assert torch.equal(losses_of(divided, divided.step), expected)
     stats = torch._dynamo.utils.counters["stats"]
@@ -158,7 +158,7 @@ def test_a_partition_beside_the_encoder(monkeypatch: pytest.MonkeyPatch, partiti
 def test_a_stack_with_one_partition_each_is_compiled_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(beside, "worthwhile", lambda tensor: True)
+    monkeypatch.setattr(side_streams, "worthwhile", lambda tensor: True)
     config = settings(training=PLAIN, partition="network", size_penalty=0.02)
     eager, compiled = stack(config), stack(config)
     assert compile_step(compiled, "aot_eager")
@@ -175,7 +175,7 @@ def test_a_partition_beside_the_encoder_on_a_gpu(monkeypatch: pytest.MonkeyPatch
     config = settings(training=PLAIN, partition="network", size_penalty=0.02)
     found = []
     for worthwhile in (False, True):
-        monkeypatch.setattr(beside, "worthwhile", lambda tensor, value=worthwhile: value)
+        monkeypatch.setattr(side_streams, "worthwhile", lambda tensor, value=worthwhile: value)
         program = make_alone(config, "cuda")
         if way == "compile":
             assert compile_step(program)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from drpm.distributions import RelaxedRandomPartition
 from drpm.distributions.validation import describe, require_choice, require_count
-from drpm.nn import beside
+from drpm.nn import side_streams
 from drpm.nn.heads import PartitionHead, describe_law
 from drpm.nn.validation import positive_number, require_features
 
@@ -35,7 +35,9 @@ class BegunPartition:
         work: Its masks (T, n) and sizes (T,).
     """
 
-    def __init__(self, layer: "TaskPartition", work: beside.Begun[tuple[Tensor, Tensor]]) -> None:
+    def __init__(
+        self, layer: "TaskPartition", work: side_streams.Begun[tuple[Tensor, Tensor]]
+    ) -> None:
         self.layer, self.work = layer, work
 
     def wait(self) -> None:
@@ -179,7 +181,7 @@ class TaskPartition(nn.Module):
         """Begin the partition that :meth:`split` needs, before there are features.
 
         One that is learned for all samples depends on none of them. On a GPU it can be made
-        beside whatever makes the features, where :func:`drpm.nn.beside.allowed` says so.
+        beside whatever makes the features, where :func:`drpm.beside.allowed` says so.
 
         Arguments:
             temperature: In place of the layer's own.
@@ -192,7 +194,7 @@ class TaskPartition(nn.Module):
             )
         law = self.law
         warmth = law.temperature if temperature is None else temperature
-        work = beside.begin(
+        work = side_streams.begin(
             _draw_learned,
             law.log_scores,
             law.log_weights,

@@ -9,7 +9,8 @@ import torch
 import torch._dynamo.utils
 from torch import Tensor
 
-from drpm.nn import TaskPartition, beside
+from drpm import beside
+from drpm.nn import TaskPartition, side_streams
 from tests.oracles import generator
 
 # Traces as inductor does, but calls torch's own operations.
@@ -24,7 +25,7 @@ def waves(x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
 
 
 def through(x: Tensor) -> Tensor:
-    begun = beside.begin(waves, x, 2.0)
+    begun = side_streams.begin(waves, x, 2.0)
     other = x.exp()
     wave, further = begun.wait()
     assert begun.wait()[0] is wave
@@ -34,7 +35,7 @@ def through(x: Tensor) -> Tensor:
 @pytest.fixture
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As on a GPU, though there is but one stream."""
-    monkeypatch.setattr(beside, "worthwhile", lambda tensor: True)
+    monkeypatch.setattr(side_streams, "worthwhile", lambda tensor: True)
     torch.compiler.reset()
     yield
     torch.compiler.reset()
@@ -46,10 +47,10 @@ def graphs() -> int:
 
 def test_done_at_once_where_nothing_else_is_said() -> None:
     x = torch.randn(4, generator=generator(0))
-    begun = beside.begin(waves, x, 2.0)
+    begun = side_streams.begin(waves, x, 2.0)
     assert begun.device is None
     with beside.allowed():
-        assert beside.begin(waves, x, 2.0).device is None
+        assert side_streams.begin(waves, x, 2.0).device is None
     assert torch.equal(begun.wait()[0], (2 * x).sin())
 
 
@@ -58,7 +59,7 @@ def test_only_where_it_is_allowed() -> None:
     x = torch.randn(4, generator=generator(0))
 
     def begun_here() -> bool:
-        return beside.begin(waves, x, 2.0).device is not None
+        return side_streams.begin(waves, x, 2.0).device is not None
 
     elsewhere = []
     thread = threading.Thread(target=lambda: elsewhere.append(begun_here()))

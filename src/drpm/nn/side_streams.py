@@ -1,4 +1,4 @@
-"""Work on a GPU that goes on beside other work.
+"""Work on a GPU that goes on beside other work, where :func:`drpm.beside.allowed` says so.
 
 Many small kernels one after another leave a GPU idle. On a stream of their own they cost hardly
 any time, as long as there is something else to do. In a step that is captured they are a branch
@@ -8,46 +8,26 @@ tasks, compiled and captured, takes 319 instead of 395 us on an H200.
 """
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from drpm.beside import Backend, state
+
 Result = TypeVar("Result", bound=tuple[Tensor, ...])
-Backend = str | Callable[..., Any]
 
 
-class _State(threading.local):
-    """What holds in one thread: a stream that two of them shared would mix up their recordings."""
+class _Streams(threading.local):
+    """Those of one thread: one that two of them shared would mix up their recordings."""
 
     def __init__(self) -> None:
-        self.allowed = False
-        self.backend: Backend | None = None
-        self.streams: dict[torch.device, torch.cuda.Stream] = {}
+        self.of: dict[torch.device, torch.cuda.Stream] = {}
 
 
-_state = _State()
-
-
-@contextmanager
-def allowed(backend: Backend | None = None) -> Iterator[None]:
-    """Where work may go on beside other work; elsewhere it is done when it is begun.
-
-    That has to be said, because it divides what is compiled: neither ``fullgraph=True`` nor the
-    transforms of ``torch.func`` can do with that.
-
-    Arguments:
-        backend: Where what is begun is to be compiled, the compiler, as ``torch.compile`` takes it.
-    """
-    before = _state.allowed, _state.backend
-    _state.allowed, _state.backend = True, backend
-    try:
-        yield
-    finally:
-        _state.allowed, _state.backend = before
+_streams = _Streams()
 
 
 class Begun(Generic[Result]):
@@ -79,7 +59,7 @@ def begin(function: Callable[..., Result], leader: Tensor, *arguments: Any) -> B
         leader: Its first argument, on whose device it works.
         arguments: The others.
     """
-    if _state.allowed and worthwhile(leader):
+    if state.allowed and worthwhile(leader):
         begun: Begun[Result] = _fork(function, leader, *arguments)
         return begun
     return Begun(function(leader, *arguments))
@@ -95,8 +75,8 @@ def worthwhile(tensor: Tensor) -> bool:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _fork(function: Callable[..., Result], leader: Tensor, *arguments: Any) -> Begun[Result]:
-    if _state.backend is not None:
-        function = _compiled(function, _state.backend)
+    if state.backend is not None:
+        function = _compiled(function, state.backend)
     side = _side_stream(leader.device)
     if side is None:
         return Begun(function(leader, *arguments), leader.device)
@@ -125,11 +105,11 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream | None:
     """The same one for ever: gradients remember the stream of their first use."""
     if device.type != "cuda":
         return None
-    if device not in _state.streams:
+    if device not in _streams.of:
         # Torch hands out its usual streams in turn. Of this kind nobody else is given one, and
         # small kernels do not queue behind large ones.
-        _state.streams[device] = torch.cuda.Stream(device, priority=-1)
-    return _state.streams[device]
+        _streams.of[device] = torch.cuda.Stream(device, priority=-1)
+    return _streams.of[device]
 
 
 @cache
