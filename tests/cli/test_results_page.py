@@ -223,10 +223,11 @@ def test_training_steps(tmp_path: Path) -> None:
     ]
     # Only those of compiled steps are shown.
     steps.append({**steps[0], "alone": 99e-6, "step": "eager"})
-    content = {"environment": {"device_name": "a card", "torch": "2.9"}, "steps": steps}
+    environment = {"device_name": "a card", "torch": "2.9", "git_revision": "0123456789abcdef"}
+    content = {"environment": environment, "steps": steps}
     write_json(tmp_path / "benchmarks" / "loop-h200.json", content)
     text = results.page(tmp_path)
-    assert "one a card, torch 2.9" in text
+    assert "one a card, torch 2.9, at revision 0123456, with" in text
     assert "| empty model | 256 | 12 | - | - |" in text
     assert "| 99 |" not in text
     assert "| multitask LeNet, split | 256 | 250 | 1,500 | 6.00 |" in text

@@ -266,6 +266,16 @@ def test_a_partition_has_the_temperature_that_it_is_given() -> None:
     assert not torch.allclose(found, network(images, torch.tensor(0.3)).shared.masks)
 
 
+@pytest.mark.parametrize("changes", [{"method": "uls"}, {}, {"partition": "network"}])
+def test_the_losses_are_those_of_the_networks_own_pass(changes: dict[str, Any]) -> None:
+    network, given = make(settings(**changes, size_penalty=0.0)), batch()
+    terms = MultitaskObjective("abc")(network, given, TEMPERATURE, None)
+    logits = network(given["images"], TEMPERATURE["temperature"]).logits
+    for index, task in enumerate("abc"):
+        expected = F.cross_entropy(logits[index], given["targets"][:, index])
+        torch.testing.assert_close(terms[f"loss_{task}"], expected)
+
+
 @pytest.mark.parametrize("partition", ["sample", "network"])
 def test_gradients_reach_scores_and_weights(partition: Any) -> None:
     network = make(settings(partition=partition))

@@ -469,13 +469,15 @@ def test_what_python_gives_is_of_its_type(change: dict[str, Any], complaint: str
     assert str(refused.value) == complaint
 
 
-def test_what_is_of_its_type_stays_as_it_is() -> None:
+def test_what_is_given_is_what_would_be_read() -> None:
     config = Checked(rate=1, pair=[0, 0.5], inner=Inner(), cap=None)  # type: ignore[arg-type]
-    assert exactly(config.rate) == "1"
-    assert exactly(config.pair) == "[0, 0.5]"
+    assert exactly(config.rate) == "1.0"
+    assert exactly(config.pair) == "(0.0, 0.5)"
+    assert exactly(config) == exactly(loads(Checked, dumps(config)))
 
 
 def test_numbers_of_numpy_become_python_s_own() -> None:
+    assert TrainingConfig(drop_last=np.bool_(True)).drop_last is True  # type: ignore[arg-type]
     given = Checked(rate=np.float64(0.1), count=np.int64(7), pair=(np.float32(0.5), 1))  # type: ignore[arg-type]
     assert exactly(given) == exactly(Checked(rate=0.1, count=7, pair=(0.5, 1)))
     assert loads(Checked, dumps(given)) == given

@@ -86,7 +86,7 @@ OTHER_DATA = "the data are others than those it was begun with"
 
 def stage_of(folder: Path, fingerprint: str, number: int = 1) -> RunFolder:
     text = f"number = {number}\n"
-    return open_stage(folder, "stage", text, fingerprint=fingerprint, devices=Devices())
+    return open_stage(folder, "stage", text, fingerprint=lambda: fingerprint, devices=Devices())
 
 
 def test_a_stage_with_other_data_is_refused(tmp_path: Path) -> None:

@@ -59,8 +59,8 @@ _SHORT: Final = 0.1
 # A part of the pairs; where so many are told the same, that is no answer.
 _MOST: Final = 0.9
 
-# Of the codes of a dimension, whose prior has a variance of 1; with less it carries nothing.
-_EMPTY: Final = 0.1
+# Of the codes of a dimension that is in use, where the prior has 1; with less it says little.
+LEAST_VARIANCE: Final = 0.1
 
 # The same test pairs for every method and seed.
 _TEST_SEED: Final = 1_000_000
@@ -273,7 +273,7 @@ def measure_usage(found: SharedFactors) -> dict[str, float]:
 
     An empty dimension is shared at no cost, so that a number of shared ones says little by itself.
     """
-    in_use = found.codes.flatten(0, 1).var(0) > _EMPTY
+    in_use = found.codes.flatten(0, 1).var(0) > LEAST_VARIANCE
     return {
         "used_dimensions": float(in_use.sum()),
         "shared_used": (found.mask * in_use).sum(-1).mean().item(),

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -56,7 +57,7 @@ def fit_factors(
     for seed in seeds:
         torch.manual_seed(seed)
         models.append(FactorVAE(shape, config).to(device))
-    known = fingerprint_pairs(pairs)
+    known = cache(partial(fingerprint_pairs, pairs))
     runs = [
         open_stage(
             folder,
@@ -90,7 +91,7 @@ def fingerprint_pairs(pairs: PairSampler | OwnPairs) -> str:
     if isinstance(pairs, OwnPairs):
         return fingerprint_tensors([("first", pairs.first), ("second", pairs.second)])
     world = pairs.world
-    some = torch.linspace(0, len(world.images) - 1, _KNOWN_IMAGES).long()
+    some = torch.linspace(0, len(world.images) - 1, _KNOWN_IMAGES, dtype=torch.float64).long()
     told = f"{world.sizes} {pairs.law.counts}"
     return fingerprint_tensors([(told, world.images[some.to(world.images.device)])])
 

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,8 +53,7 @@ def fit_multitask(
     check_multitask(data, config)
     training, devices, first = config.training, Devices(device), data[0]
     networks = [make_network(each, config, seed) for each, seed in zip(data, seeds, strict=True)]
-    different = {id(each): each for each in data}
-    known = {key: _fingerprint(each) for key, each in different.items()}
+    known = {id(each): cache(partial(_fingerprint, each)) for each in data}
     runs = [
         open_stage(
             folder,

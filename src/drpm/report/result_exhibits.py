@@ -18,9 +18,10 @@ def exhibit_figures(study: Path, exhibit: str, name: str, whose: str) -> Iterato
         name: That of its file on the page.
         whose: The method and the data.
     """
-    for run in sorted(study.glob("seed-*")):
-        if (found := find_exhibit(run, exhibit)) is not None:
-            caption = f"{whose}, seed {run.name.removeprefix('seed-')}"
+    seeds = sorted(int(run.name.removeprefix("seed-")) for run in study.glob("seed-*"))
+    for seed in seeds:
+        if (found := find_exhibit(study / f"seed-{seed}", exhibit)) is not None:
+            caption = f"{whose}, seed {seed}"
             yield ResultFigure(name, found.title, caption, partial(_draw, found), found.about)
             return
 

@@ -40,6 +40,8 @@ def step_sections(results: Path) -> Iterator[Section]:
 
 def _lines(environment: Mapping[str, Any], steps: list[Mapping[str, Any]]) -> Iterator[str]:
     where = f"{environment['device_name']}, torch {environment['torch']}"
+    if revision := environment.get("git_revision"):
+        where += f", at revision {revision[:7]}"
     yield from ("## Training steps", "")
     yield (
         f"Compiled and captured steps on one {where}, with TF32 products, by "

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,7 +88,7 @@ def fit_partitioners(
     training, devices = config.training, Devices(device)
     taught, held = (part.to(elements.device) for part in split(len(elements), config))
     rows = elements.flatten(1).float()
-    known = fingerprint_tensors([("rows", rows), ("labels", labels.long())])
+    known = cache(lambda: fingerprint_tensors([("rows", rows), ("labels", labels.long())]))
     models, runs = [], []
     for weight in config.size_weights:
         for folder, seed in zip(folders, seeds, strict=True):

@@ -18,6 +18,8 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+
 from drpm.training import toml
 from drpm.training.errors import ConfigError
 
@@ -87,20 +89,20 @@ def check_types(config: Any) -> None:
                     f"{name} must be of the class {table.__name__}{either}, but got {value!r}."
                 )
             continue
-        plain = _plain_numbers(value)
+        # As it would be read: whole numbers become floats where these are wanted, lists tuples.
+        read = builder.value(hint, _plain_numbers(value), name)
         # Only text that is read may say "none" for None.
-        if builder.value(hint, plain, name) is None and plain is not None:
+        if read is None and value is not None:
             raise _mismatch(name, hint, value)
-        if plain is not value:
-            object.__setattr__(config, name, plain)
+        object.__setattr__(config, name, read)
 
 
 def _plain_numbers(value: Any) -> Any:
     """Numbers of NumPy as Python's own, which are those that can be written down."""
     if isinstance(value, tuple | list):
-        entries = [_plain_numbers(entry) for entry in value]
-        same = all(one is other for one, other in zip(entries, value, strict=True))
-        return value if same else tuple(entries)
+        return tuple(map(_plain_numbers, value))
+    if isinstance(value, np.bool_):
+        return bool(value)
     if type(value) in (bool, int, float) or not isinstance(value, Real):
         return value
     return int(value) if isinstance(value, Integral) else float(value)

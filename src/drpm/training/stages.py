@@ -55,7 +55,7 @@ def open_run(
 
 
 def open_stage(
-    folder: Path | str, stage: str, text: str, *, fingerprint: str, devices: Devices
+    folder: Path | str, stage: str, text: str, *, fingerprint: Callable[[], str], devices: Devices
 ) -> RunFolder:
     """The folder of a training in that of a whole run; one with other settings or data is refused.
 
@@ -66,11 +66,11 @@ def open_stage(
         folder: That of the run.
         stage: Where in it.
         text: All settings that the stage depends on, but for the data.
-        fingerprint: What the data is known by.
+        fingerprint: Tells what the data is known by, which takes a while for much of it.
         devices: With several, all processes call this and the first one makes the folder.
     """
     if not (Path(folder) / CONFIG).exists():
-        text = f'{FINGERPRINT} = "{fingerprint}"\n{text}'
+        text = f'{FINGERPRINT} = "{fingerprint()}"\n{text}'
     return open_run(Path(folder) / stage, text, devices=devices)
 
 
