@@ -14,11 +14,8 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar
-
-import numpy as np
 
 from drpm.training import toml
 from drpm.training.errors import ConfigError
@@ -101,11 +98,9 @@ def _plain_numbers(value: Any) -> Any:
     """Numbers of NumPy as Python's own, which are those that can be written down."""
     if isinstance(value, tuple | list):
         return tuple(map(_plain_numbers, value))
-    if isinstance(value, np.bool_):
-        return bool(value)
-    if type(value) in (bool, int, float) or not isinstance(value, Real):
-        return value
-    return int(value) if isinstance(value, Integral) else float(value)
+    # Asked by name, because NumPy takes a while to import, and help should not.
+    is_number = type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
+    return value.item() if is_number else value
 
 
 def require_one_device(training: "TrainingConfig") -> None:
