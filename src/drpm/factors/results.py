@@ -16,7 +16,6 @@ from drpm.report.result_tables import (
     Place,
     Row,
     Table,
-    joined,
     read_runs,
     summary_of,
     table_text,
@@ -24,6 +23,7 @@ from drpm.report.result_tables import (
 from drpm.report.style import png
 from drpm.training import presets
 from drpm.training.summaries import Summary, is_as_good, summarize
+from drpm.training.words import joined
 
 _EPOCH: Final = presets.load(FactorsConfig, sweeps.PRESET).steps_per_epoch
 _STEPS: Final = _EPOCH * sweeps.EPOCHS
@@ -236,12 +236,6 @@ def factors_sections(results: Path) -> Iterator[Section]:
         results: The folder of finished studies.
     """
     yield Section(INTRODUCTION)
-    open_yet = [METHODS[x] for x in sweeps.CHOSEN if choose_weight(results, x) is None]
-    if open_yet:
-        yield Section(
-            f"Not all weights were tried yet for {joined(open_yet)}, so that what the table below "
-            "is set to may change."
-        )
     for table in tables():
         sentences = [*_chosen(table, results), *verdicts(table, results)]
         text = table_text(table, results)

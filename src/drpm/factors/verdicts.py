@@ -6,9 +6,10 @@ from typing import Final
 
 from drpm.factors import published, sweeps
 from drpm.factors.config import FactorsConfig
-from drpm.report.result_tables import Metrics, Table, joined, read_runs, summary_of
+from drpm.report.result_tables import Metrics, Table, read_runs, summary_of
 from drpm.training import presets
 from drpm.training.summaries import Summary, is_as_good
+from drpm.training.words import joined
 
 _OURS: Final = "drpm"
 _EXACT: Final = "drpm-exact"

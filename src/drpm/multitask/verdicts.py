@@ -9,8 +9,9 @@ from drpm.data.mosaic import noise_ratios, task_names
 from drpm.multitask import sweeps
 from drpm.multitask.config import METHOD_NAMES
 from drpm.multitask.evaluation import chance_correlation, rank_correlation
-from drpm.report.result_tables import Metrics, Table, joined, read_runs, shown, shown_digits
+from drpm.report.result_tables import Metrics, Table, read_runs, shown, shown_digits
 from drpm.training.summaries import Summary, is_tied, summarize
+from drpm.training.words import joined
 
 # The noise ratios at which the paper sees more neurons for the right digit than without noise.
 _CLAIMED: Final = (0.6, 0.7, 0.8)

@@ -202,16 +202,6 @@ def mean_cell(runs: Sequence[Metrics], metric: str, digits: int) -> str:
     return shown(summarize(known), digits) if known else "-"
 
 
-def joined(names: Sequence[str]) -> str:
-    """Names as a part of a sentence.
-
-    Example:
-        >>> joined(["a", "b", "c"])
-        'a, b and c'
-    """
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
 def shown(figure: Figure | Summary, digits: int) -> str:
     """A mean, and a deviation where there is one."""
     mean = f"{figure.mean:.{digits}f}"

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from drpm.distributions.validation import describe
 from drpm.training.errors import ConfigError
+from drpm.training.words import joined
 
 
 def require_one_each(**sequences: Any) -> None:
@@ -29,13 +30,9 @@ def require_one_each(**sequences: Any) -> None:
     counts = [len(value) for value in sequences.values()]
     if min(counts) == 0 or len(set(counts)) > 1:
         raise ValueError(
-            f"{_listed([*sequences])} must be as many as each other, one or more, "
-            f"but got {_listed([str(count) for count in counts])}."
+            f"{joined([*sequences])} must be as many as each other, one or more, "
+            f"but got {joined([*map(str, counts)])}."
         )
-
-
-def _listed(words: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def require_classes(name: str, labels: Tensor, examples: int, classes: int) -> None:

@@ -1,0 +1,13 @@
+"""Words as parts of sentences."""
+
+from collections.abc import Sequence
+
+
+def joined(names: Sequence[str]) -> str:
+    """Names as a part of a sentence.
+
+    Example:
+        >>> joined(["a", "b", "c"])
+        'a, b and c'
+    """
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
