@@ -14,10 +14,11 @@ from drpm.multitask import results, sweeps
 from drpm.multitask.config import METHOD_NAMES
 from drpm.multitask.published import CELEBA, CELEBA_TASKS
 from drpm.multitask.results import multitask_sections, tables
-from drpm.multitask.trends import draw_mosaic, draw_noise, noise_trend
+from drpm.multitask.trends import _difference, draw_mosaic, draw_noise, noise_trend
 from drpm.report.archive import pack_arrays
 from drpm.report.result_tables import Metrics
 from drpm.report.style import colours
+from drpm.report.trends import Trend
 from tests.training.results_folder import VERSIONS, write_json
 
 
@@ -277,6 +278,16 @@ def test_the_page_says_what_ranks_tell(
             f"the noise ratio is {noise}, that with the number of the task {number}; by chance "
             f"alone they would stray around zero by about 0.33. {verdict.format(*words)}\n"
         ) in page(tmp_path)
+
+
+def test_deviations_of_both_methods_are_in_that_of_the_lead() -> None:
+    one, other = (
+        Trend("x", np.array([0.5]), np.array([mean]), np.array([deviation]))
+        for mean, deviation in ((0.9, 0.3), (0.8, 0.4))
+    )
+    lead = _difference(one, other)
+    assert lead.means == pytest.approx([0.1])
+    assert lead.deviations == pytest.approx([0.5])
 
 
 def test_the_figure_draws_means() -> None:

@@ -49,8 +49,13 @@ def test_the_choice_of_the_weight_is_told(tmp_path: Path) -> None:
         assert (
             f"- Fashion-MNIST. The weight of the size term is {kept}, chosen by the F1 score on "
             "6,000 elements of the training part that nothing was learnt from: "
-            f"{tried}. As good within one deviation: {told}"
+            f"{tried}. As good within its deviation: {told}"
         ) in f"{text(tmp_path)}\n"
+    # A seed that is yet to be finished changes nothing, though it comes first.
+    (folder / "seed-0").rename(folder / "seed-2")
+    (folder / "seed-1").rename(folder / "seed-10")
+    (folder / "seed-0").mkdir()
+    assert "The weight of the size term is 0.01, chosen" in text(tmp_path)
 
 
 def test_nothing_is_smaller_than_no_weight_at_all() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from drpm import beside
 from drpm.training import compiling, loop
 from drpm.training.compiling import compile_step, has_uneven_weights
 from drpm.training.devices import Devices, connect
@@ -247,6 +248,24 @@ def test_several_devices_are_refused() -> None:
     program = Program(make_model(), squares, points(), settings(), devices=devices)
     with pytest.raises(ConfigError, match="where several devices share a run, but got 'compile'"):
         compile_step(program, TRACED)
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1, True), (2, False)])
+def test_nothing_goes_on_beside_where_several_devices_exchange_gradients(
+    count: int, expected: bool
+) -> None:
+    seen = []
+
+    def objective(*arguments: Any) -> dict[str, Tensor]:
+        seen.append(beside.state.allowed)
+        return squares(*arguments)
+
+    devices = Devices()
+    program = Program(make_model(), objective, points(), settings(), devices=devices)
+    devices.count = count
+    program._differentiate(program.batch(), {})
+    assert seen == [expected]
+    assert not beside.state.allowed
 
 
 def test_many_programs_in_one_process() -> None:

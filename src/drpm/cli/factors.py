@@ -157,9 +157,9 @@ def _run(
         Job,
         do_jobs,
         in_full,
-        known_by,
         open_job,
         open_pairs,
+        pairs_known_by,
     )
     from drpm.factors.pipeline import check_pairs
     from drpm.training.devices import connect_one
@@ -176,7 +176,7 @@ def _run(
     first = in_full(Job(data, shared, angles, image_size, test_pairs, factors=config))
     pairs = open_pairs(first, where)
     check_pairs(pairs, config)
-    first = replace(first, fingerprint=known_by(pairs))
+    first = replace(first, fingerprint=pairs_known_by(pairs))
     jobs = [
         replace(first, factors=replace(config, training=replace(config.training, seed=seed)))
         for seed in chosen

@@ -20,6 +20,7 @@ from drpm.report.result_tables import (
     Table,
     read_run,
     read_runs,
+    seed_folders,
     summary_of,
     table_text,
 )
@@ -111,9 +112,9 @@ def _draw_trends(panels: dict[str, list[Trend]], caption: str) -> bytes:
 
 def _run(results: Path, place: Place) -> Path | None:
     """The run of the first seed that has samples to show."""
-    for path in sorted(results.joinpath(*place).glob(f"seed-*/{ARRAYS}")):
-        if read_arrays(path.parent).samples is not None:
-            return path.parent
+    for run in seed_folders(results.joinpath(*place)):
+        if (run / ARRAYS).exists() and read_arrays(run).samples is not None:
+            return run
     return None
 
 

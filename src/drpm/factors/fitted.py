@@ -15,6 +15,7 @@ from drpm.factors.models import FactorVAE
 from drpm.factors.own_pairs import require_views
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, save_model
+from drpm.training.checks import require_classes
 from drpm.training.errors import RunError
 
 _PAIRS_AT_ONCE = 1024
@@ -108,13 +109,8 @@ class FittedFactors:
                 f"but got {describe(label)}."
             )
         # Other methods do not look at it, and a factor may have a number beyond their dimensions.
-        last = self.config.latent - 1
-        known = (label >= 0) & (label <= last) & (label == label.long())
-        if self.config.method == "label" and not known.all():
-            raise ValueError(
-                f"label must hold whole numbers from 0 to {last}, one for each dimension, "
-                f"but got {label[~known][0].item()}."
-            )
+        if self.config.method == "label":
+            require_classes("label", label, pairs, self.config.latent)
 
     @torch.no_grad()
     def decode(self, codes: Tensor) -> Tensor:

@@ -136,7 +136,7 @@ def open_pairs(job: Job, device: torch.device | str) -> PairSampler | OwnPairs:
     return PairSampler(world, given.shared if given.shared == MIXED else int(given.shared))
 
 
-def known_by(pairs: PairSampler | OwnPairs) -> str:
+def pairs_known_by(pairs: PairSampler | OwnPairs) -> str:
     """What pairs are known by besides the name of their data: a name is enough for a world."""
     return fingerprint_pairs(pairs) if isinstance(pairs, OwnPairs) else ""
 

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from drpm.factors import published, sweeps
 from drpm.factors.config import FactorsConfig
-from drpm.factors.errors import draw_errors
+from drpm.factors.count_errors import draw_errors
 from drpm.factors.job import LEAST_VARIANCE
 from drpm.factors.verdicts import is_known, verdicts
 from drpm.report.result_exhibits import exhibit_figures
@@ -22,7 +22,7 @@ from drpm.report.result_tables import (
 )
 from drpm.report.style import png
 from drpm.training import presets
-from drpm.training.summaries import Summary, is_as_good, summarize
+from drpm.training.summaries import Summary, as_good, summarize
 from drpm.training.words import joined
 
 _EPOCH: Final = presets.load(FactorsConfig, sweeps.PRESET).steps_per_epoch
@@ -265,7 +265,7 @@ def _chosen(table: Table, results: Path) -> Iterator[str]:
         told = []
         for method in sweeps.WEIGHED:
             if (best := choose_weight(results, method)) is not None:
-                near = _told(_as_good(best, _weighed(results, method)))
+                near = _told(as_good(best, _weighed(results, method)))
                 told.append(f"{best:g} for {METHODS[method]}{_at_an_end(best)}{near}")
         if told:
             yield f"The largest evidence: {'; '.join(told)}."
@@ -277,18 +277,13 @@ def _at_an_end(best: float) -> str:
     return f", the {ends[best]} that was tried" if best in ends else ""
 
 
-def _as_good(best: float, means: Mapping[float, Summary]) -> list[float]:
-    """What lies within the best one's deviation of it."""
-    return [x for x, found in means.items() if x != best and is_as_good(found, means[best])]
-
-
 def _as_good_rates(best: float, results: Path) -> str:
     """What lies within a deviation of the best for each method, by itself: their evidences differ
     from one another by more than rates make of them."""
     near = set(sweeps.RATES)
     for method in sweeps.RATES_METHODS:
         places = {rate: [_rate_place(method, rate)] for rate in sweeps.RATES}
-        tied = _as_good(best, _evidences(_rates_table(), results, places))
+        tied = as_good(best, _evidences(_rates_table(), results, places))
         near &= set(tied)
     return _told(sorted(near))
 

@@ -34,8 +34,8 @@ RATE = 1e-3
 WEIGHED = {"hg": "gamma", "drpm": "delta", "drpm-exact": "delta"}
 WEIGHTS = (0.0005, 0.002, 0.01, 0.05, 0.25, 1.0)
 CHOSEN = {"hg": 0.25, "drpm": 0.002, "drpm-exact": 0.01}
-"""Those of the largest evidence in the sweep ``factor-weights``. Others are as good within the
-deviation."""
+"""Those of the largest evidence in the sweep ``factor-weights``; for ``hg`` all others are as good
+within the deviation."""
 CHOICE_SEEDS = range(2)
 
 # Classifiers learn from two thirds of them and are tested on the rest: 10,000 and 5,000, as in the

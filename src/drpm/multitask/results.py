@@ -25,6 +25,7 @@ from drpm.report.result_tables import (
     Row,
     Table,
     read_runs,
+    seed_folders,
     table_text,
 )
 from drpm.report.style import png
@@ -242,7 +243,7 @@ def _kept_images(results: Path) -> Iterator[ResultFigure]:
 def _kept_neurons(results: Path) -> Iterator[ResultFigure]:
     """Which task has which neuron, of one run with as few tasks as possible that has kept it."""
     for tasks in sweeps.TASKS:
-        for run in sorted((results / "mosaic" / f"tasks-{tasks}" / "drpm").glob("seed-*")):
+        for run in seed_folders(results / "mosaic" / f"tasks-{tasks}" / "drpm"):
             caption = f"which of {tasks} tasks has which neuron, for how many of the test images"
             figure = draw_neurons(run, caption.capitalize())
             if figure is not None:

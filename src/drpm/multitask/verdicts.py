@@ -232,12 +232,13 @@ def _judged(sizes: Sequence[float], noise: float, number: float) -> str:
     if abs(noise) <= 2 * chance_correlation(len(sizes)):
         return "So what noise has to do with it may be chance."
     told = f"Noisier digits get {'fewer' if noise < 0 else 'more'} neurons"
+    doubts = []
     # Of one image sizes are whole numbers.
     if max(sizes) - min(sizes) < 1:
-        told += ", but by less than one of them"
+        doubts.append("by less than one of them")
     if abs(number) >= abs(noise):
-        told += f", {'and' if 'but' in told else 'but'} their places say as much"
-    return f"{told}."
+        doubts.append("their places say as much")
+    return f"{told}, but {', and '.join(doubts)}." if doubts else f"{told}."
 
 
 def _known(runs: Sequence[Metrics], metric: str) -> Summary | None:

@@ -1,13 +1,11 @@
 """Refusals of layers, in one sentence each."""
 
-import math
-from numbers import Real
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from drpm.distributions.validation import describe
+from drpm.distributions.validation import describe, require_number
 
 
 def require_features(name: str, value: Any, count: int) -> Tensor:
@@ -26,7 +24,5 @@ def positive_number(name: str, value: Any) -> float:
     """A number above zero, which may come as a tensor of one entry."""
     single = isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1)
     given = value.item() if single else value
-    number = isinstance(given, Real) and not isinstance(given, bool)
-    if not number or not 0 < given < math.inf:
-        raise ValueError(f"{name} must be a positive number, but got {describe(given)}.")
+    require_number(name, given, positive=True)
     return float(given)

@@ -71,7 +71,7 @@ def draw_curves(stages: Sequence[Stage]) -> Figure:
 
 
 def _stage(name: str, records: Sequence[Mapping[str, Any]]) -> Stage:
-    records = _joined(records)
+    records = _merged(records)
     for unit in _PLACES:
         if all(_is_number(record.get(unit)) for record in records):
             places = [float(record[unit]) for record in records]
@@ -92,7 +92,7 @@ def _stage(name: str, records: Sequence[Mapping[str, Any]]) -> Stage:
     )
 
 
-def _joined(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _merged(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The same records, but each mean of training is over enough steps.
 
     A record with a loss holds means over the steps since the one before. It is written at the end

@@ -46,19 +46,28 @@ class _Form(NamedTuple):
     noun: str
     shape: str
     rows: str  # the key of the texts that go with the first dimension
-    columns: str  # and with the second, which are numbers for lines
+    columns: str  # and with the second
     max_rows: int  # more could not be told apart on a page
     max_columns: int
     draw: Callable[[NDArray[Any], Sequence[str], Sequence[str], str], Figure]
+    has_numbers: bool = False  # in place of the texts of the second dimension
 
 
-_EPOCHS: Final = "lines_epochs"
 _GRID_SHAPE: Final = "(R, C, H, W) or (R, C, channels, H, W)"
 _FORMS: Final = {
     "grid": _Form("images", _GRID_SHAPE, "grid_rows", "grid_columns", 50, 32, draw_grid),
     "matrix": _Form("numbers", "(R, C)", "matrix_rows", "matrix_columns", 100, 100, draw_matrix),
     "bars": _Form("numbers", "(G, B)", "bars_groups", "bars_names", MAX_BARS, 10, draw_bars),
-    "lines": _Form("numbers", "(L, P)", "lines_names", _EPOCHS, MAX_LINES, MAX_PLACES, draw_lines),
+    "lines": _Form(
+        "numbers",
+        "(L, P)",
+        "lines_names",
+        "lines_epochs",
+        MAX_LINES,
+        MAX_PLACES,
+        draw_lines,
+        has_numbers=True,
+    ),
 }
 _TEXTS: Final = ("title", "about")
 _KEYS: Final = {
@@ -183,7 +192,7 @@ def _wrong_parts(name: str, parts: Mapping[str, NDArray[Any]]) -> str | None:
         texts = parts.get(key)
         if texts is None:
             continue
-        if key == _EPOCHS:
+        if form.has_numbers and key == form.columns:
             if not _grows(texts, count):
                 return _must(f"{key}__{name}", texts, f"growing numbers ({count},)")
         elif texts.shape != (count,) or texts.dtype.kind != "U":

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from drpm.report.exhibits import Exhibit, find_exhibit
 from drpm.report.result_page import ResultFigure
+from drpm.report.result_tables import seed_folders
 from drpm.report.style import png, reduced
 
 
@@ -18,10 +19,9 @@ def exhibit_figures(study: Path, exhibit: str, name: str, whose: str) -> Iterato
         name: That of its file on the page.
         whose: The method and the data.
     """
-    seeds = sorted(int(run.name.removeprefix("seed-")) for run in study.glob("seed-*"))
-    for seed in seeds:
-        if (found := find_exhibit(study / f"seed-{seed}", exhibit)) is not None:
-            caption = f"{whose}, seed {seed}"
+    for run in seed_folders(study):
+        if (found := find_exhibit(run, exhibit)) is not None:
+            caption = f"{whose}, seed {run.name.removeprefix('seed-')}"
             yield ResultFigure(name, found.title, caption, partial(_draw, found), found.about)
             return
 

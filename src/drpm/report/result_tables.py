@@ -5,6 +5,7 @@ is missing there.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -238,10 +239,16 @@ def read_run(table: Table, path: Path) -> Metrics:
     return metrics
 
 
+def seed_folders(study: Path) -> list[Path]:
+    """The folders of a study's runs, in the order of their seeds."""
+    named = {run: re.fullmatch(r"seed-(\d+)", run.name) for run in study.glob("seed-*")}
+    seeds = {run: int(found[1]) for run, found in named.items() if found}
+    return sorted(seeds, key=seeds.__getitem__)
+
+
 def _results(results: Path, place: Place | None) -> list[Path]:
-    if place is None:
-        return []
-    return sorted(results.joinpath(*place).glob(f"seed-*/{RESULT}"))
+    runs = [] if place is None else seed_folders(results.joinpath(*place))
+    return [run / RESULT for run in runs if (run / RESULT).exists()]
 
 
 def _result(path: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from drpm.report.result_tables import shown
-from drpm.training.summaries import is_as_good, summarize
+from drpm.training.summaries import as_good, summarize
 
 
 def describe_choice(selection: Mapping[str, Any]) -> str:
@@ -28,9 +28,9 @@ def describe_choice(selection: Mapping[str, Any]) -> str:
         f"{selection['held_out']:,} elements of the training part that nothing was learnt from: "
         f"{tried}."
     )
-    near = [f"{x:g}" for x in means if x != kept and is_as_good(means[x], means[kept])]
+    near = [f"{x:g}" for x in as_good(kept, means)]
     if near:
-        told += f" As good within one deviation: {', '.join(near)}."
+        told += f" As good within its deviation: {', '.join(near)}."
     if kept == min(means) and kept > 0:
         told += " It is the smallest that was tried; a smaller one might be better."
     if kept == max(means):

@@ -6,7 +6,7 @@ from typing import Final
 
 from drpm.report.result_exhibits import exhibit_figures
 from drpm.report.result_page import ResultFigure, Section
-from drpm.report.result_tables import Figure, Place, Row, Scores, Table, table_text
+from drpm.report.result_tables import Figure, Place, Row, Scores, Table, seed_folders, table_text
 from drpm.supervised import sweeps
 from drpm.supervised.choosing import describe_choice
 from drpm.training.runs import RunFolder
@@ -69,8 +69,10 @@ def _figures(results: Path) -> Iterator[ResultFigure]:
 def _choices(results: Path) -> Iterator[str]:
     """How the weight of the size term was chosen for each data set, as soon as that was done."""
     for data in sweeps.DATA:
-        # All seeds were tried together.
-        for run in sorted((results / "supervised" / data / "drpm").glob("seed-*"))[:1]:
-            selection = RunFolder(run).result().get("selection")
+        folders = map(RunFolder, seed_folders(results / "supervised" / data / "drpm"))
+        finished = (run for run in folders if run.status == "finished")
+        # All seeds were tried together, so that any of them knows.
+        if (run := next(finished, None)) is not None:
+            selection = run.result().get("selection")
             if selection and (told := describe_choice(selection)):
                 yield f"- {NAMES[data]}. {told}"

@@ -19,6 +19,7 @@ from drpm.training.matmul import matmul_precision
 from drpm.training.program import BaseProgram, Readings
 from drpm.training.runs import RunFolder
 from drpm.training.signals import StopRequest
+from drpm.training.words import joined
 
 __all__ = ["Evaluation", "Interrupted", "Outcome", "Progress", "learning_rate", "train"]
 
@@ -211,7 +212,7 @@ class _Training:
         what = (
             f"The term {named[0]} was not a finite number"
             if len(named) == 1
-            else f"The terms {_and(named)} were not finite numbers"
+            else f"The terms {joined(named)} were not finite numbers"
         )
         step = self.step - len(broken) + row + 1
         raise RunError(
@@ -224,7 +225,7 @@ class _Training:
             return ""
         affected = broken.any(0).tolist()
         paths = [str(run.path) for run, is_one in zip(self.runs, affected, strict=True) if is_one]
-        return f" of {_and(paths)}"
+        return f" of {joined(paths)}"
 
     def _save(self) -> None:
         state = self.program.state()
@@ -237,11 +238,6 @@ class _Training:
                 )
         if self.writes:
             save_state(self.checkpoints, state, self.step)
-
-
-def _and(words: Sequence[str]) -> str:
-    *others, last = words
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def learning_rate(config: TrainingConfig, epoch: int) -> float:

@@ -2,7 +2,9 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
+
+Key = TypeVar("Key")
 
 DEVIATION: Final = "over seeds, divided by their number less one"
 
@@ -55,6 +57,11 @@ def is_as_good(found: Summary, best: Summary) -> bool:
         False
     """
     return best.mean - found.mean <= (best.deviation or 0.0)
+
+
+def as_good(best: Key, means: Mapping[Key, Summary]) -> list[Key]:
+    """What of several comes within the deviation of the best."""
+    return [x for x, found in means.items() if x != best and is_as_good(found, means[best])]
 
 
 def summarize_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

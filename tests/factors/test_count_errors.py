@@ -5,7 +5,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from drpm.factors.errors import draw_errors
+from drpm.factors.count_errors import draw_errors
 from drpm.report.style import png
 from drpm.training.summaries import Summary
 
