@@ -223,15 +223,29 @@ def test_training_steps(tmp_path: Path) -> None:
     ]
     # Only those of compiled steps are shown.
     steps.append({**steps[0], "alone": 99e-6, "step": "eager"})
-    environment = {"device_name": "a card", "torch": "2.9", "git_revision": "0123456789abcdef"}
+    environment = {"device_name": "a card", "torch": "2.9", "date": "2026-01-02"}
+    environment["git_revision"] = "0123456789abcdef"
     content = {"environment": environment, "steps": steps}
-    write_json(tmp_path / "benchmarks" / "loop-h200.json", content)
+    folder = tmp_path / "benchmarks"
+    write_json(folder / "loop-h200.json", content)
     text = results.page(tmp_path)
-    assert "one a card, torch 2.9, at revision 0123456, with" in text
-    assert "| empty model | 256 | 12 | - | - |" in text
+    assert "one a card, torch 2.9, with" in text
+    assert "| empty model | 256 | 12 | - | - | 0123456 |" in text
     assert "| 99 |" not in text
-    assert "| multitask LeNet, split | 256 | 250 | 1,500 | 6.00 |" in text
+    assert "| multitask LeNet, split | 256 | 250 | 1,500 | 6.00 | 0123456 |" in text
     assert "multitask LeNet, split takes 25% longer than multitask LeNet." in text
+    # The later of two measurements counts, whatever the names of their files.
+    for name, date, revision in (("a", "2026-01-01", "a" * 40), ("z", "2026-01-03", "f" * 40)):
+        other = {**environment, "date": date, "git_revision": revision}
+        again = {"environment": other, "steps": [{**steps[1], "alone": 150e-6}]}
+        write_json(folder / f"loop-h200-{name}.json", again)
+    text = results.page(tmp_path)
+    assert "one a card, torch 2.9, with" in text
+    assert "| multitask LeNet | 256 | 150 | 300 | 2.00 | fffffff |" in text
+    assert text.count("| multitask LeNet |") == 1
+    assert "| multitask LeNet, split | 256 | 250 | 1,500 | 6.00 | 0123456 |" in text
+    # Programs of two revisions are not compared.
+    assert "longer than multitask LeNet" not in text
     write_json(tmp_path / "benchmarks" / "loop-h200.json", {"steps": []})
     with pytest.raises(RunError, match=r"loop-h200\.json is not what benchmarks\.loop writes"):
         results.page(tmp_path)

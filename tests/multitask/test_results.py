@@ -348,6 +348,9 @@ def test_the_tasks_of_mosaics_are_drawn(tmp_path: Path, monkeypatch: pytest.Monk
             if method == "drpm":
                 own |= {f"size_{task}": [10 * ratio] for task, ratio in ratios.items()}
             write(tmp_path / "mosaic" / f"tasks-{tasks}" / method, {**means, **own})
+    # Without the penalty it is the other way round.
+    own = {f"size_task_{task:02}": [9 - 10 * ratio] for task, ratio in enumerate(noise_ratios(10))}
+    write(tmp_path / "mosaic-free" / "tasks-10" / "drpm", {**means, **own})
     drawn = []
 
     def kept(*given: Any) -> Figure:
@@ -378,15 +381,20 @@ def test_the_tasks_of_mosaics_are_drawn(tmp_path: Path, monkeypatch: pytest.Monk
             # Points of one task stand side by side.
             assert places == pytest.approx(expected, abs=0.45 / (tasks - 1))
             assert values == pytest.approx(1 - expected)
-        assert set(neurons[name]) == {"DRPM-MTL"}
-        assert neurons[name]["DRPM-MTL"][0] == pytest.approx(expected)
-        assert neurons[name]["DRPM-MTL"][1] == pytest.approx(10 * expected)
+        counts = {"DRPM-MTL": 10 * expected}
+        if tasks == 10:
+            counts["DRPM-MTL, no penalty"] = 9 - 10 * expected
+        assert set(neurons[name]) == set(counts)
+        for method, (places, values) in neurons[name].items():
+            assert places == pytest.approx(expected, abs=0.45 / (tasks - 1))
+            assert values == pytest.approx(counts[str(method)])
     # Accuracies have one axis, neurons start at zero, and both have a level to compare with.
     for figure, end, level in zip(drawn, (1, 9.9), ("chance", "even share, 4.5"), strict=True):
         assert [axes.get_ylim() for axes in figure.axes] == [(0, pytest.approx(end))] * 2
         assert [[x.get_text() for x in axes.texts] for axes in figure.axes] == [[level]] * 2
-        shade = figure.axes[0].lines[-2].get_color()
-        assert np.allclose(shade, colours(4)[3])
+        shades = {line.get_label(): line.get_color() for line in figure.axes[0].lines}
+        assert np.allclose(shades["DRPM-MTL"], colours(4)[3])
+    assert np.allclose(shades["DRPM-MTL, no penalty"], colours(5)[4])
 
 
 def test_figures_of_kept_runs(tmp_path: Path) -> None:

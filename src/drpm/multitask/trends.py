@@ -29,7 +29,9 @@ from drpm.report.trends import (
 )
 from drpm.training.summaries import summarize
 
+NO_PENALTY: Final = f"{METHOD_NAMES['drpm']}, no penalty"
 TASKS: Final = ("left", "right")  # of MultiMNIST
+_NAMES: Final = (*METHOD_NAMES.values(), NO_PENALTY)
 _STYLES: Final = {"left": "-", "right": "--"}  # the right digit is the noisy one
 _CHANCE: Final = 0.1  # of ten digits
 
@@ -146,8 +148,7 @@ def _explain(figure: Figure, shaded: Sequence[Shaded]) -> None:
 
 def _shade(name: str) -> NDArray[np.float64]:
     """The colour of a method, whichever others are drawn with it."""
-    known = [*METHOD_NAMES.values()]
-    shade: NDArray[np.float64] = colours(len(known))[known.index(name)]
+    shade: NDArray[np.float64] = colours(len(_NAMES))[_NAMES.index(name)]
     return shade
 
 
@@ -175,7 +176,7 @@ def draw_mosaic(panels: Mapping[str, Sequence[Trend]], metric: str, above: str) 
         axes.set_xticks(NOISE)  # those of forty tasks would overlap
     grid[-1].set_xlabel("noise ratio of the task", size=8, color=INK)
     names = {trend.name for trends in panels.values() for trend in trends if len(trend.places)}
-    shown = [name for name in METHOD_NAMES.values() if name in names]
+    shown = [name for name in _NAMES if name in names]
     dots = [line_key(_shade(name), "", "o") for name in shown]
     if any(strays(trend) for trends in panels.values() for trend in trends):
         dots, shown = [*dots, whisker_key()], [*shown, f"line: {STRAYING}"]
@@ -184,10 +185,10 @@ def draw_mosaic(panels: Mapping[str, Sequence[Trend]], metric: str, above: str) 
 
 
 def _scale_neurons(axes: Axes, shaded: Sequence[Shaded]) -> None:
-    """From zero on, with what each task would get of all neurons in the middle."""
-    values = np.concatenate([trend.means for trend, _ in shaded])
-    share = float(values.mean())
-    axes.set_ylim(0, max(2 * share, 1.1 * float(values.max())))
+    """From zero on, with what each task would get of all neurons in the middle, or lower."""
+    share = float(np.concatenate([trend.means for trend, _ in shaded]).mean())
+    highest = max(float((trend.means + trend.deviations).max()) for trend, _ in shaded)
+    axes.set_ylim(0, max(2 * share, 1.1 * highest))
     mark_level(axes, share, f"even share, {share:.3g}")
 
 
