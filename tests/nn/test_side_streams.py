@@ -68,6 +68,10 @@ def test_only_where_it_is_allowed() -> None:
         assert begun_here()
         thread.start()
         thread.join()
+        with beside.allowed("eager"):
+            assert beside.state.backend == "eager"
+        assert beside.state.backend is None
+        assert begun_here()
     assert not begun_here()
     assert elsewhere == [False]
     with pytest.raises(RuntimeError, match="in between"), beside.allowed():

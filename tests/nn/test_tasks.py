@@ -75,6 +75,8 @@ def test_noise_only_where_asked_for_and_in_training() -> None:
         return len({tuple(layer.split(x).masks.flatten().tolist()) for _ in range(20)})
 
     assert draws(sampled) > 1
+    # Of sizes, not only of the order.
+    assert len({tuple(sampled.split(x).sizes.tolist()) for _ in range(20)}) > 1
     assert draws(sampled.eval()) == 1
     sampled.train()
     one, two = (sampled(x, generator=generator(5)) for _ in range(2))
@@ -112,6 +114,8 @@ def test_begun_in_vain() -> None:
     begun = layer.begin()
     with pytest.raises(ValueError, match="begun must come from this layer's own begin"):
         make()(x, begun=begun)
+    with pytest.raises(ValueError, match="begun must be what begin returned, but got a TaskPart"):
+        layer(x, begun=layer)  # type: ignore[arg-type]
     given: tuple[dict[str, Any], ...] = (
         {"context": x},
         {"temperature": 0.5},
@@ -379,6 +383,26 @@ def test_other_precisions() -> None:
         head = make(in_features=5)
         found = head(x, torch.randn(4, 5, generator=generator(2)))
     assert found.isfinite().all()
+
+
+@pytest.mark.parametrize("in_features", [None, 5])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, None])
+def test_sizes_are_whole_in_low_precision(
+    dtype: torch.dtype | None, in_features: int | None
+) -> None:
+    """Beyond 256 bfloat16 has only every other number; without a type autocast has it."""
+    layer = TaskPartition(1001, 3, in_features=in_features)
+    inputs = [torch.randn(4, count) for count in (1001, in_features) if count is not None]
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is None):
+        split = layer.to(dtype).split(*(x.to(dtype) for x in inputs))
+    if dtype is not None:
+        assert split.features.dtype == split.masks.dtype == dtype
+    assert (split.sizes == split.sizes.round()).all()
+    assert (split.sizes.sum(-1) == 1001).all()
+    split.features.float().square().mean().backward()
+    for parameter in layer.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.isfinite().all()
 
 
 def test_it_says_what_it_is() -> None:

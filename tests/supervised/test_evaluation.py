@@ -43,7 +43,9 @@ def test_batches_hold_everything_once(count: int, size: int, number: int) -> Non
     assert sorted(torch.cat(batches).tolist()) == list(range(count))
     lengths = [len(batch) for batch in batches]
     assert max(lengths) - min(lengths) <= 1
-    assert torch.cat(batches).tolist() == torch.cat(shuffled_batches(count, size, 3)).tolist()
+    orders = [torch.cat(shuffled_batches(count, size, seed)).tolist() for seed in (3, 4)]
+    assert torch.cat(batches).tolist() == orders[0]
+    assert len({*map(tuple, orders), tuple(range(count))}) == 3
 
 
 @pytest.mark.parametrize("name", ["labels", "found", "batch"])

@@ -99,6 +99,45 @@ def test_weights_and_seeds_are_trained_together(
             assert folder == tmp_path / str(seed) / "training" / f"weight-{kept}"
 
 
+def test_what_is_held_out_is_judged_and_not_learnt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(QUICK, size_weights=(0.0, 0.01), held_out=0.25)
+    learnt, judged = [], []
+    train, choose = pipeline.train_stage, pipeline.select
+
+    def note_rows(*given: Any, **options: Any) -> Any:
+        learnt.append(given[5])
+        return train(*given, **options)
+
+    def note_judged(candidates: Any, *given: Any) -> Selection:
+        judged.append(given)
+        return choose(candidates, *given)
+
+    monkeypatch.setattr(pipeline, "train_stage", note_rows)
+    monkeypatch.setattr(pipeline, "select", note_judged)
+    fit(tmp_path, config)
+    elements, labels = blobs(640, seed=1)
+    taught, held = split(640, config)
+    assert sorted([*taught.tolist(), *held.tolist()]) == list(range(640))
+    assert len(learnt) == len(judged) == 1
+    assert torch.equal(learnt[0]["rows"], elements[taught])
+    assert torch.equal(learnt[0]["labels"], labels[taught])
+    assert torch.equal(judged[0][0], elements[held])
+    assert torch.equal(judged[0][1], labels[held])
+
+
+def test_candidates_of_a_seed_start_alike_and_seeds_differently(tmp_path: Path) -> None:
+    config = replace(CONFIG, training=replace(CONFIG.training, epochs=0))
+    starts = []
+    for weight in (0.0, 0.01):
+        found = fit(tmp_path / str(weight), replace(config, size_weights=(weight,)), seeds=(3, 4))
+        starts.append([dict(model.model.network.named_parameters()) for model in found.models])
+    torch.testing.assert_close(starts[0], starts[1], rtol=0, atol=0)
+    for name, value in starts[0][0].items():
+        assert not torch.equal(value, starts[0][1][name])
+
+
 def test_another_seed_does_not_get_the_model_of_one(tmp_path: Path) -> None:
     fit(tmp_path, QUICK, seeds=(3, 4))
     with pytest.raises(RunError, match="was begun together with"):

@@ -51,6 +51,10 @@ def test_the_choice_of_the_weight_is_told(tmp_path: Path) -> None:
             "6,000 elements of the training part that nothing was learnt from: "
             f"{tried}. As good within its deviation: {told}"
         ) in f"{text(tmp_path)}\n"
+    judged = {"test batches": 39, "test batch size": "256 to 257"}
+    write_json(run, {**json.loads(run.read_bytes()), "data": judged})
+    expected = "- Fashion-MNIST. 39 test batches of 256 to 257 images. The weight of the size term"
+    assert expected in text(tmp_path)
     # A seed that is yet to be finished changes nothing, though it comes first.
     (folder / "seed-0").rename(folder / "seed-2")
     (folder / "seed-1").rename(folder / "seed-10")

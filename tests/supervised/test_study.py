@@ -62,6 +62,8 @@ def test_killed_before_its_end_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     assert result["metrics"]["f1"]["mean"] == pytest.approx(mean)
     for run in runs:
         assert run["stacked"] == [0, 1]
+        # One of them alone might choose another weight.
+        assert run["command"][-2:] == ["--seeds", "0,1"]
         chosen = run["selection"]
         assert chosen == runs[0]["selection"]
         assert chosen["held_out"] == 144
@@ -84,6 +86,7 @@ def test_the_command_does_the_same(tmp_path: Path) -> None:
     supervised(*run.result()["command"][2:], "--out", tmp_path / "again")
     again = RunFolder.open(tmp_path / "again")
     assert again.config_text() == run.config_text()
+    assert run.result()["command"][-2:] == ["--seeds", "1"]
     # Alone, it is the same to the last bit.
     assert again.result()["metrics"] == run.result()["metrics"]
 

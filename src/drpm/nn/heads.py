@@ -55,22 +55,33 @@ class PartitionHead(nn.Module):
     def forward(
         self, features: Tensor, temperature: float | Tensor | None = None
     ) -> RelaxedRandomPartition:
-        """The law of the partition of every row.
+        """The law of the partition of every row, in single precision at least.
 
         Arguments:
             features: (..., in_features).
             temperature: In place of the layer's own.
         """
         require_features("features", features, self.in_features)
-        return RelaxedRandomPartition(
+        return build_law(
             self.temperature if temperature is None else temperature,
             self.log_scores(features),
             self.log_weights(features),
-            hard=self.hard,
+            self.hard,
         )
 
     def extra_repr(self) -> str:
         return describe_law(self.hard, self.temperature)
+
+
+def build_law(
+    temperature: float | Tensor, log_scores: Tensor, log_weights: Tensor, hard: bool | str
+) -> RelaxedRandomPartition:
+    """The law of a partition, in single precision at least: in a lower one sizes are no whole
+    numbers, because bfloat16 has only every other one beyond 256, and float16 beyond 2,048."""
+    dtype = torch.promote_types(log_scores.dtype, torch.float32)
+    return RelaxedRandomPartition(
+        temperature, log_scores.to(dtype), log_weights.to(dtype), hard=hard
+    )
 
 
 def describe_law(hard: bool | str, temperature: Tensor) -> str:

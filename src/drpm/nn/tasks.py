@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from drpm.distributions import RelaxedRandomPartition
 from drpm.distributions.validation import describe, require_choice, require_count
 from drpm.nn import side_streams
-from drpm.nn.heads import PartitionHead, describe_law
+from drpm.nn.heads import PartitionHead, build_law, describe_law
 from drpm.nn.validation import positive_number, require_features
 
 
@@ -19,7 +19,7 @@ class TaskSplit(NamedTuple):
     masks: (T, ..., n), how much of each neuron that is: all or nothing where the partition is
         hard. A soft one gives a task its whole size, but neurons may add up to more or less than
         one over the tasks.
-    sizes: (..., T), how many neurons each task has.
+    sizes: (..., T), how many neurons each task has, in single precision at least.
     """
 
     features: Tensor
@@ -218,6 +218,8 @@ class TaskPartition(nn.Module):
         return "both" if self.sampled and self.training else "none"
 
     def _require_own(self, begun: BegunPartition, *others: object) -> None:
+        if not isinstance(begun, BegunPartition):
+            raise ValueError(f"begun must be what begin returned, but got {describe(begun)}.")
         if begun.layer is not self:
             raise ValueError(
                 "begun must come from this layer's own begin, but got that of another layer."
@@ -267,12 +269,8 @@ class _LearnedPartition(nn.Module):
         self.register_buffer("temperature", torch.tensor(number))
 
     def forward(self, temperature: float | Tensor | None) -> RelaxedRandomPartition:
-        return RelaxedRandomPartition(
-            self.temperature if temperature is None else temperature,
-            self.log_scores,
-            self.log_weights,
-            hard=self.hard,
-        )
+        warmth = self.temperature if temperature is None else temperature
+        return build_law(warmth, self.log_scores, self.log_weights, self.hard)
 
     def extra_repr(self) -> str:
         return describe_law(self.hard, self.temperature)
@@ -294,8 +292,7 @@ def _draw_learned(
     noise: str,
     generator: torch.Generator | None,
 ) -> tuple[Tensor, Tensor]:
-    law = RelaxedRandomPartition(temperature, log_scores, log_weights, hard=hard)
-    return _draw(law, noise, generator)
+    return _draw(build_law(temperature, log_scores, log_weights, hard), noise, generator)
 
 
 def size_penalty(sizes: Tensor) -> Tensor:

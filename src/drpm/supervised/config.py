@@ -22,7 +22,8 @@ class SupervisedConfig:
         temperature: Of what is relaxed (the class of an element, sizes and order), at the start and
             at the end of training.
         prediction_temperature: Of an element's class where a partition is predicted, which needs
-            no gradients.
+            no gradients. The nearer to zero, the nearer is the partition to what the network says
+            of every element by itself.
         training: How the network is trained. Its batches are what is partitioned, and those of
             the test set are as large.
     """

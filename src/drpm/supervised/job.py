@@ -155,7 +155,7 @@ def do_jobs(
         jobs: One for each seed.
         data: What is learnt from; it lies where it is to be learnt.
         runs: The folder of every job. One that is finished stays as it is.
-        commands: What does each of them alone.
+        commands: What does each of them again.
         progress: From the name of a stage to whoever shows how far it is.
 
     Returns:
