@@ -233,7 +233,7 @@ def test_training_steps(tmp_path: Path) -> None:
     assert "| empty model | 256 | 12 | - | - | 0123456 |" in text
     assert "| 99 |" not in text
     assert "| multitask LeNet, split | 256 | 250 | 1,500 | 6.00 | 0123456 |" in text
-    assert "multitask LeNet, split takes 25% longer than multitask LeNet." in text
+    assert "multitask LeNet, split takes 25% (stacked 400%) longer than multitask LeNet." in text
     # The later of two measurements counts, whatever the names of their files.
     for name, date, revision in (("a", "2026-01-01", "a" * 40), ("z", "2026-01-03", "f" * 40)):
         other = {**environment, "date": date, "git_revision": revision}

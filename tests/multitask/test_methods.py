@@ -253,12 +253,14 @@ def test_a_partition_shares_neurons_out(partition: Any) -> None:
     assert alike == (partition == "network")
 
 
-def test_a_partition_has_the_temperature_that_it_is_given() -> None:
-    network, images = make(settings()).eval(), some_bytes(4, *SHAPE)
+@pytest.mark.parametrize("partition", ["sample", "network"])
+def test_a_partition_has_the_temperature_that_it_is_given(partition: Any) -> None:
+    network, images = make(settings(partition=partition)).eval(), some_bytes(4, *SHAPE)
     assert network.method.layer.temperature == 1
     for temperature in (0.3, 2.0):
         found = network(images, torch.tensor(temperature)).shared.masks
-        context = network.method.encoder(images.float() / 255)
+        encoder = network.method.encoder
+        context = None if encoder is None else encoder(images.float() / 255)
         network.method.layer.temperature = temperature
         split = network.method.layer.split(torch.ones(4, 10), context)
         torch.testing.assert_close(found, split.masks)

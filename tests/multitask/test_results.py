@@ -150,6 +150,11 @@ def test_the_page_says_where_noise_moves_neurons(tmp_path: Path) -> None:
     add_sizes(tmp_path, 0.7, [40.0, 41.0, 42.0])
     told = "which here holds at 0.7 (+16.0) and 0.8 (+14.0) and does not hold at 0.6 (-14.0).\n"
     assert told in page(tmp_path)
+    add_sizes(tmp_path, 0.9, [26.0, 27.0, 28.0])
+    told = (
+        "0.6 (-14.0). At 0.9 it sees the right digit neglected; here that has +2.0 neurons there.\n"
+    )
+    assert told in page(tmp_path)
     # The other order, if that was run.
     assert "- right first" not in page(tmp_path)
     for ratio, sizes in ((0.0, [20.0, 21.0, 22.0]), (0.9, [10.0, 10.5, 11.0])):
@@ -415,6 +420,17 @@ def test_figures_of_kept_runs(tmp_path: Path) -> None:
     images = {"grid__images": np.zeros((1, 2, 4, 4)), "grid_columns__images": np.array(["0", "1"])}
     first.write_bytes(pack_arrays(images))
     assert figures() == ["noise-images.png", "mosaic-owners.png"]
+
+    def owners_of() -> str:
+        return [x.about for section in multitask_sections(tmp_path) for x in section.figures][-1]
+
+    assert owners_of() == "One run, `mosaic/tasks-20/drpm/seed-0`"
+    # Of as few tasks as possible, and rather without the penalty.
+    for sweep in ("mosaic/tasks-10", "mosaic-free/tasks-10"):
+        folder = tmp_path / sweep / "drpm"
+        write(folder, {key: [0.5] for key in scores})
+        (folder / "seed-0" / "arrays.npz").write_bytes(second.read_bytes())
+        assert owners_of() == f"One run, `{sweep}/drpm/seed-0`"
     for section in multitask_sections(tmp_path):
         for figure in section.figures:
             assert figure.draw().startswith(b"\x89PNG")

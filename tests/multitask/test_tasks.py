@@ -471,7 +471,7 @@ def test_what_is_drawn(tmp_path: Path) -> None:
     # As many neurons as fit.
     neurons = exhibits["neurons"]
     assert neurons.values.shape == (3, 100)
-    assert neurons.about.endswith("have them. Of 120 neurons the first 100 are shown.")
+    assert neurons.about.endswith("sizes say. Of 120 neurons the first 100 are shown.")
     # In the order of their owners, each under its own number.
     owners = neurons.values.argmax(0)
     assert (np.diff(owners) >= 0).all()
@@ -582,7 +582,7 @@ def test_rank_correlation() -> None:
         ),
         (
             {"method": "gradient", "training": TrainingConfig(step="graph")},
-            "step must be 'auto' or 'eager' for the method 'gradient', but got 'graph'",
+            "training.step must be 'auto' or 'eager' for the method 'gradient', but got 'graph'",
         ),
     ],
 )

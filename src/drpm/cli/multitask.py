@@ -50,13 +50,15 @@ def multitask(
     noise: Annotated[
         float | None,
         typer.Option(
-            help="The part of the right digit's pixels that is lost in multimnist.",
+            help="The part of the right digit's pixels that is lost in multimnist; none of them "
+            "where it is not given.",
             metavar="NUMBER",
             parser=number(float, 0, 1),
         ),
     ] = None,
     tasks: Annotated[
-        int | None, whole_number_option("How many tasks, in mosaic and celeba.", least=1)
+        int | None,
+        whole_number_option("How many tasks; in mosaic 10 and in celeba 40 by default.", least=1),
     ] = None,
     out: Out = Path("out/multitask"),
     preset: Annotated[str, preset_option("paper-multitask-multimnist")] = DEFAULT_PRESET,

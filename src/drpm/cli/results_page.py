@@ -28,8 +28,8 @@ INTRODUCTION: Final = """\
 Figures are means and standard deviations over seeds, the latter divided by the number of seeds
 less one; "paper" is what the paper prints. The seeds of a method are trained together and share
 one stream of noise (but for mixtures of pixels), so a run with one of the seeds alone gives other
-numbers. Times are those of all seeds together, pretraining included; some runs shared the card
-with others.
+numbers. Times are those of all seeds together, with pretraining and without the reading or making
+of data; some runs shared the card with others.
 `drpm reproduce NAME` does the runs behind a table again.
 """
 

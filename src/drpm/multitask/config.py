@@ -124,13 +124,11 @@ class MultitaskConfig:
             self, "temperature", "two positive numbers", lambda pair: all(x > 0 for x in pair)
         )
         require_one_device(self.training)
-        if self.method == "gradient":
-            # Its backward pass looks at numbers, which neither a graph nor a compiler can.
-            check_setting(
-                self.training,
-                "step",
-                "'auto' or 'eager' for the method 'gradient'",
-                lambda value: value in ("auto", "eager"),
+        # Its backward pass looks at numbers, which neither a graph nor a compiler can.
+        if self.method == "gradient" and self.training.step not in ("auto", "eager"):
+            raise ConfigError(
+                "training.step must be 'auto' or 'eager' for the method 'gradient', but got "
+                f"{self.training.step!r}."
             )
 
 

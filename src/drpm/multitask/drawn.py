@@ -183,7 +183,8 @@ def _owners(tasks: tuple[str, ...], shares: Tensor) -> dict[str, NDArray[Any]]:
         "title__neurons": np.array("Which task has which neuron"),
         "about__neurons": np.array(
             "The part of the test images for which a task, a row, has more of a neuron, a column, "
-            f"than any other; neurons are in the order of the tasks that have them.{part}"
+            "than any other; neurons are in the order of the tasks that have them. Where the "
+            f"partition is soft these need not be as many as the sizes say.{part}"
         ),
     }
 

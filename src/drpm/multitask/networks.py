@@ -49,7 +49,8 @@ class LeNetEncoder(nn.Module):
         if min(left) < 1:
             raise ConfigError(
                 f"images must have sides of at least 16 pixels for the encoder 'lenet', "
-                f"but got {sides[0]} x {sides[1]}."
+                f"but got {sides[0]} x {sides[1]}; smaller ones go with network.encoder=residual "
+                "and, say, network.channels=16,32."
             )
         one, two = network.channels
         self.dropout = network.dropout

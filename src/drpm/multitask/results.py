@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +46,7 @@ also shown that way.
 def tables() -> list[Table]:
     """The tables of the page, whatever there is to fill them with."""
     groups = [f"{tasks} tasks" for tasks in sweeps.TASKS]
+    preset = presets.load(MultitaskConfig, sweeps.MOSAIC)
     mosaic, free, celeba = (
         {
             method: tuple(Place(sweep, f"tasks-{tasks}", method) for tasks in sweeps.TASKS)
@@ -59,8 +61,11 @@ def tables() -> list[Table]:
             "Mosaics of many digits",
             "The mean accuracy over all tasks (`mosaic`), at the last epoch (ACC) and at the one "
             "that is best on the test part (best); guessing has 0.1. The paper has no such images. "
-            f"Seeds of {METHOD_NAMES['gradient']} are trained one after the other, the others' "
-            "together.",
+            f"All tasks share a LeNet with {preset.network.width} neurons in its last layer; "
+            f"{METHOD_NAMES['drpm']} has a second one beside it, and a penalty on sizes that "
+            f"differ, weighed by {preset.size_penalty}; {METHOD_NAMES['gradient']} are those of "
+            f"{preset.weighting} in TorchJD. Seeds of {METHOD_NAMES['gradient']} are trained one "
+            "after the other, the others' together.",
             "method",
             groups,
             [Row(name, mosaic[method]) for method, name in METHOD_NAMES.items()],
@@ -107,7 +112,8 @@ def noise_table() -> Table:
         "Two digits, the right one with noise",
         "The mean accuracy of both digits (ACC), that on the left (L) and that on the right (R) "
         "digit, and the mean at the epoch that is best on the test part (best). The paper draws "
-        "them and prints none (`noise`).",
+        "them and prints none (`noise`). Both methods have the same encoder and heads, but "
+        "DRPM-MTL has, as in the paper, a second encoder, which predicts the partitions.",
         "noise ratio",
         [METHOD_NAMES[method] for method in sweeps.PAPER_METHODS],
         [
@@ -241,13 +247,19 @@ def _kept_images(results: Path) -> Iterator[ResultFigure]:
 
 
 def _kept_neurons(results: Path) -> Iterator[ResultFigure]:
-    """Which task has which neuron, of one run with as few tasks as possible that has kept it."""
-    for tasks in sweeps.TASKS:
-        for run in seed_folders(results / "mosaic" / f"tasks-{tasks}" / "drpm"):
+    """Which task has which neuron, of one run with as few tasks as possible that has kept it.
+
+    Where there is one without the penalty on sizes, which tell more there, it is that.
+    """
+    for tasks, sweep in product(sweeps.TASKS, ("mosaic-free", "mosaic")):
+        for run in seed_folders(results / sweep / f"tasks-{tasks}" / "drpm"):
             caption = f"which of {tasks} tasks has which neuron, for how many of the test images"
             figure = draw_neurons(run, caption.capitalize())
             if figure is not None:
-                yield ResultFigure("mosaic-owners.png", "One run", caption, partial(png, figure))
+                name = run.relative_to(results).as_posix()
+                yield ResultFigure(
+                    "mosaic-owners.png", f"One run, `{name}`", caption, partial(png, figure)
+                )
                 return
 
 

@@ -15,6 +15,8 @@ from drpm.training.words import joined
 
 # The noise ratios at which the paper sees more neurons for the right digit than without noise.
 _CLAIMED: Final = (0.6, 0.7, 0.8)
+# Where it sees that digit neglected.
+_NEGLECTED: Final = 0.9
 _CHANCE: Final = 0.05  # as usual
 
 
@@ -107,10 +109,16 @@ def _held_claim(kinds: Mapping[str, Sequence[float]], shifts: Mapping[float, str
         for kind, ratios in kinds.items()
         if (of_it := [ratio for ratio in ratios if ratio in _CLAIMED])
     ]
-    return (
+    told = (
         f" The paper sees more neurons at {_CLAIMED[0]} to {_CLAIMED[-1]}, which here "
         f"{joined(held)}."
     )
+    if _NEGLECTED in shifts:
+        told += (
+            f" At {_NEGLECTED} it sees the right digit neglected; here that has "
+            f"{shifts[_NEGLECTED]} neurons there."
+        )
+    return told
 
 
 def standings(table: Table, results: Path) -> str:

@@ -3,8 +3,9 @@
 Many small kernels one after another leave a GPU idle. On a stream of their own they cost hardly
 any time, as long as there is something else to do. In a step that is captured they are a branch
 of its graph. So is their backward pass, because autograd takes it on the stream of the forward
-pass, and waits for all streams before it returns. A step of DRPM-MTL with one partition among 40
-tasks, compiled and captured, takes 317 instead of 394 us on an H200.
+pass, and waits for all streams before it returns. One partition among 40 tasks, in a step that is
+compiled and captured, adds about a tenth to it on an H200, and more than a third where it is made
+before the features.
 """
 
 import threading
