@@ -161,6 +161,7 @@ def write_factors(folder: Path, shared: int, accuracies: Sequence[float]) -> Non
             "mutual_information_gap": 0.25,
         }
         facts = {"wall_time": 60, "device": "cpu", "versions": {"torch": "2.9.0"}}
+        facts["git_revision"] = "0123456789abcdef"
         write_json(folder / f"seed-{seed}" / "result.json", {"metrics": metrics, **facts})
 
 
@@ -177,7 +178,7 @@ def test_shared_factors(tmp_path: Path) -> None:
     assert lines[ours - 1].startswith("| DRPM-VAE | paper | - | 0.26 ± 0.02 | 5 | 0.39 ± 0.07 |")
     missing = "Label-VAE; Ada-VAE; HG-VAE; DRPM-VAE (n_s = 1, n_s = 5); exact DRPM-VAE"
     assert f"Not run yet: {missing}." in lines
-    assert "- n_s = 3 on cpu, torch 2.9.0: DRPM-VAE 0:01:00." in lines
+    assert "- n_s = 3 on cpu, torch 2.9.0, revision 0123456: DRPM-VAE 0:01:00." in lines
     assert "| 2.000 ± 0.000 | 1.000 ± 0.000 |" in "\n".join(
         section(text, "How many factors are shared")
     )

@@ -28,6 +28,7 @@ from drpm.report.result_tables import (
     read_runs,
     seed_folders,
     table_text,
+    trained_on,
 )
 from drpm.report.style import png
 from drpm.report.trends import Trend
@@ -194,8 +195,7 @@ def _noise_times(results: Path) -> Iterator[str]:
         study = RunFolder(results / "noise" / method)
         if study.status == "finished":
             result = study.result()
-            where = f"{result['device']}, torch {result['versions']['torch']}"
-            spent = timedelta(seconds=round(result["wall_time"]))
+            spent, where = timedelta(seconds=round(result["wall_time"])), trained_on(result)
             yield f"- {METHOD_NAMES[method]}, all noise ratios together, on {where}: {spent}."
 
 

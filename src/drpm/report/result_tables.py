@@ -282,8 +282,14 @@ def _cost(paths: Sequence[Path]) -> tuple[str, int]:
     for path in [study] if study.exists() else paths:
         result = _result(path)
         try:
-            where = f"{result['device']}, torch {result['versions']['torch']}"
-            found.append((where, round(result["wall_time"])))
+            found.append((trained_on(result), round(result["wall_time"])))
         except (KeyError, TypeError) as error:
             raise RunError(f"The file {path} must hold wall_time, device and versions.") from error
     return found[0][0], max(seconds for _, seconds in found)
+
+
+def trained_on(result: Mapping[str, Any]) -> str:
+    """Where a result comes from: the device, torch, and the revision where that is known."""
+    where = f"{result['device']}, torch {result['versions']['torch']}"
+    revision = result.get("git_revision")
+    return f"{where}, revision {revision[:7]}" if revision else where
