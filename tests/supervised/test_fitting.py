@@ -91,12 +91,23 @@ def test_weights_and_seeds_are_trained_together(
     assert again.selection == found.selection
     for one, other in zip(again.models, found.models, strict=True):
         torch.testing.assert_close(one.model.state_dict(), other.model.state_dict(), rtol=0, atol=0)
+    # One of them alone knows what both have chosen.
+    alone = fit(tmp_path, config, seeds=(4,))
+    assert (alone.selection, alone.chosen_by) == (found.selection, [3, 4])
+    start, end = (x.models[-1].model.state_dict() for x in (found, alone))
+    torch.testing.assert_close(start, end, rtol=0, atol=0)
+    choices = [tmp_path / str(seed) / "training" / "choice.json" for seed in (3, 4)]
     for kept in config.size_weights:
+        # With one of them gone they choose anew.
+        choices[0].unlink(missing_ok=True)
         monkeypatch.setattr(pipeline, "select", lambda *_, kept=kept: Selection(kept, 0, {}))
         chosen = fit(tmp_path, config, seeds=(3, 4))
         for seed, model, folder in zip((3, 4), chosen.models, chosen.folders, strict=True):
             assert float(model.model.size_weight) == pytest.approx(kept)
             assert folder == tmp_path / str(seed) / "training" / f"weight-{kept}"
+    choices[1].write_text('{"seeds": [4]}')
+    with pytest.raises(RunError, match=r"choice\.json is not what a run writes"):
+        fit(tmp_path, config, seeds=(4,))
 
 
 def test_what_is_held_out_is_judged_and_not_learnt(

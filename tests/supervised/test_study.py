@@ -197,6 +197,16 @@ def test_one_class(tmp_path: Path) -> None:
     assert "data must have two classes or more, but" in refused.stderr
 
 
+def test_cut_off_and_gone_on_with_alone_it_has_the_choice_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_off(monkeypatch, job, tmp_path / "seed-1", lambda: do(tmp_path))
+    supervised("digits", *options(SETTINGS), "--seeds=1", "--out", tmp_path / "seed-1")
+    first, second = (RunFolder.open(tmp_path / f"seed-{seed}").result() for seed in (0, 1))
+    assert second["selection"] == first["selection"]
+    assert {row["seed"] for row in second["selection"]["scores"]} == {0, 1}
+
+
 def test_other_seeds_in_the_same_folder(tmp_path: Path) -> None:
     """One that is finished stays, and a new one is trained."""
     small = ["digits", *options(SETTINGS), "--out", tmp_path, "--json"]
@@ -205,6 +215,8 @@ def test_other_seeds_in_the_same_folder(tmp_path: Path) -> None:
     assert second[0] == first[0]
     assert second[1]["seed"] == 2
     assert second[1]["metrics"] != first[1]["metrics"]
+    # It chooses for itself.
+    assert {row["seed"] for row in second[1]["selection"]["scores"]} == {2}
 
 
 def test_bad_seeds(tmp_path: Path) -> None:

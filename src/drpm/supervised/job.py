@@ -177,7 +177,7 @@ def do_jobs(
             device=train.inputs.device,
             progress=progress,
         )
-        selection = _describe(fitted.selection, seeds)
+        selection = _describe(fitted.selection, fitted.chosen_by)
         choice = [told] if (told := describe_choice(selection)) else []
         for place, (job, run, command) in enumerate(zip(jobs, runs, commands, strict=True)):
             if run.status == "finished":

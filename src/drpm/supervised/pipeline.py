@@ -1,5 +1,6 @@
 """From labelled elements to models, for one seed or for several at once."""
 
+import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,12 +19,15 @@ from drpm.supervised.models import Partitioner, SupervisedObjective
 from drpm.training import config as configs
 from drpm.training.checks import require_classes, require_one_each
 from drpm.training.devices import Devices
-from drpm.training.errors import ConfigError
+from drpm.training.errors import ConfigError, RunError
 from drpm.training.program import count_steps
+from drpm.training.runs import RunFolder
 from drpm.training.schedules import ExponentialSchedule
 from drpm.training.stages import ProgressFactory, open_stage, train_stage
 
 STAGE = "training"
+# In the folder of a stage: which weight was kept, and by whom it was chosen.
+_CHOICE = "choice.json"
 
 # What is held out is the same for every seed.
 _SPLIT_SEED = 2_000_000
@@ -49,12 +53,14 @@ class FittedPartitioners(NamedTuple):
     Arguments:
         models: One for each seed, with the weight that was kept.
         folders: What training wrote of each of them.
-        selection: How that weight was chosen, by all seeds together.
+        selection: How that weight was chosen.
+        chosen_by: The seeds that it was chosen by: these, or those that training was begun with.
     """
 
     models: list[FittedPartitioner]
     folders: list[Path]
     selection: Selection
+    chosen_by: list[int]
 
 
 def fit_partitioners(
@@ -70,7 +76,8 @@ def fit_partitioners(
 ) -> FittedPartitioners:
     """Train a model for every seed and every weight of the size term, and keep the best weight.
 
-    A folder that was begun with other data or settings is refused.
+    A folder that was begun with other data or settings is refused. What all seeds have chosen
+    together stays in their folders, so that one of them which is read alone has the same.
 
     Arguments:
         elements: (N, *shape), the training set.
@@ -116,10 +123,40 @@ def fit_partitioners(
         weight: fitted[place * len(seeds) : (place + 1) * len(seeds)]
         for place, weight in enumerate(config.size_weights)
     }
-    selection = select(by_weight, elements[held], labels[held])
+    stages = [RunFolder(Path(folder) / STAGE) for folder in folders]
+    remembered = _recall(stages)
+    if remembered is None:
+        remembered = select(by_weight, elements[held], labels[held]), list(seeds)
+        _remember(stages, *remembered)
+    selection, chosen_by = remembered
     kept = config.size_weights.index(selection.size_weight) * len(seeds)
     chosen = slice(kept, kept + len(seeds))
-    return FittedPartitioners(fitted[chosen], [run.path for run in runs[chosen]], selection)
+    paths = [run.path for run in runs[chosen]]
+    return FittedPartitioners(fitted[chosen], paths, selection, chosen_by)
+
+
+def _remember(stages: Sequence[RunFolder], selection: Selection, seeds: list[int]) -> None:
+    """Leave a choice with all who made it; nothing where there was none to make."""
+    if selection.f1:
+        text = json.dumps({**selection._asdict(), "f1": [*selection.f1.items()], "seeds": seeds})
+        for stage in stages:
+            stage.write_atomic(_CHOICE, text)
+
+
+def _recall(stages: Sequence[RunFolder]) -> tuple[Selection, list[int]] | None:
+    """The choice that all were left with, and whose it was; none where they have not one."""
+    paths = [stage.path / _CHOICE for stage in stages]
+    if not all(path.exists() for path in paths):
+        return None
+    texts = {path.read_bytes() for path in paths}
+    if len(texts) > 1:
+        return None
+    try:
+        found = json.loads(texts.pop())
+        selection = Selection(found["size_weight"], found["held_out"], dict(found["f1"]))
+        return selection, found["seeds"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunError(f"The file {paths[0]} is not what a run writes.") from error
 
 
 def split(count: int, config: SupervisedConfig) -> tuple[Tensor, Tensor]:
