@@ -343,6 +343,12 @@ def test_trends_are_in_the_order_of_the_noise() -> None:
     assert trend.deviations == pytest.approx([8**0.5, 0])
 
 
+def test_neurons_that_stray_are_drawn_whole() -> None:
+    trend = noise_trend("DRPM-MTL", {0.0: [1.0, 1.0], 0.9: [1.0, 9.0]})
+    (axes,) = draw_mosaic({"2 tasks": [trend]}, "size", "any").axes
+    assert axes.get_ylim() == (0, pytest.approx(1.1 * (5 + 32**0.5)))
+
+
 def test_the_tasks_of_mosaics_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The accuracy of a task is one less its noise ratio; noisier ones have more neurons."""
     means = {"accuracy": [0.5], "best_test_epoch_accuracy": [0.6], "size_noise_correlation": [1.0]}
