@@ -233,3 +233,4 @@ def test_the_sweep() -> None:
         config = presets.load(SupervisedConfig, run.arguments["preset"])
         assert run.arguments["config"] == digest_settings(config)
         assert len(config.size_weights) > 1
+        assert config.prediction_temperature == 0.05  # the page tells one for both

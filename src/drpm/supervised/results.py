@@ -9,6 +9,8 @@ from drpm.report.result_page import ResultFigure, Section
 from drpm.report.result_tables import Figure, Place, Row, Scores, Table, seed_folders, table_text
 from drpm.supervised import sweeps
 from drpm.supervised.choosing import describe_choice
+from drpm.supervised.config import SupervisedConfig
+from drpm.training import presets
 from drpm.training.runs import RunFolder
 
 INTRODUCTION: Final = """\
@@ -28,13 +30,16 @@ PUBLISHED: Final[dict[str, Scores]] = {
 
 def scores_table() -> Table:
     """The scores on both data sets."""
+    # The same in both presets.
+    preset = sweeps.supervised().runs[0].arguments["preset"]
+    temperature = presets.load(SupervisedConfig, preset).prediction_temperature
     return Table(
         "Batches split into their classes",
         "Macro F1 of the hard partition with predicted sizes, over shuffled batches of the test "
         "part (`supervised`), and how far a predicted size is from the true one on average. The "
         "weight of the size term was chosen on a tenth of the training part. Partitions are "
-        "predicted at a low temperature, 0.05, near the argmin that the paper takes scores from: "
-        "most elements are where the network would put them by themselves.",
+        f"predicted at a low temperature, {temperature}; at zero, which is the argmin that the "
+        "paper takes scores from, they go by what the network says of every element by itself.",
         "method",
         [NAMES[data] for data in sweeps.DATA],
         [
