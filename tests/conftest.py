@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import settings
 
-# The workers share the cores: with torch's own threads on top they only wait for each other.
+from tests.streams import shift_seeds
+
 if "PYTEST_XDIST_WORKER" in os.environ:
-    torch.set_num_threads(1)
     # A shell that starts this in the background has it ignore Ctrl-C, which some tests send.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -21,6 +21,18 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # The same examples on every run and every machine, however slow it is.
 settings.register_profile("drpm", deadline=None, derandomize=True, database=None)
 settings.load_profile("drpm")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--stream", type=int, default=0, help="shift all random seeds")
+    parser.addoption("--threads", type=int, default=1, help="torch's threads in every worker")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # The workers share the cores: more threads only wait for each other.
+        torch.set_num_threads(config.getoption("threads"))
+    shift_seeds(config.getoption("stream"))
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
