@@ -162,7 +162,7 @@ def do_jobs(
         jobs: One for each seed.
         data: What is clustered.
         runs: The folder of every job. One that is finished stays as it is.
-        commands: What does each of them alone.
+        commands: What does each of them again.
         progress: From the name of a stage to whoever shows how far it is.
         devices: With several, all processes call this, and the first one writes.
 
