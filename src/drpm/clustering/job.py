@@ -197,11 +197,12 @@ def do_jobs(
             if devices.is_first and run.status != "finished":
                 # Mixtures of the rows are fitted one after the other, each with its own noise.
                 alone = job.clustering.method == "gmm"
+                bound = "log-density" if alone else "ELBO, Gaussian mixture"
                 facts = {
                     "command": list(command),
                     "method": NAMES[job.clustering.method],
                     "about": _about(job, data),
-                    "names": {**SCORES, "lower_bound": "lower bound"},
+                    "names": {**SCORES, "lower_bound": bound},
                     "data": _describe(data),
                     "stacked": [job.clustering.training.seed] if alone else seeds,
                 }
