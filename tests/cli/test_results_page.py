@@ -51,8 +51,35 @@ def test_means_and_deviations(tmp_path: Path) -> None:
         "Not run yet: GMM (Fashion-MNIST); Latent GMM; VaDE; DRPM-VC (Fashion-MNIST); "
         "Contrastive head."
     ) in lines
-    where = "cuda:0 (Some card), torch 2.9.0"
+    where = "cuda:0 (Some card), torch 2.9.0, no recorded revision"
     assert f"- MNIST on {where}: GMM 1:30:00, DRPM-VC 1:30:00." in lines
+
+
+def test_revisions_that_say_too_little(tmp_path: Path) -> None:
+    write_study(tmp_path / "table-1" / "mnist", {"gmm": [0.4, 0.5], "vade": [0.9], "drpm-vc": [1]})
+    for name, revision in (("gmm", f"{'a' * 40}-dirty"), ("vade", "b" * 40)):
+        for path in (tmp_path / "table-1" / "mnist" / name).rglob("result.json"):
+            write_json(path, {**json.loads(path.read_text()), "git_revision": revision})
+    text = results.page(tmp_path)
+    assert "no recorded revision: 1 of 4; with uncommitted changes: 2." in text
+    lines = [line for line in text.splitlines() if line.startswith("- MNIST on")]
+    ends = [line.partition("torch 2.9.0, ")[2].partition(":")[0] for line in lines]
+    assert ends == [
+        f"revision {'a' * 7} with uncommitted changes",
+        f"revision {'b' * 7}",
+        "no recorded revision",
+    ]
+
+
+def test_both_objectives_are_compared_seed_by_seed(tmp_path: Path) -> None:
+    folder = tmp_path / "table-1" / "mnist"
+    write_study(folder, {"drpm-vc": [0.9, 0.5], "drpm-vc-exact": [0.5, 0.88]})
+    lines = section(results.page(tmp_path), "Bounds and exact mass")
+    (told,) = [line for line in lines if "for one seed" in line]
+    assert told.endswith("MNIST 0.4000 (NMI), 0.4000 (ARI), 0.4000 (ACC).")
+    # Nothing is said before both have the same seeds.
+    write_study(folder, {"drpm-vc": [0.9, 0.5, 0.7]})
+    assert "for one seed" not in results.page(tmp_path)
 
 
 def test_rows_of_another_sweep(tmp_path: Path) -> None:
@@ -93,7 +120,7 @@ def test_other_numbers_of_clusters(tmp_path: Path) -> None:
     )
     assert "Not run yet: K = 6; K = 8 (Latent GMM); K = 10;" in "\n".join(lines)
     assert "K = 20 (VaDE, Latent GMM)." in "\n".join(lines)
-    where = "cuda:0 (Some card), torch 2.9.0"
+    where = "cuda:0 (Some card), torch 2.9.0, no recorded revision"
     assert f"- DRPM-VC on {where}: K = 8 1:00:00, K = 20 1:00:00." in lines
     assert f"- VaDE on {where}: K = 8 1:00:00." in lines
 
@@ -141,7 +168,7 @@ def test_stl10(tmp_path: Path) -> None:
     ours = lines.index("|  | here | 0.700 ± 0.141 | 0.600 ± 0.141 | 0.800 ± 0.141 | 2 |")
     assert lines[ours - 1] == "| DRPM-VC | paper | 0.83 ± 0.01 | 0.80 ± 0.02 | 0.91 ± 0.00 | 5 |"
     assert "Not run yet: Latent GMM; VaDE." in lines
-    where = "cuda:0 (Some card), torch 2.9.0"
+    where = "cuda:0 (Some card), torch 2.9.0, no recorded revision"
     assert f"- STL-10 on {where}: GMM 0:30:00, DRPM-VC 0:30:00." in lines
 
 

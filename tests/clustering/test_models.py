@@ -407,7 +407,8 @@ def test_weights_of_the_terms(name: str) -> None:
 def gradients(objective: str, term: str, **changes: Any) -> dict[str, Tensor]:
     """The parameters that a term moves, with their gradients."""
     config = settings(clusters=2, objective=objective, partitions=20, **changes)
-    model = make_model(config)
+    # Some rows are nearest to either cluster; else all scores were equal, at any scale.
+    model = make_model(config, seed=5)
     PartitionObjective(config)(model, make_batch(6), schedule(), generator())[term].backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
@@ -429,6 +430,13 @@ def test_what_each_term_trains(objective: str) -> None:
     fit = moved(gradients(objective, "reconstruction"))
     assert fit >= heads | encoder
     assert all(name.startswith("autoencoder.") for name in fit)
+
+
+def test_the_objectives_differ_in_the_gradient_of_the_scale_alone() -> None:
+    """As long as no term of the sizes is negative, which would count as none."""
+    bounds, exact = (gradients(name, "loss", delta=10.0) for name in ("bounds", "exact"))
+    differ = {name for name in bounds if not torch.allclose(bounds[name], exact[name])}
+    assert differ == {"log10_scale"}
 
 
 def test_the_latent_term_moves_clusters_for_given_partitions() -> None:

@@ -59,6 +59,7 @@ def test_killed_before_its_end_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     for seed in (0, 1):
         run = json.loads((tmp_path / f"seed-{seed}" / "result.json").read_text())
         assert run["stacked"] == [0, 1]
+        assert run["command"][-2:] == ["--seeds", "0,1"]
         errors.append(run["metrics"]["count_error"])
         # Trained together, each knows its own settings.
         folder = RunFolder.open(tmp_path / f"seed-{seed}")

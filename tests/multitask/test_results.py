@@ -90,8 +90,9 @@ def test_tables_and_the_figure(tmp_path: Path) -> None:
     cells = "0.812 ± 0.018 | 0.925 ± 0.035 | 0.700 ± 0.000 | 0.812 ± 0.018 | 2"
     assert f"| 0.3 | here | {cells} | {cells} |" in text
     assert "| 0.3 | here | 21.000 ± 1.414 | 29.000 ± 1.414 | 2 | - | - | - |" in text
-    assert "- ULS, all noise ratios together, on cpu, torch 2.9.0: 0:03:00.\n" in text
-    assert "- DRPM-MTL, all noise ratios together, on cpu, torch 2.9.0: 0:07:00." in text
+    where = "all noise ratios together, on cpu, torch 2.9.0, no recorded revision"
+    assert f"- ULS, {where}: 0:03:00.\n" in text
+    assert f"- DRPM-MTL, {where}: 0:07:00." in text
     assert f"| {METHOD_NAMES['drpm']} | here | 0.650 ± 0.071 | 0.800 ± 0.000 | 2 |" in text
     assert "0.600 ± 0.141" in text
     figures = [figure for section in multitask_sections(tmp_path) for figure in section.figures]

@@ -63,6 +63,9 @@ def test_killed_before_its_end_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
             assert run["data"]["noise"] == ratio
             assert run["stacked"] == [0, 1, 0, 1]
             assert run["stacked noise"] == [0.0, 0.0, 0.4, 0.4]
+            assert run["command"][-4:] == ["--noise", str(ratio), "--seeds", "0,1"]
+            # There is no command for several ratios.
+            assert "0.0, 0.4 were trained together" in run["about"]
         mean = sum(run["metrics"]["accuracy_right"] for run in runs) / 2
         summary = whole["metrics"][f"noise-{ratio}"]
         assert summary["accuracy_right"]["mean"] == pytest.approx(mean)
@@ -140,8 +143,12 @@ def test_one_at_a_time(tmp_path: Path) -> None:
         run = read(tmp_path / f"noise-{ratio}" / "seed-1")
         assert run["stacked"] == [0, 1]
         assert "stacked noise" not in run
+        assert run["command"][-1] == "0,1"
     do(tmp_path / "gradient", method="gradient", noise=[])
-    assert [read(tmp_path / "gradient" / f"seed-{x}")["stacked"] for x in (0, 1)] == [[0], [1]]
+    for seed in (0, 1):
+        run = read(tmp_path / "gradient" / f"seed-{seed}")
+        assert run["stacked"] == [seed]
+        assert run["command"][-1] == str(seed)
 
 
 @pytest.mark.parametrize(

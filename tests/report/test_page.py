@@ -99,6 +99,16 @@ def test_metrics_by_the_names_that_the_result_gives(tmp_path: Path) -> None:
     assert "--overwrite" in page.text
 
 
+@pytest.mark.parametrize("command", [["drpm", "factors", "--seeds", "3"], None])
+def test_seeds_that_were_trained_together(tmp_path: Path, command: list[str] | None) -> None:
+    """A run of one of them is repeated with all of them, whatever its command says."""
+    given = {} if command is None else {"command": command}
+    stack = page_of(finished_run(tmp_path / "stack", stacked=[3, 5, 3, 5], **given))
+    assert ("--seeds 3,5" in stack.text) == bool(command)
+    alone = page_of(finished_run(tmp_path / "alone", stacked=[3], **given))
+    assert "together" not in alone.text
+
+
 def test_metrics_in_a_table_of_their_own(tmp_path: Path) -> None:
     folder = finished_run(
         tmp_path / "run",

@@ -62,7 +62,6 @@ def test_killed_before_its_end_it_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     assert result["metrics"]["f1"]["mean"] == pytest.approx(mean)
     for run in runs:
         assert run["stacked"] == [0, 1]
-        # One of them alone might choose another weight.
         assert run["command"][-2:] == ["--seeds", "0,1"]
         chosen = run["selection"]
         assert chosen == runs[0]["selection"]

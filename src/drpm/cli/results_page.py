@@ -16,6 +16,7 @@ from drpm.clustering.results import clustering_sections
 from drpm.factors.results import factors_sections
 from drpm.multitask.results import multitask_sections
 from drpm.report.result_page import Section, page_text, write_page
+from drpm.report.result_tables import told_revisions
 from drpm.report.step_times import step_sections
 from drpm.supervised.results import supervised_sections
 from drpm.training.errors import RunError, reason
@@ -41,7 +42,7 @@ def sections(results: Path) -> list[Section]:
         results: The folder of finished studies.
     """
     return [
-        Section(INTRODUCTION),
+        Section(f"{INTRODUCTION}\n{told_revisions(results)}"),
         *clustering_sections(results),
         *factors_sections(results),
         *multitask_sections(results),

@@ -144,7 +144,10 @@ class FittedClustering:
     def lower_bounds(self, rows: Tensor) -> Tensor:
         """(n,): the evidence lower bound of every row, or its log-density among the rows.
 
-        A Gaussian likelihood leaves out its constant, which depends on its deviation.
+        It is that of a Gaussian mixture, in which every row draws its cluster by the weights,
+        independently of the others. So it is for DRPM-VC too, whose own prior draws the clusters
+        of all rows together, and whose :meth:`chances` leave the weights out. A Gaussian
+        likelihood leaves out its constant, which depends on its deviation.
         """
         if self.autoencoder is None:
             return self.mixture.log_prob(rows)

@@ -162,7 +162,7 @@ def do_jobs(
         jobs: One for each seed.
         data: What is clustered.
         runs: The folder of every job. One that is finished stays as it is.
-        commands: What does each of them alone.
+        commands: What does each of them again.
         progress: From the name of a stage to whoever shows how far it is.
         devices: With several, all processes call this, and the first one writes.
 
@@ -197,11 +197,12 @@ def do_jobs(
             if devices.is_first and run.status != "finished":
                 # Mixtures of the rows are fitted one after the other, each with its own noise.
                 alone = job.clustering.method == "gmm"
+                bound = "log-density" if alone else "ELBO, Gaussian mixture"
                 facts = {
                     "command": list(command),
                     "method": NAMES[job.clustering.method],
                     "about": _about(job, data),
-                    "names": {**SCORES, "lower_bound": "lower bound"},
+                    "names": {**SCORES, "lower_bound": bound},
                     "data": _describe(data),
                     "stacked": [job.clustering.training.seed] if alone else seeds,
                 }

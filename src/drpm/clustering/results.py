@@ -1,13 +1,13 @@
 """What the page of results says of clusterings: tables, and what clusters generate."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from drpm.clustering.paper_tables import MAIN, VARYING, tables
+from drpm.clustering.paper_tables import MAIN, OBJECTIVES, VARYING, tables
 from drpm.clustering.sweeps import CLUSTERS
 from drpm.report.arrays import read_arrays
 from drpm.report.figures import draw_samples
@@ -52,9 +52,40 @@ def clustering_sections(results: Path) -> Iterator[Section]:
         else:
             text += leading_rows(table, results)
             figures = [*_figures(table, table.rows, results)]
+        if table.title == OBJECTIVES:
+            text += _differences(table, results)
         if table.title == MAIN:
             figures += _partitions(table, results)
         yield Section(text, tuple(figures))
+
+
+def _differences(table: Table, results: Path) -> str:
+    """How much the two rows of a table differ at most for the same seed, in a sentence."""
+    told = []
+    for index, group in enumerate(table.groups):
+        one, other = (_by_seed(table, results, row.places[index]) for row in table.rows)
+        largest = {
+            shown: max(abs(one[seed][name] - other[seed][name]) for seed in one)
+            for name, shown in table.metrics.items()
+            if one and one.keys() == other.keys()
+        }
+        if largest:
+            numbers = ", ".join(f"{gap:.4f} ({shown})" for shown, gap in largest.items())
+            told.append(f"{group} {numbers}")
+    return (
+        f"\nLargest difference between the two for one seed: {'; '.join(told)}.\n" if told else ""
+    )
+
+
+def _by_seed(table: Table, results: Path, place: Place | None) -> dict[str, Mapping[str, float]]:
+    """The scores of every seed that has all of them."""
+    folders = [] if place is None else seed_folders(results.joinpath(*place))
+    runs = {x.name: read_run(table, x / RESULT) for x in folders if (x / RESULT).exists()}
+    scores = {
+        seed: {name: value for name in table.metrics if (value := run[name]) is not None}
+        for seed, run in runs.items()
+    }
+    return {seed: each for seed, each in scores.items() if len(each) == len(table.metrics)}
 
 
 def _figures(table: Table, rows: Sequence[Row], results: Path) -> Iterator[ResultFigure]:

@@ -89,7 +89,9 @@ def run_study(
         runs = [open_job(path, job) for path, job in zip(folders, jobs, strict=True)]
         if share_pretraining and clustering.method != "gmm":
             _take_pretraining(folder.parent, jobs, as_asked(jobs[0], dataset), folders)
-        commands = [[*command, "--seeds", str(seed)] for seed in seeds]
+        # Stacked seeds share one stream of noise, so that only all of them repeat one.
+        stacks = [[seed] if clustering.method == "gmm" else seeds for seed in seeds]
+        commands = [[*command, "--seeds", ",".join(map(str, stack))] for stack in stacks]
         do_jobs(jobs, dataset, runs, commands=commands)
 
     described: dict[str, Any] = {"data": data, "preset": preset, "settings": list(settings)}

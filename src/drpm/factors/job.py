@@ -162,7 +162,7 @@ def do_jobs(
         pairs: As :func:`open_pairs` has them.
         runs: The folder of every job. One that is finished stays as it is.
         device: Where.
-        commands: What does each of them alone.
+        commands: What does each of them again.
         progress: From the name of a stage to whoever shows how far it is.
 
     Returns:

@@ -65,7 +65,8 @@ def run_study(
 
     def train(folders: Sequence[Path]) -> None:
         runs = [open_job(path, job) for path, job in zip(folders, jobs, strict=True)]
-        commands = [[*command, "--seeds", str(seed)] for seed in seeds]
+        # Stacked seeds share one stream of noise, so that only all of them repeat one.
+        commands = [[*command, "--seeds", ",".join(map(str, seeds))] for _ in seeds]
         do_jobs(jobs, open_pairs(jobs[0], where), runs, device=where, commands=commands)
 
     described = {

@@ -130,7 +130,7 @@ def do_jobs(
         data: As :func:`open_data` has them, one for each run.
         runs: The folder of every job. One that is finished stays as it is.
         device: Where.
-        commands: What does each of them alone.
+        commands: What does each of them again.
         at_once: How many are trained together at most; none for all. With the method ``gradient``
             each is trained by itself.
         progress: From the name of a stage to whoever shows how far it is.
@@ -138,13 +138,21 @@ def do_jobs(
     Returns:
         The results as the folders' ``result.json`` have them.
     """
-    alone = jobs[0].multitask.method == "gradient"
-    step = 1 if alone else at_once or len(jobs)
-    for start in range(0, len(jobs), step):
-        part = slice(start, start + step)
+    for part in stacks(jobs, at_once):
         if not all(run.status == "finished" for run in runs[part]):
             _do_together(jobs[part], data[part], runs[part], device, commands[part], progress)
     return [run.result() for run in runs]
+
+
+def stacks(jobs: Sequence[Job], at_once: int | None) -> list[slice]:
+    """Which jobs are trained together.
+
+    Arguments:
+        jobs: As in :func:`do_jobs`.
+        at_once: Likewise.
+    """
+    step = 1 if jobs[0].multitask.method == "gradient" else at_once or len(jobs)
+    return [slice(start, start + step) for start in range(0, len(jobs), step)]
 
 
 def _do_together(
@@ -213,7 +221,7 @@ def _conclude(
             **facts,
             **({} if penalty is None else {"size penalty": penalty}),
             "method": METHOD_NAMES[job.multitask.method],
-            "about": _about(data, penalty),
+            "about": _about(data, penalty, facts.get("stacked noise", ())),
             "names": {name: shown for name, shown in NAMES.items() if name in metrics},
             "tables": {"Tasks": task_table(data, metrics)},
             "data": {name: x for name, x in described.items() if x not in (None, [])},
@@ -273,12 +281,13 @@ def task_table(data: TaskData, metrics: Mapping[str, float | None]) -> dict[str,
     }
 
 
-def _about(data: TaskData, penalty: float | None) -> str:
+def _about(data: TaskData, penalty: float | None, stacked_noise: Sequence[float]) -> str:
     """What the numbers are of.
 
     Arguments:
         data: Whose they are.
         penalty: The weight of the penalty on sizes, where there are sizes.
+        stacked_noise: The noise ratios of all runs that were trained together, where they differ.
     """
     sentences = [
         "Numbers are those of the test part after the last epoch.",
@@ -291,6 +300,12 @@ def _about(data: TaskData, penalty: float | None) -> str:
         sentences.append(f"The penalty on sizes that differ had the weight {penalty:g}.")
     if len(data.tasks) == 1:
         sentences.append(single_task(data.tasks[0]))
+    if stacked_noise:
+        ratios = ", ".join(map(str, dict.fromkeys(stacked_noise)))
+        sentences.append(
+            f"Runs with the noise ratios {ratios} were trained together, as drpm reproduce does; "
+            "the command below trains those of one ratio, and gives other numbers."
+        )
     return " ".join(sentences)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from drpm.multitask.config import MultitaskConfig
-from drpm.multitask.job import Job, do_jobs, open_data, open_job
+from drpm.multitask.job import Job, do_jobs, open_data, open_job, stacks
 from drpm.training import config as configs
 from drpm.training import presets, toml
 from drpm.training.devices import connect_one
@@ -79,8 +79,12 @@ def run_study(
                 jobs.append(replace(first, multitask=replace(multitask, training=training)))
                 datas.append(loaded)
                 runs.append(open_job(place / f"seed-{seed}", jobs[-1]))
-                noisy = [] if ratio is None else ["--noise", str(ratio)]
-                commands.append([*command, *noisy, "--seeds", str(seed)])
+        for part in stacks(jobs, at_once):
+            # Stacked seeds share one stream of noise, so that only all of them repeat one.
+            together = dict.fromkeys(job.multitask.training.seed for job in jobs[part])
+            for job in jobs[part]:
+                noisy = [] if job.noise is None else ["--noise", str(job.noise)]
+                commands.append([*command, *noisy, "--seeds", ",".join(map(str, together))])
         do_jobs(jobs, datas, runs, device=where, commands=commands, at_once=at_once)
 
     if not noise:

@@ -6,7 +6,8 @@ A run's folder is read as :mod:`drpm.training.runs` writes it, with two addition
 ``result.json`` may have further entries for the page: ``comparison`` (method -> metric -> value),
 ``method`` (what the run's own column is called where it is not one of these), ``names`` (metric ->
 what it is called), ``about`` (what the metrics are of, as a sentence), ``data`` (a description of
-the data: a sentence, or names and values) and ``command`` (the command line that repeats the run).
+the data: a sentence, or names and values), ``command`` (the command line that repeats the run) and
+``stacked`` (the seeds that were trained together).
 """
 
 from drpm.report.figures import write_figures

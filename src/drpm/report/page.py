@@ -73,6 +73,7 @@ def _render(run: RunFolder, title: str, pictures: list[Picture]) -> str:
             for picture in pictures
         ],
         command=_command(result.get("command")),
+        stacked=_stacked(result.get("stacked")),
         settings=settings,
         facts=_facts(result),
     )
@@ -127,6 +128,12 @@ def _command(command: Any) -> str:
     if isinstance(command, list):
         return shlex.join(map(str, command))
     return "" if command is None else str(command)
+
+
+def _stacked(seeds: Any) -> str:
+    """The seeds that were trained together, as the command line has them; nothing for one alone."""
+    some = list(dict.fromkeys(map(str, seeds))) if isinstance(seeds, list) else []
+    return ",".join(some) if len(some) > 1 else ""
 
 
 def _facts(result: Mapping[str, Any]) -> dict[str, str]:

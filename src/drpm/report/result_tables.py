@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from drpm.training.errors import RunError
-from drpm.training.runs import RESULT
+from drpm.training.runs import DIRTY, RESULT
 from drpm.training.summaries import Summary, summarize
 
 
@@ -289,7 +289,35 @@ def _cost(paths: Sequence[Path]) -> tuple[str, int]:
 
 
 def trained_on(result: Mapping[str, Any]) -> str:
-    """Where a result comes from: the device, torch, and the revision where that is known."""
+    """Where a result comes from: the device, torch and the revision."""
     where = f"{result['device']}, torch {result['versions']['torch']}"
-    revision = result.get("git_revision")
-    return f"{where}, revision {revision[:7]}" if revision else where
+    revision = short_revision(result.get("git_revision"))
+    return f"{where}, revision {revision}" if revision else f"{where}, no recorded revision"
+
+
+def short_revision(revision: str | None) -> str:
+    """The first digits of a revision, and whether the tree had changes beside it; or nothing.
+
+    Example:
+        >>> short_revision("7992286cc4c0e7859e7b6a87268812dd695efb12-dirty")
+        '7992286 with uncommitted changes'
+    """
+    commit, dirty, _ = (revision or "").partition(DIRTY)
+    return commit[:7] + (" with uncommitted changes" if dirty else "")
+
+
+def told_revisions(results: Path) -> str:
+    """How many runs have no recorded revision, or uncommitted changes; nothing without runs.
+
+    Arguments:
+        results: The folder of finished studies.
+    """
+    revisions = [_result(path).get("git_revision") for path in results.glob(f"**/seed-*/{RESULT}")]
+    if not revisions:
+        return ""
+    unknown = sum(not revision for revision in revisions)
+    dirty = sum(str(revision).endswith(DIRTY) for revision in revisions)
+    return (
+        f"Runs with no recorded revision: {unknown} of {len(revisions)}; with uncommitted changes: "
+        f"{dirty}. The lines of times say which."
+    )

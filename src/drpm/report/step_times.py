@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from drpm.report.result_page import Section
-from drpm.report.result_tables import head_lines, line
+from drpm.report.result_tables import head_lines, line, short_revision
 from drpm.training.errors import RunError
 
 # What `python -m benchmarks.loop --out` wrote on GPUs of one kind. Of two measurements of a model
@@ -56,7 +56,7 @@ def _read(content: Mapping[str, Any]) -> dict[str, _Step]:
     """The compiled steps of a file, by model."""
     environment = content["environment"]
     place = f"{environment['device_name']}, torch {environment['torch']}"
-    revision = (environment.get("git_revision") or "-")[:7]
+    revision = short_revision(environment.get("git_revision")) or "-"
     return {
         step["model"]: _Step(step["batch_size"], step["alone"], step["stacked"], place, revision)
         for step in content["steps"]

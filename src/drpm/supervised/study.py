@@ -52,14 +52,12 @@ def run_study(
     command = ["drpm", "supervised", data, "--preset", preset]
     command += [word for setting in settings for word in ("--set", setting)]
 
-    def again(seed: int) -> list[str]:
-        # Where there is a choice, all seeds make it together: one alone might choose otherwise.
-        together = seeds if len(supervised.size_weights) > 1 else [seed]
-        return [*command, "--seeds", ",".join(map(str, together))]
+    # Seeds are trained, and choose a weight, together: only all of them repeat one.
+    command += ["--seeds", ",".join(map(str, seeds))]
 
     def train(folders: Sequence[Path]) -> None:
         runs = [open_job(path, job) for path, job in zip(folders, jobs, strict=True)]
-        do_jobs(jobs, labelled, runs, commands=[again(seed) for seed in seeds])
+        do_jobs(jobs, labelled, runs, commands=[command for _ in seeds])
 
     described = {
         "data": data,

@@ -37,6 +37,9 @@ PAGE: Final = "index.html"
 COMPANY: Final = "company.json"
 LOCK: Final = ".lock"
 
+# How a revision ends whose tree had uncommitted changes.
+DIRTY: Final = "-dirty"
+
 # The setting that says what is in data of one's own.
 FINGERPRINT: Final = "fingerprint"
 
@@ -479,7 +482,7 @@ def git_revision(folder: Path = Path(__file__).parents[1]) -> str | None:
         if not git("ls-files", "--", "."):
             return None
         changed = bool(git("status", "--porcelain", "--", "."))
-        return git("rev-parse", "HEAD") + ("-dirty" if changed else "")
+        return git("rev-parse", "HEAD") + (DIRTY if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None
 
