@@ -291,6 +291,7 @@ def test_rows_of_raw_data(tmp_path: Path) -> None:
     assert make("gmm").to_rows(raw - 1e9).tolist() == torch.arange(12.0).reshape(2, 6).tolist()
 
 
+@pytest.mark.unshifted
 def test_a_fresh_process_predicts_the_same(tmp_path: Path) -> None:
     rows, folders = some_rows(), [tmp_path / method for method in METHODS]
     np.save(tmp_path / "rows.npy", rows.numpy())

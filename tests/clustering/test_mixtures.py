@@ -173,7 +173,10 @@ def test_a_fit_is_that_of_sklearn(name: str, reg_covar: float) -> None:
     expected = fitted_by_sklearn(x, start, reg_covar=reg_covar)
     assert_same(fit, expected)
     assert np.array_equal(fit.mixture.predict(x), expected.predict(x.numpy()))
-    np.testing.assert_allclose(fit.mixture.log_prob(x), expected.score_samples(x.numpy()), 1e-6)
+    # Terms of some hundreds may add up to next to nothing.
+    np.testing.assert_allclose(
+        fit.mixture.log_prob(x), expected.score_samples(x.numpy()), rtol=1e-6, atol=1e-4
+    )
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

