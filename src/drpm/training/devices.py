@@ -45,7 +45,7 @@ class Devices:
         return self.rank == 0
 
     def seed(self, seed: int) -> int:
-        """The seed of this process's batches and noise."""
+        """The seed of this process's noise; batches are the first one's."""
         return seed + _SEED_STRIDE * self.rank
 
     def precision(self) -> AbstractContextManager[Any]:
@@ -80,6 +80,12 @@ class Devices:
             dist.all_reduce(value, dist.ReduceOp.MAX)
             number = int(value)
         return number
+
+    def from_first(self, value: Tensor) -> Tensor:
+        """The first process's tensor, which takes the place of the others'."""
+        if self.count > 1:
+            dist.broadcast(value, 0)
+        return value
 
     def gather(self, value: T) -> list[T]:
         """What each process has, in the order of their ranks."""
