@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributions import Distribution
 
 import drpm
@@ -521,6 +522,14 @@ def test_bad_arguments_are_refused_in_one_sentence(bad: BadCase) -> None:
     message = str(error.value)
     assert "\n" not in message
     assert ". " not in message.rstrip(". "), f"more than one sentence: {message}"
+
+
+@every_case
+def test_devices_without_float64_are_refused(case: Case) -> None:
+    with FakeTensorMode():  # a device that the machine need not have
+        tensors = {name: torch.zeros(shape, device="mps") for name, shape in case.shapes.items()}
+    with pytest.raises(ValueError, match=r"^log_\w+ must be on a device that has float64.*'mps:0'"):
+        case.make(tensors)
 
 
 @every_case

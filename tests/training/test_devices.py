@@ -41,7 +41,6 @@ def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) ->
     ("cards", "wanted", "complaint"),
     [
         (0, {"device": "cuda"}, r"that this machine has \(cpu\), but got 'cuda'"),
-        (2, {"device": "mps"}, r"that this machine has \(cpu, cuda\), but got 'mps'"),
         (2, {"device": "cuda:2"}, "one of the 2 GPUs of this machine, but got 'cuda:2'"),
         (2, {"device": "cuda:1", "devices": 2}, "leave the choice open where devices is 2"),
         (2, {"device": "cuda", "devices": 3}, "devices must be at most 2, the GPUs here"),

@@ -177,10 +177,8 @@ def _find(name: str, count: int) -> torch.device:
     if name == "auto":
         name = "cuda" if cards else "cpu"
     kind, _, number = name.partition(":")
-    missing = {"cuda": cards == 0, "mps": not torch.backends.mps.is_available()}
-    if missing.get(kind, False):
-        here = ", ".join(["cpu", *(each for each, is_missing in missing.items() if not is_missing)])
-        raise ConfigError(f"device must be one that this machine has ({here}), but got {name!r}.")
+    if kind == "cuda" and not cards:
+        raise ConfigError(f"device must be one that this machine has (cpu), but got {name!r}.")
     if number and int(number) >= cards:
         raise ConfigError(
             f"device must be one of the {cards} GPUs of this machine, but got {name!r}."
