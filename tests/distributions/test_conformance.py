@@ -43,6 +43,13 @@ def _streamed_cases(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(filling, "_DENSE_LIMIT_CUDA", 0)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _compiled_before() -> None:
+    """Torch's compiler switches the checks of all distributions off; those of our laws stay on."""
+    torch.compile(torch.sin, backend="eager")(torch.ones(1))
+    assert not Distribution._validate_args
+
+
 def is_merged(case: Case) -> bool:
     return case.options.get("method") == "merged"
 
