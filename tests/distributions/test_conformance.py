@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.distributions import Distribution
 
 import drpm
@@ -657,6 +658,36 @@ def test_vmap_of_log_prob(case: Case) -> None:
     leaf = {k: v.requires_grad_() for k, v in case.tensors((4,)).items()}
     case.make(leaf).log_prob(values).sum().backward()
     torch.testing.assert_close(grads, leaf[names[0]].grad, rtol=1e-7, atol=1e-9)
+
+
+@every_case
+@pytest.mark.parametrize("how", ["torch.func", "forward_ad"])
+def test_forward_mode_agrees_with_reverse_mode_or_is_refused(case: Case, how: str) -> None:
+    names, tensors = list(case.shapes), case.tensors((2,))
+    value = None if case.relaxed else case.make(tensors).sample(generator=generator())
+    primals, tangents = tuple(tensors.values()), tuple(case.tensors((2,), seed=1).values())
+
+    def compute(*parameters: Tensor) -> Tensor:
+        return scalar_of(case, law_of(case, names, *parameters), value)
+
+    def forward_mode() -> Tensor | None:
+        if how == "torch.func":
+            return torch.func.jvp(compute, primals, tangents)[1]
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(
+                compute(*map(forward_ad.make_dual, primals, tangents))
+            ).tangent
+
+    has_it = (drpm.FisherHypergeometric, drpm.PlackettLuce, drpm.RelaxedPlackettLuce)
+    # A partition of one subset has nothing to draw.
+    if isinstance(case.make(tensors), has_it) or case.name == "relaxed-partition-one-group":
+        jacobians = torch.func.jacrev(compute, tuple(range(len(names))))(*primals)
+        pairs = zip(jacobians, tangents, strict=True)
+        expected = sum((jacobian * tangent).sum((-2, -1)) for jacobian, tangent in pairs)
+        torch.testing.assert_close(forward_mode(), expected)
+    else:
+        with pytest.raises(NotImplementedError, match=r"^this has no forward-mode .* reverse mode"):
+            forward_mode()
 
 
 @discrete
