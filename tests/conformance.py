@@ -150,7 +150,7 @@ class BadCase:
 
 
 def _bad(name: str, message: str, law: Callable[..., Any], *args: Any, **kwargs: Any) -> BadCase:
-    return BadCase(name, lambda: law(*args, **kwargs, validate_args=True), message)
+    return BadCase(name, lambda: law(*args, **kwargs), message)
 
 
 def _bad_value(name: str, message: str, law: Distribution, value: Any) -> BadCase:

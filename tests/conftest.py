@@ -53,8 +53,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.
 def seed() -> None:
     """Start each test from the same state, whichever ran before it in the same worker."""
     torch.manual_seed(0)
-    # Whatever is compiled, torch's compiler switches the checks of all laws off, and leaves it so.
-    torch.distributions.Distribution.set_default_validate_args(True)
 
 
 @pytest.fixture

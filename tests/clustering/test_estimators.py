@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -278,6 +279,29 @@ def test_a_seed_settles_everything_and_touches_nothing(kind: Any) -> None:
     np.testing.assert_array_equal(torch.get_rng_state(), before)
     other = quick(kind, random_state=np.random.RandomState(1)).fit(X)
     assert (other.transform(X) != first.transform(X)).any()
+
+
+def test_fits_in_threads_are_those_of_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = np.random.default_rng(0).normal(size=(80, 4))
+    seed_torch = torch.manual_seed
+
+    def seed_slowly(seed: int) -> Any:
+        found = seed_torch(seed)
+        time.sleep(0.05)  # the others' opportunity to seed it too
+        return found
+
+    def fit(seed: int) -> Any:
+        return quick(DRPMClustering, random_state=seed).fit(X)
+
+    monkeypatch.setattr(torch, "manual_seed", seed_slowly)
+    before, seeds = torch.get_rng_state(), range(4)
+    expected = [fit(seed) for seed in seeds]
+    with ThreadPoolExecutor(len(seeds)) as pool:
+        found = list(pool.map(fit, seeds))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one.labels_, other.labels_)
+        np.testing.assert_array_equal(one.cluster_centers_, other.cluster_centers_)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @each

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.distributions import Distribution
 
 import drpm
@@ -40,6 +42,13 @@ def _streamed_cases(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     if case is not None and case.streamed:
         monkeypatch.setattr(filling, "_DENSE_LIMIT_CPU", 0)
         monkeypatch.setattr(filling, "_DENSE_LIMIT_CUDA", 0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled_before() -> None:
+    """Torch's compiler switches the checks of all distributions off; those of our laws stay on."""
+    torch.compile(torch.sin, backend="eager")(torch.ones(1))
+    assert not Distribution._validate_args
 
 
 def is_merged(case: Case) -> bool:
@@ -524,6 +533,14 @@ def test_bad_arguments_are_refused_in_one_sentence(bad: BadCase) -> None:
 
 
 @every_case
+def test_devices_without_float64_are_refused(case: Case) -> None:
+    with FakeTensorMode():  # a device that the machine need not have
+        tensors = {name: torch.zeros(shape, device="mps") for name, shape in case.shapes.items()}
+    with pytest.raises(ValueError, match=r"^log_\w+ must be on a device that has float64.*'mps:0'"):
+        case.make(tensors)
+
+
+@every_case
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf], ids=str)
 def test_nothing_hangs_without_validation(case: Case, wrong: float) -> None:
     for spoiled in case.shapes:
@@ -641,6 +658,36 @@ def test_vmap_of_log_prob(case: Case) -> None:
     leaf = {k: v.requires_grad_() for k, v in case.tensors((4,)).items()}
     case.make(leaf).log_prob(values).sum().backward()
     torch.testing.assert_close(grads, leaf[names[0]].grad, rtol=1e-7, atol=1e-9)
+
+
+@every_case
+@pytest.mark.parametrize("how", ["torch.func", "forward_ad"])
+def test_forward_mode_agrees_with_reverse_mode_or_is_refused(case: Case, how: str) -> None:
+    names, tensors = list(case.shapes), case.tensors((2,))
+    value = None if case.relaxed else case.make(tensors).sample(generator=generator())
+    primals, tangents = tuple(tensors.values()), tuple(case.tensors((2,), seed=1).values())
+
+    def compute(*parameters: Tensor) -> Tensor:
+        return scalar_of(case, law_of(case, names, *parameters), value)
+
+    def forward_mode() -> Tensor | None:
+        if how == "torch.func":
+            return torch.func.jvp(compute, primals, tangents)[1]
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(
+                compute(*map(forward_ad.make_dual, primals, tangents))
+            ).tangent
+
+    has_it = (drpm.FisherHypergeometric, drpm.PlackettLuce, drpm.RelaxedPlackettLuce)
+    # A partition of one subset has nothing to draw.
+    if isinstance(case.make(tensors), has_it) or case.name == "relaxed-partition-one-group":
+        jacobians = torch.func.jacrev(compute, tuple(range(len(names))))(*primals)
+        pairs = zip(jacobians, tangents, strict=True)
+        expected = sum((jacobian * tangent).sum((-2, -1)) for jacobian, tangent in pairs)
+        torch.testing.assert_close(forward_mode(), expected)
+    else:
+        with pytest.raises(NotImplementedError, match=r"^this has no forward-mode .* reverse mode"):
+            forward_mode()
 
 
 @discrete

@@ -388,6 +388,7 @@ def test_a_wrong_override_is_refused(assignment: str, complaint: str) -> None:
         ("seed", 2**63),
         ("device", "gpu"),
         ("device", "cuda:x"),
+        ("device", "mps"),
         ("devices", 0),
         ("precision", "16"),
         ("matmul", "medium"),

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,6 @@ def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) ->
     ("cards", "wanted", "complaint"),
     [
         (0, {"device": "cuda"}, r"that this machine has \(cpu\), but got 'cuda'"),
-        (2, {"device": "mps"}, r"that this machine has \(cpu, cuda\), but got 'mps'"),
         (2, {"device": "cuda:2"}, "one of the 2 GPUs of this machine, but got 'cuda:2'"),
         (2, {"device": "cuda:1", "devices": 2}, "leave the choice open where devices is 2"),
         (2, {"device": "cuda", "devices": 3}, "devices must be at most 2, the GPUs here"),
@@ -144,7 +144,7 @@ def test_precision(precision: Any, stacked: bool) -> None:
 
 
 def test_two_processes(tmp_path: Path) -> None:
-    """Gradients are averaged, batches differ, either can be stopped, and all resumes."""
+    """Gradients are averaged, an epoch is split, either can be stopped, and all resumes."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.training.two_ranks", str(tmp_path)],
         capture_output=True,
@@ -160,9 +160,21 @@ def test_two_processes(tmp_path: Path) -> None:
     assert "distributed" not in done.stderr
     assert first["gradient"]
     assert second["gradient"]
-    assert first["batches"] != second["batches"]
-    # Forty examples in batches of four for each of two: five steps.
+    assert first["noise"] != second["noise"]
+    # Forty examples in batches of four for each of two: five steps, and every example once.
     assert len(first["batches"]) == 5
+    assert sorted(chain(*first["batches"], *second["batches"])) == list(range(40))
+    # In batches of twelve the last step lacks eight, which are those that came first.
+    filled = [
+        index
+        for step in zip(first["filled"], second["filled"], strict=True)
+        for index in chain(*step)
+    ]
+    assert sorted(filled[:40]) == list(range(40))
+    assert filled[40:] == filled[:8]
+    # A batch that is larger than the data is the data, for each of them.
+    for found in (first, second):
+        assert [sorted(batch) for batch in found["large"]] == [list(range(40))]
     assert first["parameters"] == second["parameters"]
     assert first["outcome"] == second["outcome"] == [{"a": 1.0}]
     for found in (first, second):

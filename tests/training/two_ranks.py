@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,15 @@ from tests.training.toys import copied, make_model, noisy_squares, points, same,
 CONFIG = settings(devices=2, device="cpu", batch_size=4, epochs=4, log_every=1)
 
 
-def make(devices: Devices, objective: Any = noisy_squares) -> Program:
-    return Program(make_model(), objective, points(), CONFIG, devices=devices)
+def make(devices: Devices, objective: Any = noisy_squares, **changes: Any) -> Program:
+    return Program(make_model(), objective, points(), replace(CONFIG, **changes), devices=devices)
+
+
+def epoch(devices: Devices, **changes: Any) -> list[list[int]]:
+    program = make(devices, **changes)
+    program.shuffle()
+    batches: list[list[int]] = program.order.tolist()
+    return batches
 
 
 def open_run(folder: Path, devices: Devices) -> RunFolder:
@@ -36,9 +44,10 @@ def open_run(folder: Path, devices: Devices) -> RunFolder:
 def gradient_is_the_mean(devices: Devices) -> bool:
     """The gradient after one step against that of each rank on its own."""
     shared, alone = make(devices), Program(make_model(), noisy_squares, points(), CONFIG)
-    alone.generator.manual_seed(devices.seed(CONFIG.seed))
+    shared.shuffle()
+    alone.order[0] = shared.order[0]
+    alone.generator.set_state(shared.generator.get_state())
     for program in (shared, alone):
-        program.shuffle()
         program.step()
     expected = [torch.stack(devices.gather(p.grad)).mean(0) for p in alone.parameters]
     found = [p.grad for p in shared.parameters]
@@ -49,9 +58,10 @@ def report(folder: Path, devices: Devices) -> dict[str, Any]:
     found: dict[str, Any] = {"rank": devices.rank, "count": devices.count}
     found["gradient"] = gradient_is_the_mean(devices)
 
-    program = make(devices)
-    program.shuffle()
-    found["batches"] = program.order.tolist()
+    found["batches"] = epoch(devices)
+    found["filled"] = epoch(devices, batch_size=12, drop_last=False)
+    found["large"] = epoch(devices, batch_size=1000)
+    found["noise"] = torch.rand(4, generator=make(devices).generator).tolist()
     whole = make(devices)
     outcome = train(whole, [open_run(folder / "whole", devices)], evaluate=lambda _: {"a": 1.0})
     found["outcome"] = outcome.metrics

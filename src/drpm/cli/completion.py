@@ -46,7 +46,7 @@ FACTOR_METHODS: Final = ("drpm", "hg", "ada", "label")
 MULTITASK_DATA: Final = ("multimnist", "mosaic", "celeba")
 MULTITASK_METHODS: Final = ("drpm", "uls", "uncertainty", "gradient")
 
-DEVICES: Final = ("auto", "cpu", "cuda", "mps")
+DEVICES: Final = ("auto", "cpu", "cuda")
 
 # Where the settings of a command are; these modules do without torch.
 CONFIGURATIONS: Final = {

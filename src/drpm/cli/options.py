@@ -92,9 +92,7 @@ Settings = Annotated[
 ]
 Device = Annotated[
     str,
-    typer.Option(
-        help="auto, cpu, cuda, cuda: with a number, or mps.", autocompletion=among(DEVICES)
-    ),
+    typer.Option(help="auto, cpu, cuda, or cuda: with a number.", autocompletion=among(DEVICES)),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start anew where a run lies.")]
 

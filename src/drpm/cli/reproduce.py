@@ -72,7 +72,7 @@ def reproduce(
     device: Annotated[
         str | None,
         typer.Option(
-            help="What each run computes on: auto, cpu, cuda, cuda: with a number, or mps.",
+            help="What each run computes on: auto, cpu, cuda, or cuda: with a number.",
             autocompletion=among(DEVICES),
             show_default="what the sweep says",
         ),

@@ -46,6 +46,7 @@ from drpm.training.config import TrainingConfig
 from drpm.training.devices import connect
 from drpm.training.errors import SIGNAL_EXIT, Interrupted, RunError
 from drpm.training.loop import Progress
+from drpm.training.turns import TURN
 
 Array = NDArray[Any]
 
@@ -124,6 +125,8 @@ class ClusteringEstimator(
     def fit(self, X: Any, y: Any = None) -> Self:
         """Find the clusters of a table or of images.
 
+        Fits in several threads take turns; those in several processes go on side by side.
+
         Arguments:
             X: Rows (n, d), grey images (n, height, width) or images (n, channels, height, width).
             y: Not used.
@@ -164,6 +167,7 @@ class ClusteringEstimator(
         # Images of one channel have that channel for the networks' augmentations.
         full = (1, *shape) if len(shape) == 2 else shape
         with (
+            TURN,
             _told_as_usual(),
             TemporaryDirectory(prefix="drpm-") as folder,
             # Training seeds torch's own generator, which is the caller's.

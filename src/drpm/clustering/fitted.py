@@ -14,10 +14,10 @@ from drpm.clustering.mixtures import Mixture
 from drpm.clustering.networks import Autoencoder
 from drpm.clustering.pretraining import projector
 from drpm.clustering.prior import divergences, log_densities
-from drpm.data.scaling import scaled_rows
+from drpm.data.scaling import scale_shapes, scaled_rows
 from drpm.distributions.partitions import RandomPartition
 from drpm.training import config as configs
-from drpm.training.checkpoint import load_model, save_model
+from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.errors import RunError
 
 ESTIMATOR_FILE = "estimator.json"  # beside a clustering that is an estimator
@@ -206,21 +206,18 @@ def load_clustering(folder: str | Path, device: torch.device | str = "cpu") -> F
         raise RunError(f"The folder {folder} holds another kind of model than a clustering.")
     config = configs.loads(ClusteringConfig, description["config"])
     shape = torch.Size(description["shape"])
-
-    def state(prefix: str) -> dict[str, Tensor]:
-        return {
-            name.removeprefix(f"{prefix}."): x
-            for name, x in tensors.items()
-            if name.startswith(f"{prefix}.")
-        }
-
-    mixture = Mixture(**state("mixture"))
+    clusters, columns = config.clusters, shape.numel()
     autoencoder, head = None, None
-    if found := state("autoencoder"):
-        autoencoder = Autoencoder(shape.numel(), config.network, description["likelihood"])
-        autoencoder.load_state_dict(found)
-    if found := state("head"):
-        head = projector(config.network.encoder[-1], mixture.means.shape[-2])
-        head.load_state_dict(found)
+    modules: dict[str, nn.Module] = {}
+    if config.method != "gmm":
+        autoencoder = Autoencoder(columns, config.network, description["likelihood"])
+        modules["autoencoder."] = autoencoder
+    if config.method == "contrastive-head":
+        modules["head."] = head = projector(config.network.encoder[-1], clusters)
+    dims = columns if autoencoder is None else config.network.latent
+    sides = {"log_weights": (clusters,), "means": (clusters, dims), "variances": (clusters, dims)}
+    others = {f"mixture.{name}": side for name, side in sides.items()}
+    load_modules(folder, tensors, modules, others | scale_shapes(tensors, columns))
+    mixture = Mixture(*(tensors[name] for name in others))
     shift, scale = tensors.get("shift"), tensors.get("scale")
     return FittedClustering(config, shape, mixture, autoencoder, head, shift, scale).to(device)

@@ -340,9 +340,7 @@ def _save(fitted: FittedClustering, data: Dataset, run: RunFolder, files: Sequen
         fitted.save(run.model_dir)
     else:
         # By what is saved, so that it says the same when it is read again.
-        device = data.train.inputs.device
-        # In double precision, which not every device has.
-        place = device if device.type == "cuda" else torch.device("cpu")
+        place = data.train.inputs.device
         model = estimator.model_.to(place)
 
         def judge(some: Tensor) -> Tensor:

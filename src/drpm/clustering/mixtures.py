@@ -77,12 +77,12 @@ class Mixture(NamedTuple):
         if require_floating("x", x).dim() < 2 or x.shape[-1] != dims:
             raise ValueError(f"x must have the shape (..., n, {dims}), but got {describe(x)}.")
         batch = require_broadcast("x and the mixture", x.shape[:-2], self.means.shape[:-2])
-        centre = _widen(self.means.detach()).mean(-2, keepdim=True)
-        forms = _log_joint_forms(self._replace(means=_widen(self.means) - centre)).mT
+        centre = self.means.detach().double().mean(-2, keepdim=True)
+        forms = _log_joint_forms(self._replace(means=self.means.double() - centre)).mT
         size = _block_size(batch.numel() * max(forms.shape[-2:]), x.device)
         dtype = torch.promote_types(x.dtype, self.means.dtype)
         blocks = [
-            (_features(_widen(block) - centre) @ forms).to(dtype) for block in x.split(size, -2)
+            (_features(block.double() - centre) @ forms).to(dtype) for block in x.split(size, -2)
         ]
         return torch.cat(blocks, -2)
 
@@ -240,7 +240,7 @@ def estimate_mixture(x: Tensor, responsibilities: Tensor, *, reg_covar: float = 
     r = r.reshape(-1, *r.shape[-2:])
     sums = points.zeros(1, r.shape[-1])
     for rows, features in points.blocks(r.shape[-1]):
-        sums += (_widen(r[:, rows]).mT @ features)[:, None]
+        sums += (r[:, rows].double().mT @ features)[:, None]
     mixture = _maximize(sums, reg_covar)
     return points.restored(Mixture(*(part[:, 0] for part in mixture)))
 
@@ -266,11 +266,6 @@ def _require_positive(name: str, value: float) -> None:
         raise ValueError(f"{name} must be positive and finite, but got {value!r}.")
 
 
-def _widen(tensor: Tensor) -> Tensor:
-    # Apple's devices have no float64.
-    return tensor.to(torch.float32 if tensor.device.type == "mps" else torch.float64)
-
-
 def _block_size(numbers: int, device: torch.device) -> int:
     """How many points make a block when each comes with so many numbers."""
     budget = _BLOCK_CPU if device.type == "cpu" else _BLOCK_GPU
@@ -288,7 +283,7 @@ def _features(centred: Tensor) -> Tensor:
 
 def _log_joint_forms(mixture: Mixture) -> Tensor:
     """The log-densities of the components as forms, (..., K, 2 d + 1)."""
-    log_weights, means, variances = (_widen(part) for part in mixture)
+    log_weights, means, variances = (part.double() for part in mixture)
     exponents = means.square() / variances + variances.log() + math.log(2 * math.pi)
     constants = log_weights - exponents.sum(-1) / 2
     return torch.cat([-0.5 / variances, means / variances, constants[..., None]], -1)
@@ -313,8 +308,7 @@ class _Points:
         self.dtype = torch.promote_types(x.dtype, torch.float32)
         self.x: Tensor = x.detach().reshape(-1, *x.shape[-2:])
         self.sets, self.count, self.dims = self.x.shape
-        wide = _widen(self.x[:0]).dtype
-        self.centre: Tensor = self.x.mean(-2, keepdim=True, dtype=wide)  # (S, 1, d)
+        self.centre: Tensor = self.x.mean(-2, keepdim=True, dtype=torch.float64)  # (S, 1, d)
 
     def zeros(self, *shape: int) -> Tensor:
         """Room for sums of features, (S, ..., 2 d + 1)."""
@@ -326,13 +320,13 @@ class _Points:
         size = _block_size(numbers, self.x.device)
         for first in range(0, self.count, size):
             rows = slice(first, first + size)
-            yield rows, _features(_widen(self.x[:, rows]) - self.centre)
+            yield rows, _features(self.x[:, rows].double() - self.centre)
 
     def at(self, index: Tensor) -> Tensor:
         """The centred points (S, ..., d) at positions (S, ...)."""
         flat = index.flatten(1)
         chosen = self.x.gather(1, flat[..., None].expand(-1, -1, self.dims))
-        return (_widen(chosen) - self.centre).reshape(*index.shape, self.dims)
+        return (chosen.double() - self.centre).reshape(*index.shape, self.dims)
 
     def distances(self, centres: Tensor) -> Tensor:
         """The squared distances (S, ..., n) from centres (S, ..., d)."""
@@ -370,7 +364,7 @@ def _require_start(start: Any, points: _Points) -> Mixture:
             )
         require_finite(f"start.{name}", part)
         try:
-            full = _widen(part.detach()).expand(*points.leading, *own)
+            full = part.detach().double().expand(*points.leading, *own)
         except RuntimeError:
             raise ValueError(
                 f"start.{name} must have leading dimensions that broadcast to those of x, "

@@ -38,6 +38,7 @@ from drpm.training.program import BaseProgram, Program
 from drpm.training.runs import RunFolder
 from drpm.training.schedules import ConstantSchedule, ExponentialSchedule, Schedule, WarmUp
 from drpm.training.stages import ProgressFactory, open_run, train_stage
+from drpm.training.turns import TURN, seeded
 
 _ROWS_AT_ONCE = 8192
 
@@ -143,9 +144,9 @@ def _begin(
     """Untrained models, and what of each of them is pretrained."""
     found = []
     for seed in seeds:
-        torch.manual_seed(seed)
-        model = MixtureVAE(rows.shape[-1], config, likelihood).to(rows.device)
-        found.append((model, Pretrained(model.autoencoder, config.clusters).to(rows.device)))
+        with seeded(seed):
+            model = MixtureVAE(rows.shape[-1], config, likelihood).to(rows.device)
+            found.append((model, Pretrained(model.autoencoder, config.clusters).to(rows.device)))
     return found
 
 
@@ -332,7 +333,8 @@ class _Stages:
         assert config.refit_every is not None
         every = config.refit_every
         # The likelihood is the decoder's, which finds no codes.
-        scratch = MixtureVAE(self.rows.shape[-1], config, "gaussian").to(self.rows.device)
+        with TURN:
+            scratch = MixtureVAE(self.rows.shape[-1], config, "gaussian").to(self.rows.device)
 
         def refit(epoch: int) -> None:
             falls = epoch * program.steps_per_epoch < config.annealing_steps

@@ -1,5 +1,6 @@
 """From data as their owner has them to the rows that a model sees."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,12 @@ def scale_of(data: Dataset) -> tuple[Tensor, Tensor] | tuple[None, None]:
     shape = data.input_shape
     shift, scale = (x.cpu().double().expand(shape).flatten() for x in (mean, std))
     return shift, scale
+
+
+def scale_shapes(tensors: Mapping[str, Tensor], columns: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of ``shift`` and ``scale`` among the tensors of a model that has either."""
+    either = "shift" in tensors or "scale" in tensors
+    return {"shift": (columns,), "scale": (columns,)} if either else {}
 
 
 def scaled_rows(

@@ -74,15 +74,8 @@ class Dataset:
         """The same data set on another device."""
         train = self.train.to(device)
         test = train if self.test is self.train else self.test.to(device)
-        preprocessing = {name: _moved(x, device) for name, x in self.preprocessing.items()}
+        preprocessing = {name: x.to(device) for name, x in self.preprocessing.items()}
         return replace(self, train=train, test=test, preprocessing=preprocessing)
-
-
-def _moved(constant: Tensor, device: torch.device | str) -> Tensor:
-    """A constant on a device, of which not every one has double precision."""
-    if torch.device(device).type == "mps" and constant.dtype == torch.float64:
-        constant = constant.float()
-    return constant.to(device)
 
 
 @dataclass(frozen=True)

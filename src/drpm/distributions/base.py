@@ -19,6 +19,9 @@ class Law(Distribution, ABC):
 
     ``torch.distributions`` validates in the constructor of the base class, with a message of
     several lines; laws here check their own arguments first, and only keep the switch.
+
+    ``validate_args=False`` alone switches the checks off. The default of all distributions does
+    not count, because ``torch.compile`` sets it to False for the rest of the process.
     """
 
     def __init__(
@@ -29,7 +32,7 @@ class Law(Distribution, ABC):
 
     @staticmethod
     def _validating(validate_args: bool | None) -> bool:
-        return Distribution._validate_args if validate_args is None else validate_args
+        return True if validate_args is None else validate_args
 
     @property
     @abstractmethod

@@ -32,6 +32,11 @@ def describe(value: Any) -> str:
 def require_floating(name: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         raise ValueError(f"{name} must be a floating-point tensor, but got {describe(value)}.")
+    if value.device.type == "mps":
+        raise ValueError(
+            f"{name} must be on a device that has float64, such as 'cpu' or 'cuda', "
+            f"but got a tensor on {str(value.device)!r}."
+        )
     return value
 
 

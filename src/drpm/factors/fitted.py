@@ -14,7 +14,7 @@ from drpm.factors.config import FactorsConfig
 from drpm.factors.models import FactorVAE
 from drpm.factors.own_pairs import require_views
 from drpm.training import config as configs
-from drpm.training.checkpoint import load_model, save_model
+from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.checks import require_classes
 from drpm.training.errors import RunError
 
@@ -162,5 +162,5 @@ def load_factors(folder: Path | str, device: torch.device | str = "cpu") -> Fitt
     colours, height, width = description["shape"]
     shape = (colours, height, width)
     model = FactorVAE(shape, configs.loads(FactorsConfig, description["config"]))
-    model.load_state_dict(tensors)
+    load_modules(folder, tensors, {"": model})
     return FittedFactors(model.to(device), shape)

@@ -20,6 +20,7 @@ from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
 from drpm.training.schedules import ExponentialSchedule
 from drpm.training.stages import ProgressFactory, open_stage, train_stage
+from drpm.training.turns import seeded
 
 STAGE = "training"
 
@@ -55,8 +56,8 @@ def fit_factors(
     augment = OwnSampler(pairs, device) if isinstance(pairs, OwnPairs) else pairs
     models = []
     for seed in seeds:
-        torch.manual_seed(seed)
-        models.append(FactorVAE(shape, config).to(device))
+        with seeded(seed):
+            models.append(FactorVAE(shape, config).to(device))
     known = cache(partial(fingerprint_pairs, pairs))
     runs = [
         open_stage(

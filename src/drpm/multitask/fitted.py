@@ -12,7 +12,7 @@ from drpm.multitask.evaluation import evaluate_in_chunks
 from drpm.multitask.models import MultitaskNetwork
 from drpm.multitask.tasks import pixel_bytes
 from drpm.training import config as configs
-from drpm.training.checkpoint import load_model, save_model
+from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.errors import RunError
 
 
@@ -120,5 +120,5 @@ def load_multitask(folder: Path | str, device: torch.device | str = "cpu") -> Fi
     shape, classes = (colours, height, width), tuple(description["classes"])
     config = configs.loads(MultitaskConfig, description["config"])
     network = MultitaskNetwork(shape, classes, config)
-    network.load_state_dict(tensors)
+    load_modules(folder, tensors, {"": network})
     return FittedMultitask(network.eval().to(device), shape, tuple(description["tasks"]), classes)

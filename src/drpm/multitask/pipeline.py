@@ -24,6 +24,7 @@ from drpm.training.program import BaseProgram, count_steps
 from drpm.training.runs import RunFolder
 from drpm.training.schedules import ExponentialSchedule
 from drpm.training.stages import ProgressFactory, open_stage, train_stage
+from drpm.training.turns import seeded
 
 STAGE: Final = "training"
 
@@ -102,8 +103,8 @@ def _fingerprint(data: TaskData) -> str:
 
 def make_network(data: TaskData, config: MultitaskConfig, seed: int) -> MultitaskNetwork:
     """A network at the start of its training."""
-    torch.manual_seed(seed)
-    network = MultitaskNetwork(data.shape, data.classes, config)
+    with seeded(seed):
+        network = MultitaskNetwork(data.shape, data.classes, config)
     network.mean.copy_(data.mean)
     network.std.copy_(data.std)
     return network

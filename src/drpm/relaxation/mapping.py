@@ -17,7 +17,18 @@ def apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
     forward = function.forward
     if not torch.compiler.is_compiling() and not hasattr(forward, "__signature__"):
         forward.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
-    return function.apply(*inputs)
+    if torch.compiler.is_compiling():
+        return function.apply(*inputs)
+    try:
+        return function.apply(*inputs)
+    except NotImplementedError as error:
+        # A `jvp` of ours that said so would keep the compiler from following the function.
+        if "jvp" not in str(error):
+            raise
+        raise NotImplementedError(
+            "this has no forward-mode derivatives (torch.func.jvp, torch.autograd.forward_ad); "
+            "use reverse mode, such as torch.func.vjp or backward()."
+        ) from None
 
 
 def is_transformed(tensor: Tensor) -> bool:

@@ -24,6 +24,7 @@ from drpm.training.program import count_steps
 from drpm.training.runs import RunFolder
 from drpm.training.schedules import ExponentialSchedule
 from drpm.training.stages import ProgressFactory, open_stage, train_stage
+from drpm.training.turns import seeded
 
 STAGE = "training"
 # In the folder of a stage: which weight was kept, and by whom it was chosen.
@@ -99,8 +100,8 @@ def fit_partitioners(
     models, runs = [], []
     for weight in config.size_weights:
         for folder, seed in zip(folders, seeds, strict=True):
-            torch.manual_seed(seed)  # so that all candidates start alike
-            models.append(Partitioner(elements[0].numel(), classes, config, weight).to(device))
+            with seeded(seed):  # so that all candidates start alike
+                models.append(Partitioner(elements[0].numel(), classes, config, weight).to(device))
             own = replace(config, training=replace(training, seed=seed))
             stage, text = f"{STAGE}/weight-{weight}", configs.dumps(own)
             runs.append(open_stage(folder, stage, text, fingerprint=known, devices=devices))

@@ -24,7 +24,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
-from torch import Tensor
+from torch import Tensor, nn
 
 from drpm.training.errors import BEGIN_ANEW, RunError, reason
 
@@ -488,3 +488,34 @@ def load_model(folder: Path) -> Model:
         return Model(_read_tensors(folder, content["tensors"]), content["description"])
     except _Damaged as damage:
         raise RunError(f"The model in {folder} is damaged: {damage}.") from damage
+
+
+def load_modules(
+    folder: Path | str,
+    tensors: Mapping[str, Tensor],
+    modules: Mapping[str, nn.Module],
+    others: Mapping[str, tuple[int, ...]] | None = None,
+) -> None:
+    """Give modules what :func:`load_model` read, and refuse tensors that are not theirs.
+
+    Arguments:
+        folder: Where that was, for the refusal.
+        tensors: All tensors by name.
+        modules: By what the names of their tensors begin with, such as ``"head."`` or nothing.
+        others: The shapes of the tensors that belong to no module.
+    """
+    shapes = dict(others or {})
+    for prefix, module in modules.items():
+        shapes |= {prefix + name: tuple(x.shape) for name, x in module.state_dict().items()}
+    for name in sorted(shapes.keys() | tensors.keys()):
+        if name not in tensors:
+            problem = "is missing"
+        elif name not in shapes:
+            problem = "belongs to no part of it"
+        elif (shape := tuple(tensors[name].shape)) != shapes[name]:
+            problem = f"has the shape {shape} instead of {shapes[name]}"
+        else:
+            continue
+        raise RunError(f"The model in {folder} is damaged: the tensor {name} {problem}.")
+    for prefix, module in modules.items():
+        module.load_state_dict({name: tensors[prefix + name] for name in module.state_dict()})

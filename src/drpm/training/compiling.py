@@ -41,8 +41,6 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
         Whether it is compiled now.
     """
     require_step("compile", program.device, program.devices.count)
-    # Torch gives up on a function that it has compiled a few times, and all programs share theirs.
-    torch.compiler.reset()
     before = snapshot(program.state())
     groups = program.optimizer.param_groups
     settings = [dict(group) for group in groups]
@@ -53,7 +51,7 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
         whole = name == "_find_gradients"
         # Every shape stays as it is, so that nothing need be compiled for shapes in general.
         compiled_part = torch.compile(
-            plain,
+            _with_own_code(plain),
             backend=backend,
             dynamic=False,
             fullgraph=whole,
@@ -86,6 +84,19 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
         logger.warning("The training step goes on without being compiled. %s", sentence(cause))
     program.load_state(before)
     return compiled
+
+
+def _with_own_code(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function under code of its own.
+
+    Torch gives up on code that it has compiled a few times, and all programs share theirs.
+    """
+
+    def call(*arguments: Any) -> Any:
+        return plain(*arguments)
+
+    call.__code__ = call.__code__.replace()
+    return call
 
 
 def _padding(program: BaseProgram, updates_compiled: bool) -> dict[str, Any] | None:

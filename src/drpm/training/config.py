@@ -202,8 +202,8 @@ class TrainingConfig:
         check_setting(
             self,
             "device",
-            "'auto', 'cpu', 'mps', 'cuda' or 'cuda:' with a number",
-            lambda value: re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", value),
+            "'auto', 'cpu', 'cuda' or 'cuda:' with a number",
+            lambda value: re.fullmatch(r"auto|cpu|cuda(:\d+)?", value),
         )
 
 

@@ -45,7 +45,7 @@ class Devices:
         return self.rank == 0
 
     def seed(self, seed: int) -> int:
-        """The seed of this process's batches and noise."""
+        """The seed of this process's noise; batches are the first one's."""
         return seed + _SEED_STRIDE * self.rank
 
     def precision(self) -> AbstractContextManager[Any]:
@@ -80,6 +80,12 @@ class Devices:
             dist.all_reduce(value, dist.ReduceOp.MAX)
             number = int(value)
         return number
+
+    def from_first(self, value: Tensor) -> Tensor:
+        """The first process's tensor, which takes the place of the others'."""
+        if self.count > 1:
+            dist.broadcast(value, 0)
+        return value
 
     def gather(self, value: T) -> list[T]:
         """What each process has, in the order of their ranks."""
@@ -171,10 +177,8 @@ def _find(name: str, count: int) -> torch.device:
     if name == "auto":
         name = "cuda" if cards else "cpu"
     kind, _, number = name.partition(":")
-    missing = {"cuda": cards == 0, "mps": not torch.backends.mps.is_available()}
-    if missing.get(kind, False):
-        here = ", ".join(["cpu", *(each for each, is_missing in missing.items() if not is_missing)])
-        raise ConfigError(f"device must be one that this machine has ({here}), but got {name!r}.")
+    if kind == "cuda" and not cards:
+        raise ConfigError(f"device must be one that this machine has (cpu), but got {name!r}.")
     if number and int(number) >= cards:
         raise ConfigError(
             f"device must be one of the {cards} GPUs of this machine, but got {name!r}."

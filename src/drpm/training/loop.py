@@ -19,6 +19,7 @@ from drpm.training.matmul import matmul_precision
 from drpm.training.program import BaseProgram, Readings
 from drpm.training.runs import RunFolder
 from drpm.training.signals import StopRequest
+from drpm.training.turns import TURN
 from drpm.training.words import joined
 
 __all__ = ["Evaluation", "Interrupted", "Outcome", "Progress", "learning_rate", "train"]
@@ -57,8 +58,8 @@ def train(
 ) -> Outcome:
     """Train to the last epoch, from wherever the run folders say it had come, and finish the runs.
 
-    The folders are locked meanwhile. With several devices all processes call this; the first one
-    writes, evaluates and shows progress.
+    The folders are locked meanwhile, and other threads wait for their turn. With several devices
+    all processes call this; the first one writes, evaluates and shows progress.
 
     Arguments:
         program: What to train; one run, or several stacked ones.
@@ -78,7 +79,7 @@ def train(
         raise ValueError(
             f"runs must be {program.width}, one folder for each run, but got {len(runs)}."
         )
-    with ExitStack() as stack:
+    with TURN, ExitStack() as stack:
         stack.enter_context(matmul_precision(program.config.matmul))
         if program.devices.is_first:
             for run in runs:

@@ -113,8 +113,8 @@ class BaseProgram(ABC):
     The state is all that :meth:`state` returns, so that a saved program goes on exactly as it
     would have. A step changes tensors in place and reads none back, which a captured graph needs.
 
-    With several devices each process draws its own batches, and an epoch has as many steps as
-    they need together to see the data once.
+    With several devices the processes split one permutation of the examples among them, so that
+    an epoch shows every example once.
     """
 
     optimizer: torch.optim.Optimizer
@@ -190,12 +190,15 @@ class BaseProgram(ABC):
         """Start an epoch: a new permutation of the examples, for each run its own.
 
         Where the last batch would be short, it is filled up from the start of the permutation.
+        With several devices all processes call this; each takes its share of every step.
         """
-        needed = self.steps_per_epoch * self.batch_size
+        steps, count, rank = self.steps_per_epoch, self.devices.count, self.devices.rank
+        needed = steps * count * self.batch_size
         for run in range(self.width):
             order = torch.randperm(self.examples, device=self.device, generator=self.generator)
-            rows = order.repeat(2)[:needed].reshape(self.steps_per_epoch, self.batch_size)
-            self.order.view(self.steps_per_epoch, self.width, self.batch_size)[:, run] = rows
+            order = self.devices.from_first(order).repeat(math.ceil(needed / self.examples))
+            rows = order[:needed].reshape(steps, count, self.batch_size)[:, rank]
+            self.order.view(steps, self.width, self.batch_size)[:, run] = rows
         self.rewind()
 
     def rewind(self) -> None:

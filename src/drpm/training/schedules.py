@@ -38,9 +38,8 @@ class Schedule(ABC):
         if not isinstance(step, Tensor):
             return float(self._at(torch.tensor(step, dtype=torch.float64)))
         dtype = step.dtype if step.is_floating_point() else torch.float32
-        # Steps beyond 2 ** 24 are not whole numbers in float32. Apple's devices have no float64.
-        wide = torch.float32 if step.device.type == "mps" else torch.float64
-        return self._at(step.to(wide)).to(dtype)
+        # Steps beyond 2 ** 24 are not whole numbers in float32.
+        return self._at(step.to(torch.float64)).to(dtype)
 
     @abstractmethod
     def _at(self, step: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from drpm.training.checkpoint import load_model, save_model
+from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
 from drpm.training.loop import Progress, train
@@ -172,5 +172,5 @@ def train_stage(
             progress=progress(stage),
         )
     for model, run in zip(models, runs, strict=True):
-        model.load_state_dict(load_model(run.model_dir).tensors)
+        load_modules(run.model_dir, load_model(run.model_dir).tensors, {"": model})
         model.to(devices.device)

@@ -1,0 +1,86 @@
+"""Folders whose tensors are not those of the model, though all checksums match."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sklearn.datasets import make_blobs
+
+from drpm.clustering import LatentGMM, load_clustering
+from drpm.factors.fitted import FittedFactors, load_factors
+from drpm.factors.models import FactorVAE
+from drpm.multitask.fitted import FittedMultitask, load_multitask
+from drpm.multitask.models import MultitaskNetwork
+from drpm.supervised.fitted import FittedPartitioner, load_partitioner
+from drpm.supervised.models import Partitioner
+from drpm.training.checkpoint import load_model, save_model
+from drpm.training.errors import RunError
+from tests.clustering.test_fitted import COLUMNS, make
+from tests.factors.test_models import SMALL
+from tests.multitask import toys as multitask
+from tests.supervised import toys as supervised
+
+
+def clustering(method: str) -> Any:
+    return replace(make(method), shift=torch.zeros(COLUMNS), scale=torch.ones(COLUMNS))
+
+
+def estimator() -> Any:
+    X, _ = make_blobs(60, 3, centers=3, random_state=0)
+    return LatentGMM(3, hidden=(8,), latent_dim=2, max_iter=1, random_state=0).fit(X)
+
+
+def factors() -> Any:
+    return FittedFactors(FactorVAE((1, 8, 8), SMALL), (1, 8, 8))
+
+
+def tasks() -> Any:
+    network = MultitaskNetwork((1, 16, 16), (3, 3), multitask.settings())
+    return FittedMultitask(network, (1, 16, 16), ("left", "right"), (3, 3))
+
+
+def partitioner() -> Any:
+    model = Partitioner(2, supervised.CLASSES, supervised.CONFIG)
+    return FittedPartitioner(model, (2,), torch.zeros(2), torch.ones(2))
+
+
+MODELS: dict[str, tuple[Callable[[], Any], Callable[[Path], Any]]] = {
+    "drpm-vc": (lambda: clustering("drpm-vc"), load_clustering),
+    "gmm": (lambda: clustering("gmm"), load_clustering),
+    "contrastive-head": (lambda: clustering("contrastive-head"), load_clustering),
+    "estimator": (estimator, LatentGMM.load),
+    "factors": (factors, load_factors),
+    "multitask": (tasks, load_multitask),
+    "supervised": (partitioner, load_partitioner),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_tensors_of_another_model_are_refused_in_one_sentence(tmp_path: Path, kind: str) -> None:
+    build, load = MODELS[kind]
+    build().save(tmp_path)
+    load(tmp_path)
+    tensors, description = load_model(tmp_path)
+    start = f"The model in {tmp_path} is damaged: the tensor"
+    for name, tensor in tensors.items():
+        others = {key: x for key, x in tensors.items() if key != name}
+        wrong = torch.zeros(*tensor.shape, 2)
+        problems = {
+            f"{name} is missing": others,
+            f"{name} has the shape {tuple(wrong.shape)} instead of {tuple(tensor.shape)}": {
+                **others,
+                name: wrong,
+            },
+        }
+        for problem, spoiled in problems.items():
+            save_model(tmp_path, spoiled, description)
+            with pytest.raises(RunError) as error:
+                load(tmp_path)
+            assert str(error.value) == f"{start} {problem}."
+    save_model(tmp_path, {**tensors, "spare": torch.ones(1)}, description)
+    with pytest.raises(RunError) as error:
+        load(tmp_path)
+    assert str(error.value) == f"{start} spare belongs to no part of it."
