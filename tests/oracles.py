@@ -109,8 +109,8 @@ GRADIENT_GRID = [
 ]
 
 # Bernstein's inequality holds for any number of draws: it sets the width of the errors, not the
-# false-alarm rate. With 2,000 a gradient that lacks its score-function part is 2.8 to 4.5 widths
-# off at n = 5, K = 3 and scales up to 2; smaller faults show in the comparison given the draws.
+# false-alarm rate. A gradient that lacks its score-function part shows in the comparison given the
+# draws, whatever the width.
 GRADIENT_DRAWS = 2_000
 
 

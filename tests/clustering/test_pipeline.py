@@ -381,16 +381,17 @@ def test_refits_to_samples_know_how_far_codes_spread(
         config, training=training, refit_to=refit_to, refit_detaches_prior=False, clusters=1
     )
     found = fit(config, tmp_path, [0, 1])
+    shares = []
     for fitted, last in zip(found, fits[-2:], strict=True):
         assert fitted.autoencoder is not None
         with torch.no_grad():
             posterior = fitted.autoencoder.posterior(fitted.autoencoder.encoder(blobs()))
         own = posterior.log_variance.exp().mean(0)
-        expected = posterior.mean.var(0, correction=0) + (own if refit_to == "samples" else 0)
-        # Of some hundred samples.
-        near = 0.3 if refit_to == "samples" else 1e-2
-        torch.testing.assert_close(last.variances[0], expected, rtol=near, atol=1e-3)
-        assert float((own / posterior.mean.var(0)).max()) > 1  # where it matters
+        shares.append((last.variances[0] - posterior.mean.var(0, correction=0)) / own)
+    # How much of the codes' own variance was counted. The variance of 90 samples deviates by 0.26
+    # of it where means vary as much, and the mean of four such by half as much.
+    expected = 1.0 if refit_to == "samples" else 0.0
+    assert torch.cat(shares).mean().item() == pytest.approx(expected, abs=0.6 if expected else 0.05)
 
 
 # Edges.

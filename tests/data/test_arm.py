@@ -1,7 +1,6 @@
 """The drawn arm: its figures against independent geometry, and what its factors do to an image."""
 
 import math
-import time
 from itertools import combinations
 from pathlib import Path
 
@@ -371,15 +370,3 @@ def test_the_sheet_is_a_picture(tmp_path: Path) -> None:
     path = tmp_path / "new" / "sheet.png"
     arm.save_factor_sheet(path, columns=6)
     assert path.read_bytes().startswith(b"\x89PNG")
-
-
-def test_drawing_is_fast() -> None:
-    """One core draws thousands of images a second; far fewer would mean a loop over images."""
-    factors = arm.sample_factors(256, generator())
-    arm.render(factors)
-    best = math.inf
-    for _ in range(5):
-        start = time.perf_counter()
-        arm.render(factors)
-        best = min(best, time.perf_counter() - start)
-    assert 256 / best > 300

@@ -97,7 +97,7 @@ def test_gradient_within_five_standard_errors(
     of_weights = slopes(lambda w: oracles.random_partition(s, w, narrow).log_mass, w)
     scores = without_last([ours, of_weights, torch.zeros_like(theirs)])
     drawn = torch.cat([draw.Y for draw in p.draws(GRADIENT_DRAWS, generator())])
-    limit = assert_score_function_gradient(
+    assert_score_function_gradient(
         without_last(found[:3]),
         oracles.count_values(drawn, law.values),
         law,
@@ -105,10 +105,6 @@ def test_gradient_within_five_standard_errors(
         without_last([ours, torch.zeros_like(of_weights), -theirs]),
         scores,
     )
-    if (n, groups, room) == (5, 3, None) and scale <= 2:
-        # Without the score-function part the gradient would be further off.
-        missing = law.expectation(cost[:, None] * scores).abs()
-        assert (missing > 2 * limit).any()
 
 
 @pytest.mark.parametrize("budget", [1, 300])

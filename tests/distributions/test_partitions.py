@@ -669,7 +669,7 @@ def test_gradient_of_the_entropy_within_five_standard_errors(
     of_weights = slopes(lambda w: oracles.random_partition(s, w, capacities).log_mass, w)
     cost, scores = -fills(s), without_last([of_scores, of_weights])
     drawn = torch.cat([draw.Y for draw in law.draws(GRADIENT_DRAWS, generator())])
-    limit = assert_score_function_gradient(
+    assert_score_function_gradient(
         without_last(found),
         oracles.count_values(drawn, exact.values),
         exact,
@@ -677,10 +677,6 @@ def test_gradient_of_the_entropy_within_five_standard_errors(
         without_last([-of_scores, torch.zeros_like(of_weights)]),
         scores,
     )
-    if (n, groups, room) == (5, 3, None) and scale <= 2:
-        # Without the score-function part the gradient would be further off.
-        missing = exact.expectation(cost[:, None] * scores).abs()
-        assert (missing > 2 * limit).any()
 
 
 @pytest.mark.parametrize("budget", [1, 300])

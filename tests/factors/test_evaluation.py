@@ -1,6 +1,5 @@
 """Scores of pairs: perfect, useless and swapped representations, and a classifier done by hand."""
 
-import time
 from typing import Any
 
 import numpy as np
@@ -183,17 +182,6 @@ def test_tensors_and_arrays_are_alike(dtype: torch.dtype) -> None:
     arrays = [x.detach().double().numpy() if x is codes else x.numpy() for x in tensors]
     assert found == evaluate_pairs(*arrays)
     assert all(type(score) is float for score in found.shared.by_factor)
-
-
-def test_ten_thousand_pairs_are_quick() -> None:
-    sizes = (6, 6, 2, 3, 3, 40, 40)
-    pairs = make_pairs("mixed", 10_000, sizes)
-    codes = normal(10_000, 2, 10)
-    codes[..., :7] += 3 * both(pairs) / (torch.tensor(sizes) - 1)
-    start = time.process_time()
-    evaluate_pairs(codes, torch.rand(10_000, 10) < 0.5, both(pairs), pairs.is_shared)
-    # It takes about a second.
-    assert time.process_time() - start < 20
 
 
 def good() -> dict[str, Any]:
