@@ -6,16 +6,19 @@ RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.installed
 PIP := $(RUN) pip --disable-pip-version-check install -c constraints.txt
 
-.PHONY: help demo test lint format types bench results clean distclean
+.PHONY: help demo test test-anywhere lint format types bench results clean distclean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 demo: $(READY) ## cluster handwritten digits, and compare with other methods
 	$(VENV)/bin/drpm cluster digits --compare --out out/demo
 
 test: lint types ## run every check: lint, format, types, doctests, tests
 	$(RUN) pytest
+
+test-anywhere: $(READY) ## run the tests as other processors, thread counts and loads would (an hour)
+	$(RUN) tests.anywhere
 
 lint: $(READY) ## check style and formatting
 	$(RUN) ruff check .

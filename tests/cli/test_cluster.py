@@ -547,8 +547,9 @@ def test_a_ruined_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_network_that_no_memory_holds(tmp_path: Path) -> None:
-    command = ["digits", *SMALL, "--set=network.encoder=99999999999", "--out", tmp_path / "run"]
-    refused = cluster(*command, code=1)
+    # More than there are addresses for, which no system promises.
+    wide = f"--set=network.encoder={10**16}"
+    refused = cluster("digits", *SMALL, wide, "--out", tmp_path / "run", code=1)
     assert "error: There is not enough memory for this" in refused.stderr
 
 

@@ -1,0 +1,75 @@
+"""Run the test suite as other machines would: ``make test-anywhere``.
+
+Every cell emulates other processors, numbers of threads, loads or random numbers. Arguments are
+names of cells (all by default); options go on to pytest.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class Cell(NamedTuple):
+    """One way to run the suite."""
+
+    environment: Mapping[str, str] = MappingProxyType({})
+    options: tuple[str, ...] = ()
+    busy: int = 0  # processes that do nothing but keep the cores busy
+
+
+def instructions(aten: str, mkl: str, dnnl: str) -> dict[str, str]:
+    return {
+        "ATEN_CPU_CAPABILITY": aten,
+        "MKL_ENABLE_INSTRUCTIONS": mkl,
+        "DNNL_MAX_CPU_ISA": dnnl,
+    }
+
+
+CELLS = {
+    "native": Cell(),
+    "avx2": Cell(instructions("avx2", "AVX2", "AVX2")),
+    "sse": Cell(instructions("default", "SSE4_2", "SSE41")),
+    "2 threads": Cell(options=("--threads=2",)),
+    "4 threads": Cell(options=("--threads=4",)),
+    "busy": Cell(busy=2),
+    "stream 1": Cell(options=("--stream=1",)),
+    "stream 2, avx2": Cell(instructions("avx2", "AVX2", "AVX2"), ("--stream=2",)),
+}
+
+
+def run(name: str, cell: Cell, options: list[str]) -> bool:
+    """Print the failures of a cell and a line that counts; whether all is green."""
+    load = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cell.busy)]
+    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", *cell.options, *options]
+    try:
+        environment = {**os.environ, **cell.environment}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    finally:
+        for process in load:
+            process.kill()
+    report = done.stdout.rstrip().splitlines()
+    if done.returncode:
+        print(*report, done.stderr, sep="\n")
+    counts = {word: number for number, word in re.findall(r"(\d+) (\w+)", report[-1])}
+    figures = ", ".join(f"{counts.get(word, 0)} {word}" for word in ("passed", "failed", "skipped"))
+    print(f"{name}: {figures} ({report[-1].rpartition(' in ')[2]})", flush=True)
+    return done.returncode == 0
+
+
+def main(arguments: list[str]) -> int:
+    names = [each for each in arguments if not each.startswith("-")]
+    options = [each for each in arguments if each.startswith("-")]
+    unknown = [name for name in names if name not in CELLS]
+    if unknown:
+        print(f"cells must be some of {', '.join(CELLS)}, but got {unknown[0]!r}.")
+        return 2
+    green = [run(name, CELLS[name], options) for name in names or CELLS]
+    return 0 if all(green) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
