@@ -15,7 +15,6 @@ from drpm.cli.options import (
     Out,
     Overwrite,
     Settings,
-    parse_options,
     parse_seeds,
     preset_option,
     seed_folders,
@@ -25,6 +24,7 @@ from drpm.cli.options import (
 from drpm.cli.settings import read_own, read_settings
 from drpm.cli.stages import beside_page, finish_all, show_stage, train_runs
 from drpm.cli.tables import print_table, spread
+from drpm.experiments.jobs import parse_options
 
 DEFAULT_PRESET = "fast-cluster"
 

@@ -15,7 +15,6 @@ from drpm.cli.options import (
     Overwrite,
     Settings,
     number,
-    parse_options,
     parse_seeds,
     preset_option,
     seed_folders,
@@ -25,6 +24,7 @@ from drpm.cli.options import (
 from drpm.cli.settings import read_settings
 from drpm.cli.stages import finish_all, show_results, show_stage, train_runs
 from drpm.cli.tables import print_table, spread
+from drpm.experiments.jobs import parse_options
 
 DEFAULT_PRESET = "fast-multitask"
 

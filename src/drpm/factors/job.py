@@ -196,7 +196,7 @@ def _conclude(
     given: Any = in_full(job)
     fitted.model.config = job.factors
     fitted.save(run.model_dir)
-    run.take_metrics(run.path / STAGE)
+    run.take_metrics([run.path / STAGE])
     if isinstance(pairs, OwnPairs):
         found = fitted.share(pairs.first, pairs.second)
         run.write_atomic(PAIRS, _table(pairs.names, found.mask.tolist()))

@@ -191,7 +191,7 @@ def _conclude(
     fitted.save(run.model_dir)
     # The stage's own numbers are the run's, and a last look at the test part.
     stage = RunFolder.open(run.path / STAGE)
-    run.take_metrics(stage.path)
+    run.take_metrics([stage.path])
     # As precise as the looks on the way.
     with matmul_precision(job.multitask.training.matmul):
         scores = score_tasks(fitted.network, data.test_images, data.test_targets)

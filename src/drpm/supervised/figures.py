@@ -19,7 +19,7 @@ BATCHES: Final = 8  # whose sizes are shown
 _MOST_ROWS: Final = 40
 
 
-def draw_arrays(
+def figure_data(
     judged: JudgedBatches, elements: Tensor, labels: Tensor, names: Sequence[str]
 ) -> bytes:
     """What the figures need, as an archive of plain arrays.
