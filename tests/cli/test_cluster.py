@@ -298,7 +298,7 @@ def test_the_models_of_a_table(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr
     page = (tmp_path / "vade" / "index.html").read_text(encoding="utf-8")
     assert '<th scope="col">VaDE</th>' in page
-    assert "Scores are those of all examples, none of which is kept apart" in page
+    assert "all examples" in page
     assert "labels.csv goes by its mean" in page
 
 
@@ -311,7 +311,7 @@ def test_the_model_of_a_table_far_from_zero(
     times = 1.7e9 + 37 + 60 * (np.arange(90) % 3) + generator.normal(0, 3, 90)
     table = np.stack([times.round(3), generator.normal(size=90).round(3)], 1)
     np.savetxt(tmp_path / "times.csv", table, delimiter=",", fmt="%.3f")
-    monkeypatch.setattr("drpm.clustering.job._AT_ONCE", 7)
+    monkeypatch.setattr("drpm.clustering.experiment._BATCH", 7)
     options = ["--clusters=3", "--method=latent-gmm", "--seeds=5000000000", "-o", "header=false"]
     cluster(tmp_path / "times.csv", *SMALL, *options, "--out", tmp_path / "run")
     model = LatentGMM.load(tmp_path / "run" / "model")
@@ -414,13 +414,14 @@ def test_several_seeds_as_json(tmp_path: Path) -> None:
 def test_several_seeds_in_two_numbers(tmp_path: Path) -> None:
     settings = ["--method=gmm", "--set=mixture.restarts=1", "--seeds=0,1,2"]
     lines = cluster("digits", *SMALL, *settings, "--out", tmp_path).stdout.splitlines()
-    assert lines[-3:-1] == ["Mean and deviation over 3 seeds:", "Method\tACC\tNMI\tARI"]
+    start = lines.index("Mean and deviation over 3 seeds:")
+    assert lines[start + 1] == "Method\tACC\tNMI\tARI"
     scores = [result(tmp_path / f"seed-{seed}")["metrics"] for seed in range(3)]
     expected = ["GMM"]
     for name in ("accuracy", "nmi", "ari"):
         values = [each[name] for each in scores]
         expected.append(f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}")
-    assert lines[-1].split("\t") == expected
+    assert lines[start + 2].split("\t") == expected
     # The same for programs.
     kept = json.loads((tmp_path / "summary.json").read_text())
     assert kept["seeds"] == [0, 1, 2]
@@ -575,7 +576,7 @@ def test_two_processes_share_a_run(tmp_path: Path, kind: str) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("DRPM-VC\t") == 1
     # On GPUs it would not be there. Nothing comes before it, such as a greeting of Lightning's.
-    assert done.stderr.startswith("warning: 2 processes share the CPU for one run, which is slower")
+    assert done.stderr.startswith("warning: 2 processes share the CPU")
     found = result(tmp_path / "run")
     assert set(found["metrics"]) == {"accuracy", "ari", "nmi", "lower_bound"}
     # Each has its own batches, so an epoch has half as many whole steps.

@@ -23,8 +23,9 @@ from drpm.cli.options import (
 )
 from drpm.cli.settings import read_settings
 from drpm.cli.stages import finish_all, show_results, show_stage, train_runs
-from drpm.cli.tables import print_table, spread
+from drpm.cli.tables import print_table
 from drpm.experiments.jobs import parse_options
+from drpm.training.summaries import spread
 
 DEFAULT_PRESET = "fast-multitask"
 

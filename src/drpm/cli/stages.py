@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
 
-from drpm.cli.tables import print_table, spread
+from drpm.cli.tables import print_table
+from drpm.training.summaries import spread
 
 if TYPE_CHECKING:
     from drpm.training.devices import Devices

@@ -28,8 +28,9 @@ from drpm.cli.options import (
     whole_number_option,
 )
 from drpm.cli.settings import read_own, read_settings
-from drpm.cli.tables import print_table, spread
+from drpm.cli.tables import print_table
 from drpm.experiments.jobs import JOBS, Job, find_experiment, find_job
+from drpm.training.summaries import spread
 
 if TYPE_CHECKING:
     from drpm.training.loop import Progress
@@ -122,7 +123,13 @@ def _typer_option(kind: Any, details: Mapping[str, Any]) -> Any:
 
 
 def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    from drpm.experiments.running import connect_devices, prepare, run_jobs, write_summary
+    from drpm.experiments.running import (
+        connect_devices,
+        open_runs,
+        prepare,
+        run_jobs,
+        write_summary,
+    )
     from drpm.training.presets import is_own
 
     types, settings = get_type_hints(kind), list(values["settings"] or ())
@@ -147,14 +154,14 @@ def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
         for warning in warnings:
             typer.echo(f"warning: {warning}", err=True)
     seeds = parse_seeds(values["seeds"]) or [job.seed]
+    jobs, folders = [job.with_seed(seed) for seed in seeds], seed_folders(values["out"], seeds)
     results = run_jobs(
         experiment,
-        [job.with_seed(seed) for seed in seeds],
+        jobs,
         data,
-        seed_folders(values["out"], seeds),
+        open_runs(experiment, jobs, folders, devices=devices, overwrite=values["overwrite"]),
         devices=devices,
         command=["drpm", *sys.argv[1:]],
-        overwrite=values["overwrite"],
         progress=show_stage if devices.is_first else lambda stage: None,
     )
     if len(results) > 1:
@@ -203,6 +210,7 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
 def _print_scores(
     results: Sequence[Mapping[str, Any]], columns: Mapping[str, str], digits: int
 ) -> None:
+
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:.{digits}f}"
 

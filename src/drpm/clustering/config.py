@@ -1,9 +1,11 @@
-"""The settings of a clustering: everything that is needed to do it again."""
+"""The hyperparameters of a clustering, and the settings of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, get_args
 
+from drpm.experiments.jobs import Job, option
 from drpm.training.config import TrainingConfig, check_setting, check_types
 from drpm.training.errors import ConfigError
 
@@ -202,3 +204,53 @@ class ClusteringConfig:
             return self.method == "contrastive-head"
         learned = self.pretraining.kind == "contrastive" and len(shape) > 1
         return self.mixture.init == "contrastive-head" or (self.mixture.init == "auto" and learned)
+
+
+@dataclass(frozen=True)
+class ClusteringJob(Job):
+    """The settings of one run of ``drpm cluster``.
+
+    Args:
+        data: The name of a data set, or a path.
+        options: Options of the data, as ``name=value``.
+        fingerprint: The content hash of the user's own data.
+        compare: Whether to run the other methods as well, from the same pretraining.
+        clustering: The hyperparameters.
+    """
+
+    command: ClassVar[str] = "cluster"
+    section: ClassVar[str] = "clustering"
+    experiment: ClassVar[str] = "drpm.clustering.experiment:Clustering"
+    example_preset: ClassVar[str] = "paper-cluster-mnist"
+    help: ClassVar[str] = """Cluster a data set, or your own file, and generate from every cluster.
+
+    Interrupted runs are resumed by the same command. The folder ends up with
+    labels.csv, the model, the figures and a page that shows them.
+    """
+    stacks: ClassVar[bool] = True
+    several_devices: ClassVar[bool] = True
+    shortcuts: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+        {
+            "clusters": {
+                "help": "Number of clusters.",
+                "least": 1,
+                "shown": "the number of classes, or 10",
+            },
+            "method": {
+                "help": "drpm-vc, vade, latent-gmm, gmm or contrastive-head.",
+                "choices": get_args(Method),
+            },
+        }
+    )
+
+    data: str = "digits"
+    options: tuple[str, ...] = ()
+    fingerprint: str = ""
+    compare: bool = option(
+        False, "Run the other methods as well, from the same pretraining.", flag="compare"
+    )
+    clustering: ClusteringConfig = field(default_factory=ClusteringConfig)
+
+    @property
+    def is_stacked(self) -> bool:
+        return self.clustering.method != "gmm"  # which is fitted in closed steps

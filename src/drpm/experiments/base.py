@@ -78,6 +78,9 @@ class Experiment(ABC, Generic[J, D, M]):
     def check(self, job: J, data: D) -> list[str]:
         """Refuse settings that do not fit the data; return warnings, a sentence each."""
 
+    def share(self, jobs: Sequence[J], data: D, folders: Sequence[Path], place: Path) -> None:
+        """Take over stages that other studies in ``place`` have finished, or leave them there."""
+
     @abstractmethod
     def train(
         self,

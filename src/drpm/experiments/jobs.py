@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 # The commands that train, and the class that declares each. A new application is one line.
 JOBS: Final[dict[str, str]] = {
+    "cluster": "drpm.clustering.config:ClusteringJob",
     "supervised": "drpm.supervised.config:SupervisedJob",
 }
 
@@ -53,6 +54,11 @@ class Job:
     """Whether several devices can share a run."""
     shortcuts: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
     """Hyperparameters that have an option of their own, with the details of :func:`option`."""
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether several seeds of this job are trained together where that is possible."""
+        return self.stacks
 
     @property
     def config(self) -> Any:

@@ -44,15 +44,43 @@ def prepare(
     return job, data, experiment.check(job, data)
 
 
+def open_runs(
+    experiment: Experiment[J, D, M],
+    jobs: Sequence[J],
+    folders: Sequence[Path],
+    *,
+    devices: Devices,
+    overwrite: bool = False,
+) -> list[RunFolder]:
+    """The run folders of jobs, new or interrupted; those of other jobs are refused.
+
+    Args:
+        experiment: The application.
+        jobs: The jobs.
+        folders: One for each.
+        devices: Where they run.
+        overwrite: Whether to start anew where a folder holds a run.
+    """
+    return [
+        open_run(
+            folder,
+            configs.dumps(job),
+            overwrite=overwrite,
+            made=experiment.outputs,
+            devices=devices,
+        )
+        for folder, job in zip(folders, jobs, strict=True)
+    ]
+
+
 def run_jobs(
     experiment: Experiment[J, D, M],
     jobs: Sequence[J],
     data: D,
-    folders: Sequence[Path],
+    runs: Sequence[RunFolder],
     *,
     devices: Devices,
     command: Sequence[str],
-    overwrite: bool = False,
     progress: ProgressFactory = lambda stage: None,
 ) -> list[dict[str, Any]]:
     """Run jobs that differ in their seeds, or resume them; finished ones are left alone.
@@ -63,26 +91,15 @@ def run_jobs(
         experiment: The application.
         jobs: One for each seed.
         data: Their data.
-        folders: One for each job.
+        runs: The folder of each.
         devices: Where to train.
         command: The command that repeats all of them.
-        overwrite: Whether to start anew where a folder holds a run.
         progress: Makes the progress bar of a stage.
 
     Returns:
         The content of every ``result.json``, with the folder and the page.
     """
-    runs = [
-        open_run(
-            folder,
-            configs.dumps(job),
-            overwrite=overwrite,
-            made=experiment.outputs,
-            devices=devices,
-        )
-        for folder, job in zip(folders, jobs, strict=True)
-    ]
-    for group in _groups(runs, devices, jobs[0].stacks):
+    for group in _groups(runs, devices, jobs[0].is_stacked):
         some, theirs = [jobs[i] for i in group], [runs[i] for i in group]
         with ExitStack() as held:
             for run in theirs if devices.is_first else ():

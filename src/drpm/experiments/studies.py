@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from drpm.experiments.jobs import Job, find_experiment, find_job
-from drpm.experiments.running import connect_devices, prepare, run_jobs
+from drpm.experiments.running import connect_devices, open_runs, prepare, run_jobs
 from drpm.training import config as configs
 from drpm.training import presets, toml
 from drpm.training.errors import ConfigError
@@ -24,6 +24,7 @@ def run_study(
     settings: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
     config: str | None = None,
+    share: bool = False,
     device: str = "auto",
 ) -> None:
     """Run a study, or resume it.
@@ -39,6 +40,7 @@ def run_study(
         settings: Changes to the preset, as ``name=value``.
         options: Fields of the job, by name.
         config: The digest of the configuration; refused where the configuration has changed.
+        share: Whether studies in the same folder share the stages that they have in common.
         device: Where to run; not part of what identifies the study.
     """
     if not seeds or len(set(seeds)) < len(seeds):
@@ -53,7 +55,8 @@ def run_study(
             "the configuration has changed since."
         )
     options = dict(options or {})
-    job = kind(**options, **{kind.section: chosen})
+    given = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items()}
+    job = kind(**given, **{kind.section: chosen})
     experiment = find_experiment(kind)
     local = job.with_config(training=replace(chosen.training, device=device))
     devices = connect_devices(local)
@@ -64,15 +67,13 @@ def run_study(
         described["content"] = content
     study = open_run(folder, toml.dumps({**described, "seeds": list(seeds)}))
     words = [*_words(kind, preset, settings, options), "--seeds", ",".join(map(str, seeds))]
+    jobs = [job.with_seed(seed) for seed in seeds]
+    folders = [folder / f"seed-{seed}" for seed in seeds]
     with study.lock():
-        results = run_jobs(
-            experiment,
-            [job.with_seed(seed) for seed in seeds],
-            data,
-            [folder / f"seed-{seed}" for seed in seeds],
-            devices=devices,
-            command=words,
-        )
+        runs = open_runs(experiment, jobs, folders, devices=devices)
+        if share and not all(run.status == "finished" for run in runs):
+            experiment.share(jobs, data, folders, folder.parent)
+        results = run_jobs(experiment, jobs, data, runs, devices=devices, command=words)
         stacked = len(results[0].get("stacked", ())) > 1
         study.finish(
             summarize_results(results),
@@ -88,6 +89,7 @@ def study_run(
     preset: str,
     seeds: Sequence[int],
     settings: Sequence[str] = (),
+    share: bool = False,
     **options: Any,
 ) -> SweepRun:
     """A study as a run of a sweep, with the digest of its configuration.
@@ -98,6 +100,7 @@ def study_run(
         preset: The configuration.
         seeds: One for each run.
         settings: Changes to the preset, as ``name=value``.
+        share: Whether studies in the same folder share their stages.
         options: Fields of the job.
     """
     config = configs.override(presets.load(_config_class(find_job(command)), preset), settings)
@@ -107,6 +110,7 @@ def study_run(
         "seeds": list(seeds),
         "settings": list(settings),
         "options": options,
+        "share": share,
         # Runs of an earlier meaning of the preset are not taken for runs of this one.
         "config": digest_settings(config),
     }

@@ -34,6 +34,12 @@ def summarize(values: Sequence[float]) -> Summary:
     return Summary(statistics.fmean(values), deviation)
 
 
+def spread(values: Sequence[float], digits: int = 3) -> str:
+    """Mean and deviation as text, such as 0.912 ± 0.004."""
+    mean, deviation = summarize(values)
+    return f"{mean:.{digits}f} ± {deviation or 0:.{digits}f}"
+
+
 def is_tied(one: Summary, other: Summary) -> bool:
     """Whether two means are no further apart than the larger deviation, so that nobody can tell
     which is larger.
