@@ -299,7 +299,7 @@ def test_the_models_of_a_table(tmp_path: Path) -> None:
     page = (tmp_path / "vade" / "index.html").read_text(encoding="utf-8")
     assert '<th scope="col">VaDE</th>' in page
     assert "all examples" in page
-    assert "labels.csv goes by its mean" in page
+    assert "labels.csv uses its mean" in page
 
 
 @pytest.mark.usefixtures("blank_pictures")
