@@ -29,15 +29,16 @@ def instructions(aten: str, mkl: str, dnnl: str) -> dict[str, str]:
     }
 
 
+AVX2 = instructions("avx2", "AVX2", "AVX2")
+SSE = instructions("default", "SSE4_2", "SSE41")
+
 CELLS = {
     "native": Cell(),
-    "avx2": Cell(instructions("avx2", "AVX2", "AVX2")),
-    "sse": Cell(instructions("default", "SSE4_2", "SSE41")),
-    "2 threads": Cell(options=("--threads=2",)),
-    "4 threads": Cell(options=("--threads=4",)),
-    "busy": Cell(busy=2),
-    "stream 1": Cell(options=("--stream=1",)),
-    "stream 2, avx2": Cell(instructions("avx2", "AVX2", "AVX2"), ("--stream=2",)),
+    "avx2, 2 threads": Cell(AVX2, ("--threads=2",)),
+    "sse, 4 threads": Cell(SSE, ("--threads=4",)),
+    "avx2, busy": Cell(AVX2, busy=2),
+    "sse, stream 1": Cell(SSE, ("--stream=1",)),
+    "stream 2, 2 threads": Cell(options=("--stream=2", "--threads=2")),
 }
 
 

@@ -271,10 +271,34 @@ def test_nothing_goes_on_beside_where_several_devices_exchange_gradients(
 @pytest.mark.parametrize("stacked", [False, True])
 def test_many_programs_in_one_process(stacked: bool) -> None:
     """Torch compiles one function eight times and then no more, which would go unnoticed."""
+
+    def counted() -> dict[str, int]:
+        import torch._dynamo.utils
+
+        return dict(torch._dynamo.utils.counters["stats"])
+
+    found = []
     for _ in range(10):
-        before = graphs_called()
-        assert compile_step(make(stacked), TRACED)
-        assert graphs_called() > before
+        program = make(stacked)
+        (group,) = program.optimizer.param_groups
+        group.update(fused=True, lr=torch.tensor(group["lr"]))
+        before = counted()
+        assert compile_step(program, TRACED)
+        found.append({name: count - before.get(name, 0) for name, count in counted().items()})
+    # The schedule, the terms with their gradients, and the optimiser.
+    assert found[0]["unique_graphs"] == 3
+    assert all(each == found[0] for each in found)
+    # Nor is what the caller compiles used up.
+    (parameter,) = parameters = [torch.nn.Parameter(torch.ones(2))]
+    parameter.grad = torch.ones(2)
+    compilations = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compilations.append(graph)
+        return graph.forward
+
+    torch.compile(torch.optim.Adam(parameters).step, backend=backend)()
+    assert compilations
 
 
 def test_what_the_caller_has_compiled_stays_compiled() -> None:

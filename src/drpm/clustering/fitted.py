@@ -19,6 +19,7 @@ from drpm.distributions.partitions import RandomPartition
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.errors import RunError
+from drpm.training.turns import unseeded
 
 ESTIMATOR_FILE = "estimator.json"  # beside a clustering that is an estimator
 
@@ -210,10 +211,12 @@ def load_clustering(folder: str | Path, device: torch.device | str = "cpu") -> F
     autoencoder, head = None, None
     modules: dict[str, nn.Module] = {}
     if config.method != "gmm":
-        autoencoder = Autoencoder(columns, config.network, description["likelihood"])
+        with unseeded():
+            autoencoder = Autoencoder(columns, config.network, description["likelihood"])
         modules["autoencoder."] = autoencoder
     if config.method == "contrastive-head":
-        modules["head."] = head = projector(config.network.encoder[-1], clusters)
+        with unseeded():
+            modules["head."] = head = projector(config.network.encoder[-1], clusters)
     dims = columns if autoencoder is None else config.network.latent
     sides = {"log_weights": (clusters,), "means": (clusters, dims), "variances": (clusters, dims)}
     others = {f"mixture.{name}": side for name, side in sides.items()}

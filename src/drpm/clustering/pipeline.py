@@ -38,7 +38,7 @@ from drpm.training.program import BaseProgram, Program
 from drpm.training.runs import RunFolder
 from drpm.training.schedules import ConstantSchedule, ExponentialSchedule, Schedule, WarmUp
 from drpm.training.stages import ProgressFactory, open_run, train_stage
-from drpm.training.turns import TURN, seeded
+from drpm.training.turns import seeded, unseeded
 
 _ROWS_AT_ONCE = 8192
 
@@ -333,7 +333,7 @@ class _Stages:
         assert config.refit_every is not None
         every = config.refit_every
         # The likelihood is the decoder's, which finds no codes.
-        with TURN:
+        with unseeded():
             scratch = MixtureVAE(self.rows.shape[-1], config, "gaussian").to(self.rows.device)
 
         def refit(epoch: int) -> None:

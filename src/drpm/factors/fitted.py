@@ -17,6 +17,7 @@ from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.checks import require_classes
 from drpm.training.errors import RunError
+from drpm.training.turns import unseeded
 
 _PAIRS_AT_ONCE = 1024
 
@@ -161,6 +162,7 @@ def load_factors(folder: Path | str, device: torch.device | str = "cpu") -> Fitt
         raise RunError(f"The folder {folder} holds another kind of model than one of factors.")
     colours, height, width = description["shape"]
     shape = (colours, height, width)
-    model = FactorVAE(shape, configs.loads(FactorsConfig, description["config"]))
+    with unseeded():
+        model = FactorVAE(shape, configs.loads(FactorsConfig, description["config"]))
     load_modules(folder, tensors, {"": model})
     return FittedFactors(model.to(device), shape)

@@ -14,6 +14,7 @@ from drpm.multitask.tasks import pixel_bytes
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.errors import RunError
+from drpm.training.turns import unseeded
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ def load_multitask(folder: Path | str, device: torch.device | str = "cpu") -> Fi
     colours, height, width = description["shape"]
     shape, classes = (colours, height, width), tuple(description["classes"])
     config = configs.loads(MultitaskConfig, description["config"])
-    network = MultitaskNetwork(shape, classes, config)
+    with unseeded():
+        network = MultitaskNetwork(shape, classes, config)
     load_modules(folder, tensors, {"": network})
     return FittedMultitask(network.eval().to(device), shape, tuple(description["tasks"]), classes)

@@ -1,5 +1,6 @@
 """Compiling a training step."""
 
+import inspect
 import logging
 import warnings
 from collections.abc import Callable
@@ -133,5 +134,7 @@ def _parts(program: BaseProgram) -> dict[str, Callable[..., Any]]:
         # The fused kernel works on 65,536 numbers a block, which leaves most of a GPU idle.
         for group in groups:
             group.update(fused=False, foreach=True, capturable=True)
-        parts["update"] = program.update
+        # Under their decorators all optimisers share code, which torch compiles a few times only.
+        step, optimizer = inspect.unwrap(type(program.optimizer).step), program.optimizer
+        parts["update"] = torch.no_grad()(lambda: step(optimizer))
     return parts
