@@ -364,9 +364,9 @@ class Program(BaseProgram):
         self.optimizer.zero_grad()
         # Several devices exchange gradients as they come, and only know of one stream.
         alone = self.devices.count == 1
-        with self.devices.precision(), beside.allowed(self.backend) if alone else nullcontext():
+        with beside.allowed(self.backend) if alone else nullcontext():
             terms: Terms = self._evaluate(batch, schedule)
-        self.devices.backward(terms["loss"])
+        terms["loss"].backward()
         return terms
 
     def _clip(self, limit: float) -> None:
