@@ -139,7 +139,7 @@ def test_from_a_shell_killed_resumed_and_loaded(undisturbed: RunFolder, tmp_path
         [sys.executable, *arguments], stderr=subprocess.DEVNULL, env=ENVIRONMENT
     )
     deadline = time.monotonic() + 100
-    while not list(folder.glob("checkpoint/step-00001?")) and time.monotonic() < deadline:
+    while not list(folder.glob("checkpoint/step-00001*")) and time.monotonic() < deadline:
         time.sleep(0.001)
     process.kill()
     assert process.wait() == -signal.SIGKILL
@@ -178,7 +178,7 @@ def test_a_signal_saves_and_ends(tmp_path: Path, number: int, code: int) -> None
     run = RunFolder.open(folder)
     assert run.status == "cut off"
     last = run.metrics()[-1]["step"]
-    assert (run.checkpoint_dir / "latest").read_text().startswith(f"step-{last:06d}\n")
+    assert list(run.checkpoint_dir.glob(f"step-{last:06d}-*"))
 
 
 @pytest.mark.parametrize(

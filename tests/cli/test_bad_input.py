@@ -176,7 +176,8 @@ CASES = {
         MISUSED,
     ),
     "no clusters as a setting": Case(
-        "drpm cluster digits --set clusters=0 --out run", ("clusters must be at least 1", "got 0")
+        "drpm cluster digits --set clusters=0 --out run",
+        ("clusters must be", "got '0'"),
     ),
     "unknown preset of a clustering": Case(
         "drpm cluster digits --preset fast-clutser --out run",
@@ -184,15 +185,15 @@ CASES = {
     ),
     "unknown method": Case(
         "drpm cluster digits --method vaed --out run",
-        ("method must be one of 'drpm-vc'", "but got 'vaed'; did you mean 'vade'?"),
+        ("method must be 'drpm-vc'", "but got 'vaed'; did you mean 'vade'?"),
     ),
     "negative epochs of a clustering": Case(
         "drpm cluster digits --set training.epochs=-1 --out run",
-        ("training.epochs must be at least 0, but got -1",),
+        ("training.epochs must be at least 0, but got '-1'",),
     ),
     "negative epochs of pretraining": Case(
         "drpm cluster digits --set pretraining.training.epochs=-1 --out run",
-        ("pretraining.training.epochs must be at least 0, but got -1",),
+        ("pretraining.training.epochs must be at least 0, but got '-1'",),
     ),
     "unknown setting of a clustering": Case(
         "drpm cluster digits --set bata=1 --out run",
@@ -203,11 +204,11 @@ CASES = {
     ),
     "no layers": Case(
         "drpm cluster digits --set network.encoder= --out run",
-        ("network.encoder must be one or more widths of at least 1, but got ()",),
+        ("network.encoder must have at least 1 item, but got []",),
     ),
     "negative temperature": Case(
         "drpm cluster digits --set temperature=1,-1 --out run",
-        ("temperature must be two positive numbers", "-1.0"),
+        ("temperature[1] must be greater than 0", "-1"),
     ),
     "several devices for another model": Case(
         "drpm supervised digits --set training.devices=2 --out run",
@@ -319,11 +320,11 @@ CASES = {
     ),
     "epochs beyond all numbers": Case(
         "drpm cluster digits --set training.epochs=99999999999999999999 --out run",
-        ("epochs must be at most 1000000000, but got 99999999999999999999",),
+        ("epochs must be at most 1000000000, but got '99999999999999999999'",),
     ),
     "a learning rate beyond all numbers": Case(
         "drpm cluster digits --set training.learning_rate=1e38 --out run",
-        ("learning_rate must be at most 1e30, but got 1e+38",),
+        ("learning_rate must be at most", "but got '1e38'"),
     ),
     "card that is not there": Case(
         "drpm cluster digits --device cuda:99 --out run", ("device must be one", "got 'cuda:99'")
@@ -395,10 +396,11 @@ CASES = {
     # A training run.
     "negative epochs": Case(
         "digits --out run --set training.epochs=-1",
-        ("training.epochs must be at least 0, but got -1",),
+        ("training.epochs must be at least 0, but got '-1'",),
     ),
     "no batch": Case(
-        "digits --out run --set training.batch_size=0", ("batch_size must be at least 1", "got 0")
+        "digits --out run --set training.batch_size=0",
+        ("batch_size must be", "got '0'"),
     ),
     "unknown setting": Case(
         "digits --out run --set training.epoch=3",
@@ -406,15 +408,15 @@ CASES = {
     ),
     "setting of another type": Case(
         "digits --out run --set training.epochs=three",
-        ("training.epochs must be a whole number, but got 'three'",),
+        ("training.epochs must be a valid integer, but got 'three'",),
     ),
     "unknown choice": Case(
         "digits --out run --set training.optimizer=adm",
-        ("training.optimizer must be one of", "got 'adm'; did you mean 'adam'?"),
+        ("training.optimizer must be", "got 'adm'; did you mean 'adam'?"),
     ),
     "unknown precision of products": Case(
         "digits --out run --set training.matmul=tf32",
-        ("training.matmul must be one of 'highest', 'high', but got 'tf32'",),
+        ("training.matmul must be 'highest' or 'high', but got 'tf32'",),
     ),
     "not a setting at all": Case(
         "digits --out run --set epochs", ("name=value, but got 'epochs'",)
@@ -435,7 +437,7 @@ CASES = {
         "digits --out run --set training.device=cpu --set training.step=graph",
         ("step must be 'eager' or 'auto'", "but got 'graph' on 1 x cpu"),
     ),
-    "no devices": Case("digits --out run --devices 0", ("devices must be at least 1, but got 0",)),
+    "no devices": Case("digits --out run --devices 0", ("devices must be", "but got '0'")),
     "resume what is no run": Case(
         "digits --out folder", ("folder is not empty and holds no run (it has notes.txt)",)
     ),

@@ -128,7 +128,7 @@ def test_a_name_that_is_empty_is_not_the_arm(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         ("--shared=8", "shared must be a number from 0 to 7 or 'mixed', but got '8'"),
-        ("--method=vae", "method must be one of"),
+        ("--method=vae", "method must be"),
         ("--data=nowhere", "nowhere does not exist; pairs come from arm, mpi3d, a folder"),
         ("nowhere", "nowhere does not exist; pairs come from arm, mpi3d, a folder"),
         ("arm --data=mpi3d", "data must be given once, but got 'arm' and 'mpi3d'."),

@@ -88,7 +88,7 @@ def main() -> None:
             landed += killed_at_a_moment(arguments, folder, step, chance.uniform(0.0, 0.02))
     else:
         for _ in range(kills):
-            child = fork(arguments, deadly_operation=chance.randrange(1, 80))
+            child = fork(arguments, deadly_operation=chance.randrange(1, 30))
             landed += was_killed(os.waitpid(child, 0)[1])
     _, status = os.waitpid(fork(arguments), 0)
     print(json.dumps({"kills": landed, "exit": os.waitstatus_to_exitcode(status)}))

@@ -161,9 +161,8 @@ def test_training_and_resuming(
     assert steps_of(folders[0]) == list(range(1, 16))
 
 
-@pytest.mark.parametrize("precision", ["bf16-mixed", "64-true"])
-def test_other_precisions(precision: Any) -> None:
-    eager, compiled = (make(False, precision=precision) for _ in range(2))
+def test_double_precision() -> None:
+    eager, compiled = (make(False, precision="64-true") for _ in range(2))
     assert compile_step(compiled, TRACED)
     torch.testing.assert_close(take_steps(compiled, 6), take_steps(eager, 6), rtol=2e-2, atol=1e-3)
 

@@ -216,7 +216,7 @@ def test_a_term_that_is_not_finite(tmp_path: Path, log_every: int) -> None:
         train(Program(make_model(), nan_from(7), points(), config), [run])
     message = str(stopped.value)
     assert "'divergence' was not a finite number at step 7;" in message
-    assert f"the last good checkpoint is step 5 in {run.checkpoint_dir / 'step-000005'}" in message
+    assert f"the last good checkpoint is step 5 in {run.checkpoint_dir}" in message
     saved = checkpoint.load_latest(run.checkpoint_dir)
     assert saved is not None
     assert all(x.isfinite().all() for x in saved.state["model"].values())
@@ -271,7 +271,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str)
 
     def fill() -> None:
         if what == "checkpoint":
-            monkeypatch.setattr(checkpoint, "_write_through", full)
+            monkeypatch.setattr(checkpoint, "write_atomic", full)
         else:
             monkeypatch.setattr("drpm.training.runs.open", full, raising=False)
 

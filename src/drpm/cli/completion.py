@@ -79,10 +79,10 @@ def presets_like(example: str) -> Callable[[str], list[str]]:
 
 def settings_like(ctx: typer.Context, incomplete: str) -> list[str]:
     """Completes to the names of the settings of the command that is typed."""
-    from drpm.training.config import to_mapping
+    from dataclasses import asdict
 
     module, name = CONFIGURATIONS[ctx.info_name or ""]
-    settings = _names(to_mapping(getattr(import_module(module), name)()))
+    settings = _names(asdict(getattr(import_module(module), name)()))
     return [f"{setting}=" for setting in settings if setting.startswith(incomplete)]
 
 

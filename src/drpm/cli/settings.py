@@ -34,7 +34,8 @@ def read_settings(
     """
     from drpm.training import config as configs
     from drpm.training import presets
-    from drpm.training.config import ConfigError, TrainingConfig
+    from drpm.training.config import TrainingConfig
+    from drpm.training.errors import ConfigError
 
     TrainingConfig(device=device)  # refused under the option's own name
     named = {name: value for name, value in options.items() if value is not None}
@@ -72,7 +73,8 @@ def read_own(command: str, path: str) -> Own:
         command: The command; runs of others are refused.
         path: The file.
     """
-    from drpm.training.config import ConfigError, read_mapping
+    from drpm.training.config import read_mapping
+    from drpm.training.errors import ConfigError
     from drpm.training.runs import FINGERPRINT
 
     mapping = read_mapping(path)
@@ -88,7 +90,8 @@ def read_own(command: str, path: str) -> Own:
 
 def _build_own(cls: type[C], command: str, path: str) -> C:
     from drpm.training import presets
-    from drpm.training.config import ConfigError, build
+    from drpm.training.config import build
+    from drpm.training.errors import ConfigError
 
     own = read_own(command, path)
     base = None if own.is_run else presets.load(cls, f"fast-{command}")

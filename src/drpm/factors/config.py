@@ -1,15 +1,17 @@
 """The settings of a model of shared factors: everything that is needed to train it again."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import field
+from typing import Annotated, Literal
 
-from drpm.training.config import TrainingConfig, check_setting, check_types, require_one_device
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from drpm.training.config import TrainingConfig, require_one_device, settings
 
 Method = Literal["drpm", "hg", "ada", "label"]
 Averaging = Literal["group", "multi-level"]
 
 
-@dataclass(frozen=True)
+@settings
 class FactorsConfig:
     """A variational autoencoder of pairs of images that share some of their factors.
 
@@ -45,30 +47,20 @@ class FactorsConfig:
     method: Method = "drpm"
     averaging: Averaging = "group"
     objective: Literal["bounds", "exact"] = "bounds"
-    latent: int = 10
+    latent: PositiveInt = 10
     shared_divergence: Literal["once", "twice"] = "once"
-    beta: float = 1.0
-    gamma: float = 0.25
-    delta: float = 0.25
-    smallest_divergence: float = 0.1
-    draws: int = 4
+    beta: NonNegativeFloat = 1.0
+    gamma: NonNegativeFloat = 0.25
+    delta: NonNegativeFloat = 0.25
+    smallest_divergence: PositiveFloat = 0.1
+    # The score-function estimator compares every draw with the others.
+    draws: Annotated[int, Field(ge=2)] = 4
     prior_log_weights: tuple[float, float] = (0.0, 0.0)
-    temperature: tuple[float, float] = (1.0, 0.5)
-    steps_per_epoch: int = 1000
+    temperature: tuple[PositiveFloat, PositiveFloat] = (1.0, 0.5)
+    steps_per_epoch: PositiveInt = 1000
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(epochs=300, batch_size=64, learning_rate=1e-4)
     )
 
     def __post_init__(self) -> None:
-        check_types(self)
         require_one_device(self.training)
-        for name in ("latent", "steps_per_epoch"):
-            check_setting(self, name, "at least 1", lambda value: value >= 1)
-        # The score-function estimator compares every draw with the others.
-        check_setting(self, "draws", "at least 2", lambda value: value >= 2)
-        for name in ("beta", "gamma", "delta"):
-            check_setting(self, name, "at least 0", lambda value: value >= 0)
-        check_setting(self, "smallest_divergence", "above 0", lambda value: value > 0)
-        check_setting(
-            self, "temperature", "two positive numbers", lambda pair: all(x > 0 for x in pair)
-        )

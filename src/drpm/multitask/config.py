@@ -1,10 +1,12 @@
 """The settings of a network with several tasks: everything that is needed to train it again."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from dataclasses import field
+from typing import Annotated, Final, Literal
 
-from drpm.training.config import TrainingConfig, check_setting, check_types, require_one_device
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from drpm.training.config import TrainingConfig, check_setting, require_one_device, settings
 from drpm.training.errors import ConfigError
 
 Method = Literal["drpm", "uls", "uncertainty", "gradient"]
@@ -27,7 +29,7 @@ _METHOD_OF: Final = {
 }
 
 
-@dataclass(frozen=True)
+@settings
 class NetworkConfig:
     """The shared encoder, and the head of every task.
 
@@ -42,27 +44,17 @@ class NetworkConfig:
     """
 
     encoder: Literal["lenet", "residual"] = "lenet"
-    channels: tuple[int, ...] = (10, 20)
-    width: int = 50
-    head: int = 50
-    dropout: float = 0.5
+    channels: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (10, 20)
+    width: PositiveInt = 50
+    head: NonNegativeInt = 50
+    dropout: Annotated[float, Field(ge=0, le=1)] = 0.5
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_setting(self, "width", "at least 1", lambda value: value >= 1)
-        check_setting(self, "head", "at least 0", lambda value: value >= 0)
-        check_setting(self, "dropout", "from 0 to 1", lambda value: 0 <= value <= 1)
-        check_setting(
-            self,
-            "channels",
-            "one or more numbers of at least 1",
-            lambda each: each and min(each) >= 1,
-        )
         if self.encoder == "lenet":
             check_setting(self, "channels", "two numbers for 'lenet'", lambda each: len(each) == 2)
 
 
-@dataclass(frozen=True)
+@settings
 class MultitaskConfig:
     """A network that several tasks share.
 
@@ -94,12 +86,12 @@ class MultitaskConfig:
     partition: Literal["sample", "network"] = "sample"
     task_order: Literal["given", "reversed", "shuffled"] = "given"
     weighting: Weighting = "aligned-mtl"
-    task_weights: tuple[float, ...] = ()
-    size_penalty: float | None = None
-    temperature: tuple[float, float] = (1.0, 0.5)
-    evaluate_every: int = 1
-    train_examples: int | None = None
-    test_examples: int | None = None
+    task_weights: tuple[PositiveFloat, ...] = ()
+    size_penalty: NonNegativeFloat | None = None
+    temperature: tuple[PositiveFloat, PositiveFloat] = (1.0, 0.5)
+    evaluate_every: PositiveInt = 1
+    train_examples: PositiveInt | None = None
+    test_examples: PositiveInt | None = None
     network: NetworkConfig = field(default_factory=NetworkConfig)
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(
@@ -108,21 +100,6 @@ class MultitaskConfig:
     )
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_setting(self, "evaluate_every", "at least 1", lambda value: value >= 1)
-        for name in ("train_examples", "test_examples"):
-            check_setting(
-                self, name, "at least 1 or none", lambda value: value is None or value >= 1
-            )
-        check_setting(
-            self, "size_penalty", "at least 0 or none", lambda value: value is None or value >= 0
-        )
-        check_setting(
-            self, "task_weights", "positive numbers", lambda each: all(x > 0 for x in each)
-        )
-        check_setting(
-            self, "temperature", "two positive numbers", lambda pair: all(x > 0 for x in pair)
-        )
         require_one_device(self.training)
         # Its backward pass looks at numbers, which neither a graph nor a compiler can.
         if self.method == "gradient" and self.training.step not in ("auto", "eager"):

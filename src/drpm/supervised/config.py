@@ -1,13 +1,17 @@
 """The hyperparameters of supervised partitions, and the settings of a run."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from drpm.experiments.jobs import Job, option
-from drpm.training.config import TrainingConfig, check_setting, check_types, require_one_device
+from drpm.training.config import TrainingConfig, check_setting, require_one_device, settings
+
+Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
-@dataclass(frozen=True)
+@settings
 class SupervisedConfig:
     """A network that partitions a batch into its classes.
 
@@ -27,38 +31,21 @@ class SupervisedConfig:
             evaluation.
     """
 
-    hidden: tuple[int, ...] = (256, 128)
-    scale: float = 0.03
-    smoothing: float = 0.1
-    size_weights: tuple[float, ...] = (0.001, 0.01, 0.1)
-    held_out: float = 0.1
-    temperature: tuple[float, float] = (1.0, 0.2)
-    prediction_temperature: float = 0.05
+    hidden: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (256, 128)
+    scale: PositiveFloat = 0.03
+    smoothing: Fraction = 0.1
+    size_weights: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)] = (0.001, 0.01, 0.1)
+    held_out: Fraction = 0.1
+    temperature: tuple[PositiveFloat, PositiveFloat] = (1.0, 0.2)
+    prediction_temperature: PositiveFloat = 0.05
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(epochs=20, batch_size=256, learning_rate=1e-3)
     )
 
     def __post_init__(self) -> None:
-        check_types(self)
         require_one_device(self.training)
         check_setting(
-            self,
-            "hidden",
-            "one or more widths of at least 1",
-            lambda widths: widths and all(width >= 1 for width in widths),
-        )
-        for name in ("scale", "prediction_temperature"):
-            check_setting(self, name, "positive", lambda value: value > 0)
-        check_setting(self, "smoothing", "in (0, 1)", lambda value: 0 < value < 1)
-        check_setting(
-            self,
-            "size_weights",
-            "one or more numbers of at least 0 that differ",
-            lambda found: found and min(found) >= 0 and len(set(found)) == len(found),
-        )
-        check_setting(self, "held_out", "in (0, 1)", lambda value: 0 < value < 1)
-        check_setting(
-            self, "temperature", "two positive numbers", lambda pair: all(x > 0 for x in pair)
+            self, "size_weights", "numbers that differ", lambda found: len(set(found)) == len(found)
         )
 
 

@@ -8,7 +8,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import TypeVar
 
-from drpm.training.config import loads, nearest
+from drpm.training.config import loads, suggest
 from drpm.training.errors import ConfigError
 
 C = TypeVar("C")
@@ -72,12 +72,7 @@ def load(
         known = own
     # Only a listed name is opened, so that a name with slashes leads nowhere.
     if name not in known:
-        meant = nearest(name, known)
-        if meant:
-            end = f"did you mean {' or '.join(map(repr, meant))}?"
-        else:
-            end = f"there are {', '.join(map(repr, known))}." if known else "there are none."
-        raise ConfigError(f"{name!r} is not a preset; {end}")
+        raise ConfigError(f"{name!r} is not a preset; {suggest(name, known)}")
     try:
         return loads(cls, (folder / f"{name}{SUFFIX}").read_text(encoding="utf-8"))
     except ConfigError as error:

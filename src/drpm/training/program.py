@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drpm import beside
+from drpm.training.checkpoint import State
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
 from drpm.training.errors import RunError
@@ -262,7 +263,7 @@ class BaseProgram(ABC):
         values = self.devices.mean(values)
         return Readings(self._terms, values.reshape(len(values), len(self._terms), -1).cpu())
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """All that the next step depends on; all processes ask for it together."""
         own = {
             "generator": self.generator.get_state(),
@@ -277,7 +278,7 @@ class BaseProgram(ABC):
             "ranks": self.devices.gather(own),
         }
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: State) -> None:
         """Go on from what :meth:`state` returned; the learning rate is the loop's to set.
 
         Tensors keep their place in memory, by which a captured graph knows them.
@@ -363,9 +364,9 @@ class Program(BaseProgram):
         self.optimizer.zero_grad()
         # Several devices exchange gradients as they come, and only know of one stream.
         alone = self.devices.count == 1
-        with self.devices.precision(), beside.allowed(self.backend) if alone else nullcontext():
+        with beside.allowed(self.backend) if alone else nullcontext():
             terms: Terms = self._evaluate(batch, schedule)
-        self.devices.backward(terms["loss"])
+        terms["loss"].backward()
         return terms
 
     def _clip(self, limit: float) -> None:

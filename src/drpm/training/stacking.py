@@ -136,7 +136,7 @@ class StackedProgram(BaseProgram):
     ) -> tuple[dict[str, Tensor], Terms]:
         """The gradients of all parameters, which nothing is done with yet, and the terms."""
         # torch.func records what it needs by itself; autograd need not keep a second graph.
-        with self.devices.precision(), torch.no_grad():
+        with torch.no_grad():
             gradients, terms = self._gradients(
                 self._trained, self._fixed, batch, self.settings, schedule
             )

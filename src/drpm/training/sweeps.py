@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeAlias
 
-from drpm.training.config import nearest
+from drpm.training.config import suggest
 from drpm.training.errors import ConfigError
 
 Job: TypeAlias = Callable[..., object]
@@ -140,9 +140,4 @@ def find(name: str) -> Sweep:
     """The sweep that is registered under a name."""
     if name in SWEEPS:
         return SWEEPS[name]()
-    known = sorted(SWEEPS)
-    if meant := nearest(name, known):
-        end = f"did you mean {' or '.join(map(repr, meant))}?"
-    else:
-        end = f"there are {', '.join(map(repr, known))}." if known else "there are none."
-    raise ConfigError(f"{name!r} is not a sweep; {end}")
+    raise ConfigError(f"{name!r} is not a sweep; {suggest(name, sorted(SWEEPS))}")
