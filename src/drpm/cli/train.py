@@ -81,7 +81,8 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
             )
     config = get_type_hints(types[kind.section])
     for name, details in kind.shortcuts.items():
-        found[name] = (Annotated[config[name] | None, _typer_option(config[name], details)], None)
+        of = str if "choices" in details else config[name]
+        found[name] = (Annotated[of | None, _typer_option(of, details)], None)
     together = "on a GPU they are trained together" if kind.stacks else "one after the other"
     found |= {
         "out": (Out, Path("out") / kind.command),
