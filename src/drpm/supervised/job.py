@@ -13,7 +13,6 @@ from drpm.data.origins import file_names
 from drpm.data.scaling import scale_of
 from drpm.data.splitting import split_rows, with_test_part
 from drpm.data.types import Dataset, Split
-from drpm.supervised.choosing import describe_choice
 from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.drawn import draw_arrays
 from drpm.supervised.fitted import FittedPartitioner
@@ -178,7 +177,10 @@ def do_jobs(
             progress=progress,
         )
         selection = _describe(fitted.selection, fitted.chosen_by)
-        choice = [told] if (told := describe_choice(selection)) else []
+        weight, held_out = selection["size_weight"], selection["held_out"]
+        choice = [
+            f"The size weight {weight:g} has the best F1 score of {held_out:,} held-out rows."
+        ]
         for place, (job, run, command) in enumerate(zip(jobs, runs, commands, strict=True)):
             if run.status == "finished":
                 continue
@@ -189,7 +191,7 @@ def do_jobs(
                 "command": list(command),
                 "stacked": seeds,
                 "selection": selection,
-                "about": " ".join([_ABOUT, *choice, *cautions(job, data)]),
+                "about": " ".join([_ABOUT, *(choice if held_out else ()), *cautions(job, data)]),
                 "names": SCORES,
             }
             _conclude(job, model, data, run, files, facts)
