@@ -61,9 +61,9 @@ def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
     They are still drawn, but not laid out and painted.
     """
-    from drpm.report import figures, style
+    from drpm.report import plots, run_figures
 
-    def blank(figure: Any, name: str | None = None) -> bytes:
-        return style.png(style.new_figure(0.1, 0.1, layout=None), name)
+    def blank(figure: Any) -> bytes:
+        return plots.png(plots.new_figure(0.1, 0.1))
 
-    monkeypatch.setattr(figures, "png", blank)
+    monkeypatch.setattr(run_figures, "png", blank)

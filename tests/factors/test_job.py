@@ -16,7 +16,7 @@ from drpm.factors.fitted import FittedFactors, SharedFactors
 from drpm.factors.job import NAMES, Job, describe, in_full, judge, measure_usage
 from drpm.factors.models import FactorVAE, average
 from drpm.nn.gaussians import Posterior
-from drpm.report.exhibits import read_exhibits
+from drpm.report.figure_data import figure_specs, read_arrays
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError
 from tests.oracles import generator
@@ -204,7 +204,7 @@ def test_figures_of_many_dimensions_fit_on_a_page(tmp_path: Path, latent: int) -
     assert ("bars__rates" in arrays) == (latent <= 40)
     assert ("bars__count" in arrays) == (latent < 40)
     np.savez(tmp_path / "arrays.npz", **arrays)
-    assert read_exhibits(tmp_path)
+    assert figure_specs(read_arrays(tmp_path))
 
 
 def test_what_is_left_out_of_a_job() -> None:

@@ -28,7 +28,7 @@ from drpm.multitask.fitted import FittedMultitask, load_multitask
 from drpm.multitask.job import NAMES, judge, task_table
 from drpm.multitask.pipeline import make_network
 from drpm.multitask.tasks import read_tasks
-from drpm.report.exhibits import read_exhibits
+from drpm.report.figure_data import figure_specs, read_arrays
 from drpm.training import presets
 from drpm.training.checkpoint import save_model
 from drpm.training.config import TrainingConfig
@@ -457,19 +457,19 @@ def test_what_is_drawn(tmp_path: Path) -> None:
     shares = torch.rand(3, 120)
     scores = TaskScores(torch.tensor([0.1, 0.2, 0.3]), sizes, shares)
     (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 120))
-    exhibits = {exhibit.name: exhibit for exhibit in read_exhibits(tmp_path)}
+    specs = {spec.name: spec for spec in figure_specs(read_arrays(tmp_path))}
     # The same bars are not drawn twice.
-    assert list(exhibits) == ["images", "accuracy", "sizes-by-noise", "neurons"]
+    assert list(specs) == ["images", "accuracy", "sizes-by-noise", "neurons"]
     # The noisiest task comes last, everywhere.
-    assert exhibits["accuracy"].values[:, 0].tolist() == pytest.approx([0.2, 0.3, 0.1])
+    assert specs["accuracy"].values[:, 0].tolist() == pytest.approx([0.2, 0.3, 0.1])
     for name in ("accuracy", "neurons"):
-        assert exhibits[name].rows == ("b (0.00)", "c (0.40)", "a (0.90)")
-    assert exhibits["sizes-by-noise"].values[:, 0].tolist() == [1, 2, 7]
-    assert exhibits["sizes-by-noise"].rows == ("b (0.00)", "c (0.40)", "a (0.90)")
-    assert "rank correlation 1.00" in exhibits["sizes-by-noise"].title
-    assert "as far from zero as 0.71" in exhibits["sizes-by-noise"].about
+        assert specs[name].rows == ("b (0.00)", "c (0.40)", "a (0.90)")
+    assert specs["sizes-by-noise"].values[:, 0].tolist() == [1, 2, 7]
+    assert specs["sizes-by-noise"].rows == ("b (0.00)", "c (0.40)", "a (0.90)")
+    assert "rank correlation 1.00" in specs["sizes-by-noise"].title
+    assert "as far from zero as 0.71" in specs["sizes-by-noise"].about
     # As many neurons as fit.
-    neurons = exhibits["neurons"]
+    neurons = specs["neurons"]
     assert neurons.values.shape == (3, 100)
     assert neurons.about.endswith("sizes say. Of 120 neurons the first 100 are shown.")
     # In the order of their owners, each under its own number.
@@ -489,14 +489,14 @@ def test_the_course_of_tasks_is_drawn(tmp_path: Path) -> None:
     ]
     records: list[dict[str, Any]] = [{"epoch": 1.0, "step": 1, "loss": 2.0}, *looks]
     (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 10, records))
-    course = read_exhibits(tmp_path)[-1]
+    course = figure_specs(read_arrays(tmp_path))[-1]
     assert (course.kind, course.name) == ("lines", "accuracy-over-training")
     assert course.values.tolist() == [[0.2, 0.2], [0.3, 0.7], [0.1, 0.1]]
     assert course.rows == ("b (0.00)", "c (0.40)", "a (0.90)")
     assert [float(epoch) for epoch in course.columns] == [3, 7]
     # Of one look there is no course.
     (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 10, records[:2]))
-    assert read_exhibits(tmp_path)[-1].name == "neurons"
+    assert figure_specs(read_arrays(tmp_path))[-1].name == "neurons"
 
 
 def test_more_tasks_than_bars(tmp_path: Path) -> None:
@@ -508,17 +508,17 @@ def test_more_tasks_than_bars(tmp_path: Path) -> None:
     )
     scores = TaskScores(5 * ratios, 10 * ratios, torch.rand(count, 5))
     (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 5))
-    exhibits = {exhibit.name: exhibit for exhibit in read_exhibits(tmp_path)}
+    specs = {spec.name: spec for spec in figure_specs(read_arrays(tmp_path))}
     for name, scale in (("accuracy", 200), ("sizes-by-noise", 100)):
-        exhibit = exhibits[name]
-        values = exhibit.values[:, 0] * scale
+        spec = specs[name]
+        values = spec.values[:, 0] * scale
         assert (values[0], values[-1]) == pytest.approx((0, count - 1))
         assert set(np.diff(values).round()) == {2, 3}
-        assert len(exhibit.rows) == 40
-        assert exhibit.title.endswith("(40 of 117 tasks shown)")
-        assert "for 40 of 117 tasks, evenly from the first to the last: " in exhibit.about
-    assert exhibits["sizes-by-noise"].rows[-1].endswith("(0.12)")
-    assert "Of 117 tasks the first 100 are shown." in exhibits["neurons"].about
+        assert len(spec.rows) == 40
+        assert spec.title.endswith("(40 of 117 tasks shown)")
+        assert "for 40 of 117 tasks, evenly from the first to the last: " in spec.about
+    assert specs["sizes-by-noise"].rows[-1].endswith("(0.12)")
+    assert "Of 117 tasks the first 100 are shown." in specs["neurons"].about
 
 
 def test_sizes_are_told_as_far_as_they_differ(tmp_path: Path) -> None:
@@ -526,16 +526,16 @@ def test_sizes_are_told_as_far_as_they_differ(tmp_path: Path) -> None:
         torch.tensor([0.1, 0.2]), torch.tensor([4.998, 5.002]).double(), torch.rand(2, 10)
     )
     (tmp_path / "arrays.npz").write_bytes(draw_arrays(toy(), scores, 10))
-    exhibits = {exhibit.name: exhibit for exhibit in read_exhibits(tmp_path)}
-    assert exhibits["sizes-by-task"].about.endswith(": left 4.9980, right 5.0020.")
-    assert exhibits["sizes-by-task"].rows == ("left", "right")
+    specs = {spec.name: spec for spec in figure_specs(read_arrays(tmp_path))}
+    assert specs["sizes-by-task"].about.endswith(": left 4.9980, right 5.0020.")
+    assert specs["sizes-by-task"].rows == ("left", "right")
 
 
 def test_tiles_say_how_noisy_they_are(tmp_path: Path) -> None:
     names = tuple("abcde")
     data = replace(toy(), name="mosaic", tasks=names, noise_ratios=(0.0, 0.9, 0.3, 0.6, 0.5))
     (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, TaskScores(torch.rand(5)), 10))
-    images = read_exhibits(tmp_path)[0]
+    images = figure_specs(read_arrays(tmp_path))[0]
     # Three tiles are in a row of five.
     assert images.about.endswith("loses is 0.00, 0.90, 0.30; in the next row 0.60, 0.50.")
 
@@ -544,9 +544,9 @@ def test_sizes_that_are_all_alike_have_no_correlation(tmp_path: Path) -> None:
     data = replace(toy(), noise_ratios=(0.9, 0.0))
     scores = TaskScores(torch.tensor([0.1, 0.2]), torch.tensor([5.0, 5.0]), torch.rand(2, 10))
     (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 10))
-    (exhibit,) = (x for x in read_exhibits(tmp_path) if x.name == "sizes-by-noise")
-    assert exhibit.title == "Neurons against the noise ratio of the task"
-    assert "correlation" not in exhibit.about
+    (spec,) = (x for x in figure_specs(read_arrays(tmp_path)) if x.name == "sizes-by-noise")
+    assert spec.title == "Neurons against the noise ratio of the task"
+    assert "correlation" not in spec.about
 
 
 def test_correlations_by_chance() -> None:

@@ -13,7 +13,7 @@ from drpm.clustering.examples import nearest_rows, shrunk
 from drpm.clustering.fitted import FittedClustering
 from drpm.data.classes import class_labels, class_names
 from drpm.data.types import Dataset
-from drpm.report.archive import pack_arrays
+from drpm.report.figure_data import pack_arrays
 
 # How much of everything a page shows.
 SAMPLES: Final = 32

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.factors.fitted import FittedFactors, SharedFactors
-from drpm.report.archive import pack_arrays
-from drpm.report.bars import MAX_BARS
+from drpm.report.figure_data import MAX_BARS, pack_arrays
 
 SHOWN: Final = 8  # pairs
 STEPS: Final = 9  # of a traversal

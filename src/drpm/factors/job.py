@@ -21,7 +21,7 @@ from drpm.factors.fitted import FittedFactors, SharedFactors
 from drpm.factors.own_pairs import OwnPairs, load_pairs
 from drpm.factors.pairs import PairSampler, arm_world, mpi3d_world
 from drpm.factors.pipeline import STAGE, fingerprint_pairs, fit_factors
-from drpm.report.style import counted
+from drpm.report.numbers import counted
 from drpm.training import config as configs
 from drpm.training.config import check_setting
 from drpm.training.errors import ConfigError

@@ -18,12 +18,10 @@ from drpm.multitask.evaluation import (
     chance_correlation,
     rank_correlation,
 )
-from drpm.multitask.kept import by_owner
 from drpm.multitask.sweeps import NOISE
 from drpm.multitask.tasks import TaskData, by_noise, read_tasks, shown_tasks
-from drpm.report.archive import pack_arrays
-from drpm.report.bars import MAX_BARS, tell_apart
-from drpm.report.lines import MAX_LINES
+from drpm.report.figure_data import MAX_BARS, MAX_LINES, pack_arrays
+from drpm.report.numbers import format_distinct
 
 SHOWN: Final = 6  # images
 _MAX_CELLS: Final = 100
@@ -155,7 +153,7 @@ def _bars(
     if len(places) < count:
         title = f"{title} ({len(places)} of {count} tasks shown)"
         about = f"{about}, for {len(places)} of {count} tasks, evenly from the first to the last"
-    texts = zip(names, tell_apart(shown), strict=True)
+    texts = zip(names, format_distinct(shown), strict=True)
     listed = ", ".join(f"{task} {value}" for task, value in texts)
     return {
         f"bars__{name}": np.array(shown)[:, None],
@@ -175,7 +173,8 @@ def _owners(tasks: tuple[str, ...], shares: Tensor) -> dict[str, NDArray[Any]]:
         for what, some, count in left_out
         if some < count
     )
-    order = by_owner(shown.numpy())
+    # By the tasks that have them, and those that a task has most often first.
+    order = np.lexsort((-shown.numpy().max(0), shown.numpy().argmax(0))).tolist()
     return {
         "matrix__neurons": shown[:, order].numpy(),
         "matrix_rows__neurons": np.array(tasks[:_MAX_CELLS]),

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drpm.report.archive import pack_arrays
+from drpm.report.figure_data import pack_arrays
 from drpm.supervised.evaluation import confusion
 from drpm.supervised.fitted import JudgedBatches
 
