@@ -202,8 +202,11 @@ def override(config: C, assignments: Sequence[str]) -> C:
 
 
 def dumps(config: Any) -> str:
-    """The configuration as TOML, from which :func:`loads` makes the same one."""
-    return toml.dumps(_without_none(dataclasses.asdict(config), dataclasses.asdict(type(config)())))
+    """The configuration as TOML, from which :func:`loads` makes the same one.
+
+    Settings that are None are left out, as None is the default of every setting that may be None.
+    """
+    return toml.dumps(_without_none(dataclasses.asdict(config)))
 
 
 def loads(cls: type[C], text: str) -> C:
@@ -243,16 +246,11 @@ def _split(text: str) -> list[str]:
     return [entry.strip() for entry in entries if entry.strip()]
 
 
-def _without_none(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, Any]:
-    """What TOML can hold: None is left out, or written as text where it is not the default."""
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
     return {
-        name: _without_none(value, defaults[name])
-        if isinstance(value, dict)
-        else NONE
-        if value is None
-        else value
+        name: _without_none(value) if isinstance(value, dict) else value
         for name, value in values.items()
-        if value is not None or defaults[name] is not None
+        if value is not None
     }
 
 
