@@ -15,9 +15,8 @@ from drpm.clustering.config import ClusteringConfig, MixtureConfig, NetworkConfi
 from drpm.clustering.drawn import unstandardiser
 from drpm.clustering.fitted import load_clustering
 from drpm.clustering.job import Job, check_job, do_job, open_job
-from drpm.data.errors import DataError
 from drpm.data.tables import table
-from drpm.data.types import Dataset, Split
+from drpm.data.types import DataError, Dataset, Split
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.runs import RunFolder

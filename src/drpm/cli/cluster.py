@@ -107,8 +107,8 @@ def _run(
     from drpm.clustering.config import ClusteringConfig
     from drpm.clustering.job import Job, check_job, do_jobs, open_job
     from drpm.data import load
-    from drpm.data.classes import class_names
-    from drpm.data.fingerprints import known_by
+    from drpm.data.fingerprints import content_hash
+    from drpm.data.preprocessing import class_names
     from drpm.training.devices import connect
     from drpm.training.presets import is_own
 
@@ -138,7 +138,7 @@ def _run(
     are_set = are_set or (is_own(preset) and "clusters" in read_own("cluster", preset).settings)
     if clusters is None and not are_set:
         config = replace(config, clusters=len(class_names(dataset)) or config.clusters)
-    known = known_by(name, dataset)
+    known = content_hash(name, dataset)
     seeds = seeds or [config.training.seed]
     jobs = [
         Job(name, tuple(options), known, compare, replace(config, training=training))

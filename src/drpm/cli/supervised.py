@@ -91,7 +91,7 @@ def _run(
     from functools import partial
 
     from drpm.data import load
-    from drpm.data.fingerprints import known_by
+    from drpm.data.fingerprints import content_hash
     from drpm.supervised.config import SupervisedConfig
     from drpm.supervised.job import Job, cautions, check_job, do_jobs, find_classes, open_job
     from drpm.training.devices import connect_one
@@ -101,7 +101,7 @@ def _run(
     devices = connect_one(config.training)
     dataset = load(name, device=devices.device, **parse_options(options))
     labelled = find_classes(dataset, target)
-    known = known_by(name, dataset)
+    known = content_hash(name, dataset)
     jobs = [
         Job(name, tuple(options), known, replace(config, training=training), target)
         for training in (replace(config.training, seed=seed) for seed in chosen)

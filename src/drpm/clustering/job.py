@@ -23,9 +23,8 @@ from drpm.clustering.metrics import clustering_scores
 from drpm.clustering.models import require_chances
 from drpm.clustering.pipeline import fit_clusterings
 from drpm.clustering.views import choose_view
-from drpm.data.classes import class_labels
-from drpm.data.origins import file_names
-from drpm.data.scaling import scale_of
+from drpm.data.preprocessing import class_labels, scale_of
+from drpm.data.registry import file_names
 from drpm.data.types import Dataset, Split
 from drpm.training import config as configs
 from drpm.training.devices import Devices

@@ -26,7 +26,7 @@ from drpm.clustering.job import (
 from drpm.clustering.models import choose_likelihood
 from drpm.clustering.pipeline import describe_pretraining, pretrain
 from drpm.data import load
-from drpm.data.fingerprints import known_by
+from drpm.data.fingerprints import content_hash
 from drpm.data.types import Dataset
 from drpm.training import config as configs
 from drpm.training import presets
@@ -74,7 +74,7 @@ def run_study(
     options = dict(options or {})
     dataset = load(data, device=where, **options)
     check_job(Job(data, clustering=clustering), dataset)
-    content = known_by(data, dataset)
+    content = content_hash(data, dataset)
     words = _words(options)
     command = ["drpm", "cluster", data, "--preset", preset]
     command += [word for option in words for word in ("--option", option)]

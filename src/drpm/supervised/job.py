@@ -8,10 +8,8 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from drpm.data.classes import class_target
-from drpm.data.origins import file_names
-from drpm.data.scaling import scale_of
-from drpm.data.splitting import split_rows, with_test_part
+from drpm.data.preprocessing import class_target, scale_of, split_rows, with_test_part
+from drpm.data.registry import file_names
 from drpm.data.types import Dataset, Split
 from drpm.supervised.choosing import describe_choice
 from drpm.supervised.config import SupervisedConfig

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from drpm.data import load
-from drpm.data.fingerprints import known_by
+from drpm.data.fingerprints import content_hash
 from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.job import Job, check_job, do_jobs, find_classes, open_job
 from drpm.training import config as configs
@@ -42,7 +42,7 @@ def run_study(
     known = check_settings(supervised, config)
     where = connect_one(replace(supervised.training, device=device)).device
     dataset = load(data, device=where)
-    content = known_by(data, dataset)
+    content = content_hash(data, dataset)
     labelled = find_classes(dataset)
     jobs = [
         Job(data, (), content, replace(supervised, training=training))
