@@ -25,9 +25,8 @@ from drpm.clustering.config import (
 from drpm.clustering.drawn import unstandardiser
 from drpm.clustering.experiment import Clustering, ClusteringData, copy_stage, undo_scaling
 from drpm.clustering.fitted import load_clustering
-from drpm.data.errors import DataError
 from drpm.data.tables import table
-from drpm.data.types import Dataset, Split
+from drpm.data.types import DataError, Dataset, Split
 from drpm.experiments.running import open_runs, run_jobs
 from drpm.experiments.studies import run_study
 from drpm.training import config as configs

@@ -10,15 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from drpm.data import mnist, multimnist
-from drpm.data.errors import DataError
-from drpm.data.types import Dataset
-from tests.data.formats import idx_bytes, write_mnist
-
-REAL = Path(__file__).parents[3] / "shared" / "data"
-
-needs_real = pytest.mark.skipif(
-    not (REAL / "mnist").is_dir(), reason="the real files are not beside the repository"
-)
+from drpm.data.types import DataError, Dataset
+from tests.data.formats import REAL, idx_bytes, needs_real, write_mnist
 
 
 @pytest.fixture
@@ -106,13 +99,6 @@ def test_a_limit_cuts_the_set_and_changes_nothing_else() -> None:
     assert torch.equal(part.train.inputs, whole.train.inputs[:7])
     assert torch.equal(part.test.inputs, whole.test.inputs[:3])
     assert torch.equal(part.train.targets["right"], whole.train.targets["right"][:7])
-
-
-@pytest.mark.usefixtures("folder")
-def test_chunks_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = multimnist.load(noise=0.4)
-    monkeypatch.setattr(multimnist, "_CHUNK", 8)
-    assert torch.equal(multimnist.load(noise=0.4).train.inputs, whole.train.inputs)
 
 
 @pytest.mark.usefixtures("folder")

@@ -437,7 +437,7 @@ def bad_folders(folder: Path) -> dict[str, str]:
         "sizes": r"a-2.png is 9x9 pixels large, but a-1.png is 5x4: set image_size",
         "missing": r"first/b.png should have a partner, but its pair has no second image",
         "classes": "two folders, `first` and `second`, but has them in cats, dogs",
-        "damaged": r"a-2.png is not a whole image",
+        "damaged": r"a-2.png cannot be read as an image",
         "empty": "empty should hold pairs of images .* but holds none",
         "text.txt": "text.txt should be a folder of images or an npz file",
         "damaged.npz": "damaged.npz is not a whole npz file",

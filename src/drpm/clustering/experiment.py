@@ -23,10 +23,9 @@ from drpm.clustering.models import choose_likelihood, require_chances
 from drpm.clustering.pipeline import describe_pretraining, fit_clusterings, pretrain
 from drpm.clustering.views import choose_view
 from drpm.data import load
-from drpm.data.classes import class_labels, class_names
-from drpm.data.fingerprints import known_by
-from drpm.data.origins import file_names
-from drpm.data.scaling import scale_of
+from drpm.data.fingerprints import content_hash
+from drpm.data.preprocessing import class_labels, class_names, scale_of
+from drpm.data.registry import file_names
 from drpm.data.types import Dataset, Split
 from drpm.experiments.base import Evaluation, Experiment, Table
 from drpm.experiments.jobs import parse_options
@@ -78,7 +77,7 @@ class Clustering(Experiment[ClusteringJob, ClusteringData, FittedClustering]):
         return ClusteringData(loaded, undo_scaling(job, loaded))
 
     def fingerprint(self, job: ClusteringJob, data: ClusteringData) -> str:
-        return known_by(job.data, data.loaded)
+        return content_hash(job.data, data.loaded)
 
     def complete(
         self, job: ClusteringJob, data: ClusteringData, given: Sequence[str]

@@ -14,7 +14,7 @@ from drpm.clustering.mixtures import Mixture
 from drpm.clustering.networks import Autoencoder
 from drpm.clustering.pretraining import projector
 from drpm.clustering.prior import divergences, log_densities
-from drpm.data.scaling import scale_shapes, scaled_rows
+from drpm.data.preprocessing import scale_shapes, scaled_rows
 from drpm.distributions.partitions import RandomPartition
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model

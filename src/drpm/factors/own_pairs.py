@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from drpm.data import array_files, image_folder
-from drpm.data.errors import DataError
-from drpm.data.types import Device
+from drpm.data import image_folder, own
+from drpm.data.types import DataError, Device
 
 
 @dataclass(frozen=True)
@@ -190,7 +189,7 @@ def _pairs_of_arrays(path: Path, image_size: int | tuple[int, int] | None) -> Ow
     if first.ndim < 3:
         raise DataError(f"{path} should hold images, but `first` has the shape {first.shape}.")
     # Together, because a single image would be refused.
-    images = array_files.images(str(path), np.concatenate([first, second]))
+    images = own.image_tensor(str(path), np.concatenate([first, second]))
     if image_size is not None:
         # As images of a folder are resized: each new pixel is a mean over all that it covers.
         images = interpolate(images, image_size, mode="bilinear", antialias=True).clamp_(0, 1)

@@ -119,7 +119,7 @@ def mpi3d_world(
         variant: "toy", "realistic" or "real".
         angles: The values of either axis, spread evenly over all 40.
     """
-    pixels = mpi3d.open_images(variant).pixels
+    pixels = mpi3d.open_images(variant)
 
     def read(factors: Tensor) -> Tensor:
         chosen = torch.from_numpy(pixels[mpi3d.index_of(factors).cpu().numpy()])

@@ -8,10 +8,10 @@ from typing import Any, Final
 import torch
 
 from drpm.data import load
-from drpm.data.fingerprints import known_by
+from drpm.data.fingerprints import content_hash
 from drpm.data.own import looks_like_path
+from drpm.data.preprocessing import with_test_part
 from drpm.data.registry import DATASETS
-from drpm.data.splitting import with_test_part
 from drpm.multitask.config import METHOD_NAMES, MultitaskConfig
 from drpm.multitask.drawn import draw_arrays
 from drpm.multitask.evaluation import (
@@ -75,7 +75,7 @@ def open_data(
         further: The values of the job's further options.
     """
     dataset = load(job.data, device=device, **_options(job, further or {}))
-    known = known_by(job.data, dataset)
+    known = content_hash(job.data, dataset)
     config = job.multitask
     data = read_tasks(
         with_test_part(dataset),

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from drpm.data import load
-from drpm.data.classes import class_target
-from drpm.data.fingerprints import known_by
-from drpm.data.origins import file_names
-from drpm.data.scaling import scale_of
-from drpm.data.splitting import split_rows, with_test_part
+from drpm.data.fingerprints import content_hash
+from drpm.data.preprocessing import class_target, scale_of, split_rows, with_test_part
+from drpm.data.registry import file_names
 from drpm.data.types import Dataset, Split
 from drpm.experiments.base import Evaluation, Experiment
 from drpm.experiments.jobs import parse_options
@@ -97,7 +95,7 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
         return find_classes(load(job.data, device=device, **parse_options(job.options)), job.target)
 
     def fingerprint(self, job: SupervisedJob, data: LabelledData) -> str:
-        return known_by(job.data, data.dataset)
+        return content_hash(job.data, data.dataset)
 
     def check(self, job: SupervisedJob, data: LabelledData) -> list[str]:
         train, test, classes = data.dataset.train, data.dataset.test, len(data.names)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drpm.data.scaling import scale_shapes, scaled_rows
+from drpm.data.preprocessing import scale_shapes, scaled_rows
 from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.evaluation import PartitionScores, partition_scores, shuffled_batches
 from drpm.supervised.models import Partitioner
