@@ -53,7 +53,7 @@ def make(method: Any, objective: Any, device: str = "cpu") -> StackedProgram:
         devices=Devices(device),
     )
     # Compiled, it draws from the device's own noise; so shall the other.
-    program._evaluated.generator = None
+    program._loss_module.generator = None
     program.shuffle()
     return program
 

@@ -151,7 +151,7 @@ def test_candidates_of_a_seed_start_alike_and_seeds_differently(tmp_path: Path) 
 
 def test_another_seed_does_not_get_the_model_of_one(tmp_path: Path) -> None:
     fit(tmp_path, QUICK, seeds=(3, 4))
-    with pytest.raises(RunError, match="was begun together with"):
+    with pytest.raises(RunError, match="was started in a stack with"):
         fit(tmp_path, QUICK, seeds=(3, 5))
 
 

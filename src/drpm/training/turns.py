@@ -1,8 +1,7 @@
-"""Training in several threads of one process: they take turns.
+"""One thread trains at a time.
 
-Torch has one generator and one precision of products for all threads, and a CUDA graph is recorded
-undisturbed or not at all. So one thread trains at a time, and a run in a thread is the run that it
-is elsewhere. Processes train side by side.
+The default generator and the matmul precision of torch belong to the whole process, and a CUDA
+graph cannot be captured while another thread uses the device. Processes train side by side.
 """
 
 import threading
@@ -12,13 +11,12 @@ from typing import Final
 
 import torch
 
-# A thread that has its turn may ask for it again, within.
 TURN: Final = threading.RLock()
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's own generator, and keep it from other threads while models are initialised."""
+    """Seed torch's default generator and keep other threads from it, to initialize a model."""
     with TURN:
         torch.manual_seed(seed)
         yield
