@@ -8,7 +8,6 @@ import torch
 import torch._dynamo.utils
 
 from drpm.data import arm
-from drpm.factors import layers
 from drpm.factors.config import FactorsConfig
 from drpm.factors.models import FactorObjective, FactorVAE
 from drpm.factors.pairs import PairLaw, PairSampler
@@ -90,12 +89,6 @@ def same_steps(method: str, objective: str, backend: str, device: str, **near: f
 @pytest.mark.parametrize(("method", "objective"), LEARNED)
 def test_a_compiled_stack_equals_an_eager_one(method: str, objective: str) -> None:
     same_steps(method, objective, TRACED, "cpu", rtol=1e-9, atol=1e-10)
-
-
-def test_with_the_layers_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "_BY_PRODUCTS", {"cpu"})
-    monkeypatch.setattr(layers, "_ROWS", 4)
-    same_steps("drpm", "bounds", TRACED, "cpu", rtol=1e-9, atol=1e-10)
 
 
 def still_noise(*shape: Any, dtype: Any = torch.float32, device: Any, **_: Any) -> torch.Tensor:

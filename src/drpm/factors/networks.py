@@ -5,15 +5,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from drpm.factors.layers import Doubling, Halving
 from drpm.nn.gaussians import Posterior
 from drpm.training.errors import ConfigError
 
-# For images of 64 x 64; smaller ones take the first of them, every layer halving the side.
+# For images of 64 x 64 pixels; smaller images use the first layers. Every layer halves the side.
 CHANNELS = (32, 32, 64, 64)
-WINDOWS = (4, 4, 2, 2)
+KERNELS = (4, 4, 2, 2)
 HIDDEN = 256
-_SMALLEST = 4  # what is left of an image's side
+_SMALLEST = 4  # the side of the last feature map
 SIDES = tuple(_SMALLEST << depth for depth in range(1, len(CHANNELS) + 1))
 
 
@@ -34,8 +33,8 @@ class ConvolutionalAutoencoder(nn.Module):
     References:
         Locatello et al., "Weakly-supervised disentanglement without compromises", 2020.
 
-    Arguments:
-        shape: C, H and W; both sides are 8, 16, 32 or 64.
+    Args:
+        shape: C, H and W; H and W are both 8, 16, 32 or 64.
         latent: Dimensions of the latent space.
     """
 
@@ -46,10 +45,13 @@ class ConvolutionalAutoencoder(nn.Module):
         depth = SIDES.index(height) + 1
         widths = (colours, *CHANNELS[:depth])
         layers: list[nn.Module] = []
-        for (given, made), window in zip(pairwise(widths), WINDOWS[:depth], strict=True):
-            layers += [Halving(given, made, window), nn.ReLU()]
+        for (inputs, outputs), kernel in zip(pairwise(widths), KERNELS[:depth], strict=True):
+            padding = (kernel - 2) // 2
+            layers += [nn.Conv2d(inputs, outputs, kernel, stride=2, padding=padding), nn.ReLU()]
         deepest = widths[-1] * _SMALLEST**2
-        self.encoder = nn.Sequential(*layers, nn.Flatten(-3), nn.Linear(deepest, HIDDEN), nn.ReLU())
+        self.encoder = nn.Sequential(
+            *layers, _FlattenPixels(), nn.Linear(deepest, HIDDEN), nn.ReLU()
+        )
         # Means and log-variances.
         self.heads = nn.Linear(HIDDEN, 2 * latent)
         self.dense = nn.Sequential(
@@ -60,13 +62,13 @@ class ConvolutionalAutoencoder(nn.Module):
             nn.Unflatten(-1, (_SMALLEST, _SMALLEST, widths[-1])),
         )
         back: list[nn.Module] = []
-        for given, made in pairwise((*widths[:0:-1], colours)):
-            back += [Doubling(given, made), nn.ReLU()]
+        for inputs, outputs in pairwise((*widths[:0:-1], colours)):
+            back += [nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1), nn.ReLU()]
         self.decoder = nn.Sequential(*back[:-1])
-        # As in the study whose layers these are; torch's own start is some times smaller, and with
-        # it codes stay empty for long.
+        # As in the reference; torch's default is several times smaller, and codes stay empty for
+        # long.
         for module in self.modules():
-            if isinstance(module, nn.Linear | Halving | Doubling):
+            if isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
@@ -74,16 +76,28 @@ class ConvolutionalAutoencoder(nn.Module):
     def posterior(self, images: Tensor) -> Posterior:
         # Pairs are drawn in float32, whatever the precision of the model.
         flat = images.flatten(0, -4).to(self.heads.weight.dtype)
-        mean, log_variance = self.heads(self.encoder(flat.movedim(1, -1))).chunk(2, -1)
+        if flat.is_cuda:
+            flat = flat.contiguous(memory_format=torch.channels_last)
+        mean, log_variance = self.heads(self.encoder(flat)).chunk(2, -1)
         leading = images.shape[:-3]
         return Posterior(mean.unflatten(0, leading), log_variance.unflatten(0, leading))
 
     def logits(self, codes: Tensor) -> Tensor:
-        """What the pixels' probabilities are the sigmoid of, (..., C, H, W)."""
-        flat: Tensor = self.decoder(self.dense(codes.flatten(0, -2)))
-        images: Tensor = flat.movedim(-1, 1).unflatten(0, codes.shape[:-1])
+        """Logits of the pixels, (..., C, H, W)."""
+        # The channels are last in memory.
+        features = self.dense(codes.flatten(0, -2)).permute(0, 3, 1, 2)
+        if not features.is_cuda:
+            features = features.contiguous()
+        images: Tensor = self.decoder(features).unflatten(0, codes.shape[:-1])
         return images
 
     def decode(self, codes: Tensor) -> Tensor:
         """The mean image of every code."""
         return torch.sigmoid(self.logits(codes))
+
+
+class _FlattenPixels(nn.Module):
+    """Features (N, C, H, W) to rows (N, H W C)."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features.permute(0, 2, 3, 1).flatten(1)
