@@ -11,7 +11,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,7 +40,6 @@ from drpm.training import config as configs
 from drpm.training import presets
 from drpm.training.compiling import compile_step
 from drpm.training.config import TrainingConfig
-from drpm.training.convolution import Conv2d
 from drpm.training.devices import Devices
 from drpm.training.graphs import CapturedStep
 from drpm.training.program import Augmentation, BaseProgram, Batch, Objective, Program
@@ -72,13 +70,13 @@ def empty_objective(
 class LeNet(nn.Module):
     """The multitask model: one encoder, a head for each of two digits."""
 
-    def __init__(self, convolution: Callable[[int, int, int], nn.Module] = Conv2d) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.encoder = nn.Sequential(
-            convolution(1, 10, 5),
+            nn.Conv2d(1, 10, 5),
             nn.MaxPool2d(2),
             nn.ReLU(),
-            convolution(10, 20, 5),
+            nn.Conv2d(10, 20, 5),
             nn.MaxPool2d(2),
             nn.ReLU(),
             nn.Flatten(),
@@ -252,10 +250,6 @@ SUBJECTS = {
         split_lenet_objective,
         ("images", "left", "right"),
         {"temperature": ExponentialSchedule(1.0, 0.5, 1000)},
-    ),
-    # What torch makes of its own convolutions in stacked runs; alone, they are the same.
-    "multitask LeNet, grouped convolutions": Subject(
-        partial(LeNet, nn.Conv2d), lenet_objective, ("images", "left", "right")
     ),
     "clustering VAE": Subject(VAE, vae_objective, ("images",)),
     "contrastive pretraining": pretraining_subject(),

@@ -15,12 +15,9 @@ from drpm.multitask.config import MultitaskConfig, NetworkConfig
 from drpm.multitask.evaluation import TaskScores, score_tasks
 from drpm.multitask.models import MultitaskObjective
 from drpm.multitask.pipeline import STAGE, check_multitask, fit_multitask, make_network
-from drpm.nn import side_streams
 from drpm.training.compiling import compile_step
 from drpm.training.config import TrainingConfig
-from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError, RunError
-from drpm.training.graphs import CapturedStep
 from drpm.training.program import Program
 from drpm.training.schedules import ExponentialSchedule
 from drpm.training.stacking import StackedProgram
@@ -109,80 +106,12 @@ def test_a_compiled_stack_equals_an_eager_one() -> None:
     assert torch._dynamo.utils.counters["stats"]["calls_captured"] > 0
     for program in (eager, compiled):
         # Compiled, it draws from the device's own noise; so shall the other.
-        program._evaluated.generator = None
+        program._loss_module.generator = None
         program.shuffle()
         torch.manual_seed(5)
         program.step()
     torch.testing.assert_close(compiled.readings().values, eager.readings().values)
     torch.testing.assert_close(compiled.model_state(1), eager.model_state(1))
-
-
-def make_alone(config: MultitaskConfig, device: str = "cpu") -> Program:
-    data = toy(0.5)
-    return Program(
-        make_network(data, config, 1),
-        MultitaskObjective(data.tasks),
-        {"images": data.images, "targets": data.targets},
-        config.training,
-        schedules=SCHEDULES,
-        devices=Devices(device),
-    )
-
-
-def losses_of(program: Program, step: Any, count: int = 6) -> torch.Tensor:
-    program.shuffle()
-    for _ in range(count):
-        step()
-    return program.readings().values
-
-
-@pytest.mark.parametrize("partition", ["network", "sample"])
-def test_a_partition_beside_the_encoder(monkeypatch: pytest.MonkeyPatch, partition: Any) -> None:
-    config = settings(training=PLAIN, partition=partition, size_penalty=0.02)
-    eager = make_alone(config)
-    expected = losses_of(eager, eager.step)
-    # As on a GPU, though there is but one stream.
-    monkeypatch.setattr(side_streams, "worthwhile", lambda tensor: True)
-    divided, compiled = make_alone(config), make_alone(config)
-    assert torch.equal(losses_of(divided, divided.step), expected)
-    stats = torch._dynamo.utils.counters["stats"]
-    before = stats["unique_graphs"]
-    assert compile_step(compiled, "aot_eager")
-    torch.testing.assert_close(losses_of(compiled, compiled.step), expected)
-    torch.testing.assert_close(compiled.model_state(), eager.model_state())
-    # The schedule and the step; or the schedule, the partition, the encoder, all that follows,
-    # and what becomes of the terms. Each of them once, whatever the temperature.
-    assert stats["unique_graphs"] - before == (5 if partition == "network" else 2)
-
-
-def test_a_stack_with_one_partition_each_is_compiled_whole(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(side_streams, "worthwhile", lambda tensor: True)
-    config = settings(training=PLAIN, partition="network", size_penalty=0.02)
-    eager, compiled = stack(config), stack(config)
-    assert compile_step(compiled, "aot_eager")
-    for program in (eager, compiled):
-        program.shuffle()
-        program.step()
-    torch.testing.assert_close(compiled.readings().values, eager.readings().values)
-    torch.testing.assert_close(compiled.model_state(1), eager.model_state(1))
-
-
-@pytest.mark.cuda
-@pytest.mark.parametrize("way", ["eager", "graph", "compile"])
-def test_a_partition_beside_the_encoder_on_a_gpu(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    config = settings(training=PLAIN, partition="network", size_penalty=0.02)
-    found = []
-    for worthwhile in (False, True):
-        monkeypatch.setattr(side_streams, "worthwhile", lambda tensor, value=worthwhile: value)
-        program = make_alone(config, "cuda")
-        if way == "compile":
-            assert compile_step(program)
-        step = program.step if way == "eager" else CapturedStep(program)
-        losses = [losses_of(program, step) for _ in range(10)]
-        found.append((torch.cat(losses), program.model_state()))
-    torch.testing.assert_close(*found)
 
 
 def fit(

@@ -89,43 +89,6 @@ def test_noise_only_where_asked_for_and_in_training() -> None:
     assert (masks != masks[:, :1]).any()
 
 
-@pytest.mark.parametrize("sampled", [False, True])
-@pytest.mark.parametrize("temperature", [None, 0.5])
-def test_begun_before_there_are_features(sampled: bool, temperature: float | None) -> None:
-    layer, x = make(sampled=sampled), features(2, 4)
-    plain = layer.split(x, temperature=temperature, generator=generator(5))
-    begun = layer.begin(temperature=temperature, generator=generator(5))
-    early = layer.split(x, begun=begun)
-    weights = torch.randn(3, 2, 4, 6, generator=generator(6))
-    gradients = []
-    for split in (plain, early):
-        loss = (weights * split.features).sum() + size_penalty(split.sizes)
-        gradients.append(torch.autograd.grad(loss, list(layer.parameters())))
-    for found, expected in (*zip(early, plain, strict=True), *zip(*gradients, strict=True)):
-        torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    begun.wait()
-    assert torch.equal(layer(x, begun=begun), plain.features)
-
-
-def test_begun_in_vain() -> None:
-    with pytest.raises(ValueError, match="begin must be left out where in_features was given"):
-        make(in_features=5).begin()
-    layer, x = make(), features(4)
-    begun = layer.begin()
-    with pytest.raises(ValueError, match="begun must come from this layer's own begin"):
-        make()(x, begun=begun)
-    with pytest.raises(ValueError, match="begun must be what begin returned, but got a TaskPart"):
-        layer(x, begun=layer)  # type: ignore[arg-type]
-    given: tuple[dict[str, Any], ...] = (
-        {"context": x},
-        {"temperature": 0.5},
-        {"generator": generator(1)},
-    )
-    for one in given:
-        with pytest.raises(ValueError, match="must be left out where begun is given, because the"):
-            layer(x, begun=begun, **one)
-
-
 def test_temperature_may_be_set_anew() -> None:
     layer, x = make(), features(4)
     before = layer.split(x).masks
@@ -371,7 +334,7 @@ def test_bad_inputs() -> None:
 def test_a_context_for_other_rows() -> None:
     """As many rows of one kind as of the other would fit each other by accident."""
     layer = make(in_features=5)
-    with pytest.raises(ValueError, match=r"one row for each row of features, .* \(4, 4\), but got"):
+    with pytest.raises(ValueError, match=r"batch shape of features, \(4, 4\), but got"):
         layer(features(4, 4), torch.zeros(4, 5))
     assert layer(features(4, 4), torch.zeros(4, 4, 5)).shape == (3, 4, 4, 6)
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from drpm import beside
 from drpm.training import compiling, loop
 from drpm.training.compiling import compile_step, has_uneven_weights
 from drpm.training.devices import Devices, connect
@@ -189,7 +188,7 @@ def test_stacked_runs_are_compiled_whole_or_not_at_all(caplog: pytest.LogCapture
     assert not compile_step(program, TRACED)
     ((level, line),) = told(caplog)
     assert level == logging.WARNING
-    assert line.startswith("The training step goes on without being compiled. ")
+    assert line.startswith("The training step runs uncompiled. ")
     assert "\n" not in line
     assert torch.equal(take_steps(program, 6), take_steps(eager, 6))
 
@@ -213,8 +212,7 @@ def test_without_a_compiler_there_is_one_line(
     assert told(caplog) == [
         (
             logging.WARNING,
-            "The training step goes on without being compiled. "
-            "RuntimeError: Failed to find C compiler.",
+            "The training step runs uncompiled. RuntimeError: Failed to find C compiler.",
         )
     ]
     assert torch.equal(take_steps(program, 6), take_steps(eager, 6))
@@ -247,24 +245,6 @@ def test_several_devices_are_refused() -> None:
     program = Program(make_model(), squares, points(), settings(), devices=devices)
     with pytest.raises(ConfigError, match="where several devices share a run, but got 'compile'"):
         compile_step(program, TRACED)
-
-
-@pytest.mark.parametrize(("count", "expected"), [(1, True), (2, False)])
-def test_nothing_goes_on_beside_where_several_devices_exchange_gradients(
-    count: int, expected: bool
-) -> None:
-    seen = []
-
-    def objective(*arguments: Any) -> dict[str, Tensor]:
-        seen.append(beside.state.allowed)
-        return squares(*arguments)
-
-    devices = Devices()
-    program = Program(make_model(), objective, points(), settings(), devices=devices)
-    devices.count = count
-    program._differentiate(program.batch(), {})
-    assert seen == [expected]
-    assert not beside.state.allowed
 
 
 @pytest.mark.parametrize("stacked", [False, True])

@@ -86,8 +86,8 @@ def test_a_batch_larger_than_the_data_is_the_data() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({}, "one length"),
-        ({"x": torch.zeros(0, 3)}, "not 0"),
+        ({}, "equal, nonzero length"),
+        ({"x": torch.zeros(0, 3)}, "nonzero"),
         ({"x": torch.zeros(4, 3), "y": torch.zeros(5)}, r"\{'x': 4, 'y': 5\}"),
     ],
 )
@@ -193,8 +193,6 @@ def test_the_learning_rate_can_change() -> None:
 def test_seeds_settle_batches_and_noise() -> None:
     assert losses(make_program(), 12) == losses(make_program(), 12)
     assert losses(make_program(seed=1), 12) != losses(make_program(seed=2), 12)
-    given = Program(make_model(), noisy_squares, points(), settings(seed=1), seed=2)
-    assert losses(given, 12) == losses(make_program(seed=2), 12)
 
 
 def test_readings_are_each_steps_terms_since_the_last() -> None:
@@ -258,7 +256,7 @@ def test_a_run_goes_on_with_the_batches_it_was_begun_with() -> None:
     state = make_program().state()
     other = make_program(batch_size=4)
     before = copied(other.tensors())
-    with pytest.raises(RunError, match=r"begun with batches of the shape \(5, 8\) .* \(10, 4\)"):
+    with pytest.raises(RunError, match=r"started with batches of the shape \(5, 8\) .* \(10, 4\)"):
         other.load_state(state)
     assert same(before, other.tensors())
 

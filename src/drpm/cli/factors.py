@@ -1,5 +1,6 @@
 """The command ``drpm factors``."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ from drpm.cli.options import (
     whole_number_option,
 )
 from drpm.cli.settings import read_settings
-from drpm.cli.stages import finish_all, show_results, show_stage, train_runs
+from drpm.cli.stages import finish_all, show_results, show_stage
 
 DEFAULT_PRESET = "fast-factors"
 
@@ -66,7 +67,7 @@ def factors(
     out: Out = Path("out/factors"),
     preset: Annotated[str, preset_option("paper-factors")] = DEFAULT_PRESET,
     settings: Settings = None,
-    seeds: Annotated[str | None, seeds_option("on a GPU they are trained together")] = None,
+    seeds: Annotated[str | None, seeds_option("trained one after the other")] = None,
     angles: Annotated[
         int | None,
         whole_number_option(
@@ -79,8 +80,8 @@ def factors(
     image_size: Annotated[
         int | None,
         typer.Option(
-            help="The side of the arm's images, 16, 32 or 64 pixels, or what yours are resized to, "
-            "which may be 8 as well.",
+            help="Side of the arm's images, 16, 32 or 64 pixels, or the size that your images are "
+            "resized to, from 8 on.",
             metavar="NUMBER",
             parser=_side,
             show_default="64 on a GPU, else 32; yours stay as they are",
@@ -89,7 +90,7 @@ def factors(
     test_pairs: Annotated[
         int | None,
         whole_number_option(
-            "Pairs that the model is judged on; not for pairs of yours, which are the only ones.",
+            "Number of test pairs; not for pairs of yours.",
             least=100,
             show_default="10000 on a GPU, else 2000",
         ),
@@ -100,9 +101,9 @@ def factors(
 ) -> None:
     """Learn which factors the two images of a pair share, and how many.
 
-    Given again after it was cut off, it goes on where it was. The folder ends up
-    with the model, the figures and a page that shows them; for pairs of your own
-    also with pairs.csv, what every pair shares.
+    Run the command again to resume an interrupted run. The folder holds the model,
+    its figures and a page that shows them; for pairs of your own also pairs.csv,
+    the shared dimensions of every pair.
     """
     with one_sentence():
         results = _run(
@@ -123,8 +124,6 @@ def factors(
 
     names = {name: shown for name, shown in SCORES.items() if name in results[0]["metrics"]}
     show_results(results, names, as_json=as_json)
-    for about in dict.fromkeys(result["about"] for result in results if result.get("about")):
-        typer.echo(about, err=True)
 
 
 def _choose_data(argument: str | None, option: str | None) -> str:
@@ -149,50 +148,31 @@ def _run(
     overwrite: bool,
 ) -> list[dict[str, Any]]:
     from dataclasses import replace
-    from functools import partial
 
     from drpm.factors.config import FactorsConfig
-    from drpm.factors.job import (
-        WORLDS,
-        Job,
-        do_jobs,
-        in_full,
-        open_job,
-        open_pairs,
-        pairs_known_by,
-    )
+    from drpm.factors.job import WORLDS, Job, open_job, open_pairs, run_job
     from drpm.factors.pipeline import check_pairs
     from drpm.training.devices import connect_one
 
     config = read_settings(FactorsConfig, "factors", preset, settings, device, method=method)
     chosen = parse_seeds(seeds) or [config.training.seed]
-    devices = connect_one(config.training)
-    where = devices.device
-    on_gpu = where.type == "cuda"
-    if data == "arm" and not on_gpu:
-        angles, image_size = angles or 2, image_size or 32
-    if data in WORLDS and not on_gpu:
+    where = connect_one(config.training).device
+    if where.type != "cuda" and data in WORLDS:
         test_pairs = test_pairs or 2_000
-    first = in_full(Job(data, shared, angles, image_size, test_pairs, factors=config))
-    pairs = open_pairs(first, where)
+        if data == "arm":
+            angles, image_size = angles or 2, image_size or 32
+    pairs, job = open_pairs(
+        Job(data, shared, angles, image_size, test_pairs, factors=config), where
+    )
     check_pairs(pairs, config)
-    first = replace(first, fingerprint=pairs_known_by(pairs))
     jobs = [
-        replace(first, factors=replace(config, training=replace(config.training, seed=seed)))
+        replace(job, factors=replace(config, training=replace(config.training, seed=seed)))
         for seed in chosen
     ]
-    runs = train_runs(
-        jobs,
-        seed_folders(out, chosen),
-        devices,
-        partial(open_job, overwrite=overwrite),
-        lambda jobs, runs, commands: do_jobs(
-            jobs,
-            pairs,
-            runs,
-            device=where,
-            commands=commands,
-            progress=show_stage,
-        ),
-    )
+    folders = seed_folders(out, chosen)
+    # All folders are opened before the first run starts.
+    runs = [open_job(path, x, overwrite=overwrite) for path, x in zip(folders, jobs, strict=True)]
+    for own, run in zip(jobs, runs, strict=True):
+        command = ["drpm", *sys.argv[1:]]
+        run_job(own, pairs, run, device=where, command=command, progress=show_stage)
     return finish_all(runs, f"{data}: shared factors, {config.method}", out)

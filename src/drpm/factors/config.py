@@ -1,4 +1,4 @@
-"""The settings of a model of shared factors: everything that is needed to train it again."""
+"""Settings of a model of shared factors."""
 
 from dataclasses import field
 from typing import Annotated, Literal
@@ -15,33 +15,30 @@ Averaging = Literal["group", "multi-level"]
 class FactorsConfig:
     """A variational autoencoder of pairs of images that share some of their factors.
 
-    Arguments:
+    Args:
         method: How shared dimensions are found. ``drpm``: by a random partition; ``hg``: their
-            number by the hypergeometric law, and then the most similar ones; ``ada``: those in the
-            lower half of the range of divergences; ``label``: all but a given one.
-        averaging: What two views make of a shared dimension. ``group``: the mean of both means and
-            of both variances; ``multi-level``: a mean weighted by precision.
-        objective: ``bounds``: for ``drpm`` the paper's bounds on the mass of a partition, for
-            ``hg`` the mass of how many dimensions are shared, as in its paper; ``exact``: the mass
-            of the partition itself, which is also of which they are.
-        latent: Dimensions of the latent space.
-        shared_divergence: How often that of a shared dimension counts for a pair. ``once``: it is
-            one code of both views, as in the paper's formula; ``twice``: once for each view, as in
-            the weakly-supervised study that the paper follows. Only with the first anything is
-            gained by sharing what two views agree in.
-        beta: The weight of the latent divergence.
-        gamma: The weight of the sizes' divergence, for ``drpm`` and ``hg``.
-        delta: The weight of the order's divergence, for ``drpm``.
-        smallest_divergence: For ``drpm``: that of views that do not differ in a dimension, in
-            nats; it is added to all. The paper takes the logarithm as it is; but then the order's
-            term is as large for codes that say next to nothing as for others, and some runs never
-            had any other. In quick looks, where it was a least value instead, 0.1 had a larger
-            evidence than 1e-6, 0.01 and 1.
+            number by the hypergeometric law, then the most similar ones; ``ada``: those in the
+            lower half of the range of divergences; ``label``: all but one, given by a label.
+        averaging: How the two posteriors of a shared dimension are averaged. ``group``: mean of
+            the means and of the variances; ``multi-level``: mean weighted by precision.
+        objective: ``bounds``: for ``drpm`` the paper's bounds on the probability of a partition,
+            for ``hg`` the probability of the number of shared dimensions, as in its paper;
+            ``exact``: the probability of the partition itself.
+        latent: Number of latent dimensions.
+        shared_divergence: How often the KL divergence of a shared dimension counts for a pair.
+            ``once``: it is one code for both views, as in the paper's formula; ``twice``: once for
+            each view, as in Locatello et al. (2020). Only ``once`` rewards sharing.
+        beta: Weight of the KL divergence of the codes.
+        gamma: Weight of the divergence of the sizes, for ``drpm`` and ``hg``.
+        delta: Weight of the divergence of the order, for ``drpm``.
+        smallest_divergence: For ``drpm``: added to all divergences between views, in nats, before
+            the logarithm. With the plain logarithm of the paper the order term is as large for
+            codes that carry next to nothing as for others, and some runs never learned anything.
         draws: Partitions drawn for the exact divergence of a pair.
-        prior_log_weights: What the prior thinks of independent and shared dimensions.
-        temperature: Of what is relaxed, at the start and at the end of training.
-        steps_per_epoch: What is called an epoch, since pairs are drawn anew at every step.
-        training: How the model is trained.
+        prior_log_weights: Log-weights of independent and shared dimensions in the prior.
+        temperature: Of the relaxation, at the start and at the end of training.
+        steps_per_epoch: Steps that count as an epoch, since pairs are drawn anew at every step.
+        training: Training settings.
     """
 
     method: Method = "drpm"

@@ -1,4 +1,4 @@
-"""One model of shared factors, with everything a person wants to see of it, in a folder."""
+"""A run of ``drpm factors``: a model, its scores and its figures in a folder."""
 
 import csv
 import io
@@ -11,22 +11,21 @@ import torch
 from torch import Tensor
 
 from drpm.data import arm
-from drpm.distributions.sizes import FisherHypergeometric
 from drpm.factors.config import FactorsConfig
-from drpm.factors.disentanglement import disentanglement_scores
 from drpm.factors.drawn import draw_arrays
-from drpm.factors.evaluation import evaluate_pairs
-from drpm.factors.evidence import measure_evidence
-from drpm.factors.fitted import FittedFactors, SharedFactors
+from drpm.factors.evaluation import disentanglement_scores, evaluate_pairs
+from drpm.factors.fitted import FittedFactors, SharedFactors, measure_evidence
 from drpm.factors.own_pairs import OwnPairs, load_pairs
 from drpm.factors.pairs import PairSampler, arm_world, mpi3d_world
-from drpm.factors.pipeline import STAGE, fingerprint_pairs, fit_factors
-from drpm.report.numbers import counted
+from drpm.factors.pipeline import STAGE, fit_factors, hash_pairs
 from drpm.training import config as configs
+from drpm.training import presets
 from drpm.training.config import check_setting
+from drpm.training.devices import connect_one
 from drpm.training.errors import ConfigError
 from drpm.training.runs import ARRAYS, RunFolder
 from drpm.training.stages import ProgressFactory, hold_runs, open_run
+from drpm.training.studies import check_seeds, check_settings, run_seeds
 
 PAIRS: Final = "pairs.csv"
 WORLDS: Final = ("arm", "mpi3d")
@@ -48,18 +47,13 @@ NAMES: Final = {
     "used_dimensions": "Dimensions in use",
     "shared_used": "Count of those in use",
     "minus_loss": "Minus the loss",
-    "reconstruction": "Error of images",
-    "latent_divergence": "Divergence of codes",
-    "partition_divergence": "Divergence of what is shared",
+    "reconstruction": "Reconstruction error",
+    "latent_divergence": "KL of codes",
+    "partition_divergence": "KL of the partition",
 }
-"""What metrics are called wherever people read them."""
+"""Display names of metrics."""
 
-# A part of the paper's steps after which a model may have learnt what it can.
-_SHORT: Final = 0.1
-# A part of the pairs; where so many are told the same, that is no answer.
-_MOST: Final = 0.9
-
-# Of the codes of a dimension that is in use, where the prior has 1; with less it says little.
+# A dimension is in use if the variance of its codes, which is 1 under the prior, exceeds this.
 LEAST_VARIANCE: Final = 0.1
 
 # The same test pairs for every method and seed.
@@ -68,19 +62,19 @@ _TEST_SEED: Final = 1_000_000
 
 @dataclass(frozen=True)
 class Job:
-    """What is needed to do it again.
+    """The settings of a run.
 
-    Arguments:
-        data: ``arm`` or ``mpi3d``, or a folder or file with pairs of one's own, for which there
-            is neither ``shared`` nor ``angles`` nor ``test_pairs``.
-        shared: How many of the seven factors the images of a pair share, or ``mixed``; none is 3.
-        angles: Of the 40 positions of each of the arm's two joints, how many there are; none is
-            all of them.
-        image_size: The side of the arm's images in pixels, and none is 64; those of ``mpi3d`` have
-            64. Pairs of one's own are resized to it, and none leaves them as they are.
-        test_pairs: How many pairs the model is judged on; none is 10,000.
-        fingerprint: What own pairs are known by.
-        factors: The settings.
+    Args:
+        data: ``arm`` or ``mpi3d``, or a folder or file of own pairs, for which ``shared``,
+            ``angles`` and ``test_pairs`` are None.
+        shared: How many of the seven factors the images of a pair share, or ``mixed``; by default
+            3.
+        angles: Number of positions of each of the arm's two joints; by default all 40.
+        image_size: Side of the arm's images in pixels, by default 64; those of ``mpi3d`` have 64.
+            Own pairs are resized to it, if given.
+        test_pairs: Number of test pairs, by default 10,000.
+        fingerprint: Content hash of own pairs.
+        factors: Settings of the model.
     """
 
     data: str = "arm"
@@ -111,78 +105,59 @@ class Job:
             check_setting(self, "image_size", "64 for mpi3d", lambda side: side in (None, 64))
 
 
-def in_full(job: Job) -> Job:
-    """The same, with what is left out for a world of images."""
+def with_defaults(job: Job) -> Job:
+    """The job with the defaults of its world of images."""
     if job.data not in WORLDS:
         return job
-    usual: dict[str, Any] = {"shared": "3", "angles": 40, "image_size": 64, "test_pairs": 10_000}
-    return replace(job, **{name: x for name, x in usual.items() if getattr(job, name) is None})
+    defaults: dict[str, Any] = {"shared": "3", "angles": 40, "image_size": 64, "test_pairs": 10_000}
+    return replace(job, **{name: x for name, x in defaults.items() if getattr(job, name) is None})
 
 
-def open_pairs(job: Job, device: torch.device | str) -> PairSampler | OwnPairs:
-    """Where the pairs of a job come from."""
-    job = in_full(job)
+def open_pairs(job: Job, device: torch.device | str) -> tuple[PairSampler | OwnPairs, Job]:
+    """The pairs of a job, and the job with its defaults and the hash of own pairs."""
+    job = with_defaults(job)
     if job.data not in WORLDS:
-        # First of all whether there are any: this may be a world's name, misspelt.
         pairs = load_pairs(job.data, job.image_size)
         for name in ("shared", "angles", "test_pairs"):
             check_setting(job, name, "left out for pairs of your own", lambda value: value is None)
-        return pairs
+        return pairs, replace(job, fingerprint=hash_pairs(pairs))
     given: Any = job
     if job.data == "arm":
         world = arm_world(device, angles=given.angles, image_size=given.image_size)
     else:
         world = mpi3d_world(device, angles=given.angles)
-    return PairSampler(world, given.shared if given.shared == MIXED else int(given.shared))
-
-
-def pairs_known_by(pairs: PairSampler | OwnPairs) -> str:
-    """What pairs are known by besides the name of their data: a name is enough for a world."""
-    return fingerprint_pairs(pairs) if isinstance(pairs, OwnPairs) else ""
+    return PairSampler(world, given.shared if given.shared == MIXED else int(given.shared)), job
 
 
 def open_job(folder: Path, job: Job, *, overwrite: bool = False) -> RunFolder:
-    """The folder of a job, new if there is none; one with other settings is refused."""
+    """The folder of a job, created if it does not exist; other settings are refused."""
     return open_run(folder, configs.dumps(job), overwrite=overwrite, made=(STAGE, PAIRS))
 
 
-def do_jobs(
-    jobs: Sequence[Job],
+def run_job(
+    job: Job,
     pairs: PairSampler | OwnPairs,
-    runs: Sequence[RunFolder],
+    run: RunFolder,
     *,
     device: torch.device | str,
-    commands: Sequence[Sequence[str]],
+    command: Sequence[str],
     progress: ProgressFactory = lambda stage: None,
-) -> list[dict[str, Any]]:
-    """Do jobs that differ in their seeds alone, trained together where there are several.
+) -> None:
+    """Train a model, evaluate it and save its figures; a finished run stays as it is.
 
-    Arguments:
-        jobs: One for each seed.
-        pairs: As :func:`open_pairs` has them.
-        runs: The folder of every job. One that is finished stays as it is.
-        device: Where.
-        commands: What does each of them again.
-        progress: From the name of a stage to whoever shows how far it is.
-
-    Returns:
-        The results as the folders' ``result.json`` have them.
+    Args:
+        job: The settings, as :func:`open_pairs` returns them.
+        pairs: Likewise.
+        run: The folder.
+        device: Where to train.
+        command: The command that repeats the run.
+        progress: From the name of a stage to its progress display.
     """
-    seeds = [job.factors.training.seed for job in jobs]
-    with hold_runs(runs):
-        fitted = fit_factors(
-            pairs,
-            jobs[0].factors,
-            [run.path for run in runs],
-            seeds=seeds,
-            device=device,
-            progress=progress,
-        )
-        for job, model, run, command in zip(jobs, fitted, runs, commands, strict=True):
-            if run.status != "finished":
-                facts = {"command": list(command), "stacked": seeds}
-                _conclude(job, model, pairs, run, facts)
-    return [run.result() for run in runs]
+    if run.status == "finished":
+        return
+    with hold_runs([run]):
+        fitted = fit_factors(pairs, job.factors, run.path, device=device, progress=progress)
+        _conclude(job, fitted, pairs, run, command)
 
 
 def _conclude(
@@ -190,88 +165,40 @@ def _conclude(
     fitted: FittedFactors,
     pairs: PairSampler | OwnPairs,
     run: RunFolder,
-    facts: dict[str, Any],
+    command: Sequence[str],
 ) -> None:
-    """Judge a model, and leave it in the folder."""
-    given: Any = in_full(job)
-    fitted.model.config = job.factors
+    """Save and evaluate a trained model."""
     fitted.save(run.model_dir)
     run.take_metrics([run.path / STAGE])
+    data: dict[str, Any] = {"name": job.data}
     if isinstance(pairs, OwnPairs):
-        found = fitted.share(pairs.first, pairs.second)
-        run.write_atomic(PAIRS, _table(pairs.names, found.mask.tolist()))
-        # There are no others: how likely the pairs are is that of those it has learnt from.
-        evidence = measure_evidence(fitted, pairs.first, pairs.second)
-        metrics: dict[str, Any] = {"mean_count": found.number.mean().item()}
-        batch = {"first": pairs.first, "second": pairs.second}
-        data: dict[str, Any] = {"name": job.data, "pairs": len(pairs.names)}
+        batch, label, names = {"first": pairs.first, "second": pairs.second}, None, pairs.names
+        data["pairs"] = len(names)
     else:
         generator = torch.Generator(pairs.world.images.device).manual_seed(_TEST_SEED)
-        batch = pairs({"pair": torch.zeros(given.test_pairs)}, generator)
-        found = fitted.share(batch["first"], batch["second"], label=batch["label"])
-        evidence = measure_evidence(fitted, batch["first"], batch["second"], label=batch["label"])
-        metrics = judge(found, batch["factors"], batch["is_shared"])
-        data = {"name": job.data, "images": len(pairs.world.images), "shared": given.shared}
-    names = pairs.names if isinstance(pairs, OwnPairs) else ()
+        batch = pairs({"pair": torch.zeros(job.test_pairs or 0)}, generator)
+        label, names = batch["label"], ()
+        data |= {"images": len(pairs.world.images), "shared": job.shared}
+    found = fitted.share(batch["first"], batch["second"], label=label)
+    evidence = measure_evidence(fitted, batch["first"], batch["second"], label=label)
+    metrics: dict[str, float | None] = {"mean_count": found.number.mean().item()}
+    if isinstance(pairs, OwnPairs):
+        run.write_atomic(PAIRS, _table(names, found.mask.tolist()))
+    else:
+        metrics = score(found, batch["factors"], batch["is_shared"])
     run.write_atomic(ARRAYS, draw_arrays(fitted, batch, found, names))
     run.finish(
         metrics | measure_usage(found) | evidence._asdict(),
         seed=job.factors.training.seed,
         device=fitted.device,
-        facts={**facts, "data": data, "names": NAMES, "about": describe(job.factors, found)},
-    )
-
-
-def describe(config: FactorsConfig, found: SharedFactors) -> str:
-    """What a reader of the figures has to know beforehand; nothing for a long, telling run.
-
-    Arguments:
-        config: The settings.
-        found: What the model found in the pairs that it was judged on.
-    """
-    sentences = []
-    dimensions = counted(config.latent, "dimension")
-    steps, full = (x.training.epochs * x.steps_per_epoch for x in (config, FactorsConfig()))
-    if steps < full * _SHORT:
-        took = counted(steps, "step")
-        sentences.append(f"Trained for {took}, where the paper's study takes {full:,}.")
-    if config.method in ("drpm", "hg"):
-        weights = torch.tensor(config.prior_log_weights, dtype=torch.float64)
-        prior = FisherHypergeometric(config.latent, weights).list_pair()
-        # An odd number of dimensions has two that are as likely.
-        best = prior.log_masses >= prior.log_masses.max() - 1e-9
-        likeliest = prior.sizes[1][best].sort().values
-        same = torch.isin(found.number.cpu().double(), likeliest).double().mean().item()
-        if same >= _MOST:
-            numbers = " or ".join(f"{number:.0f}" for number in likeliest.tolist())
-            sentences.append(
-                f"{same:.0%} of the pairs are said to share {numbers} of {dimensions}, which the "
-                "prior takes for the likeliest: it says little about the pairs."
-            )
-    if config.method == "label":
-        sentences.append(
-            "Label-VAE always takes all dimensions but one as shared, whatever the pairs share."
-        )
-    elif sentences:
-        sentences.append(f"Of {dimensions} {_tell_usage(**measure_usage(found))}.")
-    return " ".join(sentences)
-
-
-def _tell_usage(used_dimensions: float, shared_used: float) -> str:
-    """How many dimensions are in use, and how many of these are shared, in words."""
-    if used_dimensions == 0:
-        return "none is in use"
-    if used_dimensions == 1:
-        return f"1 is in use, and {shared_used:.0%} of the pairs share it"
-    return (
-        f"{used_dimensions:.0f} are in use, and pairs share {shared_used:.1f} of these on average"
+        facts={"command": list(command), "data": data, "names": NAMES},
     )
 
 
 def measure_usage(found: SharedFactors) -> dict[str, float]:
-    """How many dimensions say anything, and how many of these a pair shares on average.
+    """The number of dimensions in use, and how many of these a pair shares on average.
 
-    An empty dimension is shared at no cost, so that a number of shared ones says little by itself.
+    Sharing an empty dimension costs nothing, so the number of shared dimensions alone says little.
     """
     in_use = found.codes.flatten(0, 1).var(0) > LEAST_VARIANCE
     return {
@@ -280,8 +207,8 @@ def measure_usage(found: SharedFactors) -> dict[str, float]:
     }
 
 
-def judge(found: SharedFactors, factors: Tensor, is_shared: Tensor) -> dict[str, float | None]:
-    """What a model is worth on test pairs, by all scores that go by known factors."""
+def score(found: SharedFactors, factors: Tensor, is_shared: Tensor) -> dict[str, float | None]:
+    """All scores on test pairs of known factors."""
     # Averaged as the model does it, which need not be the plain mean of both codes.
     scores = evaluate_pairs(found.averaged, found.mask, factors, is_shared)
     single = disentanglement_scores(found.codes[:, 0], factors[:, 0])
@@ -295,11 +222,71 @@ def judge(found: SharedFactors, factors: Tensor, is_shared: Tensor) -> dict[str,
 
 
 def _table(names: Sequence[str], masks: Sequence[Sequence[float]]) -> str:
-    """What every pair shares, as a csv file."""
+    """The shared dimensions of every pair, as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    dimensions = len(masks[0]) if masks else 0
-    writer.writerow(["pair", "shared", *(f"dimension {i}" for i in range(dimensions))])
+    writer.writerow(["pair", "shared", *(f"dimension {i}" for i in range(len(masks[0])))])
     for name, mask in zip(names, masks, strict=True):
         writer.writerow([name, int(sum(mask)), *(int(x) for x in mask)])
     return text.getvalue()
+
+
+def run_study(
+    folder: Path,
+    data: str,
+    shared: str,
+    method: str,
+    preset: str,
+    seeds: Sequence[int],
+    settings: Sequence[str] = (),
+    angles: int = 40,
+    test_pairs: int = 10_000,
+    config: str | None = None,
+    device: str = "auto",
+) -> None:
+    """Train one method on pairs of one kind, for several seeds one after the other.
+
+    The folder holds the runs ``seed-<seed>``, each as ``drpm factors`` leaves one, and the mean and
+    standard deviation of every metric in its ``result.json``. An interrupted study is resumed.
+
+    Args:
+        folder: The study's folder.
+        data: ``arm`` or ``mpi3d``.
+        shared: How many factors pairs share, or ``mixed``.
+        method: As in :class:`FactorsConfig`.
+        preset: All other settings.
+        seeds: One for each run.
+        settings: Changes to the preset, as ``name=value``.
+        angles: Number of positions of each joint.
+        test_pairs: Number of test pairs.
+        config: Expected hash of the settings, if any.
+        device: Where to train.
+    """
+    check_seeds(seeds)
+    factors = configs.override(presets.load(FactorsConfig, preset), [*settings, f"method={method}"])
+    digest = check_settings(factors, config)
+    where = connect_one(replace(factors.training, device=device)).device
+    command = ["drpm", "factors", "--data", data, "--shared", shared, "--method", method]
+    command += ["--preset", preset, "--angles", str(angles), "--image-size", "64"]
+    command += ["--test-pairs", str(test_pairs)]
+    command += [word for setting in settings for word in ("--set", setting)]
+
+    def train(folders: Sequence[Path]) -> None:
+        pairs, job = open_pairs(Job(data, shared, angles, 64, test_pairs, factors=factors), where)
+        for seed, path in zip(seeds, folders, strict=True):
+            training = replace(factors.training, seed=seed)
+            own = replace(job, factors=replace(factors, training=training))
+            run = open_job(path, own)
+            run_job(own, pairs, run, device=where, command=[*command, "--seeds", str(seed)])
+
+    described = {
+        "data": data,
+        "shared": shared,
+        "method": method,
+        "preset": preset,
+        "settings": list(settings),
+        "config": digest,
+        "angles": angles,
+        "test_pairs": test_pairs,
+    }
+    run_seeds(folder, described, seeds, train, device=where, together=False)

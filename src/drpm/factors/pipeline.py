@@ -1,8 +1,6 @@
-"""From pairs of images to models, for one seed or for several at once."""
+"""Training a model of pairs of images."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -10,12 +8,10 @@ import torch
 from drpm.data.fingerprints import fingerprint_tensors
 from drpm.factors.config import FactorsConfig
 from drpm.factors.fitted import FittedFactors
-from drpm.factors.models import FactorObjective, FactorVAE
-from drpm.factors.networks import require_sides
+from drpm.factors.models import FactorObjective, FactorVAE, require_sides
 from drpm.factors.own_pairs import OwnPairs, OwnSampler, require_views
 from drpm.factors.pairs import PairSampler
 from drpm.training import config as configs
-from drpm.training.checks import require_one_each
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
 from drpm.training.schedules import ExponentialSchedule
@@ -24,89 +20,69 @@ from drpm.training.turns import seeded
 
 STAGE = "training"
 
-# By so many images, spread over all of them, a world of a million is known.
-_KNOWN_IMAGES = 100
+# Number of images of a world that its hash covers.
+_HASHED_IMAGES = 100
 
 
 def fit_factors(
     pairs: PairSampler | OwnPairs,
     config: FactorsConfig,
-    folders: Sequence[Path | str],
+    folder: Path | str,
     *,
-    seeds: Sequence[int],
     device: torch.device | str = "cpu",
     progress: ProgressFactory = lambda stage: None,
-) -> list[FittedFactors]:
-    """Train a model of pairs, once for every seed.
+) -> FittedFactors:
+    """Train a model of pairs, or resume its training.
 
-    A folder that was begun with other pairs or settings is refused.
-
-    Arguments:
-        pairs: Where they come from, drawn anew at every step: from a world of images, or from
-            given ones.
-        config: The settings.
-        folders: One for each seed, for what training writes; continued if they were cut off.
-        seeds: They settle everything that is random.
-        device: Where.
-        progress: From the name of a stage to whoever shows how far it is.
+    Args:
+        pairs: Pairs to draw from at every step, of a world of images or given ones.
+        config: The settings; ``config.training.seed`` determines everything random.
+        folder: For checkpoints and metrics. One with other pairs or settings is refused.
+        device: Where to train.
+        progress: From the name of a stage to its progress display.
     """
-    require_one_each(folders=folders, seeds=seeds)
     training, devices = config.training, Devices(device)
     shape = check_pairs(pairs, config)
     augment = OwnSampler(pairs, device) if isinstance(pairs, OwnPairs) else pairs
-    models = []
-    for seed in seeds:
-        with seeded(seed):
-            models.append(FactorVAE(shape, config).to(device))
-    known = cache(partial(fingerprint_pairs, pairs))
-    runs = [
-        open_stage(
-            folder,
-            STAGE,
-            configs.dumps(replace(config, training=replace(training, seed=seed))),
-            fingerprint=known,
-            devices=devices,
-        )
-        for folder, seed in zip(folders, seeds, strict=True)
-    ]
+    with seeded(training.seed):
+        model = FactorVAE(shape, config).to(device)
+    run = open_stage(
+        folder,
+        STAGE,
+        configs.dumps(config),
+        fingerprint=partial(hash_pairs, pairs),
+        devices=devices,
+    )
     steps = max(1, training.epochs * config.steps_per_epoch)
     train_stage(
         STAGE,
-        models,
+        [model],
         FactorObjective(config),
         training,
-        runs,
-        # What is drawn depends on nothing: the rows of this column are only counted.
+        [run],
+        # Pairs are drawn; of this column only the length is used.
         {"pair": torch.zeros(config.steps_per_epoch * training.batch_size)},
-        seed=seeds[0],
+        seed=training.seed,
         devices=devices,
         schedules={"temperature": ExponentialSchedule(*config.temperature, steps)},
         augment=augment,
         progress=progress,
     )
-    return [FittedFactors(model, shape) for model in models]
+    return FittedFactors(model, shape)
 
 
-def fingerprint_pairs(pairs: PairSampler | OwnPairs) -> str:
-    """What pairs are known by: all images of given ones, some of a world."""
+def hash_pairs(pairs: PairSampler | OwnPairs) -> str:
+    """A hash of all given images, or of some of a world's."""
     if isinstance(pairs, OwnPairs):
         return fingerprint_tensors([("first", pairs.first), ("second", pairs.second)])
     world = pairs.world
-    some = torch.linspace(0, len(world.images) - 1, _KNOWN_IMAGES, dtype=torch.float64).long()
-    told = f"{world.sizes} {pairs.law.counts}"
-    return fingerprint_tensors([(told, world.images[some.to(world.images.device)])])
+    some = torch.linspace(0, len(world.images) - 1, _HASHED_IMAGES, dtype=torch.float64).long()
+    name = f"{world.sizes} {pairs.law.counts}"
+    return fingerprint_tensors([(name, world.images[some.to(world.images.device)])])
 
 
 def check_pairs(pairs: PairSampler | OwnPairs, config: FactorsConfig) -> tuple[int, int, int]:
-    """Refuse pairs that a model cannot be trained on.
-
-    Arguments:
-        pairs: Where they come from.
-        config: The settings.
-
-    Returns:
-        The shape of an image: C, H and W.
-    """
+    """Refuse pairs that a model cannot be trained on; return C, H and W of their images."""
     if isinstance(pairs, OwnPairs):
         require_views(pairs.first, pairs.second)
         if config.method == "label":

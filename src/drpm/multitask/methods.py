@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from drpm.multitask.config import MultitaskConfig
 from drpm.multitask.gradients import find_weighting, fork
 from drpm.multitask.networks import build_encoder
-from drpm.nn.tasks import BegunPartition, TaskPartition, size_penalty
+from drpm.nn.tasks import TaskPartition, size_penalty
 from drpm.training.errors import ConfigError
 
 
@@ -39,14 +39,12 @@ class SharingInput(NamedTuple):
         features: (B, n), of the shared encoder.
         temperature: Of the partition.
         generator: Where the noise of dropout comes from.
-        begun: What the method began before there were features.
     """
 
     images: Tensor
     features: Tensor
     temperature: Tensor
     generator: torch.Generator | None
-    begun: BegunPartition | None = None
 
 
 class SharingMethod(nn.Module, ABC):
@@ -73,10 +71,6 @@ class SharingMethod(nn.Module, ABC):
             )
         weights = torch.tensor(given)
         self.register_buffer("task_weights", weights / weights.sum(), persistent=False)
-
-    def begin(self, temperature: Tensor) -> BegunPartition | None:
-        """What needs no features and is begun before them, if anything."""
-        return None
 
     @abstractmethod
     def share(self, given: SharingInput) -> SharedFeatures:
@@ -159,17 +153,11 @@ class NeuronPartition(SharingMethod):
         # The subset of every task; a part of the model, since a shuffle cannot be guessed.
         self.register_buffer("subsets", _order(num_tasks, config.task_order))
 
-    def begin(self, temperature: Tensor) -> BegunPartition | None:
-        return self.layer.begin(temperature=temperature) if self.encoder is None else None
-
     def share(self, given: SharingInput) -> SharedFeatures:
-        if given.begun is not None:
-            split = self.layer.split(given.features, begun=given.begun)
-        else:
-            context = None
-            if self.encoder is not None:
-                context = self.encoder(given.images, given.generator)
-            split = self.layer.split(given.features, context, temperature=given.temperature)
+        context = None
+        if self.encoder is not None:
+            context = self.encoder(given.images, given.generator)
+        split = self.layer.split(given.features, context, temperature=given.temperature)
         sizes = split.sizes.expand(*given.features.shape[:-1], -1)
         if self.subsets is None:
             return SharedFeatures(split.features, split.masks, sizes)

@@ -65,19 +65,10 @@ class MultitaskNetwork(nn.Module):
             temperature: Of the partition, where there is one.
             generator: Where the noise of dropout comes from.
         """
-        begun = self.method.begin(temperature)
-        pixels, features = self.encode(images, generator)
-        return self.finish(SharingInput(pixels, features, temperature, generator, begun))
-
-    def encode(self, images: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Pixels (B, C, H, W) of a usual size, and the features (B, n) of all tasks."""
         pixels = (images.to(self.mean.dtype) / 255 - self.mean) / self.std
-        return pixels, self.encoder(pixels, generator)
-
-    def finish(self, given: SharingInput) -> Outputs:
-        """What comes after the features."""
-        shared = self.method.share(given)
-        return Outputs(self.heads(shared.features, given.generator), shared)
+        features = self.encoder(pixels, generator)
+        shared = self.method.share(SharingInput(pixels, features, temperature, generator))
+        return Outputs(self.heads(shared.features, generator), shared)
 
 
 class MultitaskObjective:
@@ -97,14 +88,7 @@ class MultitaskObjective:
         schedule: Mapping[str, Tensor],
         generator: torch.Generator | None,
     ) -> Terms:
-        temperature = schedule["temperature"]
-        # The network's forward pass, step by step. A compiler is cut off where something is
-        # waited for; as it happens here, all that follows is compiled together with the losses.
-        begun = model.method.begin(temperature)
-        pixels, features = model.encode(batch["images"], generator)
-        if begun is not None:
-            begun.wait()
-        outputs = model.finish(SharingInput(pixels, features, temperature, generator, begun))
+        outputs = model(batch["images"], schedule["temperature"], generator)
         losses = task_losses(outputs.logits, batch["targets"])
         terms = {}
         if len(self.tasks) <= _MOST_CURVES:

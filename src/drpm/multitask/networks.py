@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drpm.multitask.config import NetworkConfig
-from drpm.training.convolution import Conv2d
 from drpm.training.errors import ConfigError
 
 _KERNEL = 5
@@ -54,8 +53,8 @@ class LeNetEncoder(nn.Module):
             )
         one, two = network.channels
         self.dropout = network.dropout
-        self.first = Conv2d(colours, one, _KERNEL)
-        self.second = Conv2d(one, two, _KERNEL)
+        self.first = nn.Conv2d(colours, one, _KERNEL)
+        self.second = nn.Conv2d(one, two, _KERNEL)
         self.dense = nn.Linear(two * left[0] * left[1], network.width)
 
     def forward(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -88,7 +87,7 @@ class ResidualEncoder(nn.Module):
     def __init__(self, shape: tuple[int, int, int], network: NetworkConfig) -> None:
         super().__init__()
         channels = network.channels
-        self.stem = Conv2d(shape[0], channels[0], 3, padding=1, bias=False)
+        self.stem = nn.Conv2d(shape[0], channels[0], 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(channels[0])
         blocks = []
         for stage, (given, made) in enumerate(pairwise((channels[0], *channels))):
@@ -121,14 +120,14 @@ class _Block(nn.Module):
 
     def __init__(self, given: int, made: int, stride: int) -> None:
         super().__init__()
-        self.first = Conv2d(given, made, 3, stride=stride, padding=1, bias=False)
+        self.first = nn.Conv2d(given, made, 3, stride=stride, padding=1, bias=False)
         self.first_norm = nn.BatchNorm2d(made)
-        self.second = Conv2d(made, made, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(made, made, 3, padding=1, bias=False)
         self.second_norm = nn.BatchNorm2d(made)
         self.around: nn.Module = nn.Identity()
         if stride != 1 or given != made:
             self.around = nn.Sequential(
-                Conv2d(given, made, 1, stride=stride, bias=False), nn.BatchNorm2d(made)
+                nn.Conv2d(given, made, 1, stride=stride, bias=False), nn.BatchNorm2d(made)
             )
 
     def forward(self, images: Tensor) -> Tensor:

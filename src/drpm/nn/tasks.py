@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from drpm.distributions import RelaxedRandomPartition
 from drpm.distributions.validation import describe, require_choice, require_count
-from drpm.nn import side_streams
 from drpm.nn.heads import PartitionHead, build_law, describe_law
 from drpm.nn.validation import positive_number, require_features
 
@@ -25,24 +24,6 @@ class TaskSplit(NamedTuple):
     features: Tensor
     masks: Tensor
     sizes: Tensor
-
-
-class BegunPartition:
-    """A partition that :meth:`TaskPartition.begin` has begun.
-
-    Arguments:
-        layer: Whose it is.
-        work: Its masks (T, n) and sizes (T,).
-    """
-
-    def __init__(
-        self, layer: "TaskPartition", work: side_streams.Begun[tuple[Tensor, Tensor]]
-    ) -> None:
-        self.layer, self.work = layer, work
-
-    def wait(self) -> None:
-        """Let what comes now wait for it; :meth:`TaskPartition.split` does so by itself."""
-        self.work.wait()
 
 
 class TaskPartition(nn.Module):
@@ -128,7 +109,6 @@ class TaskPartition(nn.Module):
         *,
         temperature: float | Tensor | None = None,
         generator: torch.Generator | None = None,
-        begun: BegunPartition | None = None,
     ) -> Tensor:
         """A copy of the features for every task, (T, ..., n).
 
@@ -137,11 +117,8 @@ class TaskPartition(nn.Module):
             context: (..., in_features), what partitions are predicted from, where they are.
             temperature: In place of the layer's own.
             generator: Where noise comes from, where partitions are drawn.
-            begun: What :meth:`begin` returned, in place of all but the features.
         """
-        return self.split(
-            features, context, temperature=temperature, generator=generator, begun=begun
-        ).features
+        return self.split(features, context, temperature=temperature, generator=generator).features
 
     def split(
         self,
@@ -150,60 +127,23 @@ class TaskPartition(nn.Module):
         *,
         temperature: float | Tensor | None = None,
         generator: torch.Generator | None = None,
-        begun: BegunPartition | None = None,
     ) -> TaskSplit:
         """As :meth:`forward`, together with the masks and the sizes that a loss may need."""
         require_features("features", features, self.num_features)
-        if begun is None:
-            law = self._law(context, temperature)
-            if context is not None and context.shape[:-1] != features.shape[:-1]:
-                raise ValueError(
-                    "context must have one row for each row of features, of which there are "
-                    f"{tuple(features.shape[:-1])}, but got {describe(context)}."
-                )
-            masks, sizes = _draw(law, self._noise, generator)
-        else:
-            self._require_own(begun, context, temperature, generator)
-            masks, sizes = begun.work.wait()
-        masks = masks.to(features.dtype)
+        law = self._law(context, temperature)
+        if context is not None and context.shape[:-1] != features.shape[:-1]:
+            raise ValueError(
+                f"context must have the batch shape of features, {tuple(features.shape[:-1])}, "
+                f"but got {describe(context)}."
+            )
+        noise = "both" if self.sampled and self.training else "none"
+        parts = law.rsample_parts(noise=noise, generator=generator)
+        masks = parts.Y.movedim(-2, 0).to(features.dtype)
         if context is None:
             # One partition for all samples stands for each of them.
             ones = [1] * (features.dim() - 1)
             masks = masks.reshape(self.num_tasks, *ones, -1).expand(-1, *features.shape)
-        return TaskSplit(features * masks, masks, sizes)
-
-    def begin(
-        self,
-        *,
-        temperature: float | Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> BegunPartition:
-        """Begin the partition that :meth:`split` needs, before there are features.
-
-        One that is learned for all samples depends on none of them. On a GPU it can be made
-        beside whatever makes the features, where :func:`drpm.beside.allowed` says so.
-
-        Arguments:
-            temperature: In place of the layer's own.
-            generator: Where noise comes from, where partitions are drawn.
-        """
-        if not isinstance(self.law, _LearnedPartition):
-            raise ValueError(
-                "begin must be left out where in_features was given, because partitions are then "
-                "predicted from a context, for every sample."
-            )
-        law = self.law
-        warmth = law.temperature if temperature is None else temperature
-        work = side_streams.begin(
-            _draw_learned,
-            law.log_scores,
-            law.log_weights,
-            warmth,
-            law.hard,
-            self._noise,
-            generator,
-        )
-        return BegunPartition(self, work)
+        return TaskSplit(features * masks, masks, parts.sizes)
 
     @torch.no_grad()
     def sizes(self, context: Tensor | None = None) -> Tensor:
@@ -212,23 +152,6 @@ class TaskPartition(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, {self.num_tasks}, sampled={self.sampled}"
-
-    @property
-    def _noise(self) -> str:
-        return "both" if self.sampled and self.training else "none"
-
-    def _require_own(self, begun: BegunPartition, *others: object) -> None:
-        if not isinstance(begun, BegunPartition):
-            raise ValueError(f"begun must be what begin returned, but got {describe(begun)}.")
-        if begun.layer is not self:
-            raise ValueError(
-                "begun must come from this layer's own begin, but got that of another layer."
-            )
-        if any(other is not None for other in others):
-            raise ValueError(
-                "context, temperature and generator must be left out where begun is given, "
-                "because the partition is settled already."
-            )
 
     def _law(
         self, context: Tensor | None, temperature: float | Tensor | None
@@ -269,30 +192,15 @@ class _LearnedPartition(nn.Module):
         self.register_buffer("temperature", torch.tensor(number))
 
     def forward(self, temperature: float | Tensor | None) -> RelaxedRandomPartition:
-        warmth = self.temperature if temperature is None else temperature
-        return build_law(warmth, self.log_scores, self.log_weights, self.hard)
+        return build_law(
+            self.temperature if temperature is None else temperature,
+            self.log_scores,
+            self.log_weights,
+            self.hard,
+        )
 
     def extra_repr(self) -> str:
         return describe_law(self.hard, self.temperature)
-
-
-def _draw(
-    law: RelaxedRandomPartition, noise: str, generator: torch.Generator | None
-) -> tuple[Tensor, Tensor]:
-    """Masks (T, ..., n) and sizes (..., T)."""
-    parts = law.rsample_parts(noise=noise, generator=generator)
-    return parts.Y.movedim(-2, 0), parts.sizes
-
-
-def _draw_learned(
-    log_scores: Tensor,
-    log_weights: Tensor,
-    temperature: float | Tensor,
-    hard: bool | str,
-    noise: str,
-    generator: torch.Generator | None,
-) -> tuple[Tensor, Tensor]:
-    return _draw(build_law(temperature, log_scores, log_weights, hard), noise, generator)
 
 
 def size_penalty(sizes: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ FIGURES: Final = "figures"
 EVENTS: Final = "events"
 ARRAYS: Final = "arrays.npz"
 PAGE: Final = "index.html"
-COMPANY: Final = "company.json"
+STACK_MEMBERS: Final = "stack.json"
 LOCK: Final = ".lock"
 
 # How a revision ends whose tree had uncommitted changes.
@@ -45,7 +45,17 @@ FINGERPRINT: Final = "fingerprint"
 
 # What starting over removes, the result first: a half-removed run must not look finished. The
 # configuration is not among them, because the new one takes its place in one rename.
-_CONTENTS: Final = (RESULT, MODEL, CHECKPOINTS, COMPANY, METRICS, FIGURES, EVENTS, ARRAYS, PAGE)
+_CONTENTS: Final = (
+    RESULT,
+    MODEL,
+    CHECKPOINTS,
+    STACK_MEMBERS,
+    METRICS,
+    FIGURES,
+    EVENTS,
+    ARRAYS,
+    PAGE,
+)
 
 
 @final

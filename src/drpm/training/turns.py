@@ -1,9 +1,7 @@
-"""Training in several threads of one process: they take turns.
+"""One thread trains at a time.
 
-Torch has one generator and one precision of products for all threads, and a CUDA graph cannot be
-recorded while another thread uses the GPU. So one thread trains at a time; what initialises models,
-loading them included, waits for it. A run in a thread is the run that it is elsewhere, unless other
-code draws from torch's generator beside it. Processes train side by side.
+The default generator and the matmul precision of torch belong to the whole process, and a CUDA
+graph cannot be captured while another thread uses the device. Processes train side by side.
 """
 
 import os
@@ -42,7 +40,7 @@ TURN: Final = _Turn()
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's own generator, and keep it from other threads while models are initialised."""
+    """Seed torch's default generator and keep other threads from it, to initialize a model."""
     with TURN:
         torch.manual_seed(seed)
         yield
