@@ -11,12 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from drpm.cli import app
-from drpm.cli.completion import FACTOR_DATA, FACTOR_METHODS
-from drpm.cli.factors import SIDES
-from drpm.factors import models
-from drpm.factors.aggregation import AGGREGATIONS
+from drpm.factors.experiment import NAMES
 from drpm.factors.fitted import load_factors
-from drpm.factors.job import NAMES, WORLDS
 
 SHORT = [
     *("--device=cpu", "--set=steps_per_epoch=2", "--set=training.epochs=1"),
@@ -37,12 +33,6 @@ def own(tmp_path: Path) -> Path:
     images = generator.random((2, 12, 8, 8)).astype(np.float32)
     np.savez(tmp_path / "pairs.npz", first=images[0], second=images[1])
     return tmp_path / "pairs.npz"
-
-
-def test_words() -> None:
-    assert FACTOR_DATA == WORLDS
-    assert set(FACTOR_METHODS) == set(AGGREGATIONS)
-    assert SIDES == models.SIDES
 
 
 def test_a_world(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from drpm.factors.fitted import FittedFactors, load_factors
 from drpm.factors.models import ConvolutionalAutoencoder, FactorObjective, FactorVAE, average
 from drpm.factors.own_pairs import OwnPairs, OwnSampler
 from drpm.factors.pairs import PairSampler, World
-from drpm.factors.pipeline import fit_factors
+from drpm.factors.training import fit_factors
 from drpm.nn.gaussians import Posterior, symmetric_divergence
 from drpm.training import presets
 from drpm.training.config import TrainingConfig

@@ -40,8 +40,6 @@ SWEEPS: Final = (
 )
 CLUSTERING_METHODS: Final = ("drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head")
 
-FACTOR_DATA: Final = ("arm", "mpi3d")
-FACTOR_METHODS: Final = ("drpm", "hg", "ada", "label")
 
 MULTITASK_DATA: Final = ("multimnist", "mosaic", "celeba")
 MULTITASK_METHODS: Final = ("drpm", "uls", "uncertainty", "gradient")

@@ -3,7 +3,7 @@
 import inspect
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -71,7 +71,10 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
     found: dict[str, tuple[Any, Any]] = {}
     for each in fields(kind):
         if each.name == "data":
-            found["data"] = _argument(each)
+            found["data"] = _argument(each, kind.data_option)
+            if kind.data_option:
+                help = typer.Option("--data", metavar="DATA", help="The same, by name.")
+                found["data_option"] = (Annotated[str | None, help], None)
         elif each.name == "options":
             found["option"] = (Options, None)
         elif "help" in each.metadata:
@@ -97,14 +100,23 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
     return found | {"overwrite": (Overwrite, False), "as_json": (Json, False)}
 
 
-def _argument(each: Field[Any]) -> tuple[Any, Any]:
+def _argument(each: Field[Any], has_option: bool) -> tuple[Any, Any]:
     if "help" not in each.metadata:
         return NameOrPath, inspect.Parameter.empty
-    choices = each.metadata.get("choices", ())
     argument = typer.Argument(
-        metavar="DATA", help=each.metadata["help"], autocompletion=among(choices)
+        metavar="DATA",
+        help=each.metadata["help"],
+        autocompletion=among(each.metadata["choices"]),
+        show_default=str(each.default),
     )
-    return Annotated[str, argument], each.default
+    return (
+        (Annotated[str | None, argument], None)
+        if has_option
+        else (
+            Annotated[str, argument],
+            each.default,
+        )
+    )
 
 
 def _typer_option(kind: Any, details: Mapping[str, Any]) -> Any:
@@ -114,6 +126,8 @@ def _typer_option(kind: Any, details: Mapping[str, Any]) -> Any:
     if "least" in details:
         of = float if "float" in str(kind) else int
         extra |= {"parser": number(of, details["least"], details.get("most")), "metavar": "NUMBER"}
+    if "among" in details:
+        extra |= {"parser": _one_of(details["among"]), "metavar": "NUMBER"}
     if "choices" in details:
         extra["autocompletion"] = among(details["choices"])
     if "metavar" in details:
@@ -121,6 +135,17 @@ def _typer_option(kind: Any, details: Mapping[str, Any]) -> Any:
     if "shown" in details:
         extra["show_default"] = details["shown"]
     return typer.Option(help=details["help"], **extra)
+
+
+def _one_of(numbers: Sequence[int]) -> Callable[[Any], int]:
+    def parse(value: Any) -> int:
+        if str(value) not in map(str, numbers):
+            *others, largest = numbers
+            expected = f"{', '.join(map(str, others))} or {largest}"
+            raise typer.BadParameter(f"expected {expected}, but got '{value}'.")
+        return int(value)
+
+    return parse
 
 
 def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -145,7 +170,10 @@ def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
     if is_own(values["preset"]):
         given += read_own(kind.command, values["preset"]).settings
     names = [each.name for each in fields(kind) if each.name in values]
-    job = kind(**{name: values[name] for name in names}, **{kind.section: config})
+    chosen = {name: values[name] for name in names}
+    if kind.data_option:
+        chosen["data"] = _choose_data(kind, values["data"], values["data_option"])
+    job = kind(**chosen, **{kind.section: config})
     if values.get("option"):
         job = job.with_fields(options=tuple(values["option"]))
     devices = connect_devices(job)
@@ -168,6 +196,13 @@ def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
     if len(results) > 1:
         write_summary(values["out"], results)
     return results
+
+
+def _choose_data(kind: type[Job], argument: str | None, option: str | None) -> str:
+    if argument is not None and option is not None and argument != option:
+        raise ValueError(f"data must be given once, but got {argument!r} and {option!r}.")
+    given = option if argument is None else argument
+    return kind.data if given is None else given  # type: ignore[attr-defined]
 
 
 def _for_all_stages(config: Any, values: Mapping[str, Any]) -> list[str]:

@@ -56,6 +56,10 @@ class Experiment(ABC, Generic[J, D, M]):
     outputs: ClassVar[tuple[str, ...]]
     """Files and folders that a run writes besides those of every run."""
 
+    def resolve(self, job: J, device: torch.device) -> J:
+        """Fill in the defaults of the job's fields."""
+        return job
+
     @abstractmethod
     def load(self, job: J, device: torch.device) -> D:
         """Load the data of a job; refuse data that does not suit it."""

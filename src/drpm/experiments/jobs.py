@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 # The commands that train, and the class that declares each. A new application is one line.
 JOBS: Final[dict[str, str]] = {
     "cluster": "drpm.clustering.config:ClusteringJob",
+    "factors": "drpm.factors.config:FactorsJob",
     "supervised": "drpm.supervised.config:SupervisedJob",
 }
 
@@ -24,7 +25,8 @@ def option(default: Any, help: str, **details: Any) -> Any:
         default: The default value.
         help: The help text.
         details: ``choices`` (words that a shell completes), ``least`` and ``most`` (the range of
-            a number), ``shown`` (what the help shows as the default), ``metavar``.
+            a number), ``among`` (the numbers there are), ``shown`` (what the help shows as the
+            default), ``metavar``, ``flag`` (the name of a switch).
     """
     return field(default=default, metadata={"help": help, **details})
 
@@ -48,6 +50,8 @@ class Job:
     """A preset that the help names."""
     help: ClassVar[str]
     """What the command does."""
+    data_option: ClassVar[bool] = False
+    """Whether ``--data`` names the data as well."""
     stacks: ClassVar[bool] = False
     """Whether one GPU trains several seeds together."""
     several_devices: ClassVar[bool] = False

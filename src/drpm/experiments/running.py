@@ -37,6 +37,7 @@ def prepare(
     Returns:
         The job with what follows from the data, the data and warnings.
     """
+    job = experiment.resolve(job, devices.device)
     data = experiment.load(job, devices.device)
     if any(each.name == "fingerprint" for each in fields(job)):
         job = job.with_fields(fingerprint=experiment.fingerprint(job, data))

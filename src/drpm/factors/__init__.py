@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     )
     from drpm.factors.own_pairs import OwnPairs, load_pairs
     from drpm.factors.pairs import PairSampler, World, arm_world, mpi3d_world
-    from drpm.factors.pipeline import fit_factors
+    from drpm.factors.training import fit_factors
 
 _PLACES = {
     "config": ("FactorsConfig",),
@@ -24,7 +24,7 @@ _PLACES = {
     "fitted": ("Evidence", "FittedFactors", "SharedFactors", "load_factors", "measure_evidence"),
     "own_pairs": ("OwnPairs", "load_pairs"),
     "pairs": ("PairSampler", "World", "arm_world", "mpi3d_world"),
-    "pipeline": ("fit_factors",),
+    "training": ("fit_factors",),
 }
 
 __all__ = [

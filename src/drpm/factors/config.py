@@ -1,14 +1,23 @@
-"""Settings of a model of shared factors."""
+"""The hyperparameters of a model of shared factors, and the settings of a run."""
 
-from dataclasses import field
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from drpm.training.config import TrainingConfig, require_one_device, settings
+from drpm.experiments.jobs import Job, option
+from drpm.training.config import TrainingConfig, check_setting, require_one_device, settings
+from drpm.training.errors import ConfigError
 
 Method = Literal["drpm", "hg", "ada", "label"]
 Averaging = Literal["group", "multi-level"]
+
+WORLDS: Final = ("arm", "mpi3d")
+MIXED: Final = "mixed"
+FACTORS: Final = 7  # of both worlds
+SIDES: Final = (8, 16, 32, 64)  # of images, in pixels
 
 
 @settings
@@ -61,3 +70,87 @@ class FactorsConfig:
 
     def __post_init__(self) -> None:
         require_one_device(self.training)
+
+
+@dataclass(frozen=True)
+class FactorsJob(Job):
+    """The settings of one run of ``drpm factors``.
+
+    Args:
+        data: ``arm`` or ``mpi3d``, or a folder or file of own pairs, for which ``shared``,
+            ``angles`` and ``test_pairs`` are None.
+        shared: How many of the seven factors the images of a pair share, or ``mixed``.
+        angles: Number of positions of each of the arm's two joints.
+        image_size: Side of the arm's images in pixels; those of ``mpi3d`` have 64. Own pairs are
+            resized to it, if given.
+        test_pairs: Number of test pairs.
+        fingerprint: Content hash of own pairs.
+        factors: The hyperparameters.
+    """
+
+    command: ClassVar[str] = "factors"
+    section: ClassVar[str] = "factors"
+    experiment: ClassVar[str] = "drpm.factors.experiment:Factors"
+    example_preset: ClassVar[str] = "paper-factors"
+    help: ClassVar[str] = """Learn which factors the two images of a pair share, and how many.
+
+    Interrupted runs are resumed by the same command. The folder ends up with
+    the model, its figures and a page that shows them; for pairs of your own
+    also with pairs.csv, the shared dimensions of every pair.
+    """
+    data_option: ClassVar[bool] = True
+    shortcuts: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+        {"method": {"help": "drpm, hg, ada or label.", "choices": get_args(Method)}}
+    )
+
+    data: str = option(
+        "arm",
+        "arm, mpi3d, or your own pairs: a folder of images or an .npz file.",
+        choices=WORLDS,
+    )
+    shared: str | None = option(
+        None,
+        "How many of seven factors the images of a pair share, or mixed; not for yours.",
+        shown="3",
+    )
+    angles: int | None = option(
+        None,
+        "Positions of each joint of the arm, from 2 to 40; not for pairs of yours.",
+        least=2,
+        most=40,
+        shown="40 on a GPU, else 2",
+    )
+    image_size: int | None = option(
+        None,
+        "Side of the arm's images, 16, 32 or 64 pixels, or the size that your images are resized "
+        "to, from 8 on.",
+        among=SIDES,
+        shown="64 on a GPU, else 32; yours stay as they are",
+    )
+    test_pairs: int | None = option(
+        None,
+        "Number of test pairs; not for pairs of yours.",
+        least=100,
+        shown="10000 on a GPU, else 2000",
+    )
+    fingerprint: str = ""
+    factors: FactorsConfig = field(default_factory=FactorsConfig)
+
+    def __post_init__(self) -> None:
+        check_setting(
+            self,
+            "shared",
+            f"a number from 0 to {FACTORS} or '{MIXED}'",
+            lambda value: value in (None, MIXED, *map(str, range(FACTORS + 1))),
+        )
+        check_setting(
+            self, "test_pairs", "at least 100", lambda value: value is None or value >= 100
+        )
+        latent = self.factors.latent
+        if self.data in WORLDS and self.factors.method == "label" and latent < FACTORS:
+            raise ConfigError(
+                f"latent must be at least {FACTORS}, one for each factor, for the method 'label', "
+                f"but got {latent}."
+            )
+        if self.data == "mpi3d":
+            check_setting(self, "image_size", "64 for mpi3d", lambda side: side in (None, 64))

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drpm.factors.aggregation import AGGREGATIONS, AggregationInput, Shared
-from drpm.factors.config import Averaging, FactorsConfig
+from drpm.factors.config import SIDES, Averaging, FactorsConfig
 from drpm.nn.gaussians import Posterior, standard_divergence, symmetric_divergence
 from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
@@ -22,7 +22,6 @@ CHANNELS = (32, 32, 64, 64)
 KERNELS = (4, 4, 2, 2)
 HIDDEN = 256
 _SMALLEST = 4  # the side of the last feature map
-SIDES = tuple(_SMALLEST << depth for depth in range(1, len(CHANNELS) + 1))
 
 
 def require_sides(height: int, width: int) -> None:

@@ -2,10 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from drpm.factors.config import FactorsConfig
-from drpm.training import config as configs
-from drpm.training import presets
-from drpm.training.studies import digest_settings
+from drpm.experiments.studies import study_run
 from drpm.training.sweeps import Sweep, SweepRun, register
 
 PRESET = "paper-factors"
@@ -41,25 +38,22 @@ def study(
     method: str,
     seeds: Iterable[int],
     settings: Sequence[str] = (),
-    **arguments: int,
+    test_pairs: int = 10_000,
 ) -> SweepRun:
-    """One method on pairs of the arm; arguments as in :func:`drpm.factors.job.run_study`."""
+    """One method on pairs of the arm."""
     method, changes = VARIANTS.get(method, (method, ()))
-    settings = [*changes, *settings]
-    config = configs.override(presets.load(FactorsConfig, PRESET), [*settings, f"method={method}"])
-    given: dict[str, object] = {
-        "data": "arm",
-        "shared": shared,
-        "method": method,
-        "preset": PRESET,
-        "seeds": list(seeds),
-        # A preset may change; runs of its earlier settings are then refused.
-        "config": digest_settings(config),
-        **arguments,
-    }
-    if settings:
-        given["settings"] = list(settings)
-    return SweepRun(folder, "drpm.factors.job:run_study", given)
+    return study_run(
+        folder,
+        "factors",
+        PRESET,
+        list(seeds),
+        [*changes, *settings, f"method={method}"],
+        data="arm",
+        shared=shared,
+        angles=40,
+        image_size=64,
+        test_pairs=test_pairs,
+    )
 
 
 def settings_of(method: str, epochs: int, weight: float | None = None) -> list[str]:

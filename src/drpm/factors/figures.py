@@ -19,7 +19,7 @@ DIMENSIONS: Final = 50  # shown
 Arrays = dict[str, NDArray[Any]]
 
 
-def draw_arrays(
+def figure_data(
     fitted: FittedFactors,
     batch: Mapping[str, Tensor],
     found: SharedFactors,

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from drpm.factors.config import FactorsConfig
-from drpm.factors.drawn import draw_arrays
+from drpm.factors.config import FactorsConfig, FactorsJob
+from drpm.factors.experiment import NAMES, Factors, measure_usage, score
+from drpm.factors.figures import figure_data
 from drpm.factors.fitted import Evidence, FittedFactors, SharedFactors
-from drpm.factors.job import NAMES, Job, measure_usage, score, with_defaults
 from drpm.factors.models import FactorVAE, average
 from drpm.nn.gaussians import Posterior
 from drpm.report.figure_data import figure_specs, read_arrays
@@ -48,7 +48,7 @@ def test_dimensions_in_use() -> None:
 )
 def test_what_does_not_fit_the_data_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Job(**changes)
+        FactorsJob(**changes)
 
 
 def untrained(latent: int) -> FittedFactors:
@@ -59,7 +59,7 @@ def untrained(latent: int) -> FittedFactors:
 def drawn(found: SharedFactors, names: tuple[str, ...] = (), **batch: Any) -> dict[str, Any]:
     fitted = untrained(found.mask.shape[-1])
     images = torch.rand(len(found.mask), 1, 8, 8)
-    packed = draw_arrays(fitted, {"first": images, "second": images, **batch}, found, names)
+    packed = figure_data(fitted, {"first": images, "second": images, **batch}, found, names)
     with np.load(io.BytesIO(packed)) as arrays:
         return dict(arrays)
 
@@ -118,7 +118,7 @@ def test_images_with_the_shared_part_of_the_next_pair() -> None:
 def test_every_dimension_goes_from_end_to_end_of_the_prior() -> None:
     images = torch.rand(2, 1, 8, 8, generator=generator(0))
     fitted, found = untrained(3), shares(1, 2, latent=3)
-    packed = draw_arrays(fitted, {"first": images, "second": images}, found)
+    packed = figure_data(fitted, {"first": images, "second": images}, found)
     with np.load(io.BytesIO(packed)) as arrays:
         assert arrays["grid_columns__traversals"].tolist() == [
             *("-2.0", "-1.5", "-1.0", "-0.5", "0.0", "0.5", "1.0", "1.5", "2.0")
@@ -142,10 +142,15 @@ def test_figures_of_many_dimensions_fit_on_a_page(tmp_path: Path, latent: int) -
     assert figure_specs(read_arrays(tmp_path))
 
 
-def test_what_is_left_out_of_a_job() -> None:
-    assert with_defaults(Job()) == Job("arm", "3", 40, 64, 10_000)
-    assert with_defaults(Job("mpi3d", "mixed", 2)) == Job("mpi3d", "mixed", 2, 64, 10_000)
-    assert with_defaults(Job("own.npz")) == Job("own.npz")
+def test_defaults_depend_on_the_device() -> None:
+    def resolve(job: FactorsJob, device: str) -> FactorsJob:
+        return Factors().resolve(job, torch.device(device))
+
+    assert resolve(FactorsJob(), "cuda") == FactorsJob("arm", "3", 40, 64, 10_000)
+    assert resolve(FactorsJob(), "cpu") == FactorsJob("arm", "3", 2, 32, 2_000)
+    job = FactorsJob("mpi3d", "mixed", 2)
+    assert resolve(job, "cpu") == FactorsJob("mpi3d", "mixed", 2, 64, 2_000)
+    assert resolve(FactorsJob("own.npz"), "cpu") == FactorsJob("own.npz")
 
 
 def test_figures_of_a_world() -> None:
