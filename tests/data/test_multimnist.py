@@ -138,7 +138,6 @@ def test_noise_has_the_stated_ratio(folder: Path, noise: float) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"noise": -0.1}, "lies from 0 to 1, but is -0.1"),
         ({"noise": 1.5}, "lies from 0 to 1, but is 1.5"),
         ({"noise": math.nan}, "lies from 0 to 1, but is nan"),
         ({"num_train": 41}, "num_train of 'multimnist' lies from 1 to 40, but is 41"),

@@ -81,14 +81,6 @@ def test_digits() -> None:
     assert torch.equal(test, (train + test) // 5)
 
 
-def test_a_data_set_moves_as_a_whole() -> None:
-    split = Split(torch.zeros(3, 2), {"label": torch.zeros(3, dtype=torch.int64)})
-    moved = Dataset("mine", split, split, preprocessing={"mean": torch.zeros(2)}).to("meta")
-    assert moved.test is moved.train
-    assert {moved.train.inputs.device.type, moved.train.targets["label"].device.type} == {"meta"}
-    assert moved.preprocessing["mean"].device.type == "meta"
-
-
 def test_targets_must_fit() -> None:
     with pytest.raises(ValueError, match="The target 'label' has 2 entries for 3 inputs"):
         Split(torch.zeros(3, 2), {"label": torch.zeros(2)})

@@ -444,7 +444,7 @@ def bad_folders(folder: Path) -> dict[str, str]:
         "names.npz": "the arrays `first` and `second`, but holds one, two",
         "shapes.npz": r"one shape and type, .* \(3, 4, 5\) and `second` .* \(2, 4, 5\)",
         "table.npz": r"should hold images, but `first` has the shape \(3, 4\)",
-        "large.npz": "numbers from 0 to 1, but its numbers go from 0 to 7",
+        "large.npz": "numbers from 0 to 1, but holds float64 from 0.0 to 7.0",
         "objects.npz": "objects.npz is not a whole npz file of numbers",
         "single.npz": "single.npz is not a whole npz file of numbers",
     }
