@@ -193,16 +193,6 @@ def test_a_gpu_draws_the_same() -> None:
     torch.testing.assert_close(drawn.cpu(), arm.render(factors), rtol=0, atol=1e-2)
 
 
-def test_drawing_leaves_the_number_of_threads_alone() -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(threads + 1)
-    try:
-        arm.render(arm.sample_factors(3, generator()))
-        assert torch.get_num_threads() == threads + 1
-    finally:
-        torch.set_num_threads(threads)
-
-
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(DataError, match=r"shape \(N, 7\), but got \(7,\)"):
         arm.render(torch.zeros(7, dtype=torch.int64))

@@ -37,7 +37,7 @@ def disc(x: Tensor, y: Tensor, radius: Tensor) -> Tensor:
 
 
 def capsule(x: Tensor, y: Tensor, ends: Tensor, radii: Tensor) -> tuple[Tensor, Tensor]:
-    """Signed distance to a line with round ends, and the offset from its axis in units of its radius.
+    """Signed distance to a line with round ends, and the offset from its axis over its radius.
 
     The radius changes linearly between the ends, as that of a rod in perspective; the distance is
     exact only for a slight taper. Both results are (N, P).
