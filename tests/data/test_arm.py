@@ -1,7 +1,6 @@
 """The drawn arm: its figures against independent geometry, and what its factors do to an image."""
 
 import math
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -100,17 +99,6 @@ def test_a_pixel_shows_the_light_of_the_face_it_lies_on(name: str) -> None:
     torch.testing.assert_close(lit[seen], expected[seen], rtol=0, atol=0.02)
 
 
-def test_a_ball_is_bright_where_it_faces_the_light() -> None:
-    x, y = grid(32)
-    light = torch.tensor([[0.6, 0.0, 0.8]])
-    distance, lit = sdf.ball(x, y, torch.tensor([[10.0]]), light)
-    assert float(sdf.coverage(distance).sum()) == pytest.approx(math.pi * 100, rel=0.01)
-    brightest = int(lit.argmax())
-    assert float(lit.max()) == pytest.approx(1.0, abs=0.01)
-    assert float(x[0, brightest]) == pytest.approx(6.0, abs=0.6)
-    assert float(y[0, brightest]) == pytest.approx(0.0, abs=0.6)
-
-
 def test_a_capsule_has_two_sides_and_round_ends() -> None:
     ends = torch.tensor([[[-8.0, 0.0], [8.0, 0.0]]])
     radii = torch.tensor([[3.0, 3.0]])
@@ -119,15 +107,11 @@ def test_a_capsule_has_two_sides_and_round_ends() -> None:
     distance, across = sdf.capsule(x, y, ends, radii)
     torch.testing.assert_close(distance[0], torch.tensor([-3.0, 0.0, 1.5, 0.0, 2.0]))
     torch.testing.assert_close(across[0, :3], torch.tensor([0.0, 1.0, -1.0]))
-
-
-def test_a_capsule_seen_end_on_is_a_disc() -> None:
-    x, y = grid(32)
-    for length in (0.0, 1e-5, 1e-3):
-        ends = torch.tensor([[[0.0, 0.0], [length, 0.0]]])
-        distance, across = sdf.capsule(x[0], y[0], ends, torch.tensor([[5.0, 5.0]]))
-        torch.testing.assert_close(distance, torch.hypot(x, y) - 5, rtol=0, atol=2e-3)
-        assert bool(across.isfinite().all())
+    # Seen end-on it is a disc.
+    ends = torch.tensor([[[0.0, 0.0], [1e-5, 0.0]]])
+    distance, across = sdf.capsule(x, y, ends, radii)
+    torch.testing.assert_close(distance[0], torch.hypot(x, y) - 3, rtol=0, atol=2e-3)
+    assert bool(across.isfinite().all())
 
 
 @pytest.mark.parametrize("column", range(7), ids=arm.FACTOR_NAMES)
@@ -139,16 +123,6 @@ def test_each_factor_shows(column: int) -> None:
     assert_visibly_different(arm.render(factors), arm.render(following))
 
 
-@pytest.mark.parametrize("camera", range(3))
-def test_neighbouring_joint_angles_show_even_with_the_plainest_object(camera: int) -> None:
-    """Where the arm points in the middle of its range its end moves least in the picture."""
-    angles = torch.cartesian_prod(torch.arange(14, 27), torch.arange(6, 34))
-    factors = torch.tensor([BROWN, SPHERE, 0, camera, 0]).repeat(len(angles), 1)
-    images = arm.render(torch.cat([factors, angles], dim=1)).view(13, 28, -1)
-    assert_visibly_different(images[1:].flatten(0, 1), images[:-1].flatten(0, 1))
-    assert_visibly_different(images[:, 1:].flatten(0, 1), images[:, :-1].flatten(0, 1))
-
-
 def test_all_settings_of_the_joints_differ() -> None:
     """Not only neighbours: no two of the 1600 settings may put everything into one place."""
     angles = torch.cartesian_prod(torch.arange(40), torch.arange(40))
@@ -156,18 +130,6 @@ def test_all_settings_of_the_joints_differ() -> None:
     images = arm.render(torch.cat([factors, angles], dim=1)).mean(dim=1).flatten(1)
     distances = torch.cdist(images, images).fill_diagonal_(torch.inf)
     assert float(distances.min()) > MIN_PIXEL_CHANGE
-
-
-@pytest.mark.parametrize("camera", range(3))
-def test_shapes_and_sizes_differ_from_every_side(camera: int) -> None:
-    poses = torch.cartesian_prod(torch.arange(0, 40, 6), torch.arange(0, 40, 6))
-    images = {}
-    for shape in range(6):
-        for size in range(2):
-            factors = torch.tensor([BROWN, shape, size, camera, 0]).repeat(len(poses), 1)
-            images[shape, size] = arm.render(torch.cat([factors, poses], dim=1))
-    for one, other in combinations(images, 2):
-        assert_visibly_different(images[one], images[other])
 
 
 def test_an_object_lies_within_its_window(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,26 +191,6 @@ def test_a_gpu_draws_the_same() -> None:
     drawn = arm.render(factors, device="cuda")
     assert drawn.is_cuda
     torch.testing.assert_close(drawn.cpu(), arm.render(factors), rtol=0, atol=1e-2)
-
-
-def test_drawing_leaves_the_number_of_threads_alone() -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(threads + 1)
-    try:
-        arm.render(arm.sample_factors(3, generator()))
-        assert torch.get_num_threads() == threads + 1
-    finally:
-        torch.set_num_threads(threads)
-
-
-def test_sampled_factors_cover_the_grid() -> None:
-    factors = arm.sample_factors(4000, generator())
-    assert torch.equal(factors, arm.sample_factors(4000, generator()))
-    for column, size in enumerate(arm.FACTOR_SIZES):
-        counts = torch.bincount(factors[:, column], minlength=size)
-        expected = 4000 / size
-        # Each count is within five standard errors: a false alarm in fewer than 1 of 10,000 seeds.
-        assert float((counts - expected).abs().max()) < 5 * math.sqrt(expected)
 
 
 def test_bad_arguments_are_refused() -> None:

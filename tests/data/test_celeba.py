@@ -38,28 +38,6 @@ def test_images_attributes_and_split(folder: Path, suffix: str) -> None:
     assert dataset.classes["Bald"] == ("no", "yes")
 
 
-@pytest.mark.parametrize(("axis", "side", "place"), [(1, 178, 90), (0, 218, 5)])
-def test_images_become_smaller_by_triangles(folder: Path, axis: int, side: int, place: int) -> None:
-    """One bright column or row, which no crop has left out: every pixel of the small image has its
-    share of it, in closed form."""
-    write_celeba(folder, suffix=".png")
-    pixels = np.zeros((218, 178, 3), np.uint8)
-    pixels.swapaxes(0, axis)[place] = 255
-    Image.fromarray(pixels).save(folder / "img_align_celeba" / "000001.png")
-    dataset = load("celeba", num_tasks=3)
-    found = 255 * (dataset.train.inputs[0] + dataset.preprocessing["mean"])
-    scale = side / 64
-    centres, lines = (np.arange(64) + 0.5) * scale, np.arange(side) + 0.5
-    weights = np.clip(1 - np.abs(lines - centres[:, None]) / scale, 0, None)
-    shares = weights[:, place] / weights.sum(1)
-    assert (shares > 0).sum() > 1
-    expected = torch.from_numpy(255 * shares).float().expand(3, 64, 64)
-    if axis == 0:
-        expected = expected.mT
-    # Half a byte, and Pillow's whole numbers.
-    torch.testing.assert_close(found, expected, atol=1, rtol=0)
-
-
 def test_the_test_part_can_be_chosen(folder: Path) -> None:
     write_celeba(folder)
     dataset = load("celeba", num_tasks=1, evaluate_on="test")
@@ -148,3 +126,25 @@ def test_bad_options(folder: Path, options: dict[str, object], complaint: str) -
     write_celeba(folder)
     with pytest.raises(DataError, match=complaint):
         load("celeba", **options)
+
+
+@pytest.mark.parametrize(("axis", "side", "place"), [(1, 178, 90), (0, 218, 5)])
+def test_images_become_smaller_by_triangles(folder: Path, axis: int, side: int, place: int) -> None:
+    """One bright column or row, which no crop has left out: every pixel of the small image has its
+    share of it, in closed form."""
+    write_celeba(folder, suffix=".png")
+    pixels = np.zeros((218, 178, 3), np.uint8)
+    pixels.swapaxes(0, axis)[place] = 255
+    Image.fromarray(pixels).save(folder / "img_align_celeba" / "000001.png")
+    dataset = load("celeba", num_tasks=3)
+    found = 255 * (dataset.train.inputs[0] + dataset.preprocessing["mean"])
+    scale = side / 64
+    centres, lines = (np.arange(64) + 0.5) * scale, np.arange(side) + 0.5
+    weights = np.clip(1 - np.abs(lines - centres[:, None]) / scale, 0, None)
+    shares = weights[:, place] / weights.sum(1)
+    assert (shares > 0).sum() > 1
+    expected = torch.from_numpy(255 * shares).float().expand(3, 64, 64)
+    if axis == 0:
+        expected = expected.mT
+    # Half a byte, and Pillow's whole numbers.
+    torch.testing.assert_close(found, expected, atol=1, rtol=0)

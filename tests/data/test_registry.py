@@ -11,6 +11,7 @@ from PIL import Image
 from drpm.data import DATASETS, DataError, Dataset, Split, load
 from drpm.data.contact_sheet import contact_sheet
 from drpm.data.fingerprints import content_hash, fingerprint, fingerprint_tensors
+from drpm.data.mpi3d import draw_indices
 from drpm.data.preprocessing import (
     class_labels,
     class_names,
@@ -19,6 +20,7 @@ from drpm.data.preprocessing import (
     with_test_part,
 )
 from drpm.data.tables import table
+from tests.data.formats import write_mnist
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "data.md"
 
@@ -81,14 +83,6 @@ def test_digits() -> None:
     assert torch.equal(test, (train + test) // 5)
 
 
-def test_a_data_set_moves_as_a_whole() -> None:
-    split = Split(torch.zeros(3, 2), {"label": torch.zeros(3, dtype=torch.int64)})
-    moved = Dataset("mine", split, split, preprocessing={"mean": torch.zeros(2)}).to("meta")
-    assert moved.test is moved.train
-    assert {moved.train.inputs.device.type, moved.train.targets["label"].device.type} == {"meta"}
-    assert moved.preprocessing["mean"].device.type == "meta"
-
-
 def test_targets_must_fit() -> None:
     with pytest.raises(ValueError, match="The target 'label' has 2 entries for 3 inputs"):
         Split(torch.zeros(3, 2), {"label": torch.zeros(2)})
@@ -105,6 +99,16 @@ def test_content_hashes() -> None:
     assert fingerprint(Dataset("a", train, same)) != fingerprint(Dataset("a", train, other))
     turned = (fingerprint_tensors([("", torch.zeros(shape))]) for shape in ((2, 3), (3, 2)))
     assert len(set(turned)) == 2
+
+
+def test_random_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seed gives the same examples as when committed results were made."""
+    monkeypatch.setenv("DRPM_DATA", str(tmp_path))
+    write_mnist(tmp_path / "mnist")
+    mosaic, multimnist = load("mosaic", num_train=3, num_test=1), load("multimnist", num_train=3)
+    assert mosaic.train.targets["task_03"].tolist() == [2, 6, 7]
+    assert multimnist.train.targets["right"].tolist() == [7, 8, 7]
+    assert [indices.tolist() for indices in draw_indices(0, 2, 1)] == [[489644, 906695], [719259]]
 
 
 def numbered(count: int) -> Split:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from drpm.data import DataError, load
@@ -92,25 +93,6 @@ def test_damaged_files_are_refused(folder: Path, file: str, content: bytes, comp
         load("stl10", representation="images")
 
 
-def test_images_are_resized_as_pillow_does() -> None:
-    from PIL import Image
-
-    # Without black and white, which pillow cuts off after each direction and we after both.
-    image = stl10_images(1, seed=3) // 4 + 96
-    resized: list[Tensor] = []
-
-    def keep(images: Tensor) -> Tensor:
-        resized.append(images.clone())
-        return images.flatten(1)[:, :1]
-
-    extract(image, Network("keep", keep))
-    by_pillow = Image.fromarray(image[0].transpose(1, 2, 0)).resize(
-        (SIDE, SIDE), Image.Resampling.BICUBIC
-    )
-    difference = resized[0][0].permute(1, 2, 0).numpy() * 255 - np.asarray(by_pillow, np.float32)
-    assert np.abs(difference).max() <= 1.5  # pillow rounds twice, once for each direction
-
-
 def test_without_a_network_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for package in (
         "torchvision",
@@ -132,3 +114,20 @@ def test_the_network_that_comes_in_a_package() -> None:
     features = extract(stl10_images(2, seed=0), pretrained("efficientnet-lite0"))
     assert features.shape == (2, 1280)
     assert bool(features.isfinite().all())
+
+
+def test_images_are_resized_as_pillow_does() -> None:
+    # Without black and white, which pillow cuts off after each direction and we after both.
+    image = stl10_images(1, seed=3) // 4 + 96
+    resized: list[Tensor] = []
+
+    def keep(images: Tensor) -> Tensor:
+        resized.append(images.clone())
+        return images.flatten(1)[:, :1]
+
+    extract(image, Network("keep", keep))
+    by_pillow = Image.fromarray(image[0].transpose(1, 2, 0)).resize(
+        (SIDE, SIDE), Image.Resampling.BICUBIC
+    )
+    difference = resized[0][0].permute(1, 2, 0).numpy() * 255 - np.asarray(by_pillow, np.float32)
+    assert np.abs(difference).max() <= 1.5  # pillow rounds twice, once for each direction

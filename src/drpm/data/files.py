@@ -4,12 +4,14 @@ import gzip
 import hashlib
 import logging
 import os
+import sys
 import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from io import BufferedIOBase
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeVar
@@ -160,11 +162,11 @@ def _retrieve(file: RemoteFile, folder: Path) -> Path:
     import requests
 
     pooch.get_logger().setLevel(logging.WARNING)
+    bar = sys.stderr.isatty() and find_spec("tqdm") is not None
+    downloader = pooch.HTTPDownloader(progressbar=bar, timeout=_TIMEOUT)
+    name = Path(file.path).name
     failures = []
     for url in file.urls:
-        bar = _DownloadBar(file.path)
-        downloader = pooch.HTTPDownloader(progressbar=bar, timeout=_TIMEOUT)
-        name = Path(file.path).name
         try:
             return Path(pooch.retrieve(url, file.known_hash, name, folder, downloader=downloader))
         except requests.HTTPError as error:
@@ -173,8 +175,6 @@ def _retrieve(file: RemoteFile, folder: Path) -> Path:
             failure = "could not be reached"
         except ValueError:
             failure = "served a file with another hash"
-        finally:
-            bar.close()
         failures.append(f"{urlsplit(url).netloc} {failure}")
     raise DataError(f"{file.path} could not be downloaded ({'; '.join(failures)}).")
 
@@ -242,26 +242,3 @@ def track(items: Iterable[T], description: str, total: int) -> Iterator[T]:
     yield from progress.track(
         items, description, total, console=console, disable=quiet, transient=True
     )
-
-
-class _DownloadBar:
-    """A progress bar with the attributes that pooch uses."""
-
-    def __init__(self, description: str) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        console = Console(stderr=True)
-        self.total = 0
-        self._bar = Progress(console=console, disable=not console.is_terminal, transient=True)
-        self._task = self._bar.add_task(description, total=None)
-        self._bar.start()
-
-    def update(self, amount: int) -> None:
-        self._bar.update(self._task, advance=amount, total=self.total)
-
-    def reset(self) -> None:
-        self._bar.reset(self._task)
-
-    def close(self) -> None:
-        self._bar.stop()

@@ -25,7 +25,6 @@ _CHUNK_TILES = 20_000  # tiles made at once
 
 def task_names(num_tasks: int) -> tuple[str, ...]:
     """The names of the targets: task_00, task_01, ..."""
-    _check_tasks(num_tasks)
     digits = max(2, len(str(num_tasks - 1)))
     return tuple(f"task_{task:0{digits}}" for task in range(num_tasks))
 
@@ -41,7 +40,6 @@ def noise_ratios(num_tasks: int) -> tuple[float, ...]:
         >>> [round(ratio, 2) for ratio in noise_ratios(4)]
         [0.0, 0.6, 0.3, 0.9]
     """
-    _check_tasks(num_tasks)
     golden = (1 + math.sqrt(5)) / 2
     order = sorted(range(num_tasks), key=lambda task: task * golden % 1)
     ratios = [0.0] * num_tasks
@@ -52,14 +50,8 @@ def noise_ratios(num_tasks: int) -> tuple[float, ...]:
 
 def grid_shape(num_tasks: int) -> tuple[int, int]:
     """The rows and columns of tiles."""
-    _check_tasks(num_tasks)
     columns = math.isqrt(num_tasks - 1) + 1
     return math.ceil(num_tasks / columns), columns
-
-
-def _check_tasks(num_tasks: int) -> None:
-    if num_tasks < 1:
-        raise DataError(f"The data set 'mosaic' needs at least one task, but got {num_tasks}.")
 
 
 def load(
@@ -81,12 +73,12 @@ def load(
         num_train: The number of training images, made of MNIST's training digits.
         num_test: The number of test images, made of MNIST's test digits.
     """
-    names = task_names(num_tasks)
-    if num_train < 1 or num_test < 1:
+    if min(num_tasks, num_train, num_test) < 1:
         raise DataError(
-            "The data set 'mosaic' needs at least one training and one test image, "
-            f"but got num_train={num_train} and num_test={num_test}."
+            "num_tasks, num_train and num_test must be at least 1, but got "
+            f"{num_tasks}, {num_train} and {num_test}."
         )
+    names = task_names(num_tasks)
     arrays = mnist.read_arrays()
     train = _split(arrays.train_images, arrays.train_labels, names, seed, 0, num_train)
     test = _split(arrays.test_images, arrays.test_labels, names, seed, 1, num_test)
