@@ -10,13 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drpm.multitask.config import MultitaskConfig
-from drpm.multitask.gradients import find_weighting, fork
 from drpm.multitask.methods import (
     NeuronPartition,
     SharedFeatures,
     SharingInput,
     UncertaintyWeighting,
     UniformScaling,
+    find_weighting,
+    fork,
 )
 from drpm.multitask.models import MultitaskNetwork, MultitaskObjective, task_losses
 from drpm.multitask.networks import LeNetEncoder

@@ -1,5 +1,6 @@
 """The command ``drpm multitask``."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,14 +23,12 @@ from drpm.cli.options import (
     whole_number_option,
 )
 from drpm.cli.settings import read_settings
-from drpm.cli.stages import finish_all, show_results, show_stage, train_runs
-from drpm.cli.tables import print_table
-from drpm.experiments.jobs import parse_options
-from drpm.training.summaries import spread
+from drpm.cli.stages import finish_all, show_results, show_stage
+from drpm.cli.tables import print_table, spread
 
 DEFAULT_PRESET = "fast-multitask"
 
-# Of so many tasks at most each has its columns; more have a table of their own.
+# At most so many tasks have columns; more have their own table.
 _FEW = 4
 
 
@@ -51,20 +50,19 @@ def multitask(
     noise: Annotated[
         float | None,
         typer.Option(
-            help="The part of the right digit's pixels that is lost in multimnist; none of them "
-            "where it is not given.",
+            help="Fraction of the right digit's pixels that is lost in multimnist, by default 0.",
             metavar="NUMBER",
             parser=number(float, 0, 1),
         ),
     ] = None,
     tasks: Annotated[
         int | None,
-        whole_number_option("How many tasks; in mosaic 10 and in celeba 40 by default.", least=1),
+        whole_number_option("Number of tasks; by default 10 in mosaic and 40 in celeba.", least=1),
     ] = None,
     out: Out = Path("out/multitask"),
     preset: Annotated[str, preset_option("paper-multitask-multimnist")] = DEFAULT_PRESET,
     settings: Settings = None,
-    seeds: Annotated[str | None, seeds_option("on a GPU they are trained together")] = None,
+    seeds: Annotated[str | None, seeds_option("trained one after the other")] = None,
     option: Options = None,
     device: Device = "auto",
     overwrite: Overwrite = False,
@@ -72,8 +70,8 @@ def multitask(
 ) -> None:
     """Learn several tasks with one network, and how they share its neurons.
 
-    Given again after it was cut off, it goes on where it was. The folder ends up
-    with the model, the figures and a page that shows them.
+    Run the command again to resume an interrupted run. The folder holds the model,
+    its figures and a page that shows them.
     """
     with one_sentence():
         results = _run(
@@ -95,7 +93,7 @@ def multitask(
 
 
 def _columns(result: dict[str, Any]) -> dict[str, str]:
-    """From the name of a metric that is shown to what stands above it."""
+    """From the names of shown metrics to their column heads."""
     columns = {"accuracy": "Accuracy"}
     names = result["data"]["tasks"]
     if len(names) <= _FEW:
@@ -106,14 +104,14 @@ def _columns(result: dict[str, Any]) -> dict[str, str]:
 
 
 def _show_tasks(results: list[dict[str, Any]]) -> None:
-    """A row for each task, where there are too many for columns; noisier ones come later."""
-    from drpm.multitask.tasks import by_noise
+    """A table with a row for each task, if there are too many for columns."""
+    from drpm.multitask.tasks import sort_by_noise
 
     tasks = results[0]["data"]["tasks"]
     if len(tasks) <= _FEW:
         return
     ratios = results[0]["data"].get("noise ratios", ())
-    order = by_noise(len(tasks), ratios)
+    order = sort_by_noise(len(tasks), ratios)
     tasks = [tasks[task] for task in order]
     rows = [[task] for task in tasks]
     header = ["Task"]
@@ -143,38 +141,27 @@ def _run(
     overwrite: bool,
 ) -> list[dict[str, Any]]:
     from dataclasses import replace
-    from functools import partial
 
     from drpm.multitask.config import MultitaskConfig, refuse_unused
-    from drpm.multitask.job import Job, do_jobs, open_data, open_job, single_task
+    from drpm.multitask.job import Job, open_data, open_job, run_job
     from drpm.training.devices import connect_one
 
     config = read_settings(MultitaskConfig, "multitask", preset, settings, device, method=method)
     refuse_unused(config, settings)
     chosen = parse_seeds(seeds) or [config.training.seed]
-    devices = connect_one(config.training)
-    where = devices.device
+    where = connect_one(config.training).device
     first = Job(data, noise, tasks, tuple(options) or None, multitask=config)
-    loaded, known = open_data(first, where, parse_options(options))
+    loaded, job = open_data(first, where, parse_options(options))
     if len(loaded.tasks) == 1:
-        typer.echo(single_task(loaded.tasks[0]), err=True)
-    first = replace(first, fingerprint=known)
+        typer.echo(f"The data have one task, {loaded.tasks[0]!r}: nothing is shared.", err=True)
     jobs = [
-        replace(first, multitask=replace(config, training=replace(config.training, seed=seed)))
+        replace(job, multitask=replace(config, training=replace(config.training, seed=seed)))
         for seed in chosen
     ]
-    runs = train_runs(
-        jobs,
-        seed_folders(out, chosen),
-        devices,
-        partial(open_job, overwrite=overwrite),
-        lambda jobs, runs, commands: do_jobs(
-            jobs,
-            [loaded for _ in jobs],
-            runs,
-            device=where,
-            commands=commands,
-            progress=show_stage,
-        ),
-    )
+    folders = seed_folders(out, chosen)
+    # All folders are opened before the first run starts.
+    runs = [open_job(path, x, overwrite=overwrite) for path, x in zip(folders, jobs, strict=True)]
+    for own, run in zip(jobs, runs, strict=True):
+        command = ["drpm", *sys.argv[1:]]
+        run_job(own, loaded, run, device=where, command=command, progress=show_stage)
     return finish_all(runs, f"{data}: several tasks, {config.method}", out)

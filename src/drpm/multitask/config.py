@@ -1,4 +1,4 @@
-"""The settings of a network with several tasks: everything that is needed to train it again."""
+"""Settings of a network with several tasks."""
 
 from collections.abc import Sequence
 from dataclasses import field
@@ -19,7 +19,7 @@ METHOD_NAMES: Final = {
     "drpm": "DRPM-MTL",
 }
 
-# The only method that looks at a setting.
+# Settings of a single method.
 _METHOD_OF: Final = {
     "partition": "drpm",
     "task_order": "drpm",
@@ -33,14 +33,14 @@ _METHOD_OF: Final = {
 class NetworkConfig:
     """The shared encoder, and the head of every task.
 
-    Arguments:
-        encoder: ``lenet``: two convolutions of 5 x 5 pixels; ``residual``: stages of two residual
-            blocks each, every stage but the first halving the image.
+    Args:
+        encoder: ``lenet``: two 5 x 5 convolutions; ``residual``: stages of two residual blocks
+            each, every stage but the first halving the image.
         channels: Of the two convolutions, or of the stages.
-        width: Neurons of the last shared layer, those that tasks share.
-        head: Hidden neurons of every task's own head; with 0 it is a single linear layer.
-        dropout: The probability with which a channel of the second convolution, one choice for a
-            whole batch, and a hidden neuron of a head is set to zero. What is left is not rescaled.
+        width: Neurons of the last shared layer, which tasks share.
+        head: Hidden neurons of the head of each task; 0 for a single linear layer.
+        dropout: Dropout probability of the channels of the second convolution, one mask for a
+            whole batch, and of the hidden neurons of heads. Values are not rescaled.
     """
 
     encoder: Literal["lenet", "residual"] = "lenet"
@@ -58,28 +58,27 @@ class NetworkConfig:
 class MultitaskConfig:
     """A network that several tasks share.
 
-    Arguments:
-        method: ``drpm``: a partition gives every task its own neurons of the last shared layer;
+    Args:
+        method: ``drpm``: a partition gives each task its own neurons of the last shared layer;
             ``uls``: all tasks have all neurons, and their losses are averaged; ``uncertainty``:
-            the same, with weights of the losses that are learned; ``gradient``: the same, with the
-            tasks' gradients combined where the tasks part, by ``weighting``.
-        partition: For ``drpm``. ``sample``: predicted for every sample, by an encoder of its own;
+            the same with learned weights of the losses; ``gradient``: the same with the gradients
+            of the tasks combined at the shared layer, by ``weighting``.
+        partition: For ``drpm``. ``sample``: predicted for each sample by a second encoder;
             ``network``: one for all samples.
         task_order: For ``drpm``. ``given``: the first task has the first subset of the partition;
-            ``reversed``: the last; ``shuffled``: any, by the seed. The first and the last of
-            several subsets have neurons that are more clearly theirs.
-        weighting: For ``gradient``: which of TorchJD's weightings.
-        task_weights: One for each task, in any scale; none at all for equal ones.
-        size_penalty: For ``drpm``, the weight of the penalty on sizes that differ. None: one over
-            the number of neurons, as the paper has it, for more than two tasks, one of which would
-            else take all neurons at the start; and nothing for two.
-        temperature: Of the partition, at the start and at the end of training; the model is used
-            at the latter.
-        evaluate_every: Epochs from one look at the test part to the next.
-        train_examples: Take only the first so many; none for all.
+            ``reversed``: the last; ``shuffled``: a random one. The first and the last of several
+            subsets have sharper masks.
+        weighting: For ``gradient``: one of TorchJD's weightings.
+        task_weights: One for each task, in any scale; empty for equal weights.
+        size_penalty: For ``drpm``: weight of the penalty on unequal sizes. None: one over the
+            number of neurons, as in the paper, for more than two tasks, one of which would else
+            take all neurons at the start, and 0 for two.
+        temperature: Of the partition, at the start and at the end of training.
+        evaluate_every: Epochs between evaluations on the test part.
+        train_examples: Number of training examples, from the front; None for all.
         test_examples: The same for the test part.
         network: The layers.
-        training: How it is trained.
+        training: Training settings.
     """
 
     method: Method = "drpm"
@@ -101,7 +100,7 @@ class MultitaskConfig:
 
     def __post_init__(self) -> None:
         require_one_device(self.training)
-        # Its backward pass looks at numbers, which neither a graph nor a compiler can.
+        # Its backward pass reads values, which neither a graph nor a compiler can.
         if self.method == "gradient" and self.training.step not in ("auto", "eager"):
             raise ConfigError(
                 "training.step must be 'auto' or 'eager' for the method 'gradient', but got "
@@ -110,13 +109,9 @@ class MultitaskConfig:
 
 
 def refuse_unused(config: MultitaskConfig, assignments: Sequence[str]) -> None:
-    """Refuse what somebody set by name and the method would not look at.
+    """Refuse settings, given as ``name=value``, that the method ignores.
 
-    What a preset says for other methods may stay: it serves all of them.
-
-    Arguments:
-        config: The settings.
-        assignments: What was set, as ``name=value``.
+    Those of a preset, which serves all methods, are not refused.
     """
     for assignment in assignments:
         name = assignment.partition("=")[0].strip()
@@ -124,5 +119,5 @@ def refuse_unused(config: MultitaskConfig, assignments: Sequence[str]) -> None:
         if method != config.method:
             raise ConfigError(
                 f"{name} must be left out for the method {config.method!r}, since only "
-                f"{method!r} looks at it, but got {assignment!r}."
+                f"{method!r} uses it, but got {assignment!r}."
             )

@@ -1,4 +1,4 @@
-"""The network that tasks share, and what it minimises."""
+"""The network that tasks share, and its objective."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -14,16 +14,16 @@ from drpm.training.program import Batch
 
 Terms = dict[str, Tensor]
 
-# The losses of so many tasks are told apart; those of more would be a page of curves.
+# The losses of at most so many tasks are logged one by one.
 _MOST_CURVES = 4
 
 
 class Outputs(NamedTuple):
-    """What a network makes of images.
+    """The outputs of a network.
 
-    Arguments:
+    Args:
         logits: (T, B, classes).
-        shared: What the tasks saw.
+        shared: The features of each task.
     """
 
     logits: Tensor
@@ -31,13 +31,11 @@ class Outputs(NamedTuple):
 
 
 class MultitaskNetwork(nn.Module):
-    """A shared encoder, a way to share its features, and a head for every task.
+    """A shared encoder, a method of sharing its features, and a head for each task.
 
-    In training mode channels and hidden neurons are dropped.
-
-    Arguments:
+    Args:
         shape: Of an image: C, H and W.
-        classes: How many each task has.
+        classes: Number of classes of each task.
         config: The settings.
     """
 
@@ -60,10 +58,10 @@ class MultitaskNetwork(nn.Module):
     ) -> Outputs:
         """Logits of every task.
 
-        Arguments:
+        Args:
             images: (B, C, H, W), bytes.
-            temperature: Of the partition, where there is one.
-            generator: Where the noise of dropout comes from.
+            temperature: Of the partition, if there is one.
+            generator: Source of the noise of dropout.
         """
         pixels = (images.to(self.mean.dtype) / 255 - self.mean) / self.std
         features = self.encoder(pixels, generator)
@@ -72,9 +70,9 @@ class MultitaskNetwork(nn.Module):
 
 
 class MultitaskObjective:
-    """The tasks' cross-entropies, weighed, and what the method adds.
+    """The weighted cross-entropies of the tasks, and the penalty of the method.
 
-    Arguments:
+    Args:
         tasks: Their names.
     """
 
@@ -92,10 +90,8 @@ class MultitaskObjective:
         losses = task_losses(outputs.logits, batch["targets"])
         terms = {}
         if len(self.tasks) <= _MOST_CURVES:
-            # Nobody differentiates these. Here the compiler learns it in time: it would fill their
-            # gradients with zeros.
-            told = losses.detach()
-            terms = {f"loss_{task}": told[index] for index, task in enumerate(self.tasks)}
+            each = losses.detach()
+            terms = {f"loss_{task}": each[index] for index, task in enumerate(self.tasks)}
         loss = model.method.weigh(losses).sum()
         penalty = model.method.penalty(outputs.shared)
         if penalty is not None:
@@ -106,7 +102,7 @@ class MultitaskObjective:
 def task_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """The mean cross-entropy of every task, (T,).
 
-    Arguments:
+    Args:
         logits: (T, B, classes).
         targets: (B, T).
     """

@@ -1,4 +1,4 @@
-"""The paper's studies of several tasks as sweeps, and some of our own, for ``drpm reproduce``."""
+"""The paper's studies of several tasks, and some of our own."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,29 +22,20 @@ MOSAIC = "paper-multitask-mosaic"
 def study(
     folder: str, data: str, method: str, preset: str, settings: Sequence[str] = (), **further: Any
 ) -> SweepRun:
-    """One method with all its seeds.
-
-    Arguments:
-        folder: The study's folder in that of the sweep.
-        data: The data set.
-        method: How tasks share the network.
-        preset: All other settings.
-        settings: Changes to the preset, as ``name=value``.
-        further: Arguments of :func:`drpm.multitask.study.run_study`.
-    """
+    """One method with all its seeds; arguments as in :func:`drpm.multitask.job.run_study`."""
     base = presets.load(MultitaskConfig, preset)
     arguments = {
         "data": data,
         "method": method,
         "preset": preset,
         "seeds": list(SEEDS),
-        # So that runs of what the preset once said are not taken for those of today.
+        # A preset may change; runs of its earlier settings are then refused.
         "config": digest_settings(configs.override(base, [*settings, f"method={method}"])),
         **further,
     }
     if settings:
         arguments["settings"] = list(settings)
-    return SweepRun(folder, "drpm.multitask.study:run_study", arguments)
+    return SweepRun(folder, "drpm.multitask.job:run_study", arguments)
 
 
 @register("noise")
