@@ -3,7 +3,6 @@
 import json
 import sys
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,12 +10,9 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from drpm.cli import app
-from drpm.cli.completion import MULTITASK_DATA, MULTITASK_METHODS
-from drpm.cli.multitask import _show_tasks
-from drpm.multitask import sweeps
-from drpm.multitask.config import Method
+from drpm.multitask.experiment import Multitask
 from drpm.multitask.fitted import load_multitask
-from drpm.multitask.methods import METHODS, find_weighting
+from drpm.multitask.methods import find_weighting
 from drpm.training.summaries import summarize_results
 from tests.multitask.toys import write_few_digits
 
@@ -36,12 +32,6 @@ def multitask(*arguments: object, code: int = 0) -> Result:
 @pytest.fixture(autouse=True)
 def digits(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     write_few_digits(tmp_path_factory.mktemp("data"), monkeypatch)
-
-
-def test_words() -> None:
-    studies = (sweeps.noise(), sweeps.mosaic(), sweeps.celeba())
-    assert set(MULTITASK_DATA) == {run.arguments["data"] for study in studies for run in study.runs}
-    assert set(MULTITASK_METHODS) == set(METHODS) == set(get_args(Method))
 
 
 def test_two_digits(tmp_path: Path) -> None:
@@ -99,12 +89,12 @@ def test_a_mosaic(tmp_path: Path) -> None:
         assert arrays["bars__sizes-by-noise"][:, 0].tolist() == sizes
         assert arrays["grid__images"].shape == (1, 6, 1, 28, 42)
     lines = multitask("mosaic", *SMALL, "--out", tmp_path, "--tasks=5").stdout.splitlines()
-    assert lines[0] == "Task\tNoise ratio\tAccuracy\tNeurons"
-    for task, line in zip(np.argsort(ratios), lines[1:6], strict=True):
+    assert lines[0] == "Seed\tAccuracy\tRank correlation of noise and neurons"
+    assert lines[2] == "Task\tNoise ratio\tAccuracy\tNeurons"
+    for task, line in zip(np.argsort(ratios), lines[3:8], strict=True):
         name = f"task_0{task}"
         numbers = (f"{metrics[f'{x}_{name}']:.3f}" for x in ("accuracy", "size"))
         assert line == "\t".join([name, f"{ratios[task]:.2f}", *numbers])
-    assert lines[6] == "Seed\tAccuracy\tRank correlation of noise and neurons"
     # Names that a reader knows stand on the page, and none of those that programs have.
     page = (tmp_path / "index.html").read_text()
     assert '<th scope="col">DRPM-MTL</th>' in page
@@ -143,7 +133,7 @@ def test_what_a_seed_lacks_has_no_mean() -> None:
     assert found["new"] is None
 
 
-def test_tasks_over_several_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tasks_over_several_seeds() -> None:
     found = [
         {
             "data": {"tasks": list("abcde")},
@@ -151,10 +141,10 @@ def test_tasks_over_several_seeds(capsys: pytest.CaptureFixture[str]) -> None:
         }
         for value in (0.2, 0.4)
     ]
-    _show_tasks(found)
-    header, first, *_, last = capsys.readouterr().out.splitlines()
-    assert header == "Task\tAccuracy"
-    assert (first, last) == ("a\t0.300 ± 0.141", "e\t0.700 ± 0.141")
+    (table,) = Multitask().describe(found)
+    assert table.header == ["Task", "Accuracy"]
+    assert table.rows[0] == ["a", "0.300 ± 0.141"]
+    assert table.rows[-1] == ["e", "0.700 ± 0.141"]
 
 
 def write_images(folder: Path) -> Path:

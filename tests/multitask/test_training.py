@@ -13,8 +13,8 @@ from drpm.multitask.config import MultitaskConfig
 from drpm.multitask.evaluation import TaskScores, score_tasks
 from drpm.multitask.fitted import FittedMultitask
 from drpm.multitask.models import MultitaskObjective
-from drpm.multitask.pipeline import STAGE, check_multitask, fit_multitask, make_network
 from drpm.multitask.tasks import TaskData
+from drpm.multitask.training import STAGE, check_multitask, fit_multitask, make_network
 from drpm.training.compiling import compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError

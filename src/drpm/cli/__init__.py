@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from drpm.cli import bench, bounds, data, multitask, reproduce, train
+from drpm.cli import bench, bounds, data, reproduce, train
 from drpm.cli.errors import EXIT_CODES, printing
 from drpm.cli.help import PlainCommand, PlainGroup
 
@@ -26,7 +26,6 @@ app = typer.Typer(
 )
 
 train.add_commands(app)
-app.command(cls=PlainCommand)(multitask.multitask)
 app.command(cls=PlainCommand)(bounds.bounds)
 app.add_typer(data.app, name="data")
 app.command(cls=PlainCommand)(reproduce.reproduce)

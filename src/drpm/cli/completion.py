@@ -41,9 +41,6 @@ SWEEPS: Final = (
 CLUSTERING_METHODS: Final = ("drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head")
 
 
-MULTITASK_DATA: Final = ("multimnist", "mosaic", "celeba")
-MULTITASK_METHODS: Final = ("drpm", "uls", "uncertainty", "gradient")
-
 DEVICES: Final = ("auto", "cpu", "cuda")
 
 # Where the settings of a command are; these modules do without torch.

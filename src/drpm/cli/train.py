@@ -165,10 +165,10 @@ def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
     config = read_settings(
         types[kind.section], kind.command, values["preset"], settings, values["device"], **shortcuts
     )
-    given = [name for name, value in shortcuts.items() if value is not None]
-    given += [setting.partition("=")[0].strip() for setting in settings]
-    if is_own(values["preset"]):
-        given += read_own(kind.command, values["preset"]).settings
+    own = read_own(kind.command, values["preset"]).settings if is_own(values["preset"]) else {}
+    given = dict.fromkeys(own, False)
+    given |= {name: True for name, value in shortcuts.items() if value is not None}
+    given |= {setting.partition("=")[0].strip(): True for setting in settings}
     names = [each.name for each in fields(kind) if each.name in values]
     chosen = {name: values[name] for name in names}
     if kind.data_option:

@@ -80,7 +80,7 @@ class Clustering(Experiment[ClusteringJob, ClusteringData, FittedClustering]):
         return content_hash(job.data, data.loaded)
 
     def complete(
-        self, job: ClusteringJob, data: ClusteringData, given: Sequence[str]
+        self, job: ClusteringJob, data: ClusteringData, given: Mapping[str, bool]
     ) -> ClusteringJob:
         classes = len(class_names(data.loaded))
         return job if "clusters" in given or not classes else job.with_config(clusters=classes)

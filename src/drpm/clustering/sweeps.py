@@ -52,7 +52,7 @@ def studies(
         settings: Changes to all presets, as ``name=value``.
         options: Those of the data.
     """
-    extra = {"options": list(options)} if options else {}
+    given = {"data": data, **({"options": list(options)} if options else {})}
     return [
         study_run(
             f"{name}/{variant}",
@@ -60,9 +60,8 @@ def studies(
             f"paper-cluster-{data}{end}",
             list(seeds),
             settings,
+            options=given,
             share=True,
-            data=data,
-            **extra,
         )
         for variant, end in variants.items()
     ]

@@ -23,7 +23,8 @@ class Evaluation(NamedTuple):
     Args:
         metrics: Final metrics by name.
         figures: Figure data, the content of ``arrays.npz``.
-        stages: Folders of the trainings whose metrics are those of the run.
+        stages: Folders of the trainings whose metrics are those of the run; empty where it has
+            its metrics already.
         files: Further files of the run by name, such as ``labels.csv``.
         facts: Further entries of ``result.json``: ``about`` (a paragraph for the page), ``data``
             (a table), ``names`` (headings of metrics), ``method``, ``comparison``, ``tables``.
@@ -68,13 +69,14 @@ class Experiment(ABC, Generic[J, D, M]):
     def fingerprint(self, job: J, data: D) -> str:
         """The content hash of the user's own data; empty where the name is enough."""
 
-    def complete(self, job: J, data: D, given: Sequence[str]) -> J:
+    def complete(self, job: J, data: D, given: Mapping[str, bool]) -> J:
         """Fill in what depends on the data.
 
         Args:
             job: The job.
             data: Its data.
-            given: Names of the hyperparameters that the user has set.
+            given: The hyperparameters that the user has set, by name, and whether on the command
+                line (else in a file).
         """
         return job
 

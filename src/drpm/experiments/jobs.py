@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 JOBS: Final[dict[str, str]] = {
     "cluster": "drpm.clustering.config:ClusteringJob",
     "factors": "drpm.factors.config:FactorsJob",
+    "multitask": "drpm.multitask.config:MultitaskJob",
     "supervised": "drpm.supervised.config:SupervisedJob",
 }
 

@@ -1,7 +1,7 @@
 """From jobs to finished run folders."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
@@ -24,7 +24,7 @@ def connect_devices(job: Job) -> Devices:
 
 
 def prepare(
-    experiment: Experiment[J, D, M], job: J, devices: Devices, given: Sequence[str] = ()
+    experiment: Experiment[J, D, M], job: J, devices: Devices, given: Mapping[str, bool]
 ) -> tuple[J, D, list[str]]:
     """Load the data of a job and check that both fit, before anything is written.
 
@@ -32,7 +32,7 @@ def prepare(
         experiment: The application.
         job: The job.
         devices: Where it will run.
-        given: Names of the hyperparameters that the user has set.
+        given: As in :meth:`~drpm.experiments.base.Experiment.complete`.
 
     Returns:
         The job with what follows from the data, the data and warnings.
@@ -134,7 +134,8 @@ def _finish(
     for name, content in found.files.items():
         run.write_atomic(name, content)
     run.write_atomic(ARRAYS, found.figures)
-    run.take_metrics(found.stages)
+    if found.stages:
+        run.take_metrics(found.stages)
     run.finish(found.metrics, seed=seed, device=devices.device, facts={**facts, **found.facts})
 
 

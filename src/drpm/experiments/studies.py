@@ -60,7 +60,7 @@ def run_study(
     experiment = find_experiment(kind)
     local = job.with_config(training=replace(chosen.training, device=device))
     devices = connect_devices(local)
-    job, data, _ = prepare(experiment, job, devices, ["clusters"])
+    job, data, _ = prepare(experiment, job, devices, {"clusters": False})
     described = {"command": command, **options, "preset": preset, "settings": list(settings)}
     described |= {"config": digest}
     if content := getattr(job, "fingerprint", ""):
@@ -89,8 +89,9 @@ def study_run(
     preset: str,
     seeds: Sequence[int],
     settings: Sequence[str] = (),
+    *,
+    options: Mapping[str, Any],
     share: bool = False,
-    **options: Any,
 ) -> SweepRun:
     """A study as a run of a sweep, with the digest of its configuration.
 
@@ -100,8 +101,8 @@ def study_run(
         preset: The configuration.
         seeds: One for each run.
         settings: Changes to the preset, as ``name=value``.
-        share: Whether studies in the same folder share their stages.
         options: Fields of the job.
+        share: Whether studies in the same folder share their stages.
     """
     config = configs.override(presets.load(_config_class(find_job(command)), preset), settings)
     arguments = {
@@ -109,7 +110,7 @@ def study_run(
         "preset": preset,
         "seeds": list(seeds),
         "settings": list(settings),
-        "options": options,
+        "options": dict(options),
         "share": share,
         # Runs of an earlier meaning of the preset are not taken for runs of this one.
         "config": digest_settings(config),

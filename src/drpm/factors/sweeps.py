@@ -48,11 +48,13 @@ def study(
         PRESET,
         list(seeds),
         [*changes, *settings, f"method={method}"],
-        data="arm",
-        shared=shared,
-        angles=40,
-        image_size=64,
-        test_pairs=test_pairs,
+        options={
+            "data": "arm",
+            "shared": shared,
+            "angles": 40,
+            "image_size": 64,
+            "test_pairs": test_pairs,
+        },
     )
 
 

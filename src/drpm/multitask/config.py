@@ -1,11 +1,13 @@
-"""Settings of a network with several tasks."""
+"""The hyperparameters of a network with several tasks, and the settings of a run."""
 
-from collections.abc import Sequence
-from dataclasses import field
-from typing import Annotated, Final, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from drpm.experiments.jobs import Job, option
 from drpm.training.config import TrainingConfig, check_setting, require_one_device, settings
 from drpm.training.errors import ConfigError
 
@@ -108,16 +110,61 @@ class MultitaskConfig:
             )
 
 
-def refuse_unused(config: MultitaskConfig, assignments: Sequence[str]) -> None:
-    """Refuse settings, given as ``name=value``, that the method ignores.
+def refuse_unused(config: MultitaskConfig, names: Sequence[str]) -> None:
+    """Refuse settings on the command line that the method ignores.
 
     Those of a preset, which serves all methods, are not refused.
     """
-    for assignment in assignments:
-        name = assignment.partition("=")[0].strip()
+    for name in names:
         method = _METHOD_OF.get(name, config.method)
         if method != config.method:
             raise ConfigError(
                 f"{name} must be left out for the method {config.method!r}, since only "
-                f"{method!r} uses it, but got {assignment!r}."
+                f"{method!r} uses it, but got {getattr(config, name)!r}."
             )
+
+
+@dataclass(frozen=True)
+class MultitaskJob(Job):
+    """The settings of one run of ``drpm multitask``.
+
+    Args:
+        data: A data set of images with classes, or a path.
+        noise: Of ``multimnist``: the fraction of the right digit's pixels that is lost.
+        tasks: Of ``mosaic`` and ``celeba``: the number of tasks.
+        options: Further options of the data, as ``name=value``.
+        fingerprint: Content hash of own data.
+        multitask: The hyperparameters.
+    """
+
+    command: ClassVar[str] = "multitask"
+    section: ClassVar[str] = "multitask"
+    experiment: ClassVar[str] = "drpm.multitask.experiment:Multitask"
+    example_preset: ClassVar[str] = "paper-multitask-multimnist"
+    help: ClassVar[str] = """Learn several tasks with one network, and how they share its neurons.
+
+    Interrupted runs are resumed by the same command. The folder ends up with
+    the model, its figures and a page that shows them.
+    """
+    shortcuts: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+        {"method": {"help": "drpm, uls, uncertainty or gradient.", "choices": get_args(Method)}}
+    )
+
+    data: str = option(
+        "multimnist",
+        "multimnist, mosaic, celeba, or your own images, whose label is one task.",
+        choices=("multimnist", "mosaic", "celeba"),
+    )
+    noise: float | None = option(
+        None,
+        "The fraction of the right digit's pixels that is lost in multimnist.",
+        least=0,
+        most=1,
+        shown="none",
+    )
+    tasks: int | None = option(
+        None, "Number of tasks; by default 10 in mosaic and 40 in celeba.", least=1
+    )
+    options: tuple[str, ...] | None = None
+    fingerprint: str = ""
+    multitask: MultitaskConfig = field(default_factory=MultitaskConfig)

@@ -32,6 +32,7 @@ class TaskData:
         mean: (C, 1, 1), mean of the pixels in [0, 1].
         std: (C, 1, 1), their standard deviation.
         noise_ratios: (T,), of each task, if known.
+        content_hash: Of own data; empty for a known data set.
     """
 
     name: str
@@ -44,6 +45,7 @@ class TaskData:
     mean: Tensor
     std: Tensor
     noise_ratios: tuple[float, ...] = ()
+    content_hash: str = ""
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -13,5 +13,5 @@ def supervised() -> Sweep:
     runs = []
     for data in DATA:
         preset = f"paper-supervised-{data}"
-        runs.append(study_run(f"{data}/drpm", "supervised", preset, SEEDS, data=data))
+        runs.append(study_run(f"{data}/drpm", "supervised", preset, SEEDS, options={"data": data}))
     return Sweep("supervised", tuple(runs))

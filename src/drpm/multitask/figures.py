@@ -21,7 +21,7 @@ _MAX_CELLS: Final = 100
 Arrays = dict[str, NDArray[Any]]
 
 
-def draw_arrays(
+def figure_data(
     data: TaskData, scores: TaskScores, width: int, records: Sequence[Mapping[str, Any]] = ()
 ) -> bytes:
     """The arrays of all figures, as an npz archive; tasks are ordered by noise ratio, if known.
