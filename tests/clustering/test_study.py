@@ -348,7 +348,7 @@ def test_one_that_was_killed_at_a_shared_pretraining_leaves_it_to_the_next(
 ) -> None:
     dying = [sys.executable, "-c", DYING, str(tmp_path)]
     root = Path(__file__).parents[2]
-    assert subprocess.run(dying, cwd=root, timeout=120).returncode == -signal.SIGKILL
+    assert subprocess.run(dying, cwd=root, timeout=600).returncode == -signal.SIGKILL
     (shared,) = tmp_path.glob("pretraining-*")
     assert not list(shared.glob("*/pretraining/result.json"))
     study(tmp_path, "drpm-vc")

@@ -282,7 +282,7 @@ def slow_download(server: Server, folders: tuple[Path, Path]) -> Iterator[subpro
     server.kept_waiting = threading.Event()
     process = subprocess.Popen([sys.executable, "-c", SLOW, server.url("slow")])
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while not everything_in(folders[0]) and time.monotonic() < deadline:
             time.sleep(0.02)
         yield process
