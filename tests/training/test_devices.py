@@ -144,7 +144,7 @@ def test_two_processes(tmp_path: Path) -> None:
         text=True,
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     first, second = (json.loads((tmp_path / f"rank-{n}.json").read_text()) for n in (0, 1))

@@ -410,7 +410,7 @@ import sys, time
 from drpm.training.runs import RunFolder
 with RunFolder.open(sys.argv[1]).lock():
     print("locked", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

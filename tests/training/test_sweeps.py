@@ -144,7 +144,7 @@ def states(report: SweepReport) -> dict[str, str]:
     return {run.folder: run.state for run in report.runs}
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 600.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "what was waited for did not come"
@@ -448,7 +448,7 @@ def test_two_processes_share_a_sweep(tmp_path: Path) -> None:
     job = "sweep_jobs:meet"
     other = sweep_process(tmp_path, job, *folders)
     report = run_sweep(grid(*[SweepRun(folder, job) for folder in folders]), tmp_path)
-    text, _ = other.communicate(timeout=60)
+    text, _ = other.communicate(timeout=600)
     assert (report.exit_status, other.returncode) == (0, 0), text
     assert report.finished
     assert len(report.finished) + len(report.skipped) == len(folders)
@@ -508,7 +508,7 @@ def test_workers_do_not_outlive_a_killed_sweep(tmp_path: Path) -> None:
     process = sweep_process(tmp_path, "sweep_jobs:stoppable", "a")
     wait_until(lambda: diary(tmp_path) == ["a"])
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=600)
     run = SweepRun("a", "sweep_jobs:stoppable")
     wait_until(lambda: execute(tmp_path, run).kind == "finished")
     assert (tmp_path / "a" / "checkpoint" / "saved").exists()
