@@ -53,7 +53,7 @@ def test_list() -> None:
     assert entries[0]["licence"] == "CC BY 4.0"
 
 
-def test_list_counts_what_is_at_hand(folder: Path) -> None:
+def test_list_counts_available_files(folder: Path) -> None:
     write_mnist(folder / "mnist")
     (folder / "mnist" / "t10k-labels-idx1-ubyte.gz").unlink()
     assert "mnist\t3 of 4 files\t" in run("list").stdout

@@ -116,7 +116,7 @@ def test_images_that_are_wrong_are_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"num_tasks": 4}, "num_tasks must be from 1 to 3, the number of attributes, not 4"),
+        ({"num_tasks": 41}, "num_tasks must be from 1 to 40, not 41"),
         ({"num_tasks": 0}, "num_tasks must be from 1 to 40"),
         ({"num_tasks": 1, "evaluate_on": "train"}, "evaluate_on must be 'validation' or 'test'"),
         ({"tasks": 1}, "has no option 'tasks': did you mean num_tasks"),

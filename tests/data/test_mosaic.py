@@ -65,7 +65,7 @@ def test_every_tile_is_a_digit_of_its_label(num_tasks: int) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_seed_settles_the_images() -> None:
+def test_the_seed_determines_the_images() -> None:
     first, again, other = (mosaic.load(seed=seed, num_train=12, num_test=6) for seed in (1, 1, 2))
     fewer = mosaic.load(seed=1, num_train=7, num_test=2)
     assert torch.equal(fewer.train.inputs, first.train.inputs[:7])

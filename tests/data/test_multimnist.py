@@ -79,7 +79,7 @@ def test_images_are_two_digits_and_their_labels() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_seed_settles_the_images() -> None:
+def test_the_seed_determines_the_images() -> None:
     first, again, other = (multimnist.load(seed=seed, noise=0.4) for seed in (1, 1, 2))
     assert torch.equal(first.train.inputs, again.train.inputs)
     assert torch.equal(first.test.inputs, again.test.inputs)
@@ -89,7 +89,7 @@ def test_the_seed_settles_the_images() -> None:
     assert torch.equal(first.test.targets["right"], again.test.targets["right"])
     assert not torch.equal(first.train.targets["right"], other.train.targets["right"])
     assert torch.equal(first.train.targets["left"], other.train.targets["left"])
-    # The two parts do not repeat each other's chances.
+    # The two splits have their own random numbers.
     same = first.train.targets["right"][:20] == first.test.targets["right"]
     assert not bool(same.all())
 
@@ -131,10 +131,10 @@ def test_noise_has_the_stated_ratio(folder: Path, noise: float) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"noise": 1.5}, "lies from 0 to 1, but is 1.5"),
-        ({"noise": math.nan}, "lies from 0 to 1, but is nan"),
-        ({"num_train": 41}, "num_train of 'multimnist' lies from 1 to 40, but is 41"),
-        ({"num_test": 0}, "num_test of 'multimnist' lies from 1 to 20, but is 0"),
+        ({"noise": 1.5}, "noise must be from 0 to 1, but got 1.5"),
+        ({"noise": math.nan}, "noise must be from 0 to 1, but got nan"),
+        ({"num_train": 41}, "num_train must be from 1 to 40, but got 41"),
+        ({"num_test": 0}, "num_test must be from 1 to 20, but got 0"),
     ],
 )
 def test_impossible_options_are_refused(options: dict[str, float], complaint: str) -> None:

@@ -197,6 +197,9 @@ def test_arrays_with_labels(tmp_path: Path) -> None:
     mean, std = table[:4].mean(0), table[:4].std(0)
     expected = torch.tensor((table[4:] - mean) / std, dtype=torch.float32)
     torch.testing.assert_close(parted.test.inputs, expected)
+    np.savez(path, x_train=table, y_train=labels[1:], x_test=table[1:], y_test=labels)
+    with pytest.raises(DataError, match="one label for each input"):
+        load(path)
     np.savez(path, x_train=table, y_train=labels, x_test=table * np.nan, y_test=labels)
     with pytest.raises(DataError, match=r"data\.npz should hold finite numbers .* x_test"):
         load(path)
@@ -251,7 +254,7 @@ def test_damaged_arrays_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"should hold one array, or one named .* holds a, b"):
         load(path)
     np.savez(path, x=NORMAL, y=np.arange(3))
-    with pytest.raises(DataError, match=r"one label for each of its 4 inputs, .* shape \(3,\)"):
+    with pytest.raises(DataError, match=r"one label for each input, .* labels \(3,\)"):
         load(path)
     np.savez_compressed(path, x=np.arange(400.0).reshape(100, 4))
     whole = path.read_bytes()

@@ -46,8 +46,6 @@ def render(factors: Tensor, *, image_size: int = 64, device: Device | None = Non
         torch.Size([1, 3, 64, 64])
     """
     check_factors(factors)
-    if factors.ndim != 2:
-        raise DataError(f"factors must have the shape (N, 7), but got {tuple(factors.shape)}.")
     if image_size < MIN_IMAGE_SIZE:
         raise DataError(f"image_size must be at least {MIN_IMAGE_SIZE}, but got {image_size}.")
     factors = factors.to(factors.device if device is None else device, torch.int64)

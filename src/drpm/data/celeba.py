@@ -60,9 +60,9 @@ def load(
     """
     if evaluate_on not in ("validation", "test"):
         raise DataError(f"evaluate_on must be 'validation' or 'test', not '{evaluate_on}'.")
-    _check_tasks(num_tasks, NUM_ATTRIBUTES)  # before looking for files
+    if not 1 <= num_tasks <= NUM_ATTRIBUTES:
+        raise DataError(f"num_tasks must be from 1 to {NUM_ATTRIBUTES}, not {num_tasks}.")
     listing = read_listing()
-    _check_tasks(num_tasks, listing.attributes.shape[1])
     tasks = list(listing.attributes)[:num_tasks]
 
     def part(name: str) -> tuple[NDArray[np.uint8], dict[str, Tensor]]:
@@ -88,13 +88,6 @@ def load(
         classes=dict.fromkeys(tasks, ("no", "yes")),
         preprocessing={"mean": mean},
     )
-
-
-def _check_tasks(num_tasks: int, most: int) -> None:
-    if not 1 <= num_tasks <= most:
-        raise DataError(
-            f"num_tasks must be from 1 to {most}, the number of attributes, not {num_tasks}."
-        )
 
 
 def read_listing() -> Listing:

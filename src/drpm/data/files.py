@@ -145,7 +145,7 @@ def download(file: RemoteFile) -> None:
             archive = next(filter(Path.is_file, archives), None)
             if archive is None:
                 archive = _retrieve(file, scratch)
-            elif fault := _damage(archive, file.known_hash):
+            elif fault := _damage(archive, file):
                 raise DataError(f"{archive} {fault}.")
             untar = pooch.Untar(list(file.members), extract_dir=str(scratch / "members"))
             untar(str(archive), "download", None)
@@ -168,14 +168,17 @@ def _retrieve(file: RemoteFile, folder: Path) -> Path:
     failures = []
     for url in file.urls:
         try:
-            return Path(pooch.retrieve(url, file.known_hash, name, folder, downloader=downloader))
+            pooch.retrieve(url, file.known_hash, name, folder, downloader=downloader)
+            if file.known_hash or not (failure := _damage(folder / name, file)):
+                return folder / name
+            (folder / name).unlink()
         except requests.HTTPError as error:
-            failure = f"answered {reason(error).partition(' for url')[0]}"
+            failure = reason(error).partition(" for url")[0]
         except requests.RequestException:
             failure = "could not be reached"
         except ValueError:
-            failure = "served a file with another hash"
-        failures.append(f"{urlsplit(url).netloc} {failure}")
+            failure = "has another hash"
+        failures.append(f"{urlsplit(url).netloc}: {failure}")
     raise DataError(f"{file.path} could not be downloaded ({'; '.join(failures)}).")
 
 
@@ -198,31 +201,32 @@ def check(file: RemoteFile) -> FileReport:
         return FileReport(file, None, "missing", "not found")
     if file.members:
         for member, md5 in file.members.items():
-            if fault := _damage(path / member, f"md5:{md5}"):
+            if fault := _damage(path / member, RemoteFile(member, known_hash=f"md5:{md5}")):
                 return FileReport(file, path / member, "damaged", fault)
-    elif fault := _damage(path, file.known_hash, file.content_sha256):
+    elif fault := _damage(path, file):
         return FileReport(file, path, "damaged", fault)
     if file.members or file.known_hash or file.content_sha256:
         return FileReport(file, path, "verified", "its hash is right")
     return FileReport(file, path, "present", "no hash is published")
 
 
-def _damage(path: Path, known_hash: str | None, content_sha256: str | None = None) -> str:
+def _damage(path: Path, file: RemoteFile) -> str:
     """What is wrong with a file, such as "has another hash"; empty if nothing."""
-    if known_hash is None:
+    if not (file.known_hash or file.content_sha256):
         return ""
     if path.is_dir():
         return "is a folder, but should be a file"
     try:
-        if content_sha256 is not None:
-            with open_content(path) as content:
-                matches = hashlib.file_digest(content, "sha256").hexdigest() == content_sha256
+        if file.known_hash:
+            algorithm, _, expected = file.known_hash.rpartition(":")
+            found = pooch.file_hash(str(path), algorithm or "sha256")
         else:
-            algorithm, _, value = known_hash.rpartition(":")
-            matches = pooch.file_hash(str(path), algorithm or "sha256") == value
+            expected = file.content_sha256 or ""
+            with open_content(path) as content:
+                found = hashlib.file_digest(content, "sha256").hexdigest()
     except (OSError, EOFError, zlib.error) as error:
         return f"cannot be read: {reason(error)}"
-    return "" if matches else "has another hash"
+    return "" if found == expected else "has another hash"
 
 
 def open_content(path: Path) -> BufferedIOBase:

@@ -28,13 +28,13 @@ FASHION_CLASSES = (
 _SHAPES = "60,000 + 10,000 images of 1x28x28, 10 classes"
 
 
-def _files(folder: str, urls: tuple[str, ...], **hashes: tuple[str, str]) -> tuple[RemoteFile, ...]:
-    """The four files of a data set, from the SHA-256 of each as served and uncompressed."""
+def _files(folder: str, urls: tuple[str, ...], **sha256: str) -> tuple[RemoteFile, ...]:
+    """The four files of a data set, from the hashes of their uncompressed contents."""
     files = []
-    for part, (served, content) in hashes.items():
+    for part, content in sha256.items():
         name = f"{part.replace('_', '-')}-ubyte.gz"
         addresses = tuple(f"{url}/{name}" for url in urls)
-        files.append(RemoteFile(f"{folder}/{name}", addresses, served, content))
+        files.append(RemoteFile(f"{folder}/{name}", addresses, content_sha256=content))
     return tuple(files)
 
 
@@ -45,22 +45,10 @@ FILES = _files(
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         "https://storage.googleapis.com/cvdf-datasets/mnist",
     ),
-    train_images_idx3=(
-        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-    ),
-    train_labels_idx1=(
-        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-    ),
-    t10k_images_idx3=(
-        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-    ),
-    t10k_labels_idx1=(
-        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-    ),
+    train_images_idx3="ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    train_labels_idx1="65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    t10k_images_idx3="0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    t10k_labels_idx1="ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 )
 
 FASHION_FILES = _files(
@@ -69,22 +57,10 @@ FASHION_FILES = _files(
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
         "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion",
     ),
-    train_images_idx3=(
-        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-    ),
-    train_labels_idx1=(
-        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-    ),
-    t10k_images_idx3=(
-        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-    ),
-    t10k_labels_idx1=(
-        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-    ),
+    train_images_idx3="c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    train_labels_idx1="bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    t10k_images_idx3="5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    t10k_labels_idx1="0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
 )
 
 

@@ -99,8 +99,8 @@ def _split(
     num_tasks = len(names)
     rows, columns = grid_shape(num_tasks)
     small = _reduce(torch.from_numpy(images))
-    chance, noise_chance = generators(seed, part, 2)
-    chosen = torch.randint(len(images), (count, num_tasks), generator=chance)
+    generator, noise_generator = generators(seed, part, 2)
+    chosen = torch.randint(len(images), (count, num_tasks), generator=generator)
     ratios = torch.tensor(noise_ratios(num_tasks))[:, None, None]
     inputs = torch.zeros(count, 1, rows * TILE, columns * TILE)
     # A view by row of tiles, column of tiles, row of pixels and column of pixels.
@@ -108,7 +108,7 @@ def _split(
     chunk = max(1, _CHUNK_TILES // num_tasks)
     for start in range(0, count, chunk):
         drawn = small[chosen[start : start + chunk]].float().div_(255)
-        drawn.mul_(pepper(tuple(drawn.shape), ratios, noise_chance))
+        drawn.mul_(pepper(tuple(drawn.shape), ratios, noise_generator))
         for row in range(rows):
             inside = drawn[:, row * columns : (row + 1) * columns]
             tiles[start : start + chunk, row, : inside.shape[1]] = inside

@@ -70,7 +70,7 @@ def load(
         num_test: How many of the 10,000 test images to make; by default all.
     """
     if not 0.0 <= noise <= 1.0:
-        raise DataError(f"The noise of 'multimnist' lies from 0 to 1, but is {noise}.")
+        raise DataError(f"noise must be from 0 to 1, but got {noise}.")
     arrays = mnist.read_arrays()
     train = _split(arrays.train_images, arrays.train_labels, seed, 0, noise, num_train)
     test = _split(arrays.test_images, arrays.test_labels, seed, 1, noise, num_test)
@@ -92,18 +92,18 @@ def _split(
     count = available if limit is None else limit
     if not 1 <= count <= available:
         name = ("num_train", "num_test")[part]
-        raise DataError(f"{name} of 'multimnist' lies from 1 to {available:,}, but is {count:,}.")
+        raise DataError(f"{name} must be from 1 to {available:,}, but got {count:,}.")
     digits, numbers = torch.from_numpy(images), torch.from_numpy(labels).long()
-    chance, noise_chance = generators(seed, part, 2)
+    generator, noise_generator = generators(seed, part, 2)
     # All partners are drawn, so that fewer images are the first of all.
-    partners = torch.randint(available, (available,), generator=chance)[:count]
+    partners = torch.randint(available, (available,), generator=generator)[:count]
     inputs = torch.empty(count, 1, SIDE, SIDE)
     for start in range(0, count, _CHUNK):
         stop = min(start + _CHUNK, count)
         left = digits[start:stop].float().div_(255)
         right = digits[partners[start:stop]].float().div_(255)
         if noise > 0:
-            right.mul_(pepper(tuple(right.shape), noise, noise_chance))
+            right.mul_(pepper(tuple(right.shape), noise, noise_generator))
         inputs[start:stop] = merge(left, right)
     inputs.sub_(MEAN).div_(STD)
     return Split(inputs, {"left": numbers[:count].clone(), "right": numbers[partners]})

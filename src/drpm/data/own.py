@@ -90,7 +90,7 @@ def _arrays(path: Path) -> Dataset:
     dataset = _inputs(str(path), arrays[inputs])
     if labels is None:
         return dataset
-    targets, classes = _targets(str(path), len(arrays[inputs]), arrays[labels])
+    (targets,), classes = _targets(str(path), (arrays[inputs], arrays[labels]))
     whole = Split(dataset.train.inputs, targets)
     return Dataset(str(path), whole, whole, classes, dataset.columns, dataset.preprocessing)
 
@@ -117,15 +117,19 @@ def _inputs(source: str, array: NDArray[Any]) -> Dataset:
 
 
 def _targets(
-    source: str, count: int, labels: NDArray[Any]
-) -> tuple[dict[str, Tensor], dict[str, tuple[str, ...]]]:
-    if labels.ndim != 1 or len(labels) != count:
-        raise DataError(
-            f"{source} should hold one label for each of its {count:,} inputs, but its labels have "
-            f"the shape {labels.shape}."
-        )
-    target, classes = tables.targets_of(source, labels, tables.LABEL)
-    return {"label": target}, {"label": classes} if classes else {}
+    source: str, *pairs: tuple[NDArray[Any], NDArray[Any]]
+) -> tuple[list[dict[str, Tensor]], dict[str, tuple[str, ...]]]:
+    """The targets of each pair of inputs and labels, with the classes numbered together."""
+    for inputs, labels in pairs:
+        if labels.ndim != 1 or labels.shape != inputs.shape[:1]:
+            raise DataError(
+                f"{source} should hold one label for each input, but its inputs have the shape "
+                f"{inputs.shape} and its labels {labels.shape}."
+            )
+    together = np.concatenate([labels for _, labels in pairs])
+    target, classes = tables.targets_of(source, together, tables.LABEL)
+    parts = target.split([len(labels) for _, labels in pairs])
+    return [{"label": part} for part in parts], {"label": classes} if classes else {}
 
 
 def _two_splits(
@@ -135,16 +139,15 @@ def _two_splits(
     x_test: NDArray[Any],
     y_test: NDArray[Any],
 ) -> Dataset:
+    (train_targets, test_targets), classes = _targets(
+        str(path), (x_train, y_train), (x_test, y_test)
+    )
+    train = _inputs(f"{path}, x_train", x_train)
     if x_train.shape[1:] != x_test.shape[1:]:
         raise DataError(
             f"{path} holds inputs of the shape {x_train.shape[1:]} in x_train, but "
             f"{x_test.shape[1:]} in x_test."
         )
-    # The classes of both splits are numbered together; the training split gives the scale.
-    count = len(x_train)
-    labels = np.concatenate([y_train, y_test])
-    targets, classes = _targets(str(path), count + len(x_test), labels)
-    train = _inputs(f"{path}, x_train", x_train)
     if x_train.ndim == 2:
         mean, std = (train.preprocessing[name].numpy() for name in ("mean", "std"))
         with np.errstate(over="ignore"):
@@ -155,8 +158,8 @@ def _two_splits(
         test = image_tensor(f"{path}, x_test", x_test)
     return Dataset(
         str(path),
-        Split(train.train.inputs, {name: target[:count] for name, target in targets.items()}),
-        Split(test, {name: target[count:] for name, target in targets.items()}),
+        Split(train.train.inputs, train_targets),
+        Split(test, test_targets),
         classes,
         train.columns,
         train.preprocessing,

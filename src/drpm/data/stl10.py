@@ -42,8 +42,7 @@ def read_images(path: Path) -> NDArray[np.uint8]:
     size = path.stat().st_size
     if size == 0 or size % np.prod(_SHAPE):
         raise DataError(
-            f"{path} should hold images of {np.prod(_SHAPE):,} bytes each, but its {size:,} bytes "
-            "are no whole number of them."
+            f"{path} should hold images of {np.prod(_SHAPE):,} bytes each, but has {size:,} bytes."
         )
     # The format is column-major within a channel.
     return np.memmap(path, np.uint8, "r").reshape(-1, *_SHAPE).swapaxes(2, 3)

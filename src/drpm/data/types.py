@@ -96,8 +96,8 @@ class RemoteFile:
         path: Its place under the data folder, such as "mnist/t10k-labels-idx1-ubyte.gz".
         urls: Where to download it; later ones are mirrors. Empty if it must be put there by hand.
         known_hash: As pooch takes it: a SHA-256, or "md5:" and an MD5.
-        content_sha256: The SHA-256 of the uncompressed content. If given, a file on disk is
-            compared with this hash, so that one that was compressed again is accepted.
+        content_sha256: Instead, the SHA-256 of the uncompressed content, so that a file that was
+            compressed again is accepted.
         members: The files to extract from an archive, with their MD5 hashes.
         optional: Whether the data set can be loaded without it; it is then never downloaded.
     """
