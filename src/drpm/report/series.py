@@ -70,6 +70,7 @@ def series_panels(
     )
     legend.set_title(f"{'Bands' if is_line else 'Vertical lines'}: one deviation over seeds")
     legend.get_title().set_fontsize(7.5)
+    legend.set_alignment("left")
     return figure
 
 
