@@ -13,15 +13,7 @@ from drpm.multitask.config import METHOD_NAMES
 from drpm.multitask.evaluation import BEST_ACCURACY
 from drpm.report.run_figures import draw_stored
 from drpm.report.series import Series, series_panels
-from drpm.report.tables import (
-    RUN_HEADING,
-    Table,
-    describe_runs,
-    markdown_table,
-    metric_columns,
-    parse_published,
-    summarize_metrics,
-)
+from drpm.report.tables import Table, metric_columns, parse_published, summarize_metrics
 
 METHODS: Final = {name: method for method, name in METHOD_NAMES.items()}
 PAPER_METHODS: Final = {METHOD_NAMES[method]: method for method in sweeps.PAPER_METHODS}
@@ -65,29 +57,15 @@ def _each_task(tasks: int) -> Table:
     return Table(("noise ratio (task)",), rows, columns, is_bold=False, has_runs=False)
 
 
-def _noise_runs(results: Path) -> str:
-    """The runs of all noise ratios, which were trained together."""
-    studies = {name: results / "noise" / method for name, method in PAPER_METHODS.items()}
-    lines = [[name, *describe_runs(study)] for name, study in studies.items()]
-    return markdown_table(["method", *RUN_HEADING], lines)
-
-
 TABLES: Final = {
-    "noise-runs": _noise_runs,
     "noise": Table(
         ("noise ratio", "method"),
         PAPER_METHODS,
         metric_columns(
             "noise/{row}/noise-{group}",
-            {
-                "accuracy": "ACC",
-                "accuracy_left": "left",
-                "accuracy_right": "right",
-                BEST_ACCURACY: "best",
-            },
+            {"accuracy_left": "left", "accuracy_right": "right", **_ACCURACY},
         ),
         _NOISE,
-        has_runs=False,
     ),
     "noise-sizes": Table(
         ("noise ratio",),
@@ -102,12 +80,7 @@ TABLES: Final = {
         is_bold=False,
         has_runs=False,
     ),
-    "mosaic": Table(
-        ("tasks", "method"),
-        METHODS,
-        metric_columns("mosaic/tasks-{group}/{row}", _ACCURACY),
-        _TASKS,
-    ),
+    "mosaic": _by_tasks("mosaic/tasks-{group}/{row}", METHODS, _ACCURACY),
     **{f"mosaic-{tasks}": _each_task(tasks) for tasks in sweeps.TASKS},
     "mosaic-sizes": _by_tasks(
         "{row}/tasks-{group}/drpm",

@@ -50,17 +50,7 @@ _NAMES: Final = {
 
 
 class FigureSpec(NamedTuple):
-    """A figure that a run describes itself.
-
-    Args:
-        kind: ``grid``, ``matrix``, ``bars`` or ``lines``.
-        name: The name of its file.
-        values: What it shows.
-        rows: Names along the first dimension, or none.
-        columns: Names along the second dimension, or none.
-        title: The title.
-        about: A description for those who cannot see it.
-    """
+    """A figure that a run describes itself, with names along both dimensions of its values."""
 
     kind: str
     name: str
@@ -72,11 +62,7 @@ class FigureSpec(NamedTuple):
 
 
 def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """The content of an ``arrays.npz``.
-
-    Args:
-        arrays: The arrays by name.
-    """
+    """The content of an ``arrays.npz``."""
     buffer = io.BytesIO()
     named: Any = arrays  # numpy's signature has an option among the names of arrays
     np.savez_compressed(buffer, **named)
@@ -84,10 +70,7 @@ def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def read_arrays(folder: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a run, in the order of the file; nothing where there is no file.
-
-    Args:
-        folder: The folder of the run.
+    """The arrays of a run's folder; nothing where there is no file.
 
     Raises:
         RunError: If the file is damaged. Nothing is unpickled.
@@ -105,11 +88,7 @@ def read_arrays(folder: Path) -> dict[str, NDArray[Any]]:
 
 
 def figure_specs(arrays: Mapping[str, NDArray[Any]]) -> list[FigureSpec]:
-    """The figures that a run describes itself, in the order of its arrays.
-
-    Args:
-        arrays: As :func:`read_arrays` returns them.
-    """
+    """The figures that a run describes itself, in the order of its arrays."""
     specs = []
     for key, values in arrays.items():
         kind, _, name = key.partition("__")

@@ -1,4 +1,4 @@
-"""Values as texts: numbers that line up, durations, counts with their noun."""
+"""Values as texts: numbers that line up, counts with their noun."""
 
 import math
 from collections.abc import Sequence
@@ -55,14 +55,6 @@ def format_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(format_value, value))
     return str(value)
-
-
-def format_duration(seconds: float) -> str:
-    """Formats a duration in its two largest units."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def counted(count: int, noun: str) -> str:

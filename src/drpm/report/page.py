@@ -2,15 +2,14 @@
 
 import base64
 import shlex
-import tomllib
 from collections.abc import Mapping
-from functools import cache
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from drpm.report.numbers import format_duration, format_value, format_values
+from drpm.report.numbers import format_value, format_values
 from drpm.report.run_figures import RunFigure, draw_figures
 from drpm.training.errors import RunError
 from drpm.training.runs import FIGURES, PAGE, RESULT, RunFolder
@@ -61,18 +60,26 @@ def _render(run: RunFolder, title: str, figures: list[RunFigure]) -> str:
     result: dict[str, Any] = run.result()
     settings, command = run.config_text().strip(), result.get("command", "")
     stacked = list(dict.fromkeys(map(str, result.get("stacked", ()))))
-    return _template().render(
+    environment = Environment(
+        loader=PackageLoader("drpm.report"),
+        # Names of data sets, files and settings may contain anything: none of them is markup.
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html").render(
         title=title,
         results=_metric_table(result),
         tables=_named_tables(result),
         about=result.get("about", ""),
-        data=_describe_data(result.get("data"), settings),
+        data=_describe_data(result.get("data", "")),
         figures=[
             {
                 "name": figure.name,
                 "title": figure.title,
                 "description": figure.description,
-                "width": round(_SCALE * figure.width),
+                "width": round(_SCALE * int.from_bytes(figure.png[16:20], "big")),
                 "source": "data:image/png;base64," + base64.b64encode(figure.png).decode(),
             }
             for figure in figures
@@ -82,19 +89,6 @@ def _render(run: RunFolder, title: str, figures: list[RunFigure]) -> str:
         settings=settings,
         facts=_facts(result),
     )
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("drpm.report"),
-        # Names of data sets, files and settings may contain anything: none of them is markup.
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html")
 
 
 def _metric_table(result: Mapping[str, Any]) -> PageTable:
@@ -146,13 +140,8 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _describe_data(data: Any, settings: str) -> str | dict[str, str]:
-    """What the result says about the data, or else what the settings say."""
-    if data is None:
-        try:
-            data = tomllib.loads(settings).get("data", "")
-        except tomllib.TOMLDecodeError:
-            data = ""
+def _describe_data(data: Any) -> str | dict[str, str]:
+    """The description of the data: a sentence, or names and values."""
     if isinstance(data, Mapping):
         return {name: format_value(value) for name, value in _flat(data).items()}
     return format_value(data)
@@ -160,7 +149,9 @@ def _describe_data(data: Any, settings: str) -> str | dict[str, str]:
 
 def _facts(result: Mapping[str, Any]) -> dict[str, str]:
     """Where and how the run was trained."""
-    facts = {"wall time": format_duration(result["wall_time"])} if "wall_time" in result else {}
+    facts = {}
+    if "wall_time" in result:
+        facts["wall time"] = str(timedelta(seconds=round(result["wall_time"])))
     for name in ("device", "seed", "git_revision"):
         if result.get(name) is not None:
             facts[name.replace("_", " ")] = str(result[name])

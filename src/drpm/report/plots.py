@@ -109,15 +109,7 @@ def grid(
     title: str,
     row_colors: NDArray[np.float64] | None = None,
 ) -> Figure:
-    """Images in rows and columns.
-
-    Args:
-        images: For each row, images (C, H, W) or (C, channels, H, W); rows may differ in length.
-        rows: Names of the rows.
-        columns: Names of the columns.
-        title: The title.
-        row_colors: Colors of the row names.
-    """
+    """Images: for each row (C, H, W) or (C, channels, H, W); rows may differ in length."""
     lengths = [len(row) for row in images]
     across, num_rows = max(1, *lengths), len(images)
     pixels = _displayable(np.concatenate(list(images)))
@@ -173,15 +165,10 @@ def matrix(
     texts: NDArray[Any] | None = None,
     limits: tuple[float, float] | None = None,
 ) -> Figure:
-    """A heat map, with numbers where they fit into the cells and a color bar where not.
+    """A heat map of values (R, C), with a color bar where texts do not fit into its cells.
 
-    Args:
-        values: (R, C), the numbers.
-        rows: Names of the rows.
-        columns: Names of the columns.
-        title: The title.
-        texts: (R, C), the texts of the cells, or an empty array; the values by default.
-        limits: The values at both ends of the color map; those of the data by default.
+    The cells have the values as their texts by default, and none with an empty array. The color
+    map reaches from the smallest to the largest value, or between the given limits.
     """
     num_rows, num_columns = values.shape
     values = values.astype(np.float64)
@@ -214,7 +201,8 @@ def matrix(
     )
     strip_frame(axes)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
-    axes.set_yticks(range(len(rows)), rows, size=min(8.0, max(5.0, 60 * height)))
+    room = height * num_rows / max(1, len(rows) - rows.count(""))
+    axes.set_yticks(range(len(rows)), rows, size=min(8.0, max(5.0, 60 * room)))
     _name_columns(axes, range(len(columns)), columns, width)
     if is_written:
         for (row, column), text in np.ndenumerate(texts):
@@ -306,13 +294,9 @@ def scatter(
     panels: Mapping[str, tuple[NDArray[Any], NDArray[np.float64], Sequence[str]]],
     title: str,
 ) -> Figure:
-    """Points in the plane, one panel for each way to group them.
+    """Points (N, 2) in the plane, one panel for each way to group them.
 
-    Args:
-        points: (N, 2), the points.
-        panels: From a heading to the groups (N,) of the points, -1 for none, and the colors and
-            names of the groups.
-        title: The title.
+    A panel has the groups (N,) of the points, -1 for none, and the colors and names of the groups.
     """
     # In a random but fixed order, so that no group lies on top because it comes last.
     order = np.random.default_rng(0).permutation(len(points))[:_MAX_POINTS]
@@ -336,16 +320,20 @@ def scatter(
         axes.set_title(heading, loc="left", size=8.5, color=INK)
         _name_groups(axes, points, groups, names)
         if len(names) <= MAX_COLORS:
-            handles = [_marker(shade) for shade in shades]
-            columns = 10 if max(map(len, names), default=0) <= 3 else 5
-            labels = [clip(name, 16) for name in names]
-            place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.01)}
-            axes.legend(handles, labels, ncols=columns, handletextpad=0.1, **place, **LEGEND)
+            longest = max(map(len, names), default=0)
+            axes.legend(
+                [Line2D([], [], linestyle="", marker="o", color=tuple(x)) for x in shades],
+                [clip(name, 16) for name in names],
+                markerscale=0.8,
+                loc="upper center",
+                bbox_to_anchor=(0.5, -0.01),
+                ncols=10 if longest <= 3 else 5 if longest <= 9 else 3,
+                handlelength=0.8,
+                handletextpad=0.3,
+                columnspacing=0.8,
+                **LEGEND,
+            )
     return figure
-
-
-def _marker(color: NDArray[np.float64]) -> Line2D:
-    return Line2D([], [], linestyle="", marker="o", markersize=5, color=tuple(color))
 
 
 def _name_groups(

@@ -20,6 +20,7 @@ from drpm.training.runs import ARRAYS, RunFolder
 MAX_CLUSTERS: Final = 50  # rows of images
 MAX_IMAGES: Final = 32  # of a cluster
 _MAX_PANELS: Final = 24  # columns of a table with a panel each
+_heat_map: Final = partial(plots.matrix, texts=np.empty((0, 0)), limits=(-2.5, 2.5))
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -31,11 +32,6 @@ class RunFigure(NamedTuple):
     title: str
     description: str
     png: bytes
-
-    @property
-    def width(self) -> int:
-        """In pixels, as the header of a PNG file says."""
-        return int.from_bytes(self.png[16:20], "big")
 
 
 def draw_figures(run: RunFolder) -> list[RunFigure]:
@@ -58,13 +54,7 @@ def draw_spec(spec: FigureSpec) -> Figure:
 
 
 def draw_stored(run: str, name: str, results: Path) -> Figure:
-    """Draws a figure that a run in a folder of results describes itself.
-
-    Args:
-        run: The run.
-        name: The name of the figure.
-        results: The folder of results.
-    """
+    """Draws a figure that a run in a folder of results describes itself."""
     (spec,) = (x for x in figure_specs(read_arrays(results / run)) if x.name == name)
     return draw_spec(spec)
 
@@ -96,11 +86,6 @@ def draw_samples(arrays: Arrays) -> Figure:
         title += f" ({len(columns)} of {whole:,} columns)"
     means = _standardized(samples.reshape(-1, len(columns))).reshape(samples.shape).mean(1)
     return _heat_map(means, [f"cluster {index}" for index in range(len(means))], columns, title)
-
-
-def draw_examples(arrays: Arrays) -> Figure:
-    """The real images nearest to what each cluster generates."""
-    return _cluster_images(arrays["examples"], "Real images nearest to what is generated")
 
 
 def draw_partition(arrays: Arrays) -> Figure:
@@ -171,7 +156,13 @@ def draw_sizes(arrays: Arrays) -> Figure:
 # From the name of a figure to the array that it needs, its title and its drawing.
 _OF_CLUSTERS: Final[Mapping[str, tuple[str, str, Callable[[Arrays], Figure]]]] = {
     "samples": ("samples", "What each cluster generates", draw_samples),
-    "examples": ("examples", "Real examples of each cluster", draw_examples),
+    "examples": (
+        "examples",
+        "Real examples of each cluster",
+        lambda arrays: _cluster_images(
+            arrays["examples"], "Real images nearest to what is generated"
+        ),
+    ),
     "partition": ("partition_points", "One sampled partition", draw_partition),
     "latent": ("latent", "Latent space", draw_latent),
     "confusion": ("confusion", "Labels and clusters", draw_confusion),
@@ -185,12 +176,6 @@ def _cluster_images(images: NDArray[Any], title: str) -> Figure:
     return plots.grid(list(shown), names, (), title, colors(len(images)))
 
 
-def _heat_map(
-    values: NDArray[np.float64], rows: list[str], columns: list[str], title: str
-) -> Figure:
-    return plots.matrix(values, rows, columns, title, np.empty((0, 0)), (-2.5, 2.5))
-
-
 def _best_matching(counts: NDArray[Any]) -> dict[int, int]:
     """The one-to-one pairs of rows and columns with the largest total: column by row."""
     from scipy.optimize import linear_sum_assignment
@@ -200,13 +185,10 @@ def _best_matching(counts: NDArray[Any]) -> dict[int, int]:
 
 
 def _num_clusters(arrays: Arrays) -> int:
-    known = [len(arrays[name]) for name in ("samples", "examples", "sizes") if name in arrays]
-    members = [
-        int(arrays[name].max(initial=-1)) + 1
-        for name in ("partition_clusters", "latent_clusters")
-        if name in arrays
-    ]
-    return max(known + members)
+    counts = [len(arrays[name]) for name in ("samples", "examples", "sizes") if name in arrays]
+    for name in {"partition_clusters", "latent_clusters"} & arrays.keys():
+        counts.append(int(arrays[name].max(initial=-1)) + 1)
+    return max(counts)
 
 
 def _label_names(arrays: Arrays, count: int) -> list[str]:

@@ -17,14 +17,7 @@ _MAX_PANELS: Final = 45
 
 
 class Series(NamedTuple):
-    """Means and deviations over seeds.
-
-    Args:
-        name: The name in the legend.
-        x: (P,), the places.
-        mean: (P,), the mean at each of them.
-        deviation: (P,), the standard deviation, 0 where there is none.
-    """
+    """Means and deviations over seeds at some places ``x``, all of the shape (P,)."""
 
     name: str
     x: NDArray[np.float64]
@@ -43,14 +36,8 @@ def series_panels(
 ) -> Figure:
     """Panels with one legend; series of one name have the same color in all of them.
 
-    Args:
-        panels: From a heading to its series.
-        xlabel: The label of the x axis.
-        title: The title.
-        columns: The number of panels side by side.
-        height: The height of a panel in inches.
-        is_line: Whether to draw lines with bands of one deviation, or else points with error bars
-            that are shifted to lie side by side.
+    Series are lines with bands of one deviation, or else points with error bars side by side. The
+    height is that of a panel in inches.
     """
     down = -(-len(panels) // columns)
     figure = new_figure(WIDTH, 0.8 + height * down, title)
@@ -83,6 +70,7 @@ def series_panels(
     )
     legend.set_title(f"{'Bands' if is_line else 'Vertical lines'}: one deviation over seeds")
     legend.get_title().set_fontsize(7.5)
+    legend.set_alignment("left")
     return figure
 
 
@@ -96,12 +84,7 @@ class Curve(NamedTuple):
 
 
 def training_curves(records: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """The curves of a run's metrics, stage by stage.
-
-    Args:
-        records: The lines of ``metrics.jsonl``, with a ``stage`` or ``phase`` where there are
-            several.
-    """
+    """The curves of ``metrics.jsonl``, stage by stage (``stage`` or ``phase`` of a record)."""
     by_stage: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         stage = record.get("stage") or record.get("phase") or ""
@@ -139,11 +122,7 @@ def _is_number(value: Any) -> bool:
 
 
 def curve_panels(curves: Sequence[Curve]) -> Figure:
-    """One panel for each training curve, the stages in order.
-
-    Args:
-        curves: As :func:`training_curves` returns them.
-    """
+    """One panel for each training curve."""
     curves = curves[:_MAX_PANELS]
     has_stages = len({curve.stage for curve in curves}) > 1
     across = min(3, len(curves))

@@ -34,10 +34,7 @@ Published = Mapping[str, Mapping[str, str]]
 class _Cell(NamedTuple):
     study: Path
     summary: Summary | None
-    paper: str | None
-
-    def is_known(self) -> bool:
-        return self.summary is not None or self.paper is not None
+    paper: str
 
 
 @dataclass(frozen=True)
@@ -69,45 +66,34 @@ class Table:
 
     def __call__(self, results: Path) -> str:
         """The table as Markdown, from a folder of results."""
-        groups = {
-            name: {
-                row: [self._cell(results, *column, group, key) for column in self.columns.values()]
-                for row, key in self.rows.items()
-            }
-            for name, group in self.groups.items()
-        }
-        columns = list(
-            zip(*(row for rows in groups.values() for row in rows.values()), strict=True)
-        )
-        has_paper = [any(cell.paper for cell in column) for column in columns]
-        # A study that was not run leaves the paper's numbers alone.
-        has_ours = [any(cell.summary for cell in column) for column in columns]
-        heading = [*self.head]
-        for name, ours, paper in zip(self.columns, has_ours, has_paper, strict=True):
-            heading += [name] * ours + [f"{name}, paper"] * paper
-        has_runs = self.has_runs and any(has_ours)
+        heading = [*self.head, *(x for name in self.columns for x in (name, f"{name}, paper"))]
+        heading += RUN_HEADING if self.has_runs else ()
         lines = []
-        for name, rows in groups.items():
-            known = {row: cells for row, cells in rows.items() if any(map(_Cell.is_known, cells))}
-            best = [self._highest(column) for column in zip(*known.values(), strict=True)]
-            for index, (row, cells) in enumerate(known.items()):
-                line = [row] if len(self.head) == 1 else ["" if index else name, row]
-                for cell, highest, ours, paper in zip(
-                    cells, best, has_ours, has_paper, strict=True
-                ):
-                    line += [self._text(cell, highest if len(known) > 1 else None)] * ours
-                    line += [cell.paper or MISSING] * paper
-                lines.append([*line, *(describe_runs(cells[0].study) if has_runs else ())])
-        return markdown_table([*heading, *(RUN_HEADING if has_runs else ())], lines)
+        for label, group in self.groups.items():
+            rows = {name: self._cells(results, group, row) for name, row in self.rows.items()}
+            best = [self._highest(column) for column in zip(*rows.values(), strict=True)]
+            for name, cells in rows.items():
+                line = [label, name][-len(self.head) :]
+                for cell, highest in zip(cells, best, strict=True):
+                    line += [self._text(cell, highest), cell.paper]
+                if {*line[len(self.head) :]} != {MISSING}:
+                    runs = describe_runs(cells[0].study) if self.has_runs else ()
+                    lines.append([*line, *runs])
+                    label = ""  # once for all rows of the group
+        columns = [x for x in zip(heading, *lines, strict=True) if {*x[1:]} != {MISSING}]
+        return markdown_table(*zip(*columns, strict=True))
 
-    def _cell(self, results: Path, study: str, metric: str, group: str, row: str) -> _Cell:
-        study, metric = (text.format(group=group, row=row) for text in (study, metric))
-        summary = summarize_metric(results / study, metric)
-        return _Cell(results / study, summary, self.published.get(study, {}).get(metric))
+    def _cells(self, results: Path, group: str, row: str) -> list[_Cell]:
+        cells = []
+        for templates in self.columns.values():
+            study, metric = (text.format(group=group, row=row) for text in templates)
+            paper = self.published.get(study, {}).get(metric, MISSING)
+            cells.append(_Cell(results / study, summarize_metric(results / study, metric), paper))
+        return cells
 
-    def _highest(self, cells: Sequence[_Cell]) -> float | None:
-        means = [round(cell.summary.mean, self.digits) for cell in cells if cell.summary]
-        return max(means, default=None) if self.is_bold else None
+    def _highest(self, column: Sequence[_Cell]) -> float | None:
+        means = [round(cell.summary.mean, self.digits) for cell in column if cell.summary]
+        return max(means) if self.is_bold and len(means) > 1 else None
 
     def _text(self, cell: _Cell, highest: float | None) -> str:
         if cell.summary is None:
@@ -119,11 +105,6 @@ class Table:
 def fill_tables(text: str, tables: Mapping[str, Callable[[Path], str]], results: Path) -> str:
     """Writes the tables of a document between their markers.
 
-    Args:
-        text: The document.
-        tables: From the name of a table to what makes it from the folder of results.
-        results: The folder of results.
-
     Raises:
         RunError: If the document does not have exactly these tables.
     """
@@ -134,19 +115,14 @@ def fill_tables(text: str, tables: Mapping[str, Callable[[Path], str]], results:
     return _BLOCK.sub(lambda block: f"{block[1]}{tables[block[2]](results)}{block[3]}", text)
 
 
-def markdown_table(heading: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def markdown_table(heading: Sequence[str], *lines: Sequence[str]) -> str:
     """A table as Markdown."""
     rows = [heading, ["---"] * len(heading), *lines]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def metric_columns(study: str, metrics: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Columns of a :class:`Table` for several metrics of one study.
-
-    Args:
-        study: The template of the study.
-        metrics: From a metric to its heading.
-    """
+    """Columns of a :class:`Table` from the template of a study and the headings of metrics."""
     return {heading: (study, metric) for metric, heading in metrics.items()}
 
 
@@ -205,11 +181,12 @@ def read_result(path: Path) -> dict[str, Any]:
 
 def describe_runs(study: Path) -> list[str]:
     """The number of runs of a study, the time of all together, and their revision."""
-    paths = sorted(study.glob(f"**/seed-*/{RESULT}"))
+    paths = sorted(study.glob(f"seed-*/{RESULT}"))
     if not paths:
         return [MISSING] * 3
-    # A study records its own time. Otherwise its runs were trained together.
-    whole = [study / RESULT] if (study / RESULT).exists() else paths
+    # The time is that of the study, or of all studies that were trained together.
+    recorded = [x / RESULT for x in (study, study.parent) if (x / RESULT).exists()]
+    whole = recorded[:1] or paths
     results = [read_result(path) for path in whole]
     seconds = max(result["wall_time"] for result in results)
     revisions = sorted({short_revision(result.get("git_revision")) for result in results})
@@ -243,4 +220,4 @@ def step_times(results: Path) -> str:
                 cells.append(f"{stacked / alone:.2f}" if has_stack else MISSING)
                 steps[step["model"]] = [*cells, revision]
     heading = ["model", "batch", "one run, µs", "five stacked, µs", "ratio", "revision"]
-    return markdown_table(heading, [*steps.values()])
+    return markdown_table(heading, *steps.values())

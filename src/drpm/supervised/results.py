@@ -39,7 +39,7 @@ def _size_weights(results: Path) -> str:
             text = format_summary(summarize(values), 4)
             is_chosen = weight == result["selection"]["size_weight"]
             lines.append([name, f"{weight:g}", f"**{text}**" if is_chosen else text])
-    return markdown_table(["data", "weight", "validation F1"], lines)
+    return markdown_table(["data", "weight", "validation F1"], *lines)
 
 
 TABLES: Final = {
