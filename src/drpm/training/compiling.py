@@ -8,9 +8,8 @@ from typing import Any, Final
 
 import torch
 
-from drpm.training.backends import sentence
 from drpm.training.devices import require_step
-from drpm.training.errors import memory_refusal
+from drpm.training.errors import memory_refusal, sentence
 from drpm.training.graphs import snapshot
 from drpm.training.program import BaseProgram, Program
 from drpm.training.stacking import StackedProgram

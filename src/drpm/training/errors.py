@@ -61,3 +61,11 @@ def reason(error: OSError) -> str:
         return "a file is in the place of a folder that it should lie in"
     text = error.strerror or str(error) or type(error).__name__
     return f"of the error '{text}'"
+
+
+def sentence(error: BaseException) -> str:
+    """An error in one sentence; its type is named unless it is one of this package's own."""
+    text = str(error).strip().partition("\n")[0].strip()
+    if not isinstance(error, RunError | ValueError) or not text:
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text if text.endswith((".", "!", "?")) else f"{text}."
