@@ -403,6 +403,11 @@ def test_training_settings_that_cannot_be(name: str, value: Any) -> None:
         build(TrainingConfig, {name: value})
 
 
+def test_a_device_without_float64_is_refused_for_that() -> None:
+    with pytest.raises(ConfigError, match=r"\(mps lacks float64, which laws need\), but got 'mps'"):
+        TrainingConfig(device="mps")
+
+
 def test_training_settings_that_can_be() -> None:
     config = build(TrainingConfig, {"epochs": 0, "device": "cuda:1", "gradient_clip": 1})
     assert loads(TrainingConfig, dumps(config)) == config

@@ -39,7 +39,8 @@ def fit_factors(
 ) -> list[FittedFactors]:
     """Train a model of pairs, once for every seed.
 
-    A folder that was begun with other pairs or settings is refused.
+    A folder that was begun with other pairs or settings is refused. Trainings in several threads
+    take turns.
 
     Arguments:
         pairs: Where they come from, drawn anew at every step: from a world of images, or from

@@ -40,7 +40,8 @@ def fit_multitask(
 ) -> list[FittedMultitask]:
     """Train networks that differ in their seed or their data, together.
 
-    A folder that was begun with other data or settings is refused.
+    A folder that was begun with other data or settings is refused. Trainings in several threads
+    take turns.
 
     Arguments:
         data: That of every run, all of one shape; runs on the same data may have the same object.

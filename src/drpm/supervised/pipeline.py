@@ -79,6 +79,7 @@ def fit_partitioners(
 
     A folder that was begun with other data or settings is refused. What all seeds have chosen
     together stays in their folders, so that one of them which is read alone has the same.
+    Trainings in several threads take turns.
 
     Arguments:
         elements: (N, *shape), the training set.

@@ -69,7 +69,8 @@ def train(
             a run that was cut off calls it again.
         evaluate: From the index of a run to its final metrics, after the last step. It may also
             save what is to be kept of the run.
-        progress: Told about every report.
+        progress: Told about every report. It must not wait for another thread that trains or loads
+            a model, which waits for its turn.
 
     Raises:
         Interrupted: On SIGINT or SIGTERM, after the step has been finished and saved.

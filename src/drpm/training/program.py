@@ -114,7 +114,8 @@ class BaseProgram(ABC):
     would have. A step changes tensors in place and reads none back, which a captured graph needs.
 
     With several devices the processes split one permutation of the examples among them, so that
-    an epoch shows every example once.
+    an epoch shows every example once, but for those that ``drop_last`` leaves out or that fill up
+    the last step.
     """
 
     optimizer: torch.optim.Optimizer
