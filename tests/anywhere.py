@@ -52,11 +52,13 @@ def run(name: str, cell: Cell, options: list[str]) -> bool:
     finally:
         for process in load:
             process.kill()
-    report = done.stdout.rstrip().splitlines()
+            process.wait()
+    report = done.stdout.rstrip().splitlines() or [""]
     if done.returncode:
         print(*report, done.stderr, sep="\n")
-    counts = {word: number for number, word in re.findall(r"(\d+) (\w+)", report[-1])}
-    figures = ", ".join(f"{counts.get(word, 0)} {word}" for word in ("passed", "failed", "skipped"))
+    counts = {word: number for number, word in re.findall(r"(\d+) ([a-z]+?)s?\b", report[-1])}
+    words = ("passed", "failed", "error", "skipped")
+    figures = ", ".join(f"{counts.get(word, 0)} {word}" for word in words)
     print(f"{name}: {figures} ({report[-1].rpartition(' in ')[2]})", flush=True)
     return done.returncode == 0
 

@@ -25,13 +25,15 @@ settings.load_profile("drpm")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stream", type=int, default=0, help="shift all random seeds")
-    parser.addoption("--threads", type=int, default=1, help="torch's threads in every worker")
+    parser.addoption("--threads", type=int, help="torch's threads in every worker")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        # The workers share the cores: more threads only wait for each other.
-        torch.set_num_threads(config.getoption("threads"))
+    threads = config.getoption("threads")
+    if threads is None and "PYTEST_XDIST_WORKER" in os.environ:
+        threads = 1  # the workers share the cores: more threads only wait for each other
+    if threads is not None:
+        torch.set_num_threads(threads)
     shift_seeds(config.getoption("stream"))
 
 

@@ -168,7 +168,8 @@ def test_figures_and_page(whole: Path) -> None:
     assert not re.findall(r"""(?:src|href)=["'](?!data:)""", page)
     assert "digits: 10 clusters" in page
     assert "drpm cluster digits" in page
-    for shown in ('<th scope="row">ACC</th>', ">NMI<", ">ARI<", ">ELBO", ">DRPM-VC<"):
+    scores = ('<th scope="row">ACC</th>', ">NMI<", ">ARI<", ">ELBO, Gaussian mixture<")
+    for shown in (*scores, ">DRPM-VC<"):
         assert shown in page, shown
     assert "Scores are those of the test part, after the last epoch." in page
     assert "<code>--overwrite</code>" in page
@@ -380,6 +381,7 @@ def test_an_array_of_images_without_labels(tmp_path: Path) -> None:
     assert len(labels(folder)) == 30
     # A mixture has no training, and the data no labels.
     assert pictures(folder) == FIGURES - {"confusion", "curves"}
+    assert ">log-density<" in (folder / "index.html").read_text(encoding="utf-8")
     with np.load(folder / "arrays.npz") as arrays:
         assert arrays["samples"].shape == (2, 32, 5, 7)
 

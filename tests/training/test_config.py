@@ -287,6 +287,11 @@ def test_training_settings_that_cannot_be(name: str, value: Any) -> None:
         TrainingConfig(**{name: value})
 
 
+def test_a_device_without_float64_is_refused_for_that() -> None:
+    with pytest.raises(ConfigError, match=r"float64.*, but got 'mps'"):
+        TrainingConfig(device="mps")
+
+
 def test_one_device() -> None:
     require_one_device(TrainingConfig(precision="64-true"))
     with pytest.raises(ConfigError, match=r"devices must be 1 .* got 2; .* --devices N"):

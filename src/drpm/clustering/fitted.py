@@ -146,8 +146,8 @@ class FittedClustering:
         """(n,): the evidence lower bound of every row, or its log-density among the rows.
 
         It is that of a Gaussian mixture, in which every row draws its cluster by the weights,
-        independently of the others. So it is for DRPM-VC too, whose own prior draws the clusters
-        of all rows together, and whose :meth:`chances` leave the weights out. A Gaussian
+        independently of the others. This also holds for DRPM-VC, although its own prior draws the
+        clusters of all rows together, and its :meth:`chances` leave the weights out. A Gaussian
         likelihood leaves out its constant, which depends on its deviation.
         """
         if self.autoencoder is None:

@@ -56,6 +56,8 @@ def fit_clusterings(
 ) -> list[FittedClustering]:
     """Cluster rows, once for every seed.
 
+    Trainings in several threads take turns.
+
     Arguments:
         rows: (n, d), the training data on the device to work on.
         shape: The shape of an input, which a row is the flattened form of.

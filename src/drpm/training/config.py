@@ -142,7 +142,7 @@ class TrainingConfig:
         check_setting(
             self,
             "device",
-            "'auto', 'cpu', 'cuda' or 'cuda:' with a number",
+            "'auto', 'cpu', 'cuda' or 'cuda:' with a number (mps lacks float64, which laws need)",
             lambda value: re.fullmatch(r"auto|cpu|cuda(:\d+)?", value),
         )
 

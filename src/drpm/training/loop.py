@@ -67,7 +67,7 @@ def train(
             run calls it again.
         evaluate: From the index of a run to its final metrics, called after the last step. It may
             also save the model.
-        progress: Receives every report.
+        progress: Receives every report. It must not wait for another thread that trains.
 
     Raises:
         Interrupted: On SIGINT or SIGTERM, after the step is finished and saved.

@@ -111,8 +111,8 @@ class BaseProgram(ABC):
     :meth:`state` is the whole state, so a restored program continues bit for bit. A step changes
     tensors in place and reads none back, as a CUDA graph requires.
 
-    With several devices the processes split one permutation of the examples, so that an epoch
-    shows every example once.
+    With several devices the processes split one permutation of the examples. An epoch shows every
+    example once, except those that ``drop_last`` omits or that fill up the last step.
     """
 
     optimizer: torch.optim.Optimizer
