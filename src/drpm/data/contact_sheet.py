@@ -5,7 +5,6 @@ from pathlib import Path
 import torch
 
 from drpm.data.files import atomic_write
-from drpm.data.preprocessing import class_labels, class_names
 from drpm.data.types import DataError, Dataset
 
 
@@ -30,8 +29,11 @@ def contact_sheet(dataset: Dataset, path: Path, *, part: str = "train", title: s
         captions = dataset.columns or [f"column {number + 1}" for number in range(count)]
     elif len(shape) == 3 and shape[0] in (1, 3):
         columns, count = 10, min(60, len(split))
-        labels, names = class_labels(dataset, split), class_names(dataset)
-        captions = [""] * count if labels is None else [names[int(k)] for k in labels[:count]]
+        targets = dataset.classes if len(dataset.classes) <= 2 else {}
+        captions = [
+            ", ".join(names[int(split.targets[target][index])] for target, names in targets.items())
+            for index in range(count)
+        ]
         images = split.inputs[:count].detach().cpu()
         images = images * dataset.preprocessing.get("std", torch.ones(())).cpu()
         images = images + dataset.preprocessing.get("mean", torch.zeros(())).cpu()
