@@ -233,7 +233,7 @@ def test_killed_resumed_and_loaded_in_a_fresh_process(whole: Path, tmp_path: Pat
 
     resumed = shell(*command)
     assert resumed.returncode == 0, resumed.stderr
-    (step,) = re.findall(rf"going on after step (\d+) of {STEPS}", resumed.stderr)
+    (step,) = re.findall(rf"resuming after step (\d+) of {STEPS}", resumed.stderr)
     assert 9 <= int(step) < STEPS
     assert (folder / "labels.csv").read_bytes() == (whole / "labels.csv").read_bytes()
     assert weights(folder) == weights(whole)

@@ -483,8 +483,8 @@ def test_labels_that_no_dimension_has(label: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("folders", "seeds", "message"),
     [
-        (["a"], [0, 1], "folders and seeds must be as many as each other, .* got 1 and 2"),
-        ([], [], "folders and seeds must be as many as each other, .* got 0 and 0"),
+        (["a"], [0, 1], "folders and seeds must have equal length .* got 1 and 2"),
+        ([], [], "folders and seeds must have equal length .* got 0 and 0"),
         ("ab", [0, 1], "folders must be a list with an entry for each run, but got 'ab'"),
         (["a"], 0, "seeds must be a list with an entry for each run, but got 0"),
     ],

@@ -308,7 +308,7 @@ def test_what_is_learnt_from_arrays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("folders", "seeds"), [(1, 2), (2, 1), (0, 0)])
 def test_folders_and_seeds_are_one_each(tmp_path: Path, folders: int, seeds: int) -> None:
     given = [tmp_path / "run"] * folders
-    complaint = f"folders and seeds must be as many as each other, .* but got {folders} and {seeds}"
+    complaint = f"folders and seeds must have equal length .* but got {folders} and {seeds}"
     with pytest.raises(ValueError, match=complaint):
         fit_partitioners(*blobs(64, seed=1), CLASSES, QUICK, given, seeds=range(seeds))
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""Several seeds in two numbers."""
+"""Means and standard deviations over seeds."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -10,20 +10,16 @@ DEVIATION: Final = "over seeds, divided by their number less one"
 
 
 class Summary(NamedTuple):
-    """A metric over seeds.
-
-    The deviation divides by the number of seeds less one, as deviations over seeds usually do;
-    one seed has none.
-    """
+    """The mean and the sample standard deviation of a metric over seeds; one seed has none."""
 
     mean: float
     deviation: float | None
 
 
 def summarize(values: Sequence[float]) -> Summary:
-    """Mean and deviation of a metric.
+    """Mean and standard deviation of a metric.
 
-    Arguments:
+    Args:
         values: One for each seed.
 
     Example:
@@ -35,8 +31,7 @@ def summarize(values: Sequence[float]) -> Summary:
 
 
 def is_tied(one: Summary, other: Summary) -> bool:
-    """Whether two means are no further apart than the larger deviation, so that nobody can tell
-    which is larger.
+    """Whether two means differ by at most the larger standard deviation.
 
     Example:
         >>> is_tied(Summary(0.5, 0.1), Summary(0.7, 0.2))
@@ -47,10 +42,7 @@ def is_tied(one: Summary, other: Summary) -> bool:
 
 
 def is_as_good(found: Summary, best: Summary) -> bool:
-    """Whether a mean is below the best by no more than a deviation.
-
-    It is the best one's deviation that counts: by its own, whatever strays far would be as good as
-    anything.
+    """Whether a mean is within one standard deviation of the best, that of the best.
 
     Example:
         >>> is_as_good(Summary(0.5, 0.3), Summary(0.7, 0.1))
@@ -60,19 +52,19 @@ def is_as_good(found: Summary, best: Summary) -> bool:
 
 
 def as_good(best: Key, means: Mapping[Key, Summary]) -> list[Key]:
-    """What of several comes within the deviation of the best."""
+    """Those whose mean is within one standard deviation of the best."""
     return [x for x, found in means.items() if x != best and is_as_good(found, means[best])]
 
 
 def summarize_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean and deviation of every metric; none where a seed has no finite number.
+    """Mean and standard deviation of every metric; None if a seed has no finite value.
 
-    Arguments:
-        results: What the runs of all seeds ended with.
+    Args:
+        results: The results of all seeds.
     """
     summary: dict[str, Any] = {}
     for metric in results[0]["metrics"]:
-        # One that was finished by an earlier version may lack some.
+        # Results of an earlier version may lack some.
         values = [result["metrics"].get(metric) for result in results]
         summary[metric] = None if None in values else summarize(values)._asdict()
     return summary
