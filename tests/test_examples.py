@@ -166,7 +166,7 @@ def test_a_signal_saves_and_ends(tmp_path: Path, number: int, code: int) -> None
     process.send_signal(number)
     _, complaints = process.communicate(timeout=600)
     assert process.returncode == code, complaints
-    assert "and saved; run the same command again to go on" in complaints
+    assert "and saved; run the same command again to resume" in complaints
     assert "Traceback" not in complaints
     run = RunFolder.open(folder)
     assert run.status == "cut off"

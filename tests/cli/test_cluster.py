@@ -227,7 +227,7 @@ def test_killed_resumed_and_loaded_in_a_fresh_process(whole: Path, tmp_path: Pat
 
     resumed = shell("-m", *command)
     assert resumed.returncode == 0, resumed.stderr
-    (step,) = re.findall(rf"going on after step (\d+) of {STEPS}", resumed.stderr)
+    (step,) = re.findall(rf"resuming after step (\d+) of {STEPS}", resumed.stderr)
     assert int(step) == 14
     assert (folder / "labels.csv").read_bytes() == (whole / "labels.csv").read_bytes()
     assert weights(folder) == weights(whole)

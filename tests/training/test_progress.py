@@ -43,7 +43,7 @@ def test_lines_of_a_resumed_run() -> None:
     clock.now = 20.0
     lines.update(95, {"loss": float("nan")})
     assert stream.getvalue().splitlines() == [
-        "going on after step 90 of 100",
+        "resuming after step 90 of 100",
         "step 95 of 100: loss nan, 0.25 steps/s, 0:00:20 left",
     ]
 

@@ -1,4 +1,4 @@
-"""How far a run is, for people to see."""
+"""The progress of a training, on the error stream."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -16,12 +16,12 @@ _SECONDS_PER_LINE: Final = 10.0
 
 
 def make_progress(console: Console | None = None) -> Progress:
-    """A bar on a terminal, lines elsewhere; on the error stream, apart from results."""
+    """A bar on a terminal, lines elsewhere."""
     console = console or Console(stderr=True)
     return Bar(console) if console.is_terminal else Lines(console)
 
 
-_CENTURY = 100 * 365 * 86400  # longer times are no use to anybody, and overflow
+_CENTURY = 100 * 365 * 86400  # longer times overflow
 
 
 @final
@@ -76,7 +76,7 @@ class Bar:
 
 @final
 class Lines:
-    """A line now and then, with the loss, the rate and the time left."""
+    """A line every ten seconds, with the loss, the rate and the time left."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self._console, self._clock = console, clock
@@ -86,7 +86,7 @@ class Lines:
         self._begin = self._clock()
         self._pace = _Pace(self._clock, total_steps, done)
         if done:
-            self._print(f"going on after step {done:,} of {total_steps:,}")
+            self._print(f"resuming after step {done:,} of {total_steps:,}")
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         now = self._clock() - self._begin

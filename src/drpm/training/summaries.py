@@ -1,4 +1,4 @@
-"""Several seeds in two numbers."""
+"""Means and standard deviations over seeds."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -8,20 +8,16 @@ DEVIATION: Final = "over seeds, divided by their number less one"
 
 
 class Summary(NamedTuple):
-    """A metric over seeds.
-
-    The deviation divides by the number of seeds less one, as deviations over seeds usually do;
-    one seed has none.
-    """
+    """The mean and the sample standard deviation of a metric over seeds; one seed has none."""
 
     mean: float
     deviation: float | None
 
 
 def summarize(values: Sequence[float]) -> Summary:
-    """Mean and deviation of a metric.
+    """Mean and standard deviation of a metric.
 
-    Arguments:
+    Args:
         values: One for each seed.
 
     Example:
@@ -39,14 +35,14 @@ def spread(values: Sequence[float], digits: int = 3) -> str:
 
 
 def summarize_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean and deviation of every metric; none where a seed has no finite number.
+    """Mean and standard deviation of every metric; None if a seed has no finite value.
 
-    Arguments:
-        results: What the runs of all seeds ended with.
+    Args:
+        results: The results of all seeds.
     """
     summary: dict[str, Any] = {}
     for metric in results[0]["metrics"]:
-        # One that was finished by an earlier version may lack some.
+        # Results of an earlier version may lack some.
         values = [result["metrics"].get(metric) for result in results]
         summary[metric] = None if None in values else summarize(values)._asdict()
     return summary
