@@ -16,7 +16,7 @@ from drpm.factors.aggregation import Aggregation, AggregationInput, Shared
 from drpm.factors.config import FactorsConfig
 from drpm.factors.fitted import FittedFactors, load_factors
 from drpm.factors.models import ConvolutionalAutoencoder, FactorObjective, FactorVAE, average
-from drpm.factors.own_pairs import OwnPairs, OwnSampler
+from drpm.factors.own_pairs import OwnPairs
 from drpm.factors.pairs import PairSampler, World
 from drpm.factors.training import fit_factors
 from drpm.nn.gaussians import Posterior, symmetric_divergence
@@ -24,7 +24,6 @@ from drpm.training import presets
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.program import Program
-from drpm.training.runs import RunFolder
 from drpm.training.schedules import ExponentialSchedule
 from tests import oracles
 from tests.factors.toys import left_is_shared, two_bars
@@ -341,34 +340,6 @@ def test_own_pairs(tmp_path: Path) -> None:
         fit(replace(SMALL, method="label"), tmp_path / "label", pairs=pairs)
 
 
-@pytest.mark.parametrize("count", [3, 200])
-def test_few_pairs_are_trained_as_long_as_many(tmp_path: Path, count: int) -> None:
-    images = torch.rand(2, count, 1, 8, 8, generator=generator(0))
-    fit(SMALL, tmp_path, pairs=OwnPairs(images[0], images[1], ("",) * count))
-    assert RunFolder.open(tmp_path / "training").metrics()[-1]["step"] == 10
-
-
-def test_every_own_pair_is_drawn_as_often() -> None:
-    values = torch.arange(5.0)[:, None, None, None] / 10
-    sampler = OwnSampler(OwnPairs(values, values + 0.5, tuple("abcde")))
-    drawn = sampler({"pair": torch.zeros(5000)}, generator(0))
-    assert torch.equal(drawn["first"] + 0.5, drawn["second"])
-    counts = (10 * drawn["first"]).round().long().flatten().bincount()
-    # Of a mean of 1,000, with a deviation of 28.
-    assert len(counts) == 5
-    assert (counts - 1000).abs().max() < 150
-
-
-@pytest.mark.parametrize("own", [False, True])
-def test_pairs_in_double_precision(tmp_path: Path, own: bool) -> None:
-    config = replace(SMALL, training=replace(SMALL.training, precision="64-true"))
-    drawn = PairSampler(two_bars(), 1)({"pair": torch.zeros(6)}, generator(0))
-    images = drawn["first"], drawn["second"]
-    pairs = OwnPairs(*images, ("",) * 6) if own else None
-    fitted = fit(config, tmp_path, pairs=pairs)
-    assert fitted.share(*images).codes.dtype == torch.float64
-
-
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
@@ -455,13 +426,6 @@ def test_other_pairs_do_not_get_the_model_of_some(tmp_path: Path) -> None:
         for other in others:
             with pytest.raises(RunError, match="the data are others than those it was begun with"):
                 fit(SMALL, folder, pairs=other)
-
-
-def test_doubles_are_taken_as_what_the_model_has() -> None:
-    fitted = FittedFactors(FactorVAE((1, 8, 8), SMALL), (1, 8, 8))
-    images = torch.rand(2, 4, 1, 8, 8, generator=generator(0))
-    expected = fitted.share(images[0], images[1])
-    assert torch.equal(fitted.share(*images.double()).codes, expected.codes)
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:

@@ -90,12 +90,6 @@ def test_values_are_uniform_given_what_is_shared(shared: int) -> None:
             assert p_value > FALSE_ALARM / 6
 
 
-def test_the_factors_are_independent() -> None:
-    first = draw_pairs(SMALL, 1, 20_000, generator()).first
-    counts = torch.bincount(first @ torch.tensor([8, 4, 1]), minlength=24).numpy()
-    assert chi_square_p_value(counts, np.full(24, 1 / 24)) > FALSE_ALARM
-
-
 def test_the_label_is_any_of_the_factors_that_differ() -> None:
     pairs = draw_pairs(SMALL, 1, 20_000, generator())
     shared = pairs.is_shared.long().argmax(1)
@@ -156,32 +150,6 @@ def test_the_world_of_the_arm_is_what_the_arm_draws() -> None:
     # Any leading dimensions.
     assert torch.equal(world.images_of(factors.reshape(4, 50, 7)).flatten(0, 1), images)
     assert torch.equal(world.images_of(factors[3]), images[3])
-
-
-@pytest.mark.parametrize(
-    ("angles", "values"), [(4, [5, 15, 25, 35]), (8, [2, 7, 12, 17, 22, 27, 32, 37]), (3, None)]
-)
-def test_few_angles_are_spread_over_all(
-    monkeypatch: pytest.MonkeyPatch, angles: int, values: list[int] | None
-) -> None:
-    asked = []
-
-    def record(factors: Tensor, **_: Any) -> Tensor:
-        asked.append(factors)
-        return torch.zeros(len(factors), 3, 1, 1)
-
-    monkeypatch.setattr(arm, "render", record)
-    world = arm_world(angles=angles, image_size=1)
-    factors = torch.cat(asked)
-    assert len(factors) == math.prod(world.sizes) == len(factors.unique(dim=0))
-    for axis in (-2, -1):
-        found = factors[:, axis].unique()
-        steps = found.diff()
-        assert len(found) == angles
-        assert int(steps.max() - steps.min()) <= 1
-        assert abs(int(found[0]) - (39 - int(found[-1]))) <= 1
-        if values is not None:
-            assert found.tolist() == values
 
 
 @pytest.mark.parametrize("chunk", [7, 1000])
@@ -284,19 +252,6 @@ def test_pairs_from_two_folders(tmp_path: Path) -> None:
     assert value(pairs.second) == [101, 102, 100]
 
 
-def test_a_single_pair(tmp_path: Path) -> None:
-    write(tmp_path / "images" / "a-1.png", 1)
-    write(tmp_path / "images" / "a-2.png", 2)
-    assert value(load_pairs(tmp_path / "images").second) == [2]
-    np.savez(tmp_path / "one.npz", first=np.zeros((1, 4, 5), np.uint8), second=np.ones((1, 4, 5)))
-    with pytest.raises(DataError, match="of one shape and type"):
-        load_pairs(tmp_path / "one.npz")
-    np.savez(tmp_path / "one.npz", first=np.zeros((1, 4, 5)), second=np.ones((1, 4, 5)))
-    pairs = load_pairs(tmp_path / "one.npz")
-    assert pairs.first.shape == pairs.second.shape == (1, 1, 4, 5)
-    assert value(pairs.second) == [255]
-
-
 def test_pairs_from_tensors() -> None:
     images = torch.zeros(2, 11, 1, 8, 8)
     assert OwnPairs(*images).names == tuple(map(str, range(11)))
@@ -325,20 +280,6 @@ def test_pairs_from_arrays(tmp_path: Path, save: Callable[..., None]) -> None:
     assert small.first.shape == (6, 3, 2, 5)
     torch.testing.assert_close(small.first.mean(), pairs.first.mean(), atol=0.05, rtol=0)
     assert [file.name for file in tmp_path.iterdir()] == ["pairs.npz"]
-
-
-def test_arrays_are_resized_as_images_are(tmp_path: Path) -> None:
-    """Every new pixel is a mean over all that it covers."""
-    first = np.random.default_rng(0).integers(256, size=(3, 16, 16, 3), dtype=np.uint8)
-    np.savez(tmp_path / "pairs.npz", first=first, second=255 - first)
-    for row, image in enumerate(first):
-        for view, pixels in enumerate((image, 255 - image), 1):
-            Image.fromarray(pixels).save(tmp_path / f"{row}-{view}.png")
-    of_arrays, of_images = (load_pairs(x, 4) for x in (tmp_path / "pairs.npz", tmp_path))
-    for name in ("first", "second"):
-        # Images are rounded to bytes.
-        found, expected = (getattr(pairs, name) for pairs in (of_arrays, of_images))
-        torch.testing.assert_close(found, expected, atol=1.01 / 255, rtol=0)
 
 
 def bad_folders(folder: Path) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +12,17 @@ from typer.testing import CliRunner
 
 from drpm.cli import app
 from drpm.experiments.running import open_runs, run_jobs
-from drpm.experiments.studies import digest_settings, run_study
+from drpm.experiments.studies import run_study
 from drpm.factors import sweeps
 from drpm.factors.config import FactorsConfig, FactorsJob
 from drpm.factors.experiment import Factors
 from drpm.factors.fitted import Evidence, load_factors, measure_evidence
 from drpm.factors.own_pairs import OwnPairs
 from drpm.training import config as configs
-from drpm.training import presets
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
 from drpm.training.errors import RunError
-from drpm.training.loop import learning_rate
 from drpm.training.runs import ARRAYS, RunFolder
-from drpm.training.sweeps import SweepRun
 from tests.oracles import generator
 
 SETTINGS = [
@@ -118,76 +114,5 @@ def test_the_table() -> None:
         options = run.arguments["options"]
         assert f"shared-{options['shared']}" == run.folder.split("/")[0]
         assert f"method={method}" in run.arguments["settings"]
+        assert options["test_pairs"] == 15_000
         FactorsJob(**options)
-
-
-def test_the_weights() -> None:
-    sweep = sweeps.factor_weights()
-    assert [run.folder for run in sweep.runs] == [
-        f"{method}/weight-{weight}"
-        for method in ("hg", "drpm", "drpm-exact")
-        for weight in (0.0005, 0.002, 0.01, 0.05, 0.25, 1)
-    ]
-    for run in sweep.runs:
-        method, weight = run.folder.split("/weight-")
-        training = replace(TABLE, epochs=10, decay_every=8)
-        changes: dict[str, Any] = {"training": training, **VARIANTS[method]}
-        changes["gamma" if method == "hg" else "delta"] = float(weight)
-        assert settings_of(run, "mixed", [0, 1]) == replace(PAPER, **changes)
-
-
-def test_the_rates() -> None:
-    sweep = sweeps.factor_rates()
-    assert [run.folder for run in sweep.runs] == [
-        f"{method}/rate-{rate}"
-        for method in ("ada", "drpm")
-        for rate in ("0.0001", "0.0003", "0.001")
-    ]
-    for run in sweep.runs:
-        method, rate = run.folder.split("/rate-")
-        training = replace(PAPER.training, epochs=10, learning_rate=float(rate))
-        assert settings_of(run, "mixed", [0, 1]) == replace(
-            PAPER, training=training, shared_divergence="twice", **VARIANTS[method]
-        )
-
-
-def test_the_last_fifth_is_taken_at_the_rate_of_the_paper() -> None:
-    assert [learning_rate(TABLE, epoch) for epoch in (0, 11)] == [1e-3, 1e-3]
-    for epoch in (12, 14):
-        assert learning_rate(TABLE, epoch) == pytest.approx(PAPER.training.learning_rate)
-
-
-def test_the_settings_of_the_table() -> None:
-    for run in sweeps.table_2().runs:
-        shared, method = run.folder.removeprefix("shared-").split("/")
-        changes: dict[str, Any] = {"training": TABLE, **VARIANTS[method]}
-        if method in sweeps.CHOSEN:
-            changes["gamma" if method == "hg" else "delta"] = sweeps.CHOSEN[method]
-        assert run.arguments["options"]["test_pairs"] == 15_000
-        assert settings_of(run, shared, [0, 1, 2, 3, 4]) == replace(PAPER, **changes)
-
-
-VARIANTS: dict[str, dict[str, Any]] = {
-    **{method: {"method": method} for method in ("label", "ada", "hg", "drpm")},
-    "drpm-exact": {"method": "drpm", "objective": "exact"},
-}
-PAPER = presets.load(FactorsConfig, "paper-factors")
-TABLE = replace(
-    PAPER.training,
-    epochs=15,
-    learning_rate=1e-3,
-    learning_rate_decay=0.1,
-    decay_every=12,
-    step="compile",
-)
-
-
-def settings_of(run: SweepRun, shared: str, seeds: list[int]) -> FactorsConfig:
-    """What a run of a sweep is trained with, as its arguments have it."""
-    arguments, options = run.arguments, run.arguments["options"]
-    assert (options["data"], options["shared"]) == ("arm", shared)
-    assert arguments["seeds"] == seeds
-    found = configs.override(PAPER, arguments["settings"])
-    assert found.steps_per_epoch == 1000
-    assert arguments["config"] == digest_settings(found)
-    return found

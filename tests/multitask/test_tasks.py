@@ -4,16 +4,14 @@ import math
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from drpm.data import load, multimnist
+from drpm.data import load
 from drpm.data.types import Dataset, Split
-from drpm.multitask import figures
 from drpm.multitask.config import MultitaskConfig, NetworkConfig, refuse_unused
 from drpm.multitask.evaluation import (
     TaskScores,
@@ -34,7 +32,7 @@ from drpm.training.checkpoint import save_model
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError
 from tests.data import formats
-from tests.multitask.toys import NETWORK, bars, settings, some_bytes, toy, two_bars
+from tests.multitask.toys import bars, settings, some_bytes, toy, two_bars
 from tests.oracles import generator
 
 
@@ -72,15 +70,6 @@ def test_targets_in_the_order_of_the_tasks(folder: Path) -> None:
     assert (data.images.shape, data.test_images.shape) == ((20, 1, 28, 28), (3, 1, 28, 28))
     assert torch.equal(data.targets[:, 2], dataset.train.targets["task_02"][:20])
     assert torch.equal(data.test_targets[:, 3], dataset.test.targets["task_03"][:3])
-
-
-def test_channels_that_are_all_alike() -> None:
-    images = torch.zeros(4, 2, 16, 16)
-    images[:, 1] = 0.2
-    split = Split(images, {"a": torch.zeros(4, dtype=torch.int64)})
-    data = read_tasks(Dataset("plain", split, split, classes={"a": ("x", "y")}))
-    torch.testing.assert_close(data.mean.flatten(), torch.tensor([0.0, 0.2]))
-    assert data.std.flatten().tolist() == [1.0, 1.0]
 
 
 def test_data_without_tasks() -> None:
@@ -156,27 +145,12 @@ def test_targets_that_are_no_classes_are_refused(
         read_tasks(given(part, targets={"right": targets(count)}))
 
 
-def test_targets_of_other_kinds() -> None:
-    data = given(targets={"left": torch.tensor([0, 1, 1, 0, 1, 0]).bool()})
-    found = read_tasks(data)
-    assert found.targets.dtype == torch.int64
-    assert found.targets[:, 0].tolist() == [0, 1, 1, 0, 1, 0]
-    # What is not taken is not looked at.
-    few = given(targets={"left": torch.tensor([0, 1, 9, 9, 9, 9])})
-    assert len(read_tasks(few, train_examples=2).targets) == 2
-
-
 def test_a_task_without_its_target_is_refused() -> None:
     data = two_bars(train=6, test=4)
     test = Split(data.test.inputs, {"left": data.test.targets["left"]})
     sentence = r"^test\.targets\['right'\] must be there, .* but got 'left'\."
     with pytest.raises(ConfigError, match=sentence):
         read_tasks(replace(data, test=test))
-
-
-def test_no_images_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^test\.targets\['left'\] must be one or more"):
-        read_tasks(two_bars(train=6, test=0))
 
 
 def test_forty_attributes_of_faces(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,16 +315,6 @@ def test_floats_are_taken_as_their_bytes(dtype: torch.dtype) -> None:
     assert not torch.equal(other["left"], expected["left"])
 
 
-def test_what_load_gives_goes_into_a_model(folder: Path) -> None:
-    """As it is where it is not normalised, and by way of its tasks everywhere."""
-    dataset = load("mosaic", num_tasks=2, num_train=30, num_test=5)
-    data = read_tasks(dataset)
-    network = make_network(data, settings(network=replace(NETWORK, encoder="residual"))).eval()
-    model = FittedMultitask(network, data.shape, data.tasks, data.classes)
-    assert torch.equal(model.sizes(dataset.test.inputs), model.sizes(data.test_images))
-    assert torch.equal(model.predict(dataset.test.inputs), model.predict(data.test_images))
-
-
 def test_another_kind_of_model(tmp_path: Path) -> None:
     save_model(tmp_path, {"x": torch.zeros(1)}, {"kind": "factors"})
     with pytest.raises(RunError, match="another kind of model than one of several tasks"):
@@ -416,23 +380,6 @@ def test_what_is_reported() -> None:
     plain = TaskScores(torch.tensor([0.7, 0.9]))
     found = collect_metrics(plain, data, [{"epoch": 3, **plain.record()}])
     assert set(found) == {name for name in expected if "size" not in name}
-
-
-def test_the_images_with_noise_are_made_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-
-    def counted(**given: Any) -> Dataset:
-        made.append(given["noise"])
-        return multimnist.load(**given)
-
-    monkeypatch.setattr(figures, "multimnist", SimpleNamespace(load=counted))
-    figures._noisy_grid.cache_clear()
-    data = replace(toy(), name="multimnist")
-    scores = TaskScores(torch.tensor([0.1, 0.2]))
-    one, other = (figure_data(data, scores, 10) for _ in range(2))
-    assert one == other
-    assert made == [tenths / 10 for tenths in range(10)]
-    figures._noisy_grid.cache_clear()
 
 
 def test_what_is_drawn(tmp_path: Path) -> None:
@@ -579,9 +526,3 @@ def test_every_preset_loads() -> None:
     paper = presets.load(MultitaskConfig, "paper-multitask-multimnist")
     assert (paper.network, paper.training.betas) == (NetworkConfig(), (0.95, 0.999))
     assert (paper.training.epochs, paper.training.learning_rate) == (200, 5e-4)
-
-
-def test_two_bars_are_what_they_should_be() -> None:
-    data = two_bars(noise=1.0, train=3)
-    assert bool((data.train.inputs[..., 8:] == 0).all())
-    assert bool((data.train.inputs[..., :8] > 0.7).any())

@@ -3,7 +3,6 @@
 import copy
 import math
 import re
-from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -42,12 +41,6 @@ def test_copies_share_out_the_features(shape: tuple[int, ...], hard: Any) -> Non
         torch.testing.assert_close(split.masks.sum(0), torch.ones(*shape, 6))
         torch.testing.assert_close(split.features.sum(0), x)
     torch.testing.assert_close(split.masks.sum(-1).movedim(0, -1), split.sizes.expand(*shape, 3))
-
-
-def test_whole_sizes_by_default_and_a_soft_order() -> None:
-    split = make().split(features(4))
-    assert (split.sizes == split.sizes.round()).all()
-    assert ((split.masks > 0) & (split.masks < 1)).any()
 
 
 def test_a_partition_for_every_sample() -> None:
@@ -102,24 +95,6 @@ def test_temperature_may_be_set_anew() -> None:
         layer.temperature = -1
 
 
-@pytest.mark.parametrize("in_features", [None, 5])
-def test_the_temperature_is_taken_back_as_it_is_handed_out(in_features: int | None) -> None:
-    layer = make(in_features=in_features)
-    layer.temperature *= 0.5
-    assert layer.temperature == 0.5
-    layer.temperature = layer.temperature * 0.5
-    assert layer.temperature == 0.25
-    for value in (np.float32(0.5), np.float64(0.5), torch.tensor([0.5]), Fraction(1, 2)):
-        layer.temperature = 1
-        layer.temperature = value
-        assert layer.temperature == 0.5
-    assert layer.state_dict()["law.temperature"] == 0.5
-    # As exact as the layer is.
-    layer.double().temperature = 0.1
-    assert layer.temperature == 0.1
-    assert TaskPartition(6, 3, temperature=layer.temperature).temperature == pytest.approx(0.1)
-
-
 @pytest.mark.parametrize(
     ("value", "got"),
     [
@@ -169,38 +144,6 @@ def test_stacked_and_compiled(in_features: int | None) -> None:
     torch.testing.assert_close(torch.vmap(one)(parameters, buffers), expected)
     compiled = torch.compile(layers[0], backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(*arguments), expected[0])
-
-
-class _TwoTasks(nn.Module):
-    """One output of each task, from what it sees of eight neurons."""
-
-    def __init__(self, in_features: int | None) -> None:
-        super().__init__()
-        self.partition = TaskPartition(8, 2, in_features=in_features)
-        self.heads = nn.ModuleList([nn.Linear(8, 1), nn.Linear(8, 8)])
-
-
-@pytest.mark.parametrize("in_features", [None, 8])
-@pytest.mark.parametrize("hard_task", [0, 1])
-def test_the_only_hard_task_gets_all_neurons(in_features: int | None, hard_task: int) -> None:
-    """One task is a constant, the other has to tell every neuron."""
-    torch.manual_seed(0)
-    model = _TwoTasks(in_features)
-    x = torch.randn(128, 8, generator=generator(1))
-    context = None if in_features is None else x
-    optimizer = torch.optim.Adam(model.parameters(), 0.05)
-    noise = generator(2)
-    for _ in range(300):
-        views = model.partition(x, context)
-        # Without noise, of a soft share a linear layer could still tell every neuron.
-        views = views + 0.5 * torch.randn(views.shape, generator=noise)
-        easy = functional.mse_loss(model.heads[0](views[1 - hard_task]), torch.ones(128, 1))
-        hard = functional.mse_loss(model.heads[1](views[hard_task]), x)
-        optimizer.zero_grad()
-        (easy + hard).backward()
-        optimizer.step()
-    sizes = model.partition.sizes(context).reshape(-1, 2).mean(0)
-    assert sizes[hard_task] > 7.9
 
 
 def test_gradients_reach_scores_and_weights() -> None:
@@ -371,16 +314,6 @@ def test_sizes_are_whole_in_low_precision(
     for parameter in layer.parameters():
         assert parameter.grad is not None
         assert parameter.grad.isfinite().all()
-
-
-def test_it_says_what_it_is() -> None:
-    assert "TaskPartition(\n  6, 3, sampled=False" in repr(make())
-    for in_features in (None, 5):
-        layer = make(in_features=in_features, hard=True)
-        layer.temperature = 0.1
-        assert "hard=True, temperature=0.1" in repr(layer)
-        assert "hard='sizes', temperature=1" in repr(make(in_features=in_features))
-        assert "temperature=unknown" in repr(layer.to("meta"))
 
 
 @pytest.mark.cuda

@@ -141,28 +141,6 @@ def test_gradients_are_clipped_run_by_run() -> None:
     assert moved[1] < 1e-3
 
 
-def test_frozen_parameters_stay_and_schedules_arrive() -> None:
-    seen = []
-
-    def objective(
-        model: nn.Module, batch: Batch, schedule: Mapping[str, Tensor], generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        terms = squares(model, batch, schedule, generator)
-        return {**terms, "beta": schedule["beta"]}
-
-    models = [make_model(seed) for seed in range(2)]
-    for model in models:
-        model[0].requires_grad_(False)
-    schedules = {"beta": LinearSchedule(0.0, 1.0, 4)}
-    program = StackedProgram(models, objective, points(), settings(), schedules=schedules)
-    before = states(program)
-    seen = take_steps(program, 5)[:, 1].tolist()
-    assert seen == [[b, b] for b in (0.0, 0.25, 0.5, 0.75, 1.0)]
-    for old, new in zip(before, states(program), strict=True):
-        assert torch.equal(old["0.weight"], new["0.weight"])
-        assert not torch.equal(old["2.weight"], new["2.weight"])
-
-
 def test_batch_norm_keeps_statistics_for_each_run() -> None:
     def make(seed: int) -> nn.Module:
         torch.manual_seed(seed)
@@ -194,25 +172,6 @@ def test_augmentations_and_dropout_differ_between_runs() -> None:
         program = StackedProgram(models, squares, points(), config, augment=augment)
         first, second = take_steps(program, 1)[0, 0].tolist()
         assert abs(first - second) > 1e-4
-
-
-def test_tied_parameters() -> None:
-    class Tied(nn.Module):
-        def __init__(self, seed: int) -> None:
-            super().__init__()
-            torch.manual_seed(seed)
-            self.first = nn.Linear(3, 3, bias=False)
-            self.second = nn.Linear(3, 3, bias=False)
-            self.second.weight = self.first.weight
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.second(self.first(x)).sum(1, keepdim=True)
-
-    stack = StackedProgram([Tied(0), Tied(1)], squares, points(), settings())
-    take_steps(stack, 3)
-    state = stack.model_state(1)
-    assert state.keys() == {"first.weight", "second.weight"}
-    assert torch.equal(state["first.weight"], state["second.weight"])
 
 
 class Splitter(nn.Module):
@@ -356,8 +315,3 @@ def test_a_broken_run_of_a_group_is_named(tmp_path: Path) -> None:
     folders = [make_run(tmp_path / f"run-{run}", config) for run in range(3)]
     with pytest.raises(RunError, match=r"'loss' was not a finite number at step 1 of \S+run-1;"):
         train(program, folders)
-
-
-def test_every_run_needs_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="runs must hold 3"):
-        train(make_stack(3), [make_run(tmp_path / "one", settings())])
