@@ -41,10 +41,7 @@ def write_page(folder: Path | str, title: str | None = None) -> Path:
     """
     run = RunFolder.open(folder)
     if run.status != "finished":
-        raise RunError(
-            f"The run {folder} is not finished: its {RESULT} is missing or damaged; resume it "
-            "first."
-        )
+        raise RunError(f"The run {folder} is not finished: {RESULT} is missing or damaged.")
     with run.lock():
         figures = draw_figures(run)
         try:

@@ -88,6 +88,11 @@ def draw_samples(arrays: Arrays) -> Figure:
     return _heat_map(means, [f"cluster {index}" for index in range(len(means))], columns, title)
 
 
+def draw_examples(arrays: Arrays) -> Figure:
+    """Real images of each cluster."""
+    return _cluster_images(arrays["examples"], "Real images, one row for each cluster")
+
+
 def draw_partition(arrays: Arrays) -> Figure:
     """The points of one sampled partition, cluster by cluster."""
     points, clusters = arrays["partition_points"], arrays["partition_clusters"]
@@ -156,13 +161,7 @@ def draw_sizes(arrays: Arrays) -> Figure:
 # From the name of a figure to the array that it needs, its title and its drawing.
 _OF_CLUSTERS: Final[Mapping[str, tuple[str, str, Callable[[Arrays], Figure]]]] = {
     "samples": ("samples", "What each cluster generates", draw_samples),
-    "examples": (
-        "examples",
-        "Real examples of each cluster",
-        lambda arrays: _cluster_images(
-            arrays["examples"], "Real images nearest to what is generated"
-        ),
-    ),
+    "examples": ("examples", "Real images nearest to what is generated", draw_examples),
     "partition": ("partition_points", "One sampled partition", draw_partition),
     "latent": ("latent", "Latent space", draw_latent),
     "confusion": ("confusion", "Labels and clusters", draw_confusion),
@@ -186,9 +185,8 @@ def _best_matching(counts: NDArray[Any]) -> dict[int, int]:
 
 def _num_clusters(arrays: Arrays) -> int:
     counts = [len(arrays[name]) for name in ("samples", "examples", "sizes") if name in arrays]
-    for name in {"partition_clusters", "latent_clusters"} & arrays.keys():
-        counts.append(int(arrays[name].max(initial=-1)) + 1)
-    return max(counts)
+    members = [x for name, x in arrays.items() if name in ("partition_clusters", "latent_clusters")]
+    return max(*counts, *(int(x.max(initial=-1)) + 1 for x in members), 0)
 
 
 def _label_names(arrays: Arrays, count: int) -> list[str]:
