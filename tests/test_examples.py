@@ -178,7 +178,7 @@ def test_a_signal_saves_and_ends(tmp_path: Path, number: int, code: int) -> None
     ("arguments", "complaint"),
     [
         (["--set=training.epoch=3"], "did you mean training.epochs?"),
-        (["--set=training.epochs=-1"], "training.epochs must be at least 0, but got -1"),
+        (["--set=training.epochs=-1"], "training.epochs must be at least 0, but got '-1'"),
         (["--set=training.device=cuda:99"], "device must be one"),
     ],
 )

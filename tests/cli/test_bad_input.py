@@ -336,10 +336,6 @@ CASES = {
         "drpm reproduce table-1 --only fashon-mnist",
         ("only must be a run of the sweep 'table-1'", "did you mean 'fashion-mnist'"),
     ),
-    "another kind of archive": Case(
-        "drpm reproduce table-1 --out nowhere --collect kept.zip",
-        ("a folder or a file that ends in .tar.gz, but got 'kept.zip'",),
-    ),
     "nothing to collect": Case(
         "drpm reproduce table-1 --out nowhere --collect kept",
         ("nowhere holds no finished run of 'table-1'",),

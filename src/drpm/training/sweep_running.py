@@ -208,7 +208,7 @@ class _Running:
                 pool.interrupt()
                 interrupted = True
             for future in wait(running, POLL, FIRST_COMPLETED).done:
-                self._settle(running.pop(future), future, stopping=interrupted)
+                self._settle(running.pop(future), future, stopping=stop.signal is not None)
 
     def _settle(self, run: SweepRun, future: "Future[Attempt]", *, stopping: bool) -> None:
         error = future.exception()

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeAlias
 
+from drpm.training.checkpoint import write_atomic
 from drpm.training.config import suggest
 from drpm.training.errors import ConfigError, RunError, reason
 from drpm.training.runs import ARRAYS, CONFIG, RESULT, RunFolder
@@ -119,9 +120,10 @@ def collect(source: Path, name: str, studies: Sequence[str], target: Path) -> li
             _copy(found, target)
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with TemporaryDirectory() as folder:
+            with TemporaryDirectory() as folder, TemporaryDirectory() as elsewhere:
                 _copy(found, Path(folder))
-                shutil.make_archive(str(target).removesuffix(ARCHIVE), "gztar", folder)
+                archive = shutil.make_archive(f"{elsewhere}/archive", "gztar", folder)
+                write_atomic(target, Path(archive).read_bytes())
     except OSError as error:
         raise RunError(f"{target} was not written, because {reason(error)}.") from error
     return list(found)
@@ -130,7 +132,7 @@ def collect(source: Path, name: str, studies: Sequence[str], target: Path) -> li
 def _copy(files: Mapping[str, Path], target: Path) -> None:
     for relative, path in files.items():
         (target / relative).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target / relative)
+        write_atomic(target / relative, path.read_bytes())
 
 
 def _files(study: Path) -> Iterator[Path]:
