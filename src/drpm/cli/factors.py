@@ -106,22 +106,40 @@ def factors(
     the shared dimensions of every pair.
     """
     with one_sentence():
-        results = _run(
-            _choose_data(data, data_option),
-            shared,
-            method,
-            out,
-            preset,
-            settings or [],
-            seeds,
-            angles,
-            image_size,
-            test_pairs,
-            device,
-            overwrite,
-        )
-    from drpm.factors.job import SCORES
+        data = _choose_data(data, data_option)
+        from dataclasses import replace
 
+        from drpm.factors.config import FactorsConfig
+        from drpm.factors.job import SCORES, WORLDS, Job, open_job, open_pairs, run_job
+        from drpm.factors.pipeline import check_pairs
+        from drpm.training.devices import connect_one
+
+        config = read_settings(
+            FactorsConfig, "factors", preset, settings or [], device, method=method
+        )
+        chosen = parse_seeds(seeds) or [config.training.seed]
+        where = connect_one(config.training).device
+        if where.type != "cuda" and data in WORLDS:
+            test_pairs = test_pairs or 2_000
+            if data == "arm":
+                angles, image_size = angles or 2, image_size or 32
+        pairs, job = open_pairs(
+            Job(data, shared, angles, image_size, test_pairs, factors=config), where
+        )
+        check_pairs(pairs, config)
+        jobs = [
+            replace(job, factors=replace(config, training=replace(config.training, seed=seed)))
+            for seed in chosen
+        ]
+        folders = seed_folders(out, chosen)
+        # All folders are opened before the first run starts.
+        runs = [
+            open_job(path, x, overwrite=overwrite) for path, x in zip(folders, jobs, strict=True)
+        ]
+        for own, run in zip(jobs, runs, strict=True):
+            command = ["drpm", *sys.argv[1:]]
+            run_job(own, pairs, run, device=where, command=command, progress=show_stage)
+        results = finish_all(runs, f"{data}: shared factors, {config.method}", out)
     names = {name: shown for name, shown in SCORES.items() if name in results[0]["metrics"]}
     show_results(results, names, as_json=as_json)
 
@@ -131,48 +149,3 @@ def _choose_data(argument: str | None, option: str | None) -> str:
         raise ValueError(f"data must be given once, but got {argument!r} and {option!r}.")
     given = option if argument is None else argument
     return "arm" if given is None else given
-
-
-def _run(
-    data: str,
-    shared: str | None,
-    method: str | None,
-    out: Path,
-    preset: str,
-    settings: list[str],
-    seeds: str | None,
-    angles: int | None,
-    image_size: int | None,
-    test_pairs: int | None,
-    device: str,
-    overwrite: bool,
-) -> list[dict[str, Any]]:
-    from dataclasses import replace
-
-    from drpm.factors.config import FactorsConfig
-    from drpm.factors.job import WORLDS, Job, open_job, open_pairs, run_job
-    from drpm.factors.pipeline import check_pairs
-    from drpm.training.devices import connect_one
-
-    config = read_settings(FactorsConfig, "factors", preset, settings, device, method=method)
-    chosen = parse_seeds(seeds) or [config.training.seed]
-    where = connect_one(config.training).device
-    if where.type != "cuda" and data in WORLDS:
-        test_pairs = test_pairs or 2_000
-        if data == "arm":
-            angles, image_size = angles or 2, image_size or 32
-    pairs, job = open_pairs(
-        Job(data, shared, angles, image_size, test_pairs, factors=config), where
-    )
-    check_pairs(pairs, config)
-    jobs = [
-        replace(job, factors=replace(config, training=replace(config.training, seed=seed)))
-        for seed in chosen
-    ]
-    folders = seed_folders(out, chosen)
-    # All folders are opened before the first run starts.
-    runs = [open_job(path, x, overwrite=overwrite) for path, x in zip(folders, jobs, strict=True)]
-    for own, run in zip(jobs, runs, strict=True):
-        command = ["drpm", *sys.argv[1:]]
-        run_job(own, pairs, run, device=where, command=command, progress=show_stage)
-    return finish_all(runs, f"{data}: shared factors, {config.method}", out)

@@ -75,19 +75,35 @@ def multitask(
     its figures and a page that shows them.
     """
     with one_sentence():
-        results = _run(
-            data,
-            method,
-            noise,
-            tasks,
-            out,
-            preset,
-            settings or [],
-            seeds,
-            option or [],
-            device,
-            overwrite,
+        from dataclasses import replace
+
+        from drpm.multitask.config import MultitaskConfig, refuse_unused
+        from drpm.multitask.job import Job, open_data, open_job, run_job
+        from drpm.training.devices import connect_one
+
+        config = read_settings(
+            MultitaskConfig, "multitask", preset, settings or [], device, method=method
         )
+        refuse_unused(config, settings or [])
+        chosen = parse_seeds(seeds) or [config.training.seed]
+        where = connect_one(config.training).device
+        first = Job(data, noise, tasks, tuple(option or ()) or None, multitask=config)
+        loaded, job = open_data(first, where, parse_options(option or []))
+        if len(loaded.tasks) == 1:
+            typer.echo(f"The data have one task, {loaded.tasks[0]!r}: nothing is shared.", err=True)
+        jobs = [
+            replace(job, multitask=replace(config, training=replace(config.training, seed=seed)))
+            for seed in chosen
+        ]
+        folders = seed_folders(out, chosen)
+        # All folders are opened before the first run starts.
+        runs = [
+            open_job(path, x, overwrite=overwrite) for path, x in zip(folders, jobs, strict=True)
+        ]
+        for own, run in zip(jobs, runs, strict=True):
+            command = ["drpm", *sys.argv[1:]]
+            run_job(own, loaded, run, device=where, command=command, progress=show_stage)
+        results = finish_all(runs, f"{data}: several tasks, {config.method}", out)
     if not as_json:
         _show_tasks(results)
     show_results(results, _columns(results[0]), as_json=as_json)
@@ -126,43 +142,3 @@ def _show_tasks(results: list[dict[str, Any]]) -> None:
                 found = [result["metrics"][f"{metric}_{task}"] for result in results]
                 row.append(spread(found) if len(found) > 1 else f"{found[0]:.3f}")
     print_table(header, rows)
-
-
-def _run(
-    data: str,
-    method: str | None,
-    noise: float | None,
-    tasks: int | None,
-    out: Path,
-    preset: str,
-    settings: list[str],
-    seeds: str | None,
-    options: list[str],
-    device: str,
-    overwrite: bool,
-) -> list[dict[str, Any]]:
-    from dataclasses import replace
-
-    from drpm.multitask.config import MultitaskConfig, refuse_unused
-    from drpm.multitask.job import Job, open_data, open_job, run_job
-    from drpm.training.devices import connect_one
-
-    config = read_settings(MultitaskConfig, "multitask", preset, settings, device, method=method)
-    refuse_unused(config, settings)
-    chosen = parse_seeds(seeds) or [config.training.seed]
-    where = connect_one(config.training).device
-    first = Job(data, noise, tasks, tuple(options) or None, multitask=config)
-    loaded, job = open_data(first, where, parse_options(options))
-    if len(loaded.tasks) == 1:
-        typer.echo(f"The data have one task, {loaded.tasks[0]!r}: nothing is shared.", err=True)
-    jobs = [
-        replace(job, multitask=replace(config, training=replace(config.training, seed=seed)))
-        for seed in chosen
-    ]
-    folders = seed_folders(out, chosen)
-    # All folders are opened before the first run starts.
-    runs = [open_job(path, x, overwrite=overwrite) for path, x in zip(folders, jobs, strict=True)]
-    for own, run in zip(jobs, runs, strict=True):
-        command = ["drpm", *sys.argv[1:]]
-        run_job(own, loaded, run, device=where, command=command, progress=show_stage)
-    return finish_all(runs, f"{data}: several tasks, {config.method}", out)

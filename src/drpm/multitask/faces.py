@@ -16,7 +16,7 @@ def attribute_lines(
 ) -> Iterator[str]:
     """A table with a line for each task.
 
-    Arguments:
+    Args:
         tasks: How many there are.
         names: From a method to what it is called; each has its columns.
         runs: From a method to the metrics of every seed.

@@ -23,7 +23,7 @@ _BY_TASK: Final = "sizes-by-task"
 def draw_neurons(folder: Path, above: str) -> Figure | None:
     """Which task has which neuron, the least noisy task first where noise is known.
 
-    Arguments:
+    Args:
         folder: The folder of the run.
         above: The title.
 
@@ -56,7 +56,7 @@ def draw_neurons(folder: Path, above: str) -> Figure | None:
 def draw_noisy_images(folder: Path, above: str) -> Figure | None:
     """The same images at growing noise ratios, which are the columns.
 
-    Arguments:
+    Args:
         folder: The folder of the run.
         above: The title.
 

@@ -14,7 +14,7 @@ def tile_lines(
 ) -> Iterator[str]:
     """A table with a line for each task, in the order of their noise.
 
-    Arguments:
+    Args:
         tasks: How many there are.
         names: From a method to what it is called; each has its column.
         runs: From a method to the metrics of every seed.
