@@ -247,8 +247,7 @@ def test_the_penalty_makes_sizes_alike() -> None:
         ({"in_features": 0}, "in_features must be a whole number of at least 1, but got 0."),
         (
             {"num_tasks": 7},
-            "num_features must be at least num_tasks, 7, so that each of them can have a neuron of "
-            "its own, but got 6.",
+            "num_features must be at least num_tasks, 7, one neuron for each task, but got 6.",
         ),
         ({"hard": "soft"}, "hard must be"),
         ({"sampled": 1}, "sampled must be"),

@@ -113,12 +113,7 @@ class _LearnedCount(Aggregation):
         self.register_buffer("prior", torch.tensor(config.prior_log_weights))
 
     def size_divergence(self, log_weights: Tensor, costs: Tensor | float = 0.0) -> Tensor:
-        """KL divergence of the size law from its prior, (B,).
-
-        Args:
-            log_weights: (B, 2).
-            costs: (l + 1,), a cost for each size, whose expectation is added.
-        """
+        """KL divergence of the size law from its prior plus the expected cost of sizes, (B,)."""
         log_probs, prior = (
             urn_pair.list_pair(self.config.latent, x.double()).log_masses.log_softmax(-1)
             for x in (log_weights, self.prior)

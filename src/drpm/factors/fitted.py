@@ -145,12 +145,7 @@ class FittedFactors:
 
     @torch.no_grad()
     def swap(self, codes: Tensor, mask: Tensor) -> Tensor:
-        """(P, 2, C, H, W): images of pairs with their shared dimensions exchanged.
-
-        Args:
-            codes: (P, 2, l), as :meth:`share` returns them.
-            mask: (P, l), likewise.
-        """
+        """(P, 2, C, H, W): images with the shared dimensions of codes (P, 2, l) exchanged."""
         exchanged = mask[:, None, :]
         return self.decode(exchanged * codes.flip(1) + (1 - exchanged) * codes)
 

@@ -58,11 +58,6 @@ class World:
                 f"combination of the sizes {self.sizes}, but got {self.images.dtype} of the shape "
                 f"{shape}."
             )
-        if len(self.names) != len(self.sizes):
-            raise ValueError(
-                f"names must have the length of sizes, {len(self.sizes)}, but got "
-                f"{len(self.names)}."
-            )
         # Made once: a copy from the CPU at every call could not be captured.
         object.__setattr__(self, "_strides", _strides(self.sizes, self.images.device))
 
@@ -185,9 +180,7 @@ class PairLaw:
         radices = (*sizes, *(size - 1 for size in sizes), len(self.counts))
         self._total = prod(radices)
         if self._total >= 2**62:
-            raise ValueError(
-                f"sizes must be fewer or smaller for a 64-bit number, but got {sizes}."
-            )
+            raise ValueError(f"sizes must fit a 64-bit number, but got {sizes}.")
         device = torch.device(device)
         self._radices = torch.tensor(radices, device=device)
         self._strides = _strides(radices, device)

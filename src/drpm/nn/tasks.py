@@ -12,13 +12,12 @@ from drpm.nn.validation import positive_number, require_features
 
 
 class TaskSplit(NamedTuple):
-    """Features as every task sees them.
+    """The features that each task sees.
 
-    features: (T, ..., n), what is left to each task.
-    masks: (T, ..., n), how much of each neuron that is: all or nothing where the partition is
-        hard. A soft one gives a task its whole size, but neurons may add up to more or less than
-        one over the tasks.
-    sizes: (..., T), how many neurons each task has, in single precision at least.
+    features: (T, ..., n), the masked features.
+    masks: (T, ..., n), the share of each neuron: 0 or 1 for a hard partition. Soft masks sum to
+        the size of a task, but over the tasks they may sum to more or less than 1.
+    sizes: (..., T), the number of neurons of each task, in single precision at least.
     """
 
     features: Tensor
@@ -29,28 +28,25 @@ class TaskSplit(NamedTuple):
 class TaskPartition(nn.Module):
     """Splits the neurons of a layer among tasks, and learns how.
 
-    Every task sees a copy of the features in which its own neurons stay and those of others fade
-    (with ``hard=True``: are zero). Which neurons a task has, and how many, is learned by whatever
-    loss the tasks have.
+    Every task sees a copy of the features in which other tasks' neurons are attenuated (with
+    ``hard=True``: zero). Which neurons a task has, and how many, is learned by the tasks' losses.
 
     The order of three or more tasks matters: NeuralSort, which relaxes the order of the neurons,
-    is sharper at its ends than in its middle, so the first and the last task have neurons that are
-    more clearly theirs. ``docs/multitask.md`` says how much, and what to do about it.
+    is sharper at its ends than in its middle, so the first and the last task have sharper masks.
+    See ``docs/multitask.md``.
 
-    Arguments:
-        num_features: n, how many neurons there are, in the last dimension; at least one for each
-            task.
-        num_tasks: T, how many tasks.
-        in_features: Where given, the partition is predicted for every sample, from so many
-            further features; where not, one partition is learned for all samples.
-        sampled: Whether partitions are drawn while the layer is in training mode. By default, as
-            in the paper, the partition is that without noise, and in evaluation it always is.
-            With ``in_features`` every sample has a draw of its own; without it, one draw serves
-            all samples of a call.
-        hard: ``"sizes"``: whole sizes, soft order, as in the paper; ``True``: every neuron belongs
-            to one task; ``False``: soft.
-        temperature: Of the relaxation, where a call names no other. It may be set anew at any
-            time; the paper lowers it from 1 to 0.5.
+    Args:
+        num_features: n, the number of neurons; at least one for each task.
+        num_tasks: T, the number of tasks.
+        in_features: If given, the partition is predicted for every sample from a context of this
+            size; else one partition is learned for all samples.
+        sampled: Whether to sample partitions in training mode. By default, as in the paper, and
+            always in evaluation mode, the mode is taken. With ``in_features`` every sample has
+            its own draw; without it, one draw serves all samples of a call.
+        hard: ``"sizes"``: integer sizes and a soft order, as in the paper; ``True``: every neuron
+            belongs to one task; ``False``: soft.
+        temperature: Default temperature of the relaxation. It may be changed at any time; the
+            paper lowers it from 1 to 0.5.
 
     Example:
         >>> layer = TaskPartition(num_features=50, num_tasks=2)
@@ -81,8 +77,8 @@ class TaskPartition(nn.Module):
         require_count("num_tasks", num_tasks)
         if num_features < num_tasks:
             raise ValueError(
-                f"num_features must be at least num_tasks, {num_tasks}, so that each of them can "
-                f"have a neuron of its own, but got {num_features}."
+                f"num_features must be at least num_tasks, {num_tasks}, one neuron for each task, "
+                f"but got {num_features}."
             )
         require_choice("sampled", sampled, (True, False))
         self.num_features, self.num_tasks, self.sampled = num_features, num_tasks, sampled
@@ -112,11 +108,11 @@ class TaskPartition(nn.Module):
     ) -> Tensor:
         """A copy of the features for every task, (T, ..., n).
 
-        Arguments:
+        Args:
             features: (..., n).
-            context: (..., in_features), what partitions are predicted from, where they are.
-            temperature: In place of the layer's own.
-            generator: Where noise comes from, where partitions are drawn.
+            context: (..., in_features), from which partitions are predicted.
+            temperature: By default the layer's own.
+            generator: Source of noise, if partitions are sampled.
         """
         return self.split(features, context, temperature=temperature, generator=generator).features
 
@@ -128,7 +124,7 @@ class TaskPartition(nn.Module):
         temperature: float | Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> TaskSplit:
-        """As :meth:`forward`, together with the masks and the sizes that a loss may need."""
+        """As :meth:`forward`, with the masks and the sizes."""
         require_features("features", features, self.num_features)
         law = self._law(context, temperature)
         if context is not None and context.shape[:-1] != features.shape[:-1]:
@@ -140,14 +136,13 @@ class TaskPartition(nn.Module):
         parts = law.rsample_parts(noise=noise, generator=generator)
         masks = parts.Y.movedim(-2, 0).to(features.dtype)
         if context is None:
-            # One partition for all samples stands for each of them.
             ones = [1] * (features.dim() - 1)
             masks = masks.reshape(self.num_tasks, *ones, -1).expand(-1, *features.shape)
         return TaskSplit(features * masks, masks, parts.sizes)
 
     @torch.no_grad()
     def sizes(self, context: Tensor | None = None) -> Tensor:
-        """How many neurons each task has, without noise: (..., T)."""
+        """The number of neurons of each task, without noise: (..., T)."""
         return self._law(context, None).rsample_parts(noise="none").sizes
 
     def extra_repr(self) -> str:
@@ -185,7 +180,7 @@ class _LearnedPartition(nn.Module):
         super().__init__()
         require_choice("hard", hard, (True, False, "sizes"))
         self.hard = hard
-        # About as different as those that a linear layer would begin with.
+        # About the spread of the scores of an untrained linear layer.
         self.log_scores = nn.Parameter(0.3 * torch.randn(num_elements))
         self.log_weights = nn.Parameter(torch.zeros(num_subsets))
         number = positive_number("temperature", temperature)
@@ -204,12 +199,12 @@ class _LearnedPartition(nn.Module):
 
 
 def size_penalty(sizes: Tensor) -> Tensor:
-    """log of the product of all sizes' factorials, (...): smallest where sizes are alike.
+    """log of the product of all sizes' factorials, (...): smallest for equal sizes.
 
-    The regulariser of the paper for many tasks, which it weighs by one over the number of neurons.
+    The paper's regularizer for many tasks, with a weight of one over the number of neurons.
 
-    Arguments:
-        sizes: (..., T), as :meth:`TaskPartition.split` has them.
+    Args:
+        sizes: (..., T), as :meth:`TaskPartition.split` returns them.
 
     Example:
         >>> size_penalty(torch.tensor([[2.0, 2.0], [4.0, 0.0]]))  # log 2! 2! and log 4! 0!
