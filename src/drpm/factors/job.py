@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from drpm.data import arm
-from drpm.distributions.sizes import FisherHypergeometric
+from drpm.distributions.size_tables import list_pair
 from drpm.factors.config import FactorsConfig
 from drpm.factors.disentanglement import disentanglement_scores
 from drpm.factors.drawn import draw_arrays
@@ -237,10 +237,9 @@ def describe(config: FactorsConfig, found: SharedFactors) -> str:
         sentences.append(f"Trained for {took}, where the paper's study takes {full:,}.")
     if config.method in ("drpm", "hg"):
         weights = torch.tensor(config.prior_log_weights, dtype=torch.float64)
-        prior = FisherHypergeometric(config.latent, weights).list_pair()
+        log_masses = list_pair(config.latent, weights).log_masses.flip(-1)
         # An odd number of dimensions has two that are as likely.
-        best = prior.log_masses >= prior.log_masses.max() - 1e-9
-        likeliest = prior.sizes[1][best].sort().values
+        likeliest = (log_masses >= log_masses.max() - 1e-9).nonzero()[:, 0].double()
         same = torch.isin(found.number.cpu().double(), likeliest).double().mean().item()
         if same >= _MOST:
             numbers = " or ".join(f"{number:.0f}" for number in likeliest.tolist())
