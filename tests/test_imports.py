@@ -132,7 +132,7 @@ def test_a_wrong_import_is_found(tmp_path: Path, path: str, statement: str, comp
     [
         ("__init__.py", "from drpm.distributions import RandomPartition"),
         ("distributions/__init__.py", "from .sizes import FisherHypergeometric"),
-        ("distributions/sizes.py", "from drpm.relaxation.gumbel import gumbel"),
+        ("distributions/sizes.py", "from drpm.relaxation.sorting import SORTS"),
         ("distributions/sizes.py", "from ..relaxation import gumbel"),
         ("relaxation/sort.py", "import drpmish.nn"),
         ("studies/bounds.py", "from drpm import RandomPartition"),

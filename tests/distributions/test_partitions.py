@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import itertools
 import math
@@ -11,18 +10,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-import scipy.stats
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
 from torch.distributions import constraints
 
 import drpm
-from drpm.distributions import partitions
 from drpm.distributions.base import enumerated_best_sizes, enumerated_boundary_survival
-from drpm.distributions.estimators import leave_one_out_surrogate
 from tests import oracles
 from tests.oracles import (
     FALSE_ALARM,
@@ -30,7 +24,6 @@ from tests.oracles import (
     GRADIENT_GRID,
     assert_expectation,
     assert_score_function_gradient,
-    binomial_p_values,
     generator,
     normal,
     parameters,
@@ -96,21 +89,6 @@ def test_masses_marginals_and_mode_equal_enumeration(n: int, groups: int) -> Non
 
 
 @small
-def test_single_precision_parameters(n: int, groups: int) -> None:
-    for scores, weights, capacities in cases(n, groups):
-        scores, weights = scores.float(), weights.float()
-        law = build(scores, weights, capacities)
-        exact = oracle(scores.double(), weights.double(), capacities)
-        possible = exact.log_mass > -math.inf
-        expected = exact.log_mass[possible]
-        found = law.log_prob(exact.values[possible].float()).double()
-        assert ((found - expected).abs() <= 1e-4 * expected.abs().clamp(min=1)).all()
-        assert (law.marginals().double() - exact.mean()).abs().max() < 1e-4
-        best = float(expected.max())
-        assert law.log_prob(law.mode).item() >= best - 1e-4 * max(1, abs(best))
-
-
-@small
 def test_bounds_sandwich_the_exact_value(n: int, groups: int) -> None:
     for scores, weights, capacities in cases(n, groups):
         law = build(scores, weights, capacities)
@@ -147,23 +125,6 @@ def test_bounds_with_a_given_order() -> None:
     assert best._fields == ("lower", "upper")
 
 
-def test_bounds_of_a_batch_with_the_orders_that_led_to_it() -> None:
-    scores, weights = normal(4, 1, 5), normal(2, 3, seed=1)
-    relaxed = drpm.RelaxedRandomPartition(1.0, scores, weights)
-    parts = relaxed.rsample_parts((6,), generator=generator(2))
-    law = relaxed.discrete
-    given_order = law.log_prob_bounds(parts.Y.detach(), parts.order)
-    free = law.log_prob_bounds(parts.Y.detach())
-    exact = law.log_prob(parts.Y.detach())
-    assert given_order.lower.shape == (6, 4, 2)
-    assert (given_order.lower <= free.lower + 1e-9).all()
-    assert (free.lower <= exact + 1e-9).all()
-    assert (exact <= free.upper + 1e-9).all()
-    torch.testing.assert_close(given_order.upper, free.upper)
-    expected = law.sizes.log_prob(parts.sizes.detach()) + law.order.log_prob(parts.order)
-    torch.testing.assert_close(given_order.lower, expected)
-
-
 COMPATIBLE, LABELS = [0, 2, 4, 1, 3], [0, 2, 0, 2, 1]
 
 
@@ -191,52 +152,6 @@ def test_bounds_refuse_a_bad_order(order: Any) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_bounds_refuse_an_order_of_another_batch() -> None:
-    law = drpm.RandomPartition(*parameters(5, 3))
-    value = oracles.to_matrix(torch.tensor([LABELS, LABELS]), 3)
-    with pytest.raises(ValueError, match=r"order.*\(2,\).*\(3,\)"):
-        law.log_prob_bounds(value, torch.tensor([COMPATIBLE] * 3))
-
-
-def test_bounds_of_a_bad_order_without_validation() -> None:
-    """Nothing reaches an impossible order, and the others keep their bounds and gradients."""
-    leaves = [t.requires_grad_() for t in parameters(5, 3)]
-    law = drpm.RandomPartition(*leaves, validate_args=False)
-    value = oracles.to_matrix(torch.tensor(LABELS), 3)
-    orders = torch.tensor([COMPATIBLE, [0, 4, 2, 1, 3], [0, 2, 4, 1, 1]])
-    lower, upper = law.log_prob_bounds(value, orders)
-    right = drpm.RandomPartition(*leaves).log_prob_bounds(value, orders[0])
-    assert torch.isneginf(lower[1:]).all()
-    torch.testing.assert_close(lower[0], right.lower)
-    torch.testing.assert_close(upper[0], right.upper)
-    for grad in torch.autograd.grad(lower[0], leaves):
-        assert torch.isfinite(grad).all()
-
-
-def test_bounds_map_over_orders() -> None:
-    law = drpm.RandomPartition(*parameters(5, 3))
-    value = oracles.to_matrix(torch.tensor(LABELS), 3)
-    orders = torch.tensor([COMPATIBLE, [2, 0, 4, 3, 1], [2, 0, 4, 1, 3]])
-    expected = law.log_prob_bounds(value, orders)
-
-    def bounds(order: Tensor) -> tuple[Tensor, Tensor]:
-        found = law.log_prob_bounds(value, order)
-        return found.lower, found.upper
-
-    lower, upper = torch.func.vmap(bounds)(orders)
-    torch.testing.assert_close(lower, expected.lower)
-    torch.testing.assert_close(upper, expected.upper.expand(3))
-
-
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.float32], ids=str)
-def test_bounds_of_any_kind_of_matrix(dtype: torch.dtype) -> None:
-    law = drpm.RandomPartition(*parameters(5, 3))
-    value = oracles.to_matrix(torch.tensor(LABELS), 3)
-    for order in (None, torch.tensor(COMPATIBLE)):
-        found, expected = (law.log_prob_bounds(y, order) for y in (value.to(dtype), value))
-        torch.testing.assert_close(found, expected)
-
-
 def test_mode_is_not_the_two_modes_combined() -> None:
     """The best sizes depend on the scores; a law that fills the size law's mode is wrong."""
     different = 0
@@ -250,30 +165,6 @@ def test_mode_is_not_the_two_modes_combined() -> None:
             combined = torch.zeros(6, dtype=torch.int64).scatter(0, law.order.mode, fill)
             assert law.log_prob(mode) > law.log_prob(oracles.to_matrix(combined, 3))
     assert different > 5
-
-
-def test_mode_of_two_groups_at_larger_n() -> None:
-    n = 12
-    scores, weights = parameters(n, 2, 1.0, 3)
-    law = drpm.RandomPartition(scores, weights)
-    sizes = oracles.fisher(n, weights)
-    lead = oracles.leading_set_log_probs(scores.numpy())
-    counts = np.array([bin(mask).count("1") for mask in range(1 << n)])
-    by_size = {int(v[0]): float(p) for v, p in zip(sizes.values, sizes.log_mass, strict=True)}
-    best = max(lead[mask] + by_size[int(counts[mask])] for mask in range(1 << n))
-    assert law.log_prob(law.mode).item() == pytest.approx(best, abs=1e-9)
-
-
-def test_mode_up_to_its_documented_limit() -> None:
-    scores, weights = parameters(300, 5, 2.0, 1)
-    law = drpm.RandomPartition(scores, weights)
-    best = law.log_prob(law.mode)
-    combined = drpm.RelaxedRandomPartition(1.0, scores, weights).mode
-    assert law.support.check(law.mode)
-    assert best >= law.log_prob(combined) - 1e-9
-    assert (law.log_prob(law.sample((50,), generator=generator())) <= best).all()
-    with pytest.raises(ValueError, match=r"mode.*512.*513"):
-        _ = drpm.RandomPartition(torch.zeros(513), torch.zeros(2)).mode
 
 
 # --- larger, against set recursion and fine quadrature --------------------------------------
@@ -300,36 +191,6 @@ def test_spread_scores_equal_the_recursion_over_sets(scale: float, order: str) -
     (grad,) = torch.autograd.grad(log_prob, law.log_scores)
     assert torch.isfinite(grad).all()
     assert abs(grad.sum()) < 1e-8  # a common factor of all scores changes nothing
-
-
-@pytest.mark.parametrize("scale", [0.0, 1.0, 20.0, 80.0, 300.0])
-def test_hundreds_of_elements_equal_fine_quadrature(scale: float) -> None:
-    rng = np.random.default_rng(1)
-    n, groups = 600, 5
-    scores = scale * rng.standard_normal(n)
-    law = drpm.RandomPartition(torch.tensor(scores), torch.tensor(rng.standard_normal(groups)))
-    values = [law.sample(generator=generator()), law.sample(generator=generator())]
-    values[1] = values[1][:, torch.randperm(n, generator=generator(3))]  # an unlikely one
-    for value in values:
-        labels = value.argmax(0).numpy()
-        exact = oracles.fill_log_prob_by_fine_quadrature(scores, labels)
-        fill = (law.log_prob(value) - law.sizes.log_prob(value.sum(-1))).item()
-        assert abs(fill - exact) < 1e-8 + 1e-12 * abs(exact)
-
-
-def test_gradient_of_spread_scores_equals_enumeration() -> None:
-    for scale in (1.0, 30.0, 200.0):
-        scores, weights = parameters(6, 3, scale, 5)
-        for labels in ([0, 1, 2, 0, 1, 2], [2, 2, 1, 0, 0, 1], [0, 0, 0, 0, 2, 2]):
-            value = oracles.to_matrix(torch.tensor(labels), 3)
-            leaves = [scores.clone().requires_grad_(), weights.clone().requires_grad_()]
-            found = torch.autograd.grad(drpm.RandomPartition(*leaves).log_prob(value), leaves)
-            copies = [scores.clone().requires_grad_(), weights.clone().requires_grad_()]
-            listed = oracles.random_partition(*copies)
-            code = int("".join(map(str, labels)), 3)
-            expected = torch.autograd.grad(listed.log_mass[code], copies)
-            for a, b in zip(found, expected, strict=True):
-                torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("level", [0.0, 25.0])
@@ -389,51 +250,6 @@ SPREADS = {
 }
 
 
-@pytest.mark.parametrize("spread", SPREADS)
-def test_marginals_of_scores_spread_over_thousands(spread: int) -> None:
-    """Far beyond what exp holds: values and gradients against enumeration."""
-    scores, weights = torch.tensor(SPREADS[spread]).double(), parameters(1, 3, 1.0, 2)[1]
-    leaves, copies = ([t.clone().requires_grad_() for t in (scores, weights)] for _ in range(2))
-    found = drpm.RandomPartition(*leaves).marginals()
-    expected = oracles.random_partition(*copies).mean()
-    assert (found - expected).abs().max() < 1e-8
-    cotangent = normal(3, len(scores), seed=1)
-    grads = torch.autograd.grad((found * cotangent).sum(), leaves)
-    exact = torch.autograd.grad((expected * cotangent).sum(), copies)
-    for grad, target in zip(grads, exact, strict=True):
-        assert torch.isfinite(grad).all()
-        torch.testing.assert_close(grad, target, rtol=0, atol=1e-8)
-
-
-def test_marginals_of_a_batch_whose_members_are_far_apart() -> None:
-    """A common factor of the scores changes nothing, even beside members without it."""
-    base, weights = normal(5), normal(3, seed=1)
-    offsets = torch.tensor([0.0, 1_000.0, -1_000.0, 1e5, -1e5]).double()
-    scores = (base + offsets[:, None]).requires_grad_()
-    found = drpm.RandomPartition(scores, weights).marginals()
-    expected = oracles.random_partition(base, weights).mean()
-    assert (found - expected).abs().max() < 1e-8
-    (grad,) = torch.autograd.grad((found * normal(3, 5, seed=2)).sum(), scores)
-    assert torch.isfinite(grad).all()
-    # 1e5 leaves eleven digits to the scores themselves.
-    torch.testing.assert_close(grad, grad[:1].expand_as(grad), rtol=0, atol=1e-8)
-
-
-@settings(max_examples=30)
-@given(
-    scores=st.lists(st.floats(-300, 300), min_size=1, max_size=5),
-    weights=st.lists(st.floats(-300, 300), min_size=1, max_size=3),
-)
-def test_any_parameters_give_a_law(scores: list[float], weights: list[float]) -> None:
-    s, w = torch.tensor(scores, dtype=torch.float64), torch.tensor(weights, dtype=torch.float64)
-    law = drpm.RandomPartition(s, w)
-    exact = oracles.random_partition(s, w)
-    found = law.log_prob(exact.values)
-    torch.testing.assert_close(found, exact.log_mass, rtol=1e-12, atol=1e-8)
-    torch.testing.assert_close(law.marginals(), exact.mean(), rtol=0, atol=1e-8)
-    torch.testing.assert_close(law.log_prob(law.mode), found.max(), rtol=0, atol=1e-8)
-
-
 # --- boundaries -----------------------------------------------------------------------------
 
 
@@ -461,72 +277,6 @@ def test_empty_subsets(labels: list[int], scale: float) -> None:
         assert torch.isfinite(grad).all()
 
 
-def test_one_element() -> None:
-    weights = normal(4)
-    law = drpm.RandomPartition(torch.zeros(1, dtype=torch.float64), weights)
-    torch.testing.assert_close(law.marginals()[:, 0], weights.softmax(0))
-    torch.testing.assert_close(
-        law.log_prob(torch.eye(4).double().unsqueeze(-1)), weights.log_softmax(0)
-    )
-    assert law.mode[:, 0].argmax() == weights.argmax()
-
-
-def test_one_group() -> None:
-    law = drpm.RandomPartition(torch.randn(6), torch.randn(1))
-    assert torch.equal(law.sample(), torch.ones(1, 6))
-    assert torch.equal(law.mode, torch.ones(1, 6))
-    torch.testing.assert_close(law.marginals(), torch.ones(1, 6))
-    assert abs(law.log_prob(torch.ones(1, 6))) < 1e-6
-    assert abs(law.entropy(num_samples=3)) < 1e-6
-
-
-def test_fewer_elements_than_groups() -> None:
-    scores, weights = parameters(2, 7, 3.0)
-    law = drpm.RandomPartition(scores, weights)
-    exact = oracles.random_partition(scores, weights)
-    torch.testing.assert_close(law.log_prob(exact.values), exact.log_mass, rtol=0, atol=1e-9)
-    torch.testing.assert_close(law.marginals(), exact.mean(), rtol=0, atol=1e-9)
-    assert law.support.check(law.sample((100,))).all()
-
-
-@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, 0.0])
-def test_one_bad_value_leaves_the_gradients_of_the_others_alone(wrong: float) -> None:
-    leaves = [t.requires_grad_() for t in parameters(3, 2)]
-    values = oracles.to_matrix(torch.tensor([[0, 1, 1], [0, 0, 1]]), 2)
-    expected = torch.autograd.grad(drpm.RandomPartition(*leaves).log_prob(values[1]), leaves)
-    values[0] = wrong
-    quiet = drpm.RandomPartition(*leaves, validate_args=False)
-    log_prob = quiet.log_prob(values)
-    assert log_prob[0] == -math.inf
-    torch.testing.assert_close(torch.autograd.grad(log_prob[1], leaves), expected)
-    lower, upper = quiet.log_prob_bounds(values)
-    for bound in (lower, upper):
-        assert bound[0] == -math.inf
-        for grad in torch.autograd.grad(bound[1], leaves, retain_graph=True):
-            assert torch.isfinite(grad).all()
-
-
-def test_the_two_laws_are_exposed() -> None:
-    scores, weights = parameters(5, 3, 1.0)
-    law = drpm.RandomPartition(scores, weights, torch.tensor([5, 2, 5]))
-    assert isinstance(law.sizes, drpm.FisherHypergeometric)
-    assert isinstance(law.order, drpm.PlackettLuce)
-    assert torch.equal(law.order.log_scores, scores)
-    assert law.sizes.total_count == 5
-    assert law.sizes.capacities.tolist() == [5.0, 2.0, 5.0]
-
-
-def test_mixed_types_promote() -> None:
-    scores, weights = parameters(5, 3, 1.0)
-    exact = oracles.random_partition(scores.float().double(), weights)
-    law = drpm.RandomPartition(scores.float(), weights)
-    assert law.sample().dtype == law.marginals().dtype == torch.float64
-    for value in (exact.values, exact.values.long(), exact.values.bool()):
-        found = law.log_prob(value)
-        assert found.dtype == torch.float64
-        torch.testing.assert_close(found, exact.log_mass, rtol=0, atol=1e-9)
-
-
 # --- samples --------------------------------------------------------------------------------
 
 
@@ -545,30 +295,6 @@ def test_samples_follow_the_law(
     samples = drpm.RandomPartition(scores, weights, tensor).sample((DRAWS,), generator=generator(1))
     counts = oracles.count_values(samples, exact.values)
     assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM
-
-
-def test_sample_frequencies_equal_marginals_at_moderate_n() -> None:
-    scores, weights = parameters(60, 4, 1.0, 6)
-    law = drpm.RandomPartition(scores, weights)
-    draws = 5_000
-    counts = law.sample((draws,), generator=generator()).sum(0)
-    p_values = binomial_p_values(counts.numpy(), law.marginals().numpy(), draws)
-    assert p_values.min() > FALSE_ALARM / p_values.size
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_precision_does_not_round_the_sizes(dtype: torch.dtype) -> None:
-    """bfloat16 has no odd numbers beyond 256; the sizes of a draw must have them all the same."""
-    n = 2001
-    law = drpm.RandomPartition(torch.zeros(n, dtype=dtype), torch.zeros(2, dtype=dtype))
-    sizes = law.sample((40,), generator=generator()).double().sum(-1)
-    assert (sizes.sum(-1) == n).all()
-    odd = int((sizes[:, 0] % 2).sum())
-    # Odd and even sizes are equally likely: 1 to 39 of 40 but for a probability of 2e-12.
-    assert 0 < odd < 40
-    mean, variance = n / 2, n / 4 * (2 * n - n) / (2 * n - 1)
-    error = abs(float(sizes[:, 0].mean()) - mean) / math.sqrt(variance / 40)
-    assert error < scipy.stats.norm.isf(FALSE_ALARM / 2)
 
 
 # --- gradients ------------------------------------------------------------------------------
@@ -697,26 +423,6 @@ def check_gradient_of_the_entropy(
     return exact.expectation(cost[:, None] * scores).abs(), limit
 
 
-@pytest.mark.parametrize("budget", [1, 300])
-def test_entropy_in_chunks_is_the_same_estimate(
-    budget: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(partitions, "_DRAW_BUDGET", budget)
-    leaves = [t.requires_grad_() for t in parameters(4, 3)]
-    law = drpm.RandomPartition(*leaves)
-    pieces = list(law.draws(59, generator(5)))
-    assert len(pieces) == (59 if budget == 1 else 3)
-    found = law.entropy(59, generator=generator(5))
-    drawn = torch.cat([piece.Y for piece in pieces])
-    expected = law.sizes.entropy() + leave_one_out_surrogate(
-        -law.fill_log_prob(drawn), law.log_prob(drawn)
-    )
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(
-        torch.autograd.grad(found, leaves), torch.autograd.grad(expected, leaves)
-    )
-
-
 # --- other laws through the same interface --------------------------------------------------
 
 
@@ -798,35 +504,7 @@ def test_a_multinomial_size_law_plugs_in(n: int, groups: int, scale: float) -> N
     assert_expectation(found.detach(), exact, cost, 2_000, rate=FALSE_ALARM / 2)
 
 
-def test_plugged_in_laws_broadcast_and_expand() -> None:
-    logits, scores = normal(3, 2), normal(4, 1, 3, seed=1)
-    law = drpm.RandomPartition.from_laws(Multinomial(3, logits), drpm.PlackettLuce(scores))
-    assert law.batch_shape == (4, 3)
-    wide = law.expand((2, 4, 3))
-    value = wide.sample((5,), generator=generator(2))
-    assert value.shape == (5, 2, 4, 3, 2, 3)
-    log_prob = wide.log_prob(value)
-    torch.testing.assert_close(log_prob, law.log_prob(value))
-    for a in range(4):
-        for b in range(3):
-            exact = oracles.partition(scores[a, 0], oracles.multinomial(3, logits[b]))
-            labels = value[0, 0, a, b].argmax(0)
-            code = int("".join(map(str, labels.tolist())), 2)
-            torch.testing.assert_close(log_prob[0, 0, a, b], exact.log_mass[code])
-            torch.testing.assert_close(law.mean[a, b], exact.mean())
-    twin = copy.deepcopy(law)
-    assert torch.equal(twin.log_prob(value), law.log_prob(value))
-
-
 def test_laws_over_different_numbers_of_elements_are_refused() -> None:
     sizes, order = Multinomial(4, torch.zeros(3)), drpm.PlackettLuce(torch.zeros(5))
     with pytest.raises(ValueError, match=r"sizes.*5.*4"):
         drpm.RandomPartition.from_laws(sizes, order)
-
-
-def test_a_law_that_lacks_a_method_cannot_be_built() -> None:
-    class Incomplete(drpm.SizeLaw):
-        pass
-
-    with pytest.raises(TypeError, match="abstract"):
-        Incomplete(torch.Size(), torch.Size([3]), None)

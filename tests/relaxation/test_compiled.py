@@ -11,8 +11,8 @@ from torch.func import grad, vmap
 
 from drpm import RelaxedRandomPartition
 from drpm.relaxation import sorting
-from drpm.relaxation.storing import stored
-from drpm.relaxation.straight_through import straight_through
+from drpm.relaxation.mapping import materialize
+from drpm.relaxation.reparameterization import straight_through
 from tests.oracles import normal
 
 # Traces as inductor does, but calls torch's own operations.
@@ -25,7 +25,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def cubes(x: Tensor) -> Tensor:
-    return stored(x).pow(3).sum()
+    return materialize(x).pow(3).sum()
 
 
 def rounded(x: Tensor) -> Tensor:

@@ -6,8 +6,7 @@ import pytest
 import scipy.stats
 import torch
 
-from drpm.relaxation.gumbel import gumbel_like
-from drpm.relaxation.straight_through import straight_through
+from drpm.relaxation.reparameterization import gumbel_like, straight_through
 from tests.oracles import FALSE_ALARM, generator
 
 

@@ -6,9 +6,12 @@ All of them at once, whichever module is asked for: some register themselves wit
 from drpm.distributions.base import OrderLaw, SizeLaw
 from drpm.distributions.divergences import partition_kl
 from drpm.distributions.estimators import score_function_loss
-from drpm.distributions.orders import PlackettLuce, subset_permutation_log_prob
+from drpm.distributions.orders import (
+    PlackettLuce,
+    RelaxedPlackettLuce,
+    subset_permutation_log_prob,
+)
 from drpm.distributions.partitions import RandomPartition
-from drpm.distributions.relaxed_orders import RelaxedPlackettLuce
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
 from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric
 from drpm.distributions.sizes import FisherHypergeometric

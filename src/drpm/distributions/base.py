@@ -1,4 +1,4 @@
-"""What every law of this package shares, and what a third size or order law has to provide."""
+"""The base classes of all laws: sizes, orders, and their relaxed siblings."""
 
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from drpm.distributions.validation import readable, require_event
+from drpm.distributions.validation import can_check_values, require_event, require_temperature
 
 Size = torch.Size | list[int] | tuple[int, ...]
 
@@ -43,6 +43,13 @@ class Law(Distribution, ABC):
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         """Draw events of shape ``shape + batch_shape + event_shape``."""
 
+    def __repr__(self) -> str:
+        options = ("total_count", "method", "hard", "sort", "window")
+        shown = {name: vars(self)[name] for name in options if name in vars(self)}
+        shown |= {"event_shape": tuple(self.event_shape), "batch_shape": tuple(self.batch_shape)}
+        listed = ", ".join(f"{name}={value!r}" for name, value in shown.items())
+        return f"{type(self).__name__}({listed})"
+
     def sample(
         self, sample_shape: Size = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
@@ -64,12 +71,12 @@ class Law(Distribution, ABC):
     def _inside(self, value: Tensor, expected: str) -> tuple[Tensor, Tensor | None]:
         """Check events. The second result is None if all of them lie in the support.
 
-        Else it is the mask of those that do, and the first has zeros in place of the others, lest
-        what is wrong with one event reach the gradients of the rest.
+        Otherwise it is the mask of those that do, and the first has zeros in place of the others,
+        so that an event outside the support cannot spoil the gradients of the rest.
         """
         require_event("value", value, self.event_shape, self.batch_shape)
         inside: Tensor = self.support.check(value)  # type: ignore[union-attr]
-        if self._validate_args and readable(inside):
+        if self._validate_args and can_check_values(inside):
             if not bool(inside.all()):
                 events = value.expand(*inside.shape, *self.event_shape)
                 bad = events[~inside][0] if inside.dim() else value
@@ -140,6 +147,55 @@ class OrderLaw(Law):
     @abstractmethod
     def most_likely_within(self, members: Tensor) -> Tensor:
         """The most likely order that fills the blocks of (..., K, n) one after the other."""
+
+
+class RelaxedLaw(Law):
+    """A law with gradients through its draws, and the discrete law that it relaxes."""
+
+    has_rsample = True
+    temperature: Tensor
+    discrete: Any
+
+    @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = self.discrete.dtype
+        return dtype
+
+    def expand(self: LawType, batch_shape: Size, _instance: Any = None) -> LawType:
+        fields = {**vars(self), "discrete": self.discrete.expand(batch_shape)}  # type: ignore[attr-defined]
+        return self._expanded(batch_shape, _instance, **fields)
+
+    @abstractmethod
+    def rsample(
+        self, sample_shape: Size = (), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draw with gradients in all parameters."""
+
+    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        return self.rsample(shape, generator=generator)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        raise NotImplementedError(
+            f"{type(self).__name__} has no log_prob: a relaxed value lies between the events that "
+            "have a probability; ask the discrete law in its `discrete` attribute about a hard one."
+        )
+
+
+def for_events(temperature: Tensor, event_dims: int) -> Tensor:
+    """A temperature in float64, ready to divide something with so many event dimensions."""
+    if temperature.dim():
+        temperature = temperature.reshape(*temperature.shape, *(1,) * event_dims)
+    return temperature.double()
+
+
+def temperature_tensor(temperature: Any, like: Tensor, *, check: bool) -> Tensor:
+    """A temperature in the place of a parameter, in a type that does not round it to zero."""
+    value = require_temperature(temperature, check=check)
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    if isinstance(value, Tensor):
+        return value.to(dtype=dtype, device=like.device)
+    # Filled on the device: nothing to copy, nothing to wait for.
+    return torch.full((), value, dtype=dtype, device=like.device)
 
 
 def enumerated_boundary_survival(law: SizeLaw) -> Tensor:

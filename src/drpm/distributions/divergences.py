@@ -8,7 +8,7 @@ from drpm.distributions.base import SizeLaw
 from drpm.distributions.estimators import leave_one_out_surrogate
 from drpm.distributions.partitions import RandomPartition
 from drpm.distributions.sizes import FisherHypergeometric
-from drpm.distributions.validation import readable, require_broadcast, require_choice
+from drpm.distributions.validation import can_check_values, require_broadcast, require_choice
 
 
 def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
@@ -29,11 +29,11 @@ def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
     if p.total_count != q.total_count:
         return torch.full(batch, torch.inf, dtype=dtype, device=p.log_weights.device)
     p, q = p.expand(batch), q.expand(batch)
-    p_urn, q_urn = p._urn(), q._urn()
     log_normalizer, mean = p.exact_mean()
-    divergence = (mean * (p_urn[1] - q_urn[1])).sum(-1) + q.exact_log_normalizer() - log_normalizer
+    gaps = p.log_weights.double() - q.log_weights.double()
+    divergence = (mean * gaps).sum(-1) + q.exact_log_normalizer() - log_normalizer
     if not _same_capacities(p, q):
-        p_room, q_room = p_urn[2], q_urn[2]
+        p_room, q_room = p._capacities, q._capacities
         binomials = p.expected_log_binomials(p_room) - p.expected_log_binomials(q_room)
         divergence = divergence + binomials.sum(-1)
         allowed = (p_room.clamp_max(p.total_count) <= q_room).all(-1)
@@ -44,7 +44,7 @@ def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
 def _same_capacities(p: FisherHypergeometric, q: FisherHypergeometric) -> bool:
     if p._unbounded and q._unbounded:
         return True
-    if not (readable(p._capacities) and readable(q._capacities)):
+    if not (can_check_values(p._capacities) and can_check_values(q._capacities)):
         return False
     return bool((p._capacities == q._capacities).all())
 

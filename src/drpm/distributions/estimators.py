@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from drpm.distributions.base import Law
-from drpm.distributions.validation import require_samples
+from drpm.distributions.validation import require_count
 
 
 def leave_one_out_surrogate(costs: Tensor, log_probs: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def score_function_loss(
         >>> bool(scores.grad[2] > 0 > scores.grad[0])
         True
     """
-    shape = (require_samples(num_samples),)
+    shape = (require_count("num_samples", num_samples),)
     # Laws of torch itself take no generator.
     draws = law.sample(shape) if generator is None else law.sample(shape, generator=generator)
     costs = cost(draws)

@@ -1,24 +1,34 @@
-"""The law of the order: Plackett-Luce."""
+"""The law of the order: Plackett-Luce, and its relaxation."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
-from drpm.distributions import race
-from drpm.distributions.base import OrderLaw, Size
-from drpm.distributions.constraints import finite_vector, permutation
+from drpm.distributions import plackett_luce_integral
+from drpm.distributions.base import OrderLaw, RelaxedLaw, Size, for_events, temperature_tensor
+from drpm.distributions.constraints import (
+    finite_vector,
+    permutation,
+    permutation_matrices,
+    positive,
+    unit_matrix,
+)
 from drpm.distributions.validation import (
-    readable,
+    can_check_values,
     require_broadcast,
+    require_choice,
     require_event,
     require_finite,
     require_indices,
     require_vector,
 )
-from drpm.relaxation.gumbel import gumbel_like
-from drpm.relaxation.sorting import sort_descending
-from drpm.relaxation.storing import stored
+from drpm.relaxation.mapping import materialize
+from drpm.relaxation.reparameterization import gumbel_like, straight_through
+from drpm.relaxation.sorting import SORTS, order_descending, permutation_matrix, sort_descending
+
+_LARGEST = 1e30  # far from overflow in float32 even when summed over all elements
 
 
 class PlackettLuce(OrderLaw):
@@ -60,11 +70,6 @@ class PlackettLuce(OrderLaw):
         scores = self.log_scores.expand(*batch_shape, self.event_shape[0])
         return self._expanded(batch_shape, _instance, log_scores=scores)
 
-    def __repr__(self) -> str:
-        return (
-            f"PlackettLuce(elements={self.event_shape[0]}, batch_shape={tuple(self.batch_shape)})"
-        )
-
     @property
     def dtype(self) -> torch.dtype:
         return self.log_scores.dtype
@@ -75,8 +80,7 @@ class PlackettLuce(OrderLaw):
         return torch.argsort(self.log_scores, dim=-1, descending=True, stable=True)
 
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-        scores = self.log_scores.double().expand(shape + self.log_scores.shape)
-        return (scores + gumbel_like(scores, generator)).argsort(-1, descending=True)
+        return noisy_scores(self.log_scores, shape, generator).argsort(-1, descending=True)
 
     def log_prob(self, value: Tensor) -> Tensor:
         value, inside = self._inside(value, "an order of all elements")
@@ -86,14 +90,14 @@ class PlackettLuce(OrderLaw):
         return log_prob.to(self.log_scores.dtype)
 
     def block_log_probs(self, members: Tensor) -> Tensor:
-        return race.block_log_probs(self.log_scores.double(), members)
+        return plackett_luce_integral.block_log_probs(self.log_scores.double(), members)
 
     def rank_expectations(self, values: Tensor) -> Tensor:
-        return race.rank_expectations(self.log_scores.double(), values)
+        return plackett_luce_integral.rank_expectations(self.log_scores.double(), values)
 
     def sorted_block_log_probs(self) -> Tensor:
         scores = self.log_scores.double().sort(-1, descending=True).values
-        return race.sorted_block_log_probs(scores)
+        return plackett_luce_integral.sorted_block_log_probs(scores)
 
     def most_likely_within(self, members: Tensor) -> Tensor:
         """Blocks in order, and the elements of each by descending score."""
@@ -101,6 +105,98 @@ class PlackettLuce(OrderLaw):
         by_block = torch.argsort(block.gather(-1, by_score), dim=-1, stable=True)
         order: Tensor = by_score.gather(-1, by_block)
         return order
+
+
+class RelaxedPlackettLuce(RelaxedLaw):
+    """Permutation matrices with reparameterised gradients: Gumbel noise and a relaxed sort.
+
+    Row r of a draw is the element at rank r. A draw is a full n x n matrix; for partitions use
+    :class:`RelaxedRandomPartition`, which never builds one.
+
+    References:
+        Grover et al., "Stochastic optimization of sorting networks via continuous relaxations",
+        2019 (NeuralSort). Prillo and Eisenschlos, "SoftSort", 2020. Mena et al., "Learning latent
+        permutations with Gumbel-Sinkhorn networks", 2018.
+
+    Args:
+        temperature: Positive; the lower, the closer soft matrices are to permutations.
+        log_scores: The log-scores, shape (..., n).
+        hard: Permutation matrices with straight-through gradients, or soft ones.
+        sort: ``"neuralsort"``, ``"softsort"`` or ``"sinkhorn"``.
+
+    Example:
+        >>> law = RelaxedPlackettLuce(0.1, torch.tensor([0.0, 2.0, 1.0]))
+        >>> law.mode
+        tensor([[0., 1., 0.],
+                [0., 0., 1.],
+                [1., 0., 0.]])
+    """
+
+    arg_constraints = {"temperature": positive, "log_scores": finite_vector}  # noqa: RUF012
+    discrete: PlackettLuce
+
+    def __init__(
+        self,
+        temperature: float | Tensor,
+        log_scores: Tensor,
+        hard: bool = True,
+        sort: str = "neuralsort",
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        require_choice("hard", hard, (True, False))
+        require_choice("sort", sort, tuple(SORTS))
+        discrete = PlackettLuce(log_scores, validate_args=validate_args)
+        check = self._validating(validate_args)
+        self.temperature = temperature_tensor(temperature, log_scores, check=check)
+        batch = require_broadcast(
+            "temperature and log_scores", self.temperature.shape, discrete.batch_shape
+        )
+        self.discrete = discrete.expand(batch)
+        self.hard, self.sort = hard, sort
+        event = self.discrete.event_shape * 2
+        super().__init__(batch, torch.Size(event), validate_args)
+
+    @constraints.dependent_property(event_dim=2)
+    def support(self) -> constraints.Constraint:
+        return permutation_matrices if self.hard else unit_matrix
+
+    @property
+    def log_scores(self) -> Tensor:
+        return self.discrete.log_scores
+
+    def _matrix(self, scores: Tensor) -> Tensor:
+        soft = SORTS[self.sort](tempered(scores, self.temperature, self.dtype)).to(self.dtype)
+        if not self.hard:
+            return soft
+        return straight_through(
+            permutation_matrix(order_descending(scores.detach()), self.dtype), soft
+        )
+
+    def rsample(
+        self, sample_shape: Size = (), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Permutation matrices with gradients in log-scores and temperature."""
+        return self._matrix(noisy_scores(self.log_scores, torch.Size(sample_shape), generator))
+
+    @property
+    def mode(self) -> Tensor:
+        """The sorted order, without noise and with gradients."""
+        return self._matrix(self.log_scores.double())
+
+
+def noisy_scores(
+    log_scores: Tensor, shape: torch.Size, generator: torch.Generator | None = None
+) -> Tensor:
+    """Log-scores with Gumbel noise, in float64: ties are as rare as they should be."""
+    scores = log_scores.double().expand(shape + log_scores.shape)
+    return scores + gumbel_like(scores, generator)
+
+
+def tempered(scores: Tensor, temperature: Tensor, dtype: torch.dtype) -> Tensor:
+    """Scores over temperature, what a relaxed sort takes: float32 at least, and finite."""
+    ratio = (scores / for_events(temperature, 1)).clamp(-_LARGEST, _LARGEST)
+    return ratio.to(torch.promote_types(dtype, torch.float32))
 
 
 def _order_log_prob(log_scores: Tensor, order: Tensor) -> Tensor:
@@ -147,7 +243,7 @@ def subset_permutation_log_prob(
     drawn = scores.gather(-1, index)
     taken = taken.bool().expand(*batch, n)
     used = taken.scatter(-1, index, True)
-    if readable(used) and bool((used.sum(-1) < taken.sum(-1) + index.shape[-1]).any()):
+    if can_check_values(used) and bool((used.sum(-1) < taken.sum(-1) + index.shape[-1]).any()):
         raise ValueError(
             "subset_order must hold distinct elements that no earlier subset has taken, "
             f"but got {index.flatten(0, -2)[0].tolist() if index.dim() > 1 else index.tolist()}."
@@ -192,7 +288,7 @@ _PAIRED_UP_TO = 512
 
 def _best_order_by_pairs(scores: Tensor) -> tuple[Tensor, Tensor]:
     if torch.compiler.is_compiling():
-        scores = stored(scores)
+        scores = materialize(scores)
     element = torch.arange(scores.shape[-1], device=scores.device)
     own, other = scores[..., :, None], scores[..., None, :]
     behind = (other < own) | ((other == own) & (element[None, :] >= element[:, None]))

@@ -14,11 +14,11 @@ from drpm.distributions.estimators import leave_one_out_surrogate
 from drpm.distributions.orders import PlackettLuce
 from drpm.distributions.sizes import FisherHypergeometric
 from drpm.distributions.validation import (
-    readable,
+    can_check_values,
     require_broadcast,
+    require_count,
     require_event,
     require_indices,
-    require_samples,
     require_vector,
 )
 
@@ -69,7 +69,7 @@ class RandomPartition(Law):
     .. math:: p(Y) = p(n_1, \dots, n_K) \sum_{\pi \in \Pi_Y} p(\pi)
 
     The sum over all orders that lead to Y is evaluated exactly, by one one-dimensional integral
-    a subset; see :mod:`drpm.distributions.race`.
+    a subset; see :mod:`drpm.distributions.plackett_luce_integral`.
 
     References:
         Sutter, Ryser, Liebeskind and Vogt, "Differentiable random partition models", 2023.
@@ -167,13 +167,6 @@ class RandomPartition(Law):
             order=self.order.expand(torch.Size(batch_shape)),
         )
 
-    def __repr__(self) -> str:
-        groups, elements = self.event_shape
-        return (
-            f"RandomPartition(elements={elements}, groups={groups}, "
-            f"batch_shape={tuple(self.batch_shape)})"
-        )
-
     def draw_parts(self, shape: torch.Size, *, generator: torch.Generator | None = None) -> Parts:
         """A draw together with the sizes and the order that made it."""
         sizes = self.sizes.draw_sizes(shape, generator)
@@ -185,7 +178,7 @@ class RandomPartition(Law):
         """``num_samples`` draws along a leading dimension, some of them at a time."""
         entries = max(1, self.batch_shape.numel() * self.event_shape.numel())
         size = max(1, _DRAW_BUDGET // entries)
-        for start in range(0, require_samples(num_samples), size):
+        for start in range(0, require_count("num_samples", num_samples), size):
             shape = torch.Size([min(size, num_samples - start)])
             with torch.no_grad():
                 draw = self.draw_parts(shape, generator=generator)
@@ -244,7 +237,7 @@ class RandomPartition(Law):
         index = order.expand(*batch, -1)
         subsets = value.argmax(-2).expand(*batch, -1).gather(-1, index)
         compatible = permutation.check(order) & (subsets.diff(dim=-1) >= 0).all(-1)
-        if self._validate_args and readable(compatible) and not bool(compatible.all()):
+        if self._validate_args and can_check_values(compatible) and not bool(compatible.all()):
             raise ValueError(
                 "order must hold every element once and fill the subsets of value one after the "
                 f"other, but got {index[~compatible][0].tolist() if batch else order.tolist()}."

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from drpm.distributions.base import Size
+from drpm.distributions.base import RelaxedLaw, Size, for_events, temperature_tensor
 from drpm.distributions.constraints import RelaxedAssignment, finite_vector, positive
-from drpm.distributions.orders import PlackettLuce
+from drpm.distributions.orders import noisy_scores, tempered
 from drpm.distributions.partitions import (
     Parts,
     RandomPartition,
@@ -16,14 +16,11 @@ from drpm.distributions.partitions import (
     fill,
     window_differences,
 )
-from drpm.distributions.relaxed import RelaxedLaw, temperature_tensor
-from drpm.distributions.relaxed_orders import RelaxedPlackettLuce, descending
-from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric, SizeDraw
-from drpm.distributions.sizes import FisherHypergeometric
+from drpm.distributions.relaxed_sizes import SizeDraw, draw_softly
 from drpm.distributions.validation import require_broadcast, require_choice, require_vector
-from drpm.relaxation import filling_fused
-from drpm.relaxation.filling import fill_softly
-from drpm.relaxation.straight_through import straight_through
+from drpm.relaxation.filling import can_fuse, fill_softly
+from drpm.relaxation.reparameterization import straight_through
+from drpm.relaxation.sorting import SORTS, order_descending
 
 
 class RelaxedRandomPartition(RelaxedLaw):
@@ -66,6 +63,7 @@ class RelaxedRandomPartition(RelaxedLaw):
         "log_scores": finite_vector,
         "log_weights": finite_vector,
     }
+    discrete: RandomPartition
 
     def __init__(
         self,
@@ -80,6 +78,7 @@ class RelaxedRandomPartition(RelaxedLaw):
         validate_args: bool | None = None,
     ) -> None:
         require_choice("hard", hard, (True, False, "sizes"))
+        require_choice("sort", sort, tuple(SORTS))
         require_choice("window", window, ("one-hot", "sigmoid"))
         require_vector("log_scores", log_scores, "element")
         discrete = RandomPartition(log_scores, log_weights, capacities, validate_args=validate_args)
@@ -89,21 +88,12 @@ class RelaxedRandomPartition(RelaxedLaw):
             "temperature and the parameters", self.temperature.shape, discrete.batch_shape
         )
         self.discrete = discrete if discrete.batch_shape == batch else discrete.expand(batch)
-        sizes, order = self.discrete.sizes, self.discrete.order
-        assert isinstance(sizes, FisherHypergeometric)
-        assert isinstance(order, PlackettLuce)
-        self._sizes = RelaxedFisherHypergeometric.of(sizes, self.temperature)
-        self._order = RelaxedPlackettLuce.of(order, self.temperature, sort)
         self.hard, self.sort, self.window = hard, sort, window
         super().__init__(batch, self.discrete.event_shape, validate_args)
 
     @constraints.dependent_property(event_dim=2)
     def support(self) -> constraints.Constraint:
         return self.discrete.support if self.hard is True else RelaxedAssignment()
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.discrete.dtype
 
     @property
     def log_scores(self) -> Tensor:
@@ -115,28 +105,7 @@ class RelaxedRandomPartition(RelaxedLaw):
 
     @property
     def capacities(self) -> Tensor:
-        return self._sizes.capacities
-
-    def expand(self, batch_shape: Size, _instance: Any = None) -> "RelaxedRandomPartition":
-        return self._expanded(
-            batch_shape,
-            _instance,
-            discrete=self.discrete.expand(batch_shape),
-            _sizes=self._sizes.expand(batch_shape),
-            _order=self._order.expand(batch_shape),
-            temperature=self.temperature,
-            hard=self.hard,
-            sort=self.sort,
-            window=self.window,
-        )
-
-    def __repr__(self) -> str:
-        groups, elements = self.event_shape
-        return (
-            f"RelaxedRandomPartition(elements={elements}, groups={groups}, "
-            f"batch_shape={tuple(self.batch_shape)}, hard={self.hard!r}, sort={self.sort!r}, "
-            f"window={self.window!r})"
-        )
+        return self.discrete.capacities
 
     def rsample_parts(
         self,
@@ -160,12 +129,12 @@ class RelaxedRandomPartition(RelaxedLaw):
         self, shape: torch.Size, noise: str, generator: torch.Generator | None
     ) -> tuple[Tensor, SizeDraw, Tensor]:
         require_choice("noise", noise, ("both", "order", "none"))
-        if noise == "both":
-            sizes = self._sizes.draw(shape, noise=True, generator=generator)
-        else:
-            sizes = self._sizes.draw(torch.Size(), noise=False)
-        scores = self._order.noisy_scores(shape, noise=noise != "none", generator=generator)
-        order = descending(scores)
+        law: Any = self.discrete.sizes
+        sizes = draw_softly(law, self.temperature, shape, generator, noise=noise == "both")
+        scores = self.log_scores.double().expand(shape + self.log_scores.shape)
+        if noise != "none":
+            scores = noisy_scores(self.log_scores, shape, generator)
+        order = order_descending(scores.detach())
         return self._filled(sizes, scores, order), sizes, order
 
     def _filled(self, sizes: SizeDraw, scores: Tensor, order: Tensor) -> Tensor:
@@ -176,13 +145,17 @@ class RelaxedRandomPartition(RelaxedLaw):
             ranks = torch.arange(self.event_shape[1], device=order.device)
             before = ranks < sizes.hard.cumsum(-1)[..., :-1, None]
             windows = straight_through(window_differences(before.to(windows.dtype)), windows)
-        if self.dtype != torch.float64 and filling_fused.available(windows, scores, self.sort):
-            tempered = scores / self._batch_temperature(1).double()
+        if self.dtype != torch.float64 and can_fuse(windows, scores, self.sort):
+            from drpm.relaxation.filling_fused import fill_fused
+
+            ratio = scores / for_events(self.temperature, 1)
             whole = sizes.hard if self.hard is True else None
-            return filling_fused.fill(windows, tempered, order, whole).to(self.dtype)
+            return fill_fused(windows, ratio, order, whole).to(self.dtype)
         # Differences of rounded numbers may fall below zero by a rounding error.
         windows = windows.clamp_min(0).to(self.dtype)
-        soft = fill_softly(windows, self._order.tempered(scores), self.sort).to(self.dtype)
+        soft = fill_softly(windows, tempered(scores, self.temperature, self.dtype), self.sort).to(
+            self.dtype
+        )
         if self.hard is not True:
             return soft
         return straight_through(
@@ -197,7 +170,7 @@ class RelaxedRandomPartition(RelaxedLaw):
                 1, self.event_shape[1] + 1, dtype=survival.dtype, device=survival.device
             )
             stops = survival.sum(-1, keepdim=True)
-            temperature = self._batch_temperature(2).double()
+            temperature = for_events(self.temperature, 2)
             survival = torch.sigmoid((stops - ranks + 0.5) / temperature)
         return window_differences(survival)
 

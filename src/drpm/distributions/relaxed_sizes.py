@@ -3,18 +3,17 @@
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import constraints
 
-from drpm.distributions.base import Size
-from drpm.distributions.boundaries import boundary_survival
+from drpm.distributions.base import RelaxedLaw, Size, temperature_tensor
 from drpm.distributions.constraints import RelaxedSizes, finite_vector, positive
-from drpm.distributions.relaxed import RelaxedLaw, temperature_tensor
+from drpm.distributions.size_tables import window_width
 from drpm.distributions.sizes import FisherHypergeometric
-from drpm.distributions.urn_windows import window_width
 from drpm.distributions.validation import require_broadcast, require_choice
-from drpm.relaxation.gumbel import gumbel_like
-from drpm.relaxation.straight_through import straight_through
+from drpm.relaxation.mapping import apply, maps_leading
+from drpm.relaxation.reparameterization import gumbel_like, straight_through
 
 
 class SizeDraw(NamedTuple):
@@ -30,6 +29,112 @@ class SizeDraw(NamedTuple):
         stops = self.survival.sum(-1)
         first = torch.zeros_like(self.hard[..., :1])
         return torch.cat([first, stops, first + n], -1).diff(dim=-1)
+
+
+def draw_softly(
+    law: FisherHypergeometric,
+    temperature: Tensor,
+    shape: torch.Size,
+    generator: torch.Generator | None,
+    *,
+    noise: bool,
+) -> SizeDraw:
+    """Hard and soft sizes of a draw; without noise, of the mode, whatever the shape."""
+    n, groups = law.total_count, law.event_shape[0]
+    full = shape + law.batch_shape if noise else law.batch_shape
+    if groups == 1:
+        # Nothing depends on the weight of the only group, but a gradient may be asked for.
+        nothing = (law.log_weights.double() * 0).expand(*full, 1)
+        return SizeDraw(nothing.detach() + n, nothing[..., None].expand(*full, 1, n)[..., :0, :])
+    temperature = temperature.double()
+    if noise:
+        empty = temperature.new_empty(*full, groups - 1, window_width(n))
+        drawn = law.relax(gumbel_like(empty, generator), temperature)
+    else:
+        drawn = law.relax_mode(temperature)
+    return SizeDraw(drawn.hard, boundary_survival(drawn.probs))
+
+
+# Added to values of generating functions, so that none of them is zero.
+_NEARLY_ZERO = 1e-30
+_ROUNDING = 37.0  # minus the logarithm of a rounding error
+
+
+def boundary_survival(probs: Tensor) -> Tensor:
+    """(..., j, n): the probability that the sum of the first k sizes exceeds a rank.
+
+    Args:
+        probs: (..., j, n + 1), the distributions of independent sizes over 0..n.
+    """
+    if probs.shape[-2] == 1 or probs.numel() == 0:
+        return _upper_tails(probs)
+    return _survival(probs)
+
+
+def _survival(probs: Tensor) -> Tensor:
+    survival: Tensor = apply(_Survival, probs)
+    return survival
+
+
+# Torch's compiler does not map custom functions; what it takes as it is, torch.func does.
+torch.compiler.allow_in_graph(_survival)
+
+
+@maps_leading
+class _Survival(torch.autograd.Function):
+    r"""From the distributions of sizes to the upper tails of their running sums.
+
+    The generating function of a sum is the product of those of its terms. Fourier transforms
+    evaluate them on a circle, and invert the product. With p nodes on a radius r, masses beyond n
+    are counted r^p times where they do not belong, and rounding errors up to r^-n times:
+    3 (n + 1) nodes keep both near 1e-12.
+    """
+
+    @staticmethod
+    def forward(probs: Tensor) -> Tensor:
+        nodes, scale = _circle(probs)
+        values = torch.fft.rfft(probs * scale, nodes)
+        laws = torch.fft.irfft(values.cumprod(-2), nodes)[..., : probs.shape[-1]] / scale
+        return _upper_tails(laws)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (probs,) = ctx.saved_tensors
+        nodes, scale = _circle(probs)
+        values = torch.fft.rfft(probs * scale, nodes) + _NEARLY_ZERO
+        sums = grad.cumsum(-1)
+        tails = F.pad(sums - grad - sums[..., -1:], (0, 1))  # minus the sum of all from here on
+        # A correlation of every tail with the products of all other terms of its sum.
+        pulls = torch.fft.rfft(tails / scale, nodes) * values.cumprod(-2).conj()
+        later = pulls.sum(-2, keepdim=True) - pulls.cumsum(-2) + pulls
+        found: Tensor = torch.fft.irfft(later / values.conj(), nodes)[..., : probs.shape[-1]]
+        return found * scale
+
+
+def _circle(probs: Tensor) -> tuple[int, Tensor]:
+    """The number of nodes and the powers of the radius."""
+    count, n = probs.shape[-2], probs.shape[-1] - 1
+    whole = count * n + 1
+    nodes = _round_up(min(whole, 3 * (n + 1)))
+    fall = 0.0 if nodes >= whole else _ROUNDING / (nodes + n)
+    powers = torch.arange(n + 1, dtype=probs.dtype, device=probs.device)
+    return nodes, torch.exp(-fall * powers)
+
+
+def _upper_tails(laws: Tensor) -> Tensor:
+    survival = 1 - laws.cumsum(-1)[..., :-1]
+    # The clamp only undoes rounding, so it does not stop the gradient.
+    return survival + (survival.clamp(0, 1) - survival).detach()
+
+
+def _round_up(length: int) -> int:
+    """The next length that a Fourier transform is fast at: a power of two times 8 to 16."""
+    step = 1 << max(0, length.bit_length() - 4)
+    return -(-length // step) * step
 
 
 class RelaxedFisherHypergeometric(RelaxedLaw):
@@ -61,6 +166,7 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
     """
 
     arg_constraints = {"temperature": positive, "log_weights": finite_vector}  # noqa: RUF012
+    discrete: FisherHypergeometric
 
     def __init__(
         self,
@@ -85,23 +191,9 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         self.hard = hard
         super().__init__(batch, self.discrete.event_shape, validate_args)
 
-    @classmethod
-    def of(
-        cls, discrete: FisherHypergeometric, temperature: Tensor
-    ) -> "RelaxedFisherHypergeometric":
-        """The relaxation of a law that was checked already, whose batch the temperature fits."""
-        law = cls.__new__(cls)
-        law.discrete, law.temperature, law.hard = discrete, temperature, True
-        RelaxedLaw.__init__(law, discrete.batch_shape, discrete.event_shape, validate_args=False)
-        return law
-
     @constraints.dependent_property(event_dim=1)
     def support(self) -> constraints.Constraint:
         return self.discrete.support if self.hard else RelaxedSizes(self.discrete.total_count)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.discrete.dtype
 
     @property
     def total_count(self) -> int:
@@ -115,43 +207,11 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
     def capacities(self) -> Tensor:
         return self.discrete.capacities
 
-    def expand(self, batch_shape: Size, _instance: Any = None) -> "RelaxedFisherHypergeometric":
-        return self._expanded(
-            batch_shape,
-            _instance,
-            discrete=self.discrete.expand(batch_shape),
-            temperature=self.temperature,
-            hard=self.hard,
-        )
-
-    def __repr__(self) -> str:
-        return (
-            f"RelaxedFisherHypergeometric(total_count={self.total_count}, "
-            f"groups={self.event_shape[0]}, batch_shape={tuple(self.batch_shape)}, "
-            f"hard={self.hard})"
-        )
-
     def draw(
         self, shape: torch.Size, *, noise: bool, generator: torch.Generator | None = None
     ) -> SizeDraw:
-        """Both faces of one draw; without noise, the mode, which is one whatever the shape."""
-        n, groups = self.total_count, self.event_shape[0]
-        full = shape + self.batch_shape if noise else self.batch_shape
-        if groups == 1:
-            # Nothing depends on the weight of the only group, but a gradient may be asked for.
-            nothing = (self.log_weights.double() * 0).expand(*full, 1)
-            return SizeDraw(
-                nothing.detach() + n, nothing[..., None].expand(*full, 1, n)[..., :0, :]
-            )
-        temperature = self.temperature.double()
-        if noise:
-            tables = self.discrete.soft_tables()
-            shape = torch.Size([*full, groups - 1, tables.width])
-            gumbel = gumbel_like(temperature.new_empty(shape), generator)
-            drawn = tables.draw_softly(gumbel, temperature)
-        else:
-            drawn = self.discrete.soft_mode(temperature)
-        return SizeDraw(drawn.hard, boundary_survival(drawn.laws, window_width(n)))
+        """Hard and soft sizes of a draw; without noise, of the mode, whatever the shape."""
+        return draw_softly(self.discrete, self.temperature, shape, generator, noise=noise)
 
     def _value(self, draw: SizeDraw) -> Tensor:
         sizes = straight_through(draw.hard, draw.soft) if self.hard else draw.soft

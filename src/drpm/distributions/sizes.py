@@ -7,28 +7,20 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import constraints
 
-from drpm.distributions import (
-    increments,
-    urn,
-    urn_fused,
-    urn_moments,
-    urn_pair,
-    urn_tables,
-    urn_tilt,
-    urn_windows,
-)
+from drpm.distributions import generating_functions, greedy_mode, size_tables
 from drpm.distributions.base import Size, SizeLaw
 from drpm.distributions.constraints import WholeSizes, finite_vector
+from drpm.distributions.size_tables import IMPOSSIBLE, SoftSizes, SuffixTables, log_binomial
 from drpm.distributions.validation import (
+    can_check_values,
     describe,
-    readable,
     require_broadcast,
     require_choice,
     require_count,
     require_finite,
     require_vector,
 )
-from drpm.relaxation.gumbel import gumbel_like
+from drpm.relaxation.reparameterization import gumbel_like
 
 _SUPPORT_LIMIT = 10_000_000
 _DRAW_BUDGET = 1 << 24
@@ -56,7 +48,7 @@ def resolve_capacities(
         "log_weights and capacities", log_weights.shape[:-1], capacities.shape[:-1]
     )
     full = capacities.to(device=log_weights.device, dtype=torch.float64)
-    if check and readable(full):
+    if check and can_check_values(full):
         bad = full[~(torch.isfinite(full) & (full >= 0) & (full == full.round()))]
         if bad.numel():
             raise ValueError(
@@ -76,8 +68,9 @@ class FisherHypergeometric(SizeLaw):
     .. math:: p(n_1, \dots, n_K) = \frac{1}{P_0} \prod_k \binom{m_k}{n_k} \omega_k^{n_k},
               \qquad \sum_k n_k = n
 
-    Normaliser, moments, entropy and divergence are exact and cost O(K) or
-    :math:`O(K \sqrt n)` numbers; see :mod:`drpm.distributions.urn`.
+    Normalizer, moments, entropy and divergence are exact and cost O(K) or
+    :math:`O(K \sqrt n)` numbers; see
+    :mod:`drpm.distributions.generating_functions` and :mod:`drpm.distributions.size_tables`.
 
     References:
         Fisher, "The logic of inductive inference", 1935.
@@ -156,41 +149,20 @@ class FisherHypergeometric(SizeLaw):
             _unbounded=self._unbounded,
         )
 
-    def __repr__(self) -> str:
-        return (
-            f"FisherHypergeometric(total_count={self.total_count}, groups={self.event_shape[0]}, "
-            f"batch_shape={tuple(self.batch_shape)}, method={self.method!r})"
-        )
+    # In float64 whatever the parameters' type, because the logarithm of a factorial of some
+    # thousands has no digits left after the point in float32.
 
-    # The exact law as an urn: float64 whatever the parameters' type, because the logarithm of a
-    # factorial of some thousands has no digits left after the point in float32.
-
-    def _urn(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _parameters(self) -> tuple[Tensor, Tensor, Tensor]:
         weights = self.log_weights.double()
         return weights.new_full((), float(self.total_count)), weights, self._capacities
 
-    def list_pair(self) -> urn_pair.Pair:
-        """All sizes of two groups, and their masses in float64."""
-        capacities = None if self._unbounded else self._capacities
-        return urn_pair.list_pair(self.total_count, self.log_weights.double(), capacities)
-
-    @property
-    def _listed(self) -> bool:
-        """Whether summing over all sizes is the quickest."""
-        return urn_pair.listed(self.total_count, self.event_shape[0])
-
     def exact_log_normalizer(self) -> Tensor:
         """log P_0 in float64, whatever the parameters' type."""
-        if self._listed:
-            return self.list_pair().log_normalizer()
-        return urn_moments.log_normalizer(*self._urn())
+        return generating_functions.log_normalizer(*self._parameters())
 
-    def exact_mean(self) -> urn_moments.Mean:
+    def exact_mean(self) -> generating_functions.Mean:
         """The mean in float64, whatever the parameters' type, and log P_0 with it."""
-        if self._listed:
-            pair = self.list_pair()
-            return urn_moments.Mean(pair.log_normalizer(), pair.mean())
-        return urn_moments.mean(*self._urn())
+        return generating_functions.mean(*self._parameters())
 
     def _refuse_merged(self, what: str) -> None:
         if self.method == "merged":
@@ -199,21 +171,29 @@ class FisherHypergeometric(SizeLaw):
                 "of its own conditionals; use method='exact'."
             )
 
-    def suffix_tables(self, *, maximise: bool = False) -> urn_tables.SuffixTables:
+    def suffix_tables(self) -> SuffixTables:
         """The tables behind the conditionals (K >= 2)."""
-        weights, large = self.log_weights.double(), not self._unbounded
-        return urn_tables.suffix_tables(
-            self.total_count, weights, self._capacities, maximise=maximise, large=large
-        )
+        n, weights, capacities = self.total_count, self.log_weights.double(), self._capacities
+        return size_tables.suffix_tables(n, weights, capacities, unbounded=self._unbounded)
 
-    def soft_tables(self, *, maximise: bool = False) -> urn_pair.Pair | urn_tables.SuffixTables:
-        """What soft sizes are drawn from (K >= 2): all sizes of two groups, where these are few."""
-        groups, n = self.event_shape[0], self.total_count
-        width = urn_windows.window_width(n)
-        fused = urn_fused.available(self.log_weights, groups, width)
-        if groups == 2 and width == n + 1 and not fused:
-            return self.list_pair()
-        return self.suffix_tables(maximise=maximise)
+    @property
+    def _pair(self) -> size_tables.Pair | None:
+        """All sizes of two groups, where these are few."""
+        if not size_tables.is_listed(self.total_count, self.event_shape[0]):
+            return None
+        capacities = None if self._unbounded else self._capacities
+        return size_tables.list_pair(self.total_count, self.log_weights.double(), capacities)
+
+    def relax(self, noise: Tensor, temperature: Tensor) -> SoftSizes:
+        """A draw with Gumbel noise (..., K - 1, W) as soft sizes (K >= 2)."""
+        return (self._pair or self.suffix_tables()).relax(noise, temperature)
+
+    def relax_mode(self, temperature: Tensor) -> SoftSizes:
+        """The mode as soft sizes (K >= 2)."""
+        if (pair := self._pair) is not None:
+            return pair.relax(None, temperature)
+        weights = self.log_weights.double()
+        return greedy_mode.soft_mode(self.total_count, weights, self._capacities, temperature)
 
     @property
     def _expected(self) -> str:
@@ -233,7 +213,7 @@ class FisherHypergeometric(SizeLaw):
     @property
     def variance(self) -> Tensor:
         self._refuse_merged("variance")
-        return urn_moments.variance(*self._urn()).to(self.log_weights.dtype)
+        return generating_functions.variance(*self._parameters()).to(self.log_weights.dtype)
 
     @property
     def mode(self) -> Tensor:
@@ -243,20 +223,9 @@ class FisherHypergeometric(SizeLaw):
     def most_likely_sizes(self) -> Tensor:
         """The mode in float64, whatever the parameters' type."""
         self._refuse_merged("mode")
-        if urn_fused.available(self.log_weights, self.event_shape[0], width=1):
-            weights = self.log_weights.double()
-            return urn_fused.mode(self.total_count, weights, self._capacities)
-        _, weights, capacities = self._urn()
-        return urn_tilt.mode(self.total_count, weights, capacities)
-
-    def soft_mode(self, temperature: Tensor) -> urn.SoftSizes:
-        """The mode, and the laws of the soft sizes that lead to it (K >= 2)."""
-        weights = self.log_weights.double()
-        # Two groups have so few sizes that their list is quicker still.
-        if self.event_shape[0] > 2 and increments.available(self.total_count, weights):
-            return increments.soft_mode(self.total_count, weights, self._capacities, temperature)
-        tables = self.soft_tables(maximise=True)
-        return tables.follow_softly(self.most_likely_sizes(), temperature)
+        if (pair := self._pair) is not None:
+            return pair.mode()
+        return greedy_mode.mode(self.total_count, self.log_weights.double(), self._capacities)
 
     def log_prob(self, value: Tensor) -> Tensor:
         value, inside = self._inside(value, self._expected)
@@ -264,8 +233,8 @@ class FisherHypergeometric(SizeLaw):
         if self.method == "merged":
             log_prob = self._merged_conditionals(sizes).sum(-1)
         else:
-            _, weights, capacities = self._urn()
-            terms = urn.log_binomial(capacities, sizes) + sizes * weights
+            _, weights, capacities = self._parameters()
+            terms = log_binomial(capacities, sizes) + sizes * weights
             log_prob = terms.sum(-1) - self.exact_log_normalizer()
         if inside is not None:
             log_prob = torch.where(inside, log_prob, -torch.inf)
@@ -284,7 +253,7 @@ class FisherHypergeometric(SizeLaw):
         return log_probs.to(self.log_weights.dtype)
 
     def _exact_conditionals(self, sizes: Tensor) -> Tensor:
-        total, weights, capacities = self._urn()
+        total, weights, capacities = self._parameters()
         groups = weights.shape[-1]
         remaining = total - sizes.cumsum(-1) + sizes
         # The suffix from group k on is an urn of its own, in which earlier groups have no place.
@@ -294,16 +263,16 @@ class FisherHypergeometric(SizeLaw):
         for some in index.split(max(1, _SUFFIX_BUDGET // groups)):
             later = capacities[..., None, :] * (index >= some[:, None])
             left = remaining[..., some[0] : some[-1] + 1]
-            suffixes.append(urn_moments.log_normalizer(left, weights[..., None, :], later))
+            suffixes.append(generating_functions.log_normalizer(left, weights[..., None, :], later))
         suffix = torch.cat(suffixes, -1)
         after = F.pad(suffix[..., 1:], (0, 1))
-        return urn.log_binomial(capacities, sizes) + sizes * weights + after - suffix
+        return log_binomial(capacities, sizes) + sizes * weights + after - suffix
 
     def _merged_urn(self) -> tuple[Tensor, Tensor]:
         """(..., K - 1, 2): log-weights and capacities of a group and of all later ones merged."""
-        _, weights, capacities = self._urn()
+        _, weights, capacities = self._parameters()
         later = capacities.flip(-1).cumsum(-1).flip(-1)[..., 1:]
-        counts = torch.where(capacities > 0, capacities.log(), urn.IMPOSSIBLE)
+        counts = torch.where(capacities > 0, capacities.log(), IMPOSSIBLE)
         weighted = (weights + counts).flip(-1).logcumsumexp(-1).flip(-1)[..., 1:]
         # Merged groups without a single place have no mean weight, and need none.
         merged = torch.where(later > 0, weighted - later.log(), 0.0)
@@ -316,8 +285,10 @@ class FisherHypergeometric(SizeLaw):
         weights, capacities = self._merged_urn()
         remaining = (self.total_count - sizes.cumsum(-1) + sizes)[..., :-1]
         pair = torch.stack([sizes[..., :-1], remaining - sizes[..., :-1]], -1)
-        terms = urn.log_binomial(capacities, pair) + pair * weights
-        conditionals = terms.sum(-1) - urn_moments.log_normalizer(remaining, weights, capacities)
+        terms = log_binomial(capacities, pair) + pair * weights
+        conditionals = terms.sum(-1) - generating_functions.log_normalizer(
+            remaining, weights, capacities
+        )
         return F.pad(conditionals, (0, 1))  # the last group takes what is left
 
     def draw_sizes(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
@@ -334,7 +305,7 @@ class FisherHypergeometric(SizeLaw):
         return torch.cat(parts).reshape(shape + self.batch_shape + self.event_shape)
 
     def _draw_flat(
-        self, count: int, tables: urn_tables.SuffixTables | None, generator: torch.Generator | None
+        self, count: int, tables: SuffixTables | None, generator: torch.Generator | None
     ) -> Tensor:
         """Group after group from the conditionals, each by the Gumbel trick."""
         full = torch.full(
@@ -359,15 +330,15 @@ class FisherHypergeometric(SizeLaw):
         after = torch.arange(self.total_count + 1, dtype=before.dtype, device=before.device)
         pair = torch.stack(torch.broadcast_tensors(before[..., None] - after, after), -1)
         possible = ((pair >= 0) & (pair <= capacities[..., None, :])).all(-1)
-        terms = urn.log_binomial(capacities[..., None, :], pair) + pair * weights[..., None, :]
-        return torch.where(possible, terms.sum(-1), urn.IMPOSSIBLE)
+        terms = log_binomial(capacities[..., None, :], pair) + pair * weights[..., None, :]
+        return torch.where(possible, terms.sum(-1), IMPOSSIBLE)
 
     def entropy(self) -> Tensor:
         """The exact entropy in nats."""
         self._refuse_merged("entropy")
         binomials = self.expected_log_binomials(self._capacities)
         log_normalizer, mean = self.exact_mean()
-        entropy = log_normalizer - (mean * self._urn()[1]).sum(-1)
+        entropy = log_normalizer - (mean * self._parameters()[1]).sum(-1)
         return (entropy - binomials.sum(-1)).to(self.log_weights.dtype)
 
     def expected_log_binomials(self, capacities: Tensor) -> Tensor:
@@ -378,15 +349,12 @@ class FisherHypergeometric(SizeLaw):
         """
         if self.event_shape[0] == 1:
             total = torch.full_like(self._capacities, float(self.total_count))
-            return urn.log_binomial(capacities, total)
-        marginals = urn_tables.size_marginals(self.suffix_tables())
-        return torch.stack(
-            [
-                (law.probs * urn.log_binomial(capacities[..., k, None], law.sizes)).sum(-1)
-                for k, law in enumerate(marginals)
-            ],
-            -1,
-        )
+            return log_binomial(capacities, total)
+        means = [
+            (probs * log_binomial(capacities[..., k, None], sizes)).sum(-1)
+            for k, (sizes, probs) in enumerate(self.suffix_tables().marginals())
+        ]
+        return torch.stack(means, -1)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All possible sizes, in lexicographic order, shape (S, *batch_shape, K)."""
@@ -424,7 +392,7 @@ class FisherHypergeometric(SizeLaw):
         self._refuse_merged("boundary_survival")
         tables = self.suffix_tables()
         # Rank r lies before boundary k if fewer than n - r elements remain behind it.
-        behind = urn_tables.boundary_law(tables).cumsum(-1)
+        behind = tables.boundary_probs().cumsum(-1)
         position = (n - 1 - ranks - tables.first[..., None]).long()
         inside = behind.gather(-1, position.clamp(0, tables.width - 1))
         return torch.where(position < 0, 0.0, torch.where(position >= tables.width, 1.0, inside))
@@ -432,7 +400,7 @@ class FisherHypergeometric(SizeLaw):
     def best_sizes(self, block_log_probs: Tensor) -> Tensor:
         """A dynamic programme over the boundaries: O(K n^2)."""
         self._refuse_merged("best_sizes")
-        _, weights, capacities = self._urn()
+        _, weights, capacities = self._parameters()
         n = self.total_count
         index = torch.arange(n + 1, dtype=torch.float64, device=weights.device)
         size = index[None, :] - index[:, None]
@@ -440,7 +408,7 @@ class FisherHypergeometric(SizeLaw):
         choices = []
         for weight, capacity in zip(weights.unbind(-1), capacities.unbind(-1), strict=True):
             weight, capacity = weight[..., None, None], capacity[..., None, None]
-            gain = urn.log_binomial(capacity, size) + size * weight + block_log_probs
+            gain = log_binomial(capacity, size) + size * weight + block_log_probs
             gain = torch.where((size >= 0) & (size <= capacity), gain, -torch.inf)
             best, choice = (best[..., :, None] + gain).max(-2)
             choices.append(choice)

@@ -1,4 +1,4 @@
-"""Refusals in one sentence: the argument, what was expected and what came."""
+"""Checks of arguments; errors name the argument, what was expected and what was passed."""
 
 import math
 from numbers import Integral, Real
@@ -11,8 +11,8 @@ from torch import Tensor
 from drpm.relaxation.mapping import is_transformed
 
 
-def readable(tensor: Tensor) -> bool:
-    """Whether values may be looked at.
+def can_check_values(tensor: Tensor) -> bool:
+    """Whether values may be read on the host.
 
     Not while compiling, nor while a GPU's work is recorded, nor inside ``torch.func``.
     """
@@ -53,7 +53,7 @@ def require_vector(name: str, value: Any, entry: str) -> Tensor:
 
 def require_finite(name: str, value: Tensor) -> None:
     # The largest magnitude is finite where all entries are: one pass, one number to wait for.
-    if not readable(value) or value.numel() == 0:
+    if not can_check_values(value) or value.numel() == 0:
         return
     if not math.isfinite(torch.linalg.vector_norm(value.detach(), math.inf).item()):
         bad = value.detach()[~torch.isfinite(value)].flatten()[0].item()
@@ -121,22 +121,21 @@ def require_indices(name: str, value: Any, count: int) -> Tensor:
             f"{name} must be an integer tensor of at most {count} element indices in its last "
             f"dimension, but got {describe(value)}."
         )
-    if readable(value) and bool(((value < 0) | (value >= count)).any()):
+    if can_check_values(value) and bool(((value < 0) | (value >= count)).any()):
         bad = value[(value < 0) | (value >= count)][0].item()
         raise ValueError(f"{name} must hold element indices from 0 to {count - 1}, but got {bad}.")
     return value
 
 
-def require_samples(num_samples: Any) -> int:
-    return require_count("num_samples", num_samples)
-
-
 def require_temperature(value: Any, *, check: bool) -> Tensor | float:
     if isinstance(value, Tensor):
         require_floating("temperature", value)
-        if check and readable(value) and not bool(((value > 0) & torch.isfinite(value)).all()):
-            bad = value.detach()[~((value > 0) & torch.isfinite(value))].flatten()[0].item()
-            raise ValueError(f"temperature must be positive and finite, but got {bad}.")
+        if check and can_check_values(value):
+            bad = value.detach()[~((value > 0) & torch.isfinite(value))]
+            if bad.numel():
+                raise ValueError(
+                    f"temperature must be positive and finite, but got {bad[0].item()}."
+                )
         return value
     real = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
     if not real or not 0 < value < float("inf"):

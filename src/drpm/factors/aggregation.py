@@ -11,15 +11,15 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from drpm.distributions import urn_pair
 from drpm.distributions.divergences import partition_kl
 from drpm.distributions.orders import best_order_log_prob
 from drpm.distributions.partitions import RandomPartition
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
 from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric
+from drpm.distributions.size_tables import list_pair
 from drpm.factors.config import FactorsConfig
+from drpm.relaxation.reparameterization import straight_through
 from drpm.relaxation.sorting import permuted, sort_descending
-from drpm.relaxation.straight_through import straight_through
 from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
 
@@ -115,7 +115,7 @@ class _LearnedCount(Aggregation):
     def size_divergence(self, log_weights: Tensor, costs: Tensor | float = 0.0) -> Tensor:
         """KL divergence of the size law from its prior plus the expected cost of sizes, (B,)."""
         log_probs, prior = (
-            urn_pair.list_pair(self.config.latent, x.double()).log_masses.log_softmax(-1)
+            list_pair(self.config.latent, x.double()).log_masses.log_softmax(-1)
             for x in (log_weights, self.prior)
         )
         return (log_probs.exp() * (log_probs - prior + costs)).sum(-1).to(log_weights.dtype)

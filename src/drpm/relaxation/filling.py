@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from drpm.relaxation.mapping import apply, is_transformed, to_leading
+from drpm.relaxation.launching import has_triton
+from drpm.relaxation.mapping import apply, is_transformed, maps_leading
 from drpm.relaxation.sorting import SORTS, distance_sums
 
 # Up to this many matrix entries (batch x n x n) the whole of P is the quickest; it is also the path
@@ -28,6 +29,26 @@ _DENSE_LIMIT_CUDA = 1 << 23
 _ROWS = 128
 _BLOCK_BUDGET_CPU = 1 << 20
 _BLOCK_BUDGET_CUDA = 1 << 26
+
+# The sums over ranks are one program's work in a kernel, so there is a longest order it can hold.
+_LONGEST = 8192
+_MOST_GROUPS = 64
+
+
+def can_fuse(alpha: Tensor, scores: Tensor, sort: str) -> bool:
+    """Whether :mod:`drpm.relaxation.filling_fused` can fill, in float32."""
+    return (
+        scores.is_cuda
+        and sort == "neuralsort"
+        and alpha.shape[-2] <= _MOST_GROUPS
+        and 2 <= scores.shape[-1] <= _LONGEST
+        and alpha.numel() > 0
+        and scores.numel() > 0
+        and not torch.compiler.is_compiling()  # a compiler fuses the plain version by itself
+        and not is_transformed(alpha)
+        and not is_transformed(scores)
+        and has_triton()
+    )
 
 
 def fill_softly(alpha: Tensor, scores: Tensor, sort: str, *, path: str = "auto") -> Tensor:
@@ -53,7 +74,7 @@ def fill_softly(alpha: Tensor, scores: Tensor, sort: str, *, path: str = "auto")
 
 
 def fill_dense(alpha: Tensor, scores: Tensor, sort: str) -> Tensor:
-    """The readable reference: build P, multiply."""
+    """The reference: build P, multiply."""
     return alpha @ SORTS[sort](scores)
 
 
@@ -166,6 +187,7 @@ def _weights(
     return _Weights(torch.softmax((logits - peak).to(dtype), -1), offset.to(dtype))
 
 
+@maps_leading
 class _Streamed(torch.autograd.Function):
     """Y in rank order from alpha, the sorted scores and their distance sums."""
 
@@ -194,12 +216,8 @@ class _Streamed(torch.autograd.Function):
                 return *_streamed_gradients(*inputs), None  # has derivatives of its own
             return *apply(_StreamedGradients, *inputs), None
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
-        moved = to_leading(info, in_dims[:3], inputs[:3])
-        return apply(_Streamed, *moved, inputs[3]), 0
 
-
+@maps_leading
 class _StreamedGradients(torch.autograd.Function):
     """The backward pass as a function of its own, so that it maps over batches as well."""
 
@@ -216,13 +234,6 @@ class _StreamedGradients(torch.autograd.Function):
         raise NotImplementedError(
             "streamed partitions have no second derivatives inside torch.func."
         )
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], *inputs: Any
-    ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
-        moved = to_leading(info, in_dims[:4], inputs[:4])
-        return apply(_StreamedGradients, *moved, inputs[4]), (0, 0, 0)
 
 
 def _streamed_gradients(

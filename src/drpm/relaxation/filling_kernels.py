@@ -47,8 +47,8 @@ def _raised(ranked, distances, base, r, q, elements):
 
 
 @triton.jit(do_not_specialize=_COUNTS)
-def normaliser_kernel(
-    ranked, distances, normalisers, elements, OWN: tl.constexpr, OTHER: tl.constexpr
+def normalizer_kernel(
+    ranked, distances, normalizers, elements, OWN: tl.constexpr, OTHER: tl.constexpr
 ):
     """The sum of every row."""
     base = tl.program_id(0).to(tl.int64) * elements
@@ -57,7 +57,7 @@ def normaliser_kernel(
     for start in range(0, elements, OTHER):
         q = start + tl.arange(0, OTHER)
         total += tl.sum(_raised(ranked, distances, base, r, q, elements), 1)
-    tl.store(normalisers + base + r, total, mask=r < elements)
+    tl.store(normalizers + base + r, total, mask=r < elements)
 
 
 @triton.jit(do_not_specialize=_COUNTS)
@@ -65,7 +65,7 @@ def fill_kernel(
     windows,
     ranked,
     distances,
-    normalisers,
+    normalizers,
     order,
     filled,
     fillings,
@@ -84,8 +84,8 @@ def fill_kernel(
     total = tl.zeros([KB, OWN], tl.float32)
     for start in range(0, elements, OTHER):
         r = start + tl.arange(0, OTHER)
-        normaliser = tl.load(normalisers + base + r, mask=r < elements, other=1.0)
-        weights = _raised(ranked, distances, base, r, q, elements) / normaliser[:, None]
+        normalizer = tl.load(normalizers + base + r, mask=r < elements, other=1.0)
+        weights = _raised(ranked, distances, base, r, q, elements) / normalizer[:, None]
         here = (k < groups)[:, None] & (r < elements)[None, :]
         alpha = tl.load(window + k[:, None] * elements + r[None, :], mask=here, other=0.0)
         alpha = tl.maximum(alpha, 0.0)  # differences of rounded numbers may fall below
@@ -118,7 +118,7 @@ def windows_gradient_kernel(
     windows,
     ranked,
     distances,
-    normalisers,
+    normalizers,
     order,
     filled_grad,
     windows_grad,
@@ -136,7 +136,7 @@ def windows_gradient_kernel(
     r = tl.program_id(1) * OWN + tl.arange(0, OWN)
     k = tl.arange(0, KB)
     grads = filled_grad + draw * groups * elements
-    normaliser = tl.zeros([OWN], tl.float32)
+    normalizer = tl.zeros([OWN], tl.float32)
     total = tl.zeros([OWN, KB], tl.float32)
     for start in range(0, elements, OTHER):
         q = start + tl.arange(0, OTHER)
@@ -144,14 +144,14 @@ def windows_gradient_kernel(
         element = tl.load(order + base + q, mask=q < elements, other=0)
         there = (q < elements)[:, None] & (k < groups)[None, :]
         grad = tl.load(grads + k[None, :] * elements + element[:, None], mask=there, other=0.0)
-        normaliser += tl.sum(raised, 1)
+        normalizer += tl.sum(raised, 1)
         total += tl.dot(raised, grad, input_precision="ieee")
-    total = total / tl.maximum(normaliser, 1e-30)[:, None]
+    total = total / tl.maximum(normalizer, 1e-30)[:, None]
     here = (r < elements)[:, None] & (k < groups)[None, :]
     at = k[None, :] * elements + r[:, None]
     alpha = tl.load(windows + (draw % fillings) * groups * elements + at, mask=here, other=0.0)
     alpha = tl.maximum(alpha, 0.0)
-    tl.store(normalisers + base + r, normaliser, mask=r < elements)
+    tl.store(normalizers + base + r, normalizer, mask=r < elements)
     tl.store(pulls + base + r, tl.sum(alpha * total, 1), mask=r < elements)
     tl.store(windows_grad + draw * groups * elements + at, total, mask=here)
 
@@ -161,7 +161,7 @@ def scores_gradient_kernel(
     windows,
     ranked,
     distances,
-    normalisers,
+    normalizers,
     pulls,
     order,
     filled_grad,
@@ -189,12 +189,12 @@ def scores_gradient_kernel(
     for start in range(0, elements, OTHER):
         r = start + tl.arange(0, OTHER)
         inside = r < elements
-        normaliser = tl.load(normalisers + base + r, mask=inside, other=1.0)
+        normalizer = tl.load(normalizers + base + r, mask=inside, other=1.0)
         pull = tl.load(pulls + base + r, mask=inside, other=0.0)
         here = inside[:, None] & (k < groups)[None, :]
         alpha = tl.load(window + k[None, :] * elements + r[:, None], mask=here, other=0.0)
         alpha = tl.maximum(alpha, 0.0)
-        weights = _raised(ranked, distances, base, r, q, elements) / normaliser[:, None]
+        weights = _raised(ranked, distances, base, r, q, elements) / normalizer[:, None]
         outer = tl.dot(alpha, grad, input_precision="ieee")
         inner = (weights * (outer - pull[:, None])).to(tl.float64)
         slope = (elements - 1 - 2 * r).to(tl.float64)

@@ -1,11 +1,13 @@
-"""Letting ``torch.func.vmap`` through functions that take any leading dimensions already."""
+"""Custom autograd functions that compile and work under ``torch.func.vmap``."""
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+FunctionType = TypeVar("FunctionType", bound=type[torch.autograd.Function])
 
 
 def apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
@@ -33,6 +35,28 @@ def apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
         ) from None
 
 
+def to_leading(info: Any, in_dims: Sequence[int | None], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Move the mapped dimension of every input to the front, where a batch is expected."""
+    return [
+        tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        for tensor, dim in zip(inputs, in_dims, strict=True)
+    ]
+
+
+def maps_leading(function: FunctionType) -> FunctionType:
+    """Give a custom function of tensors with any leading dimensions its ``vmap``."""
+
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        tensors = [i for i, value in enumerate(inputs) if isinstance(value, Tensor)]
+        moved = to_leading(info, [in_dims[i] for i in tensors], [inputs[i] for i in tensors])
+        leading = dict(zip(tensors, moved, strict=True))
+        out = apply(function, *(leading.get(i, value) for i, value in enumerate(inputs)))
+        return out, (0 if isinstance(out, Tensor) else (0,) * len(out))
+
+    function.vmap = staticmethod(vmap)  # type: ignore[method-assign]
+    return function
+
+
 def is_transformed(tensor: Tensor) -> bool:
     """Whether a tensor stands for others inside a ``torch.func`` transform."""
     if torch.compiler.is_compiling():
@@ -43,8 +67,8 @@ def is_transformed(tensor: Tensor) -> bool:
 def needs_plain(grad: Tensor) -> bool:
     """Whether a backward pass has to be made of plain operations.
 
-    So it is where its own derivatives are asked for, and for ``is_grads_batched``, whose tensors
-    no custom function can look into.
+    This is the case where its own derivatives are requested, and for ``is_grads_batched``, whose
+    tensors no custom function can look into.
     """
     if torch._C._functorch.is_legacy_batchedtensor(grad):
         return True
@@ -54,7 +78,7 @@ def needs_plain(grad: Tensor) -> bool:
 def plain_gradients(
     function: Callable[..., Any], leaves: Sequence[Tensor], grads: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
-    """The gradients in some tensors of a function of them; None in those that ask for none."""
+    """The gradients of a function in some tensors; None in those that require none."""
     again = torch.is_grad_enabled()
     if not again:
         leaves = [leaf.detach().requires_grad_(leaf.requires_grad) for leaf in leaves]
@@ -66,9 +90,42 @@ def plain_gradients(
     return tuple(next(found) if leaf.requires_grad else None for leaf in leaves)
 
 
-def to_leading(info: Any, in_dims: Sequence[int | None], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Move the mapped dimension of every input to the front, where a batch is expected."""
-    return [
-        tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-        for tensor, dim in zip(inputs, in_dims, strict=True)
-    ]
+def materialize(tensor: Tensor) -> Tensor:
+    """The same tensor, whose entries a compiler computes once.
+
+    A compiler that fuses an operation into the next repeats it for every use of its result. Where
+    all pairs of n entries are formed, that is n times, noise and logarithms included: ten times
+    what a step of clustering costs otherwise.
+    """
+    value: Tensor = apply(_Materialize, tensor)
+    return value
+
+
+# Torch's compiler does not map custom functions; what it takes as it is, torch.func does.
+torch.compiler.allow_in_graph(materialize)
+
+
+@torch.library.custom_op("drpm::materialize", mutates_args=())
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.clone()
+
+
+@_copy.register_fake
+def _(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor)
+
+
+@maps_leading
+class _Materialize(torch.autograd.Function):
+    @staticmethod
+    def forward(tensor: Tensor) -> Tensor:
+        value: Tensor = _copy(tensor)
+        return value
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad

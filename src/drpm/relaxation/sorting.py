@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from drpm.relaxation.mapping import apply, to_leading
-from drpm.relaxation.storing import stored
+from drpm.relaxation.mapping import apply, maps_leading, materialize, to_leading
 
 SINKHORN_ROUNDS = 20
 
@@ -41,7 +40,7 @@ def sort_descending(scores: Tensor) -> Sorted:
 def order_descending(scores: Tensor) -> Tensor:
     """The element at every rank."""
     if counted(scores):
-        return sort_by_counting(stored(scores)).order
+        return sort_by_counting(materialize(scores)).order
     return torch.argsort(scores, dim=-1, descending=True, stable=True)
 
 
@@ -78,10 +77,11 @@ def _permuted(values: Tensor, order: Tensor, ranks: Tensor) -> Tensor:
     return found
 
 
-# Torch's compiler does not map functions of ours; what it takes as it is, torch.func does.
+# Torch's compiler does not map custom functions; what it takes as it is, torch.func does.
 torch.compiler.allow_in_graph(_permuted)
 
 
+@maps_leading
 class _Permuted(torch.autograd.Function):
     @staticmethod
     def forward(values: Tensor, order: Tensor, ranks: Tensor) -> Tensor:
@@ -95,10 +95,6 @@ class _Permuted(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         order, ranks = ctx.saved_tensors
         return _permuted(grad, ranks, order), None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
-        return apply(_Permuted, *to_leading(info, in_dims, inputs)), 0
 
 
 def distance_sums(ranked: Tensor) -> Tensor:
@@ -119,7 +115,7 @@ def neural_sort_logits(scores: Tensor) -> Tensor:
     slope = n - 1 - 2 * torch.arange(n, dtype=wide.dtype, device=wide.device)
     if counted(wide):
         # All distances are one kernel more, where a sort and the way back from it are several.
-        wide = stored(wide)
+        wide = materialize(wide)
         distance = (wide[..., :, None] - wide[..., None, :]).abs().sum(-1)
         logits = slope[:, None] * wide[..., None, :] - distance[..., None, :]
         return (logits - logits.detach().amax(-1, keepdim=True)).to(scores.dtype)
@@ -127,8 +123,48 @@ def neural_sort_logits(scores: Tensor) -> Tensor:
     distance = distance_sums(ranked)
     peak = (slope * ranked - distance).detach()  # a row's largest entry is that of its own rank
     column = permuted(distance, ranks, order)
-    logits = torch.addcmul(-column[..., None, :], slope[:, None], wide[..., None, :])
-    return (logits - peak[..., None]).to(scores.dtype)
+    if torch.compiler.is_compiling():
+        logits = torch.addcmul(-column[..., None, :], slope[:, None], wide[..., None, :])
+        return (logits - peak[..., None]).to(scores.dtype)
+    fitted: Tensor = apply(_Logits, wide, column, peak, slope, scores.dtype)
+    return fitted
+
+
+class _Logits(torch.autograd.Function):
+    """``slope * scores - distance - peak`` for all pairs, with fewer passes over the matrix."""
+
+    @staticmethod
+    def forward(
+        scores: Tensor, distance: Tensor, peak: Tensor, slope: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        logits = torch.addcmul(-distance[..., None, :], slope[:, None], scores[..., None, :])
+        if dtype == logits.dtype:
+            return logits.sub_(peak[..., None])
+        return torch.sub(logits, peak[..., None], out=torch.empty_like(logits, dtype=dtype))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[3])
+        ctx.save_for_forward(inputs[3])
+        ctx.dtype = output.dtype
+
+    @staticmethod
+    def jvp(ctx: Any, scores: Tensor, distance: Tensor, *_: Any) -> Tensor:
+        (slope,) = ctx.saved_tensors
+        tangents: Tensor = slope[:, None] * scores[..., None, :] - distance[..., None, :]
+        return tangents.to(ctx.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (slope,) = ctx.saved_tensors
+        rows = torch.stack([slope, torch.full_like(slope, -1.0)])
+        pulls = rows @ grad.to(slope.dtype)
+        return pulls[..., 0, :], pulls[..., 1, :], None, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
+        moved = to_leading(info, in_dims[:3], inputs[:3])
+        return apply(_Logits, *moved, *inputs[3:]), 0
 
 
 def neural_sort(scores: Tensor) -> Tensor:
@@ -139,7 +175,7 @@ def neural_sort(scores: Tensor) -> Tensor:
 def soft_sort(scores: Tensor) -> Tensor:
     """SoftSort (Prillo and Eisenschlos, 2020): a softmax of distances to the sorted scores."""
     if counted(scores):
-        scores = stored(scores)
+        scores = materialize(scores)
     if torch.compiler.is_compiling():  # see `permuted`
         ranked = sort_descending(scores).scores
     else:

@@ -1,11 +1,21 @@
-"""Discrete forwards, continuous backwards."""
+"""Gumbel noise, and discrete values with continuous gradients."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from drpm.relaxation.mapping import apply, to_leading
+from drpm.relaxation.mapping import apply, maps_leading
+
+
+def gumbel_like(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Standard Gumbel noise with the shape, type and device of a tensor.
+
+    Drawn in float64 and only then cast: float32 has too few distinct uniform numbers for a
+    million elements without ties.
+    """
+    noise = torch.rand(like.shape, dtype=torch.float64, device=like.device, generator=generator)
+    return noise.clamp_min_(1e-300).log_().neg_().log_().neg_().to(like.dtype)
 
 
 def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
@@ -21,10 +31,11 @@ def _compiled(hard: Tensor, soft: Tensor) -> Tensor:
     return value
 
 
-# Torch's compiler does not map functions of ours; what it takes as it is, torch.func does.
+# Torch's compiler does not map custom functions; what it takes as it is, torch.func does.
 torch.compiler.allow_in_graph(_compiled)
 
 
+@maps_leading
 class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def forward(hard: Tensor, soft: Tensor) -> Tensor:
@@ -37,9 +48,3 @@ class _StraightThrough(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
         return None, grad
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], hard: Tensor, soft: Tensor
-    ) -> tuple[Tensor, int]:
-        return apply(_StraightThrough, *to_leading(info, in_dims, (hard, soft))), 0

@@ -1,6 +1,8 @@
-"""The normaliser and the moments of an urn's sizes, from the characteristic function of their sum.
+r"""The normalizer and the moments of sizes, from a generating function on the unit circle.
 
-A periodic trapezoid rule inverts it; its error is the mass of the sum one period away, so some
+:math:`P_0 = [x^n] \prod_k (1 + \omega_k x)^{m_k}` is, up to a factor, the probability that tilted
+binomials (:mod:`drpm.distributions.size_tables`) sum to n. A periodic trapezoid rule inverts the
+characteristic function of their sum; its error is the mass of the sum one period away, so some
 thirty nodes reach float64 precision for any n.
 """
 
@@ -10,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drpm.distributions.urn_tilt import tilt
+from drpm.distributions.size_tables import tilt
 
 # The sum's mass beyond 9 deviations + 20 is below 1e-17 of its mass at the mean (Bennett's
 # inequality for sums of indicators); 32 nodes reach the point where the characteristic function
@@ -23,14 +25,14 @@ _MARGIN = 20.0
 class _Inversion(NamedTuple):
     """The characteristic function of the sum, ready to be integrated."""
 
-    chance: Tensor  # (..., K) success probabilities of the tilted binomials
+    prob: Tensor  # (..., K) success probabilities of the tilted binomials
     miss: Tensor  # (..., K) one minus those, without cancellation
     cosine: Tensor  # (..., Q) of the nodes
     sine: Tensor  # (..., Q)
     modulus: Tensor  # (..., K, Q) |phi_k|^2
     real: Tensor  # (..., Q) quadrature weight times the function's real part
     imag: Tensor  # (..., Q)
-    log_scale: Tensor  # (...) what the tilt and the binomials' normalisers contribute to log P_0
+    log_scale: Tensor  # (...) what the tilt and the binomials' normalizers contribute to log P_0
 
     def mass(self) -> Tensor:
         """The probability that the sum equals the total."""
@@ -51,7 +53,7 @@ def _invert(total: Tensor, log_weights: Tensor, capacities: Tensor) -> _Inversio
     # Work with whichever of success and failure is the rarer, so that nothing rounds to one.
     mostly_in = logit.detach() > 0
     rare = torch.sigmoid(torch.where(mostly_in, -logit, logit))
-    chance = torch.where(mostly_in, 1 - rare, rare)
+    prob = torch.where(mostly_in, 1 - rare, rare)
     miss = torch.where(mostly_in, rare, 1 - rare)
     spread = rare * (1 - rare)
 
@@ -80,7 +82,7 @@ def _invert(total: Tensor, log_weights: Tensor, capacities: Tensor) -> _Inversio
         - (capacities * torch.log1p(-rare)).sum(-1)
     )
     return _Inversion(
-        chance,
+        prob,
         miss,
         cosine,
         sine,
@@ -102,10 +104,10 @@ class Mean(NamedTuple):
 
 
 def mean(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Mean:
-    """The exact mean of every group's size, and the normaliser, which comes with it."""
+    """The exact mean of every group's size, and the normalizer, which comes with it."""
     inversion = _invert(total, log_weights, capacities)
     deviation = _deviation(inversion)
-    mean = capacities * (inversion.chance + inversion.average(*deviation))
+    mean = capacities * (inversion.prob + inversion.average(*deviation))
     return Mean(inversion.log_normalizer(), mean)
 
 
@@ -114,24 +116,24 @@ def _deviation(inversion: _Inversion) -> tuple[Tensor, Tensor]:
 
     It is small where p is near 0 or 1, which keeps the variance free of cancellation.
     """
-    chance, miss = inversion.chance[..., None], inversion.miss[..., None]
-    scale = chance * miss / inversion.modulus
-    real = -scale * (1 - inversion.cosine[..., None, :]) * (miss - chance)
+    prob, miss = inversion.prob[..., None], inversion.miss[..., None]
+    scale = prob * miss / inversion.modulus
+    real = -scale * (1 - inversion.cosine[..., None, :]) * (miss - prob)
     return real, scale * inversion.sine[..., None, :]
 
 
 def variance(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Tensor:
     """The exact variance of every group's size."""
     inversion = _invert(total, log_weights, capacities)
-    chance, miss = inversion.chance[..., None], inversion.miss[..., None]
+    prob, miss = inversion.prob[..., None], inversion.miss[..., None]
     cosine, sine = inversion.cosine[..., None, :], inversion.sine[..., None, :]
     d_real, d_imag = _deviation(inversion)
     mean_d = inversion.average(d_real, d_imag)
     mean_d2 = inversion.average(d_real.square() - d_imag.square(), 2 * d_real * d_imag)
     # z (1 - z) = p q (p + q c + i q s) (q + p c - i p s) / |phi|^4
-    a_real, a_imag = chance + miss * cosine, miss * sine
-    b_real, b_imag = miss + chance * cosine, -chance * sine
-    scale = chance * miss / inversion.modulus.square()
+    a_real, a_imag = prob + miss * cosine, miss * sine
+    b_real, b_imag = miss + prob * cosine, -prob * sine
+    scale = prob * miss / inversion.modulus.square()
     mean_z1z = inversion.average(
         scale * (a_real * b_real - a_imag * b_imag),
         scale * (a_real * b_imag + a_imag * b_real),

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from drpm.relaxation.mapping import apply, to_leading
+from drpm.relaxation.mapping import apply, maps_leading
 
 # The integrand is cut where it has fallen by 32 nats (1e-14). Left of its peak it falls at least
 # as fast as e^x, right of it as exp(-e^x): the stretch is at most some 40 units long, and a step
@@ -129,6 +129,7 @@ def _place_nodes(race: _Race) -> tuple[Tensor, Tensor]:
     return left[..., None] + step[..., None] * torch.arange(_NODES, **kind), step
 
 
+@maps_leading
 class _RaceLogProb(torch.autograd.Function):
     """log of the integral, block by block, and its closed-form gradient in the edges."""
 
@@ -159,12 +160,6 @@ class _RaceLogProb(torch.autograd.Function):
             slopes = _Race(edges, block, edges.new_empty(0)).slopes(nodes, weights)
         return grad.gather(-1, block) * slopes, None, None
 
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor
-    ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
-        return apply(_RaceLogProb, *to_leading(info, in_dims, inputs)), (0, 0, 0)
-
 
 def block_log_probs(log_scores: Tensor, members: Tensor) -> Tensor:
     """The log-probability that every block comes in before all later ones, (..., K).
@@ -191,7 +186,7 @@ def block_log_probs(log_scores: Tensor, members: Tensor) -> Tensor:
     return torch.where(certain, 0.0, value)
 
 
-# Torch's compiler does not map functions of ours; what it takes as it is, torch.func does.
+# Torch's compiler does not map custom functions; what it takes as it is, torch.func does.
 torch.compiler.allow_in_graph(block_log_probs)
 
 
@@ -217,6 +212,7 @@ def sorted_block_log_probs(log_scores: Tensor) -> Tensor:
     return tables
 
 
+@maps_leading
 class _SortedTables(torch.autograd.Function):
     @staticmethod
     def forward(log_scores: Tensor) -> Tensor:
@@ -230,10 +226,6 @@ class _SortedTables(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
         ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], log_scores: Tensor) -> tuple[Tensor, int]:
-        return apply(_SortedTables, *to_leading(info, in_dims, (log_scores,))), 0
 
 
 def _sorted_table(log_scores: Tensor) -> Tensor:
@@ -285,6 +277,7 @@ def rank_expectations(log_scores: Tensor, values: Tensor) -> Tensor:
     return means
 
 
+@maps_leading
 class _RankExpectations(torch.autograd.Function):
     """The integral over arrival times, some of them at a time, in both directions."""
 
@@ -303,11 +296,8 @@ class _RankExpectations(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         return apply(_RankGradients, *ctx.saved_tensors, grad)
 
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor) -> tuple[Tensor, int]:
-        return apply(_RankExpectations, *to_leading(info, in_dims, inputs)), 0
 
-
+@maps_leading
 class _RankGradients(torch.autograd.Function):
     """The backward pass as a function of its own, so that it maps over batches as well."""
 
@@ -330,12 +320,6 @@ class _RankGradients(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         raise NotImplementedError("marginals have no second derivatives.")
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor
-    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        return apply(_RankGradients, *to_leading(info, in_dims, inputs)), (0, 0)
 
 
 def _rank_integral(log_scores: Tensor, values: Tensor, times: Tensor, steps: Tensor) -> Tensor:

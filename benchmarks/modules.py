@@ -1,0 +1,58 @@
+"""Which modules of drpm execute: python -m benchmarks.modules [COMMAND ...].
+
+Without a command it draws a relaxed partition and takes its gradient. With one, such as
+``cluster digits --set training.epochs=1``, it runs the command line in this process.
+"""
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+PREFIX = "drpm"
+
+
+def executed(action: Callable[[], Any]) -> list[str]:
+    """The modules of drpm whose functions run during a call, imports aside."""
+    found: set[str] = set()
+
+    def look(frame: Any, event: str, argument: Any) -> None:
+        name = frame.f_globals.get("__name__", "")
+        inside = name == PREFIX or name.startswith(f"{PREFIX}.")
+        if event == "call" and inside and frame.f_code.co_flags & 0x2:  # functions, not modules
+            found.add(name)
+
+    threading.setprofile(look)
+    sys.setprofile(look)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+    return sorted(found)
+
+
+def draw_with_gradient() -> None:
+    import torch
+
+    from drpm.distributions import RelaxedRandomPartition
+
+    scores = torch.zeros(256, requires_grad=True)
+    weights = torch.zeros(10, requires_grad=True)
+    sample = RelaxedRandomPartition(1.0, scores, weights).rsample()
+    (sample * torch.randn(10, 256)).sum().backward()
+
+
+def main(arguments: list[str]) -> None:
+    if arguments:
+        from drpm.cli import app
+
+        modules = executed(lambda: app(arguments, standalone_mode=False))
+    else:
+        draw_with_gradient()  # imports everything
+        modules = executed(draw_with_gradient)
+    print(*modules, f"{len(modules)} modules", sep="\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

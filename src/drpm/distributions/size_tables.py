@@ -1,0 +1,384 @@
+r"""Tables of suffix sums, from which sizes are drawn.
+
+Fisher's noncentral hypergeometric distribution is the law of independent binomials
+:math:`B_k \sim \mathrm{Bin}(m_k, \sigma(\log\omega_k + t))` given that they sum to n, for any tilt
+t. With the tilt at which n is the mean of the sum, the suffix sums :math:`B_k + \dots + B_K` have
+probabilities of ordinary magnitude around their means. They are computed by positive convolutions
+in float64, which keep their relative precision far into the tails, unlike Fourier transforms.
+
+All functions take any leading dimensions, and the groups in the last one.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from drpm.relaxation.mapping import apply, maps_leading, needs_plain, plain_gradients
+
+# A log-probability of zero that survives subtraction and division, the same in every float type.
+IMPOSSIBLE = -(2.0**100)
+_STIRLING_FROM = 32.0
+_TINY = 1e-300
+
+# Half-width of a window of totals, in units of the largest possible deviation sqrt(n)/2, plus a
+# margin for small n where tails are heavier than Gaussian. The mass outside is below 1e-19.
+_WINDOW_DEVIATIONS = 9.5
+_WINDOW_MARGIN = 24
+
+
+class SoftSizes(NamedTuple):
+    """Sizes as whole numbers and as distributions over 0..n."""
+
+    hard: Tensor  # (..., K)
+    probs: Tensor  # (..., K - 1, n + 1) of every size but the last
+
+
+def half_window(total: int) -> int:
+    """How far from its mean a sum of sizes may lie: about 5 sqrt(n), at most n."""
+    return min(total, math.ceil(_WINDOW_DEVIATIONS * math.sqrt(total) / 2) + _WINDOW_MARGIN)
+
+
+def window_width(total: int) -> int:
+    """How many totals a table holds: all of them for small n, about 10 sqrt(n) for large."""
+    return min(total + 1, 2 * half_window(total) + 1)
+
+
+def log_binomial(capacities: Tensor, sizes: Tensor) -> Tensor:
+    """log C(m, n); 0 outside 0 <= n <= m, where the caller masks it."""
+    inside = (sizes >= 0) & (sizes <= capacities)
+    n = torch.where(inside, sizes, 0.0)
+    rest = capacities - n + 1
+    # log (m! / (m - n)!) as a difference of two log-factorials loses all digits when m is much
+    # larger than n; as a difference of Stirling's series none.
+    few = torch.lgamma(capacities + 1) - torch.lgamma(rest)
+    wide = rest.clamp_min(_STIRLING_FROM)
+    many = n * torch.log(wide + n) + (wide - 0.5) * torch.log1p(n / wide) - n
+    many = many + _stirling_tail(wide + n) - _stirling_tail(wide)
+    return torch.where(rest < _STIRLING_FROM, few, many) - torch.lgamma(n + 1)
+
+
+def _stirling_tail(x: Tensor) -> Tensor:
+    """What Stirling's formula leaves out of log Gamma(x), to 1e-16 from x = 32 on."""
+    inverse = 1 / x
+    square = inverse * inverse
+    return inverse * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square / 1680)))
+
+
+# --- the tilt --------------------------------------------------------------------------------
+
+
+def binomial_modes(logits: Tensor, capacities: Tensor) -> Tensor:
+    return torch.minimum(((capacities + 1) * torch.sigmoid(logits)).floor(), capacities)
+
+
+def search_tilt(
+    total: Tensor, log_weights: Tensor, capacities: Tensor, *, modes: bool, digits: int
+) -> tuple[Tensor, Tensor]:
+    """Bracket the tilt at which the means, or the modes, of the binomials sum to the total.
+
+    The sum grows with the tilt; the bracket shrinks by ``2^digits``.
+    """
+    lower, upper = _bracket(total, log_weights, capacities)
+    # Many points at once: few large operations instead of many small ones, unless K is large.
+    bits = 8 if log_weights.shape[-1] <= 64 else 4
+    fractions = torch.linspace(0, 1, 2**bits + 1, dtype=lower.dtype, device=lower.device)
+    room = capacities[..., None, :]
+    for _ in range(math.ceil(digits / bits)):
+        grid = lower[..., None] + (upper - lower)[..., None] * fractions
+        logits = log_weights[..., None, :] + grid[..., None]
+        sizes = binomial_modes(logits, room) if modes else room * torch.sigmoid(logits)
+        below = sizes.sum(-1) <= total[..., None]
+        cell = (below.sum(-1, keepdim=True) - 1).clamp(0, 2**bits - 1)
+        # The very points that were tested, so that `lower` gives at most the total exactly.
+        lower, upper = grid.gather(-1, torch.cat([cell, cell + 1], -1)).unbind(-1)
+    return lower, upper
+
+
+def _bracket(total: Tensor, log_weights: Tensor, capacities: Tensor) -> tuple[Tensor, Tensor]:
+    """Tilts that give too little and too much, however far apart the weights are.
+
+    Filled in descending order of their weights, some group is the one in which the total is
+    reached. Far below its own threshold all groups before it are too few; far above, enough.
+    """
+    margin = torch.log1p(capacities.sum(-1)) + 45
+    ranked, order = log_weights.sort(dim=-1, descending=True)
+    order, room = torch.broadcast_tensors(order, capacities)
+    filled = room.gather(-1, order).cumsum(-1)
+    last = (filled < total[..., None]).sum(-1, keepdim=True).clamp_max(order.shape[-1] - 1)
+    threshold = -ranked.expand(*last.shape[:-1], -1).gather(-1, last).squeeze(-1)
+    return threshold - margin, threshold + margin
+
+
+@torch.no_grad()
+def tilt(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Tensor:
+    r"""The t at which :math:`\sum_k m_k \sigma(\log\omega_k + t)` equals ``total``, nearly.
+
+    Any t gives exact results; one within a deviation of the mean gives well-conditioned ones.
+    """
+    lower, upper = search_tilt(total, log_weights, capacities, modes=False, digits=16)
+    return (lower + upper) / 2
+
+
+# --- two groups ------------------------------------------------------------------------------
+
+
+def is_listed(total: int, groups: int) -> bool:
+    """Whether the sizes are so few that they are listed."""
+    return groups == 2 and window_width(total) == total + 1
+
+
+class Pair(NamedTuple):
+    """All sizes of two groups, by the size of the first."""
+
+    log_masses: Tensor  # (..., n + 1), not normalised
+
+    def mode(self) -> Tensor:
+        """The most likely sizes; of two equally likely ones, those with the larger first group."""
+        second = self.log_masses.detach().flip(-1).argmax(-1, keepdim=True)
+        return self._sizes(self.log_masses.shape[-1] - 1 - second)
+
+    def relax(self, noise: Tensor | None, temperature: Tensor) -> SoftSizes:
+        """A draw with Gumbel noise (..., 1, n + 1), or the mode, as soft sizes."""
+        logits = self.log_masses[..., None, :]
+        if noise is None:
+            hard = self.mode()
+        else:
+            logits = logits + noise.flip(-1)  # noise runs over the size of the second group
+            hard = self._sizes(logits.detach().argmax(-1))
+        return SoftSizes(hard, torch.softmax(logits / temperature[..., None, None], -1))
+
+    def _sizes(self, first: Tensor) -> Tensor:
+        total = self.log_masses.shape[-1] - 1
+        return torch.cat([first, total - first], -1).to(self.log_masses.dtype)
+
+
+def list_pair(total: int, log_weights: Tensor, capacities: Tensor | None = None) -> Pair:
+    """List the sizes of two groups, of n places each if ``capacities`` are omitted."""
+    first = torch.arange(total + 1, dtype=log_weights.dtype, device=log_weights.device)
+    sizes = torch.stack([first, total - first])
+    log_masses = (sizes * log_weights[..., None]).sum(-2)
+    if capacities is None:
+        return Pair(log_masses + 2 * (math.lgamma(total + 1) - torch.lgamma(sizes + 1).sum(-2)))
+    room = capacities[..., None]
+    with torch.no_grad():
+        possible = (sizes <= room).all(-2)
+        binomials = log_binomial(room, sizes).sum(-2)
+    return Pair(torch.where(possible, log_masses + binomials, IMPOSSIBLE))
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+
+class SuffixTables(NamedTuple):
+    r"""Windowed tables of the suffix sums of K >= 2 groups.
+
+    Axis -2 runs over the K - 1 boundaries between groups k and k + 1 (k = 1..K-1); axis -1 over
+    the window of totals that groups k + 1..K may hold, ``first[k] + 0, 1, ..., W - 1``. Before
+    the first group the window ends at the total.
+    """
+
+    first: Tensor  # (..., K - 1) the first total of each window
+    sizes: Tensor  # (..., K - 1, 2 W - 1) the sizes of group k that lead from window to window
+    log_steps: Tensor  # (..., K - 1, 2 W - 1) their log-masses
+    log_suffix: Tensor  # (..., K - 1, W) log-mass of groups k + 1..K together
+    total: int
+
+    @property
+    def width(self) -> int:
+        return self.log_suffix.shape[-1]
+
+    def remaining(self) -> Tensor:
+        """The totals of every boundary's window, (..., K - 1, W)."""
+        count = torch.arange(self.width, dtype=self.first.dtype, device=self.first.device)
+        return self.first[..., None] + count
+
+    def draw(self, noise: Tensor) -> Tensor:
+        """Sizes (..., K), by the Gumbel trick at every boundary in turn."""
+        # Not as a decorator: torch's compiler cannot follow one on a method of a named tuple.
+        with torch.no_grad():
+            return self._to_sizes(self._positions(noise)[..., 1:])
+
+    def _positions(self, noise: Tensor) -> Tensor:
+        """(..., K): the position in its window before every group, and behind the last but one."""
+        reverse = torch.arange(self.width - 1, -1, -1, device=noise.device)
+        position = torch.full((*noise.shape[:-2], 1), self.width - 1, device=noise.device)
+        positions = [position]
+        steps = self.log_steps.expand(*noise.shape[:-2], -1, -1).unbind(-2)
+        for step, suffix in zip(steps, (self.log_suffix + noise).unbind(-2), strict=True):
+            logits = step.gather(-1, position + reverse) + suffix
+            position = logits.argmax(-1, keepdim=True)
+            positions.append(position)
+        return torch.cat(positions, -1)
+
+    def _to_sizes(self, positions: Tensor) -> Tensor:
+        behind = self.first + positions
+        return F.pad(behind, (1, 0), value=float(self.total)) - F.pad(behind, (0, 1))
+
+    def relax(self, noise: Tensor, temperature: Tensor) -> SoftSizes:
+        """A draw with Gumbel noise (..., K - 1, W) as soft sizes: a softmax at every boundary."""
+        with torch.no_grad():
+            positions = self._positions(noise)
+            hard = self._to_sizes(positions[..., 1:])
+            reverse = torch.arange(self.width - 1, -1, -1, device=noise.device)
+            index = positions[..., :-1, None] + reverse
+            before = self.total - F.pad(hard[..., :-2].cumsum(-1), (1, 0))
+            taken = (before[..., None] - self.remaining()).long().clamp(0, self.total)
+        steps = self.log_steps.expand(*index.shape[:-1], -1).gather(-1, index)
+        logits = steps + self.log_suffix + noise
+        soft = torch.softmax(logits / temperature[..., None, None], -1)
+        probs = soft.new_zeros(*soft.shape[:-1], self.total + 1).scatter_add(-1, taken, soft)
+        return SoftSizes(hard, probs)
+
+    def _prefix_masses(self) -> Tensor:
+        """(..., K - 1, W): mass of groups 1..k together taking what a boundary's window leaves."""
+        steps = self.log_steps.exp().flip(-1)
+        # From the full total, the last position of the first window, all of group 1's sizes follow.
+        return _convolve_in_turn(steps[..., 1:, :], steps[..., 0, : self.width])
+
+    def boundary_probs(self) -> Tensor:
+        """(..., K - 1, W): the probability of every total in every boundary's window."""
+        joint = self._prefix_masses() * self.log_suffix.exp()
+        return joint / joint.sum(-1, keepdim=True)
+
+    def marginals(self) -> list[tuple[Tensor, Tensor]]:
+        """Every group's sizes and their probabilities, each over a window of its own."""
+        prefix, suffix = self._prefix_masses().unbind(-2), self.log_suffix.exp().unbind(-2)
+        ends, remaining = self.boundary_probs(), self.remaining()
+        marginals = [(self.total - remaining[..., 0, :], ends[..., 0, :])]
+        for k in range(1, len(suffix)):
+            # All pairs of totals before and behind the group, added up by their difference.
+            padded = F.pad(suffix[k], (self.width - 1, self.width - 1))
+            pairs = padded.unfold(-1, self.width, 1) @ prefix[k - 1][..., None]
+            joint = self.log_steps[..., k, :].exp() * pairs.squeeze(-1).flip(-1)
+            marginals.append((self.sizes[..., k, :], joint / joint.sum(-1, keepdim=True)))
+        marginals.append((remaining[..., -1, :], ends[..., -1, :]))
+        return marginals
+
+
+def suffix_tables(
+    total: int, log_weights: Tensor, capacities: Tensor, *, unbounded: bool = False
+) -> SuffixTables:
+    """Build the tables of K >= 2 groups from the last one backwards.
+
+    ``unbounded`` says that every capacity is n.
+    """
+    width = window_width(total)
+    with torch.no_grad():
+        n = torch.full((), float(total), dtype=log_weights.dtype, device=log_weights.device)
+        logits = log_weights + tilt(n, log_weights, capacities)[..., None]
+        means = capacities * torch.sigmoid(logits)
+        centre = means.flip(-1).cumsum(-1).flip(-1)[..., 1:]
+        first = (centre.round() - (width - 1) // 2).clamp(0, total + 1 - width)
+        # From the full total, through the windows, to nothing behind the last group.
+        shift = F.pad(first, (1, 0), value=float(total + 1 - width)) - F.pad(first, (0, 1))
+        offsets = torch.arange(2 * width - 1, dtype=first.dtype, device=first.device) - (width - 1)
+        sizes = shift[..., None] + offsets
+        # softplus, which torch itself cuts short beyond 20
+        normalizer = -capacities * F.logsigmoid(-logits)
+        if unbounded:  # few distinct sizes
+            factorials = torch.lgamma(torch.arange(1, total + 2, dtype=n.dtype, device=n.device))
+            binomials = factorials[-1] - factorials.flip(-1) - factorials
+            binomials = F.pad(binomials, (1, 1), value=IMPOSSIBLE)
+            binomials = binomials[sizes.long().clamp(-1, total + 1) + 1]
+        else:
+            possible = (sizes >= 0) & (sizes <= capacities[..., None])
+            binomials = log_binomial(capacities[..., None], sizes)
+            binomials = torch.where(possible, binomials, IMPOSSIBLE)
+        log_masses = sizes * logits[..., None] - normalizer[..., None] + binomials
+    # Conditional on the total, neither the tilt nor the normalizers matter, nor their gradients.
+    growth = log_weights - log_weights.detach()
+    log_steps = log_masses[..., :-1, :] + sizes[..., :-1, :] * growth[..., :-1, None]
+    log_suffix = _log_suffix(log_weights, log_masses, shift)
+    return SuffixTables(first, sizes[..., :-1, :], log_steps, log_suffix, total)
+
+
+def _log_suffix(log_weights: Tensor, log_masses: Tensor, shift: Tensor) -> Tensor:
+    found: Tensor = apply(_LogSuffix, log_weights, log_masses, shift)
+    return found
+
+
+# Torch's compiler does not map custom functions; what it takes as it is, torch.func does.
+torch.compiler.allow_in_graph(_log_suffix)
+
+
+@maps_leading
+class _LogSuffix(torch.autograd.Function):
+    r"""Log-masses (..., K - 1, W) of the suffix sums from those of all steps (..., K, 2 W - 1).
+
+    The derivative of a step's log-mass in the group's log-weight is its size, which is a
+    difference of totals. So the gradient needs no more than the totals' own weights in the
+    backward pass, and no gradient of a step table.
+    """
+
+    @staticmethod
+    def forward(log_weights: Tensor, log_masses: Tensor, shift: Tensor) -> Tensor:
+        return _safe_log(_suffix_masses(log_masses.exp()))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs, output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        log_weights, log_masses, shift, log_suffix = ctx.saved_tensors
+        width = grad.shape[-1]
+        if needs_plain(grad):
+
+            def plain(log_weights: Tensor) -> Tensor:
+                offsets = torch.arange(2 * width - 1, device=grad.device) - (width - 1)
+                growth = (log_weights - log_weights.detach())[..., None]
+                masses = (log_masses + (shift[..., None] + offsets) * growth).exp()
+                return _safe_log(_suffix_masses(masses))
+
+            return *plain_gradients(plain, (log_weights,), (grad,)), None, None
+        masses = torch.where(log_suffix > IMPOSSIBLE, log_suffix.exp(), 0.0)
+        steps = log_masses[..., 1:-1, :].exp().unbind(-2)
+        grad = torch.where(masses > 0, grad, 0.0)
+        pulls = (grad / masses.clamp_min(_TINY)).unbind(-2)
+        running = [pulls[0]]
+        for step, pull in zip(steps, pulls[1:], strict=True):
+            running.append(pull + _correlate(step, running[-1]).flip(-1))
+        weights = torch.stack(running, -2) * masses  # of the totals, later groups' pulls included
+        position = torch.arange(width, dtype=grad.dtype, device=grad.device)
+        ahead, behind = weights, (weights - grad)[..., 1:, :]
+        sums = shift[..., 1:] * ahead.sum(-1) + (ahead * position).sum(-1)
+        found = sums - F.pad((behind * position).sum(-1), (0, 1))
+        return F.pad(found, (1, 0)), None, None
+
+
+def _suffix_masses(steps: Tensor) -> Tensor:
+    """(..., K - 1, W): the masses of groups k..K together, for k = 2..K."""
+    last = steps[..., -1, (steps.shape[-1] - 1) // 2 :]
+    return _convolve_in_turn(steps[..., 1:-1, :].flip(-2), last).flip(-2)
+
+
+def _convolve_in_turn(steps: Tensor, start: Tensor) -> Tensor:
+    """(..., j + 1, W): a mass and its convolutions with j step tables, one after the other.
+
+    T'[r] = sum over c of step[r - c + W - 1] T[c].
+    """
+    masses = [start]
+    for step in steps.unbind(-2):
+        masses.append(_correlate(step, masses[-1].flip(-1)))
+    return torch.stack(masses, -2)
+
+
+def _correlate(steps: Tensor, vector: Tensor) -> Tensor:
+    """The sum over c of ``steps[r + c] vector[c]``, for (..., 2 W - 1) and (..., W)."""
+    width = vector.shape[-1]
+    if steps.requires_grad:
+        # The gradient of a view of windows cannot be mapped.
+        count = torch.arange(width, device=steps.device)
+        windows = steps[..., count[:, None] + count]
+    else:
+        windows = steps.unfold(-1, width, 1)
+    if vector.dim() == 1:
+        return windows @ vector
+    return (windows @ vector[..., None]).squeeze(-1)
+
+
+def _safe_log(mass: Tensor) -> Tensor:
+    return torch.where(mass > _TINY, mass.clamp_min(_TINY).log(), IMPOSSIBLE)
