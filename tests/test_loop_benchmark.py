@@ -45,13 +45,14 @@ def test_its_models_learn(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     shrink_pairs(monkeypatch)
     for runs in (None, 2):
         program = loop.make_program(loop.SUBJECTS[name], runs, "cpu", 1)
-        program.set_learning_rate(1e-3)
+        program.set_learning_rate(2e-3)
         values = []
-        for _ in range(8):
+        for _ in range(16):
             program.shuffle()
             program.step()
             values.append(program.readings().values[0, 0])
         assert all(value.isfinite().all() for value in values)
+        # At four seeds or more of each model the last was 0.97 of the first or less.
         assert (values[-1] < values[0]).all() or name in NOTHING_TO_LEARN
 
 
