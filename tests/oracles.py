@@ -286,7 +286,7 @@ def permutations(n: int) -> Tensor:
 
 
 def plackett_luce_log_prob(log_scores: Tensor, order: Tensor) -> Tensor:
-    """Each element is chosen among those that remain, with probability proportional to its score."""
+    """Each element is chosen among the remaining ones with probability proportional to score."""
     drawn = log_scores.double()[order]
     steps = [drawn[..., r] - torch.logsumexp(drawn[..., r:], -1) for r in range(order.shape[-1])]
     return torch.stack(steps, -1).sum(-1)
@@ -527,7 +527,7 @@ def assert_mean(
     return error
 
 
-_UNSEEN = 1e-7  # the probability that any of the events too rare to be considered occurs
+_UNSEEN = 1e-7  # the probability of all events that are too rare to be considered
 
 
 def _deviation(

@@ -8,9 +8,9 @@ probability
           = \int e^{x - e^x} \prod_{i \in S} (1 - e^{-e^{x + a_i}}) \, dx,
           \qquad a_i = \log s_i - \log \Lambda,
 
-where u is the probability that nothing of the later set has arrived yet. The right-hand integrand is
-log-concave and analytic in x, so a trapezoid rule over the stretch that carries its mass converges
-geometrically: the sum over all |S|! inner orders costs O(|S|).
+where u is the probability that nothing of the later set has arrived yet. The right-hand integrand
+is log-concave and analytic in x, so a trapezoid rule over the stretch that carries its mass
+converges geometrically: the sum over all |S|! inner orders costs O(|S|).
 """
 
 import math
