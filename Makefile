@@ -17,7 +17,7 @@ demo: $(READY) ## cluster handwritten digits, and compare with other methods
 test: lint types ## run every check: lint, format, types, doctests, tests
 	$(RUN) pytest
 
-test-anywhere: $(READY) ## run the tests as other processors, thread counts and loads would (an hour)
+test-anywhere: $(READY) ## run the tests as other processors and loads would (an hour)
 	$(RUN) tests.anywhere
 
 lint: $(READY) ## check style and formatting

@@ -1,4 +1,4 @@
-"""What the laws cost: time and peak memory against n, next to a dense textbook version.
+"""Time and memory of the distributions and of training steps.
 
 Run ``python -m benchmarks`` from the root of the repository; ``--help`` lists the options.
 """

@@ -29,15 +29,16 @@ def instructions(aten: str, mkl: str, dnnl: str) -> dict[str, str]:
     }
 
 
+AVX2 = instructions("avx2", "AVX2", "AVX2")
+SSE = instructions("default", "SSE4_2", "SSE41")
+
 CELLS = {
     "native": Cell(),
-    "avx2": Cell(instructions("avx2", "AVX2", "AVX2")),
-    "sse": Cell(instructions("default", "SSE4_2", "SSE41")),
-    "2 threads": Cell(options=("--threads=2",)),
-    "4 threads": Cell(options=("--threads=4",)),
-    "busy": Cell(busy=2),
-    "stream 1": Cell(options=("--stream=1",)),
-    "stream 2, avx2": Cell(instructions("avx2", "AVX2", "AVX2"), ("--stream=2",)),
+    "avx2, 2 threads": Cell(AVX2, ("--threads=2",)),
+    "sse, 4 threads": Cell(SSE, ("--threads=4",)),
+    "avx2, busy": Cell(AVX2, busy=2),
+    "sse, stream 1": Cell(SSE, ("--stream=1",)),
+    "stream 2, 2 threads": Cell(options=("--stream=2", "--threads=2")),
 }
 
 
@@ -51,11 +52,13 @@ def run(name: str, cell: Cell, options: list[str]) -> bool:
     finally:
         for process in load:
             process.kill()
-    report = done.stdout.rstrip().splitlines()
+            process.wait()
+    report = done.stdout.rstrip().splitlines() or [""]
     if done.returncode:
         print(*report, done.stderr, sep="\n")
-    counts = {word: number for number, word in re.findall(r"(\d+) (\w+)", report[-1])}
-    figures = ", ".join(f"{counts.get(word, 0)} {word}" for word in ("passed", "failed", "skipped"))
+    counts = {word: number for number, word in re.findall(r"(\d+) ([a-z]+?)s?\b", report[-1])}
+    words = ("passed", "failed", "error", "skipped")
+    figures = ", ".join(f"{counts.get(word, 0)} {word}" for word in words)
     print(f"{name}: {figures} ({report[-1].rpartition(' in ')[2]})", flush=True)
     return done.returncode == 0
 

@@ -25,13 +25,15 @@ settings.load_profile("drpm")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stream", type=int, default=0, help="shift all random seeds")
-    parser.addoption("--threads", type=int, default=1, help="torch's threads in every worker")
+    parser.addoption("--threads", type=int, help="torch's threads in every worker")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        # The workers share the cores: more threads only wait for each other.
-        torch.set_num_threads(config.getoption("threads"))
+    threads = config.getoption("threads")
+    if threads is None and "PYTEST_XDIST_WORKER" in os.environ:
+        threads = 1  # the workers share the cores: more threads only wait for each other
+    if threads is not None:
+        torch.set_num_threads(threads)
     shift_seeds(config.getoption("stream"))
 
 
@@ -61,9 +63,9 @@ def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
     They are still drawn, but not laid out and painted.
     """
-    from drpm.report import figures, style
+    from drpm.report import plots, run_figures
 
-    def blank(figure: Any, name: str | None = None) -> bytes:
-        return style.png(style.new_figure(0.1, 0.1, layout=None), name)
+    def blank(figure: Any) -> bytes:
+        return plots.png(plots.new_figure(0.1, 0.1))
 
-    monkeypatch.setattr(figures, "png", blank)
+    monkeypatch.setattr(run_figures, "png", blank)

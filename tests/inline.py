@@ -1,28 +1,18 @@
 """Sweeps without processes."""
 
-from collections import deque
+from concurrent.futures import Future
 from typing import Any
 
-from drpm.training.backends import Call, Outcome
+from drpm.training.sweep_workers import Attempt, execute
 
 
 class Inline:
     """Makes each call at once, in this process."""
 
-    shares_memory = True
-
-    def __init__(self) -> None:
-        self.ended: deque[tuple[str, Outcome]] = deque()
-
-    def has_room(self) -> bool:
-        return not self.ended
-
-    def start(self, key: str, call: Call, *arguments: Any) -> None:
-        self.ended.append((key, call(*arguments)))
-
-    def collect(self, timeout: float) -> list[tuple[str, Outcome]]:
-        ended, self.ended = list(self.ended), deque()
-        return ended
+    def submit(self, *args: Any) -> Future[Attempt]:
+        future: Future[Attempt] = Future()
+        future.set_result(execute(*args))
+        return future
 
     def interrupt(self) -> None:
         pass

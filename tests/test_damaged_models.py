@@ -59,6 +59,15 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[Path], Any]]] = {
 
 
 @pytest.mark.parametrize("kind", MODELS)
+def test_loading_draws_nothing(tmp_path: Path, kind: str) -> None:
+    build, load = MODELS[kind]
+    build().save(tmp_path)
+    before = torch.get_rng_state()
+    load(tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("kind", MODELS)
 def test_tensors_of_another_model_are_refused_in_one_sentence(tmp_path: Path, kind: str) -> None:
     build, load = MODELS[kind]
     build().save(tmp_path)

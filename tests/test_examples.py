@@ -36,7 +36,7 @@ def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]
         text=True,
         env=ENVIRONMENT,
         cwd=ROOT,
-        timeout=120,
+        timeout=600,
         **options,
     )
 
@@ -73,7 +73,7 @@ def test_the_run_is_complete(undisturbed: RunFolder) -> None:
     assert undisturbed.result()["metrics"]["accuracy"] > 0.9
 
 
-# Ten kills at moments that fall anywhere; thirty right before some operation on some file.
+# Ten kills at lines that fall anywhere; thirty right before some operation on some file.
 @pytest.mark.parametrize(("how", "kills"), [("moments", 10), ("operations", 30)])
 def test_killed_and_resumed_bit_for_bit(
     undisturbed: RunFolder, tmp_path: Path, how: str, kills: int
@@ -133,21 +133,14 @@ for folder in sys.argv[1:]:
 
 def test_from_a_shell_killed_resumed_and_loaded(undisturbed: RunFolder, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    # A save at every step makes the run slow enough to be killed in its middle.
     arguments = [DIGITS, "--out", str(folder), *SETTINGS, "--set=training.checkpoint_steps=1"]
-    process = subprocess.Popen(
-        [sys.executable, *arguments], stderr=subprocess.DEVNULL, env=ENVIRONMENT
-    )
-    deadline = time.monotonic() + 100
-    while not list(folder.glob("checkpoint/step-00001?")) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
+    killed = command("-m", "tests.training.dying", "checkpoint/step-000015", *arguments)
+    assert killed.returncode == -signal.SIGKILL
     run = RunFolder.open(folder)
     assert run.status == "cut off"
     resumed = command(*arguments)
     assert resumed.returncode == 0, resumed.stderr
-    assert "going on with" in resumed.stderr
+    assert "going on after step 14 of" in resumed.stderr
     assert resumed.stdout == f"accuracy {run.result()['metrics']['accuracy']:.4f}\n"
     told = command("-c", PREDICT, str(folder), str(undisturbed.path))
     assert told.returncode == 0, told.stderr
@@ -167,25 +160,25 @@ def test_a_signal_saves_and_ends(tmp_path: Path, number: int, code: int) -> None
         env=ENVIRONMENT,
     )
     metrics = folder / "metrics.jsonl"
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 600
     while not metrics.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(number)
-    _, complaints = process.communicate(timeout=60)
+    _, complaints = process.communicate(timeout=600)
     assert process.returncode == code, complaints
-    assert "and saved; run the same command again to go on" in complaints
+    assert "and saved; run the same command again to resume" in complaints
     assert "Traceback" not in complaints
     run = RunFolder.open(folder)
     assert run.status == "cut off"
     last = run.metrics()[-1]["step"]
-    assert (run.checkpoint_dir / "latest").read_text().startswith(f"step-{last:06d}\n")
+    assert list(run.checkpoint_dir.glob(f"step-{last:06d}-*"))
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["--set=training.epoch=3"], "did you mean training.epochs?"),
-        (["--set=training.epochs=-1"], "training.epochs must be at least 0, but got -1"),
+        (["--set=training.epochs=-1"], "training.epochs must be at least 0, but got '-1'"),
         (["--set=training.device=cuda:99"], "device must be one"),
     ],
 )

@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "drpm"
 ROOT = "drpm"  # the public names of the package itself: `from drpm import RandomPartition`
 
 LAWS = {"relaxation", "distributions", ROOT}
-TOOLS = {"data", "training", "report"}
+TOOLS = {"data", "training", "report", "experiments"}
 APPLICATIONS = {"clustering", "factors", "multitask", "supervised"}
 
 # Each part of the package, and the parts it may import besides itself.
@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "data": set(),
     "training": LAWS | {"nn", "data", "beside"},
     "report": {"training"},
+    "experiments": {"training", "report", "data"},
     "presets": set(),
     "lazy": set(),
     **{name: LAWS | {"nn", "presets", "lazy"} | TOOLS for name in APPLICATIONS},

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,6 @@ SMALL = [
     "--set=training.epochs=2",
     "--set=training.batch_size=256",
 ]
-# Saved at every step, which makes pretraining slow enough to be killed in its middle.
 STEPS = 50
 DIGITS = [
     *("digits", *SMALL),
@@ -58,7 +56,8 @@ def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         env=ENVIRONMENT,
-        timeout=120,
+        cwd=Path(__file__).parents[2],
+        timeout=600,
     )
 
 
@@ -169,7 +168,8 @@ def test_figures_and_page(whole: Path) -> None:
     assert not re.findall(r"""(?:src|href)=["'](?!data:)""", page)
     assert "digits: 10 clusters" in page
     assert "drpm cluster digits" in page
-    for shown in ('<th scope="row">ACC</th>', ">NMI<", ">ARI<", ">ELBO", ">DRPM-VC<"):
+    scores = ('<th scope="row">ACC</th>', ">NMI<", ">ARI<", ">ELBO, Gaussian mixture<")
+    for shown in (*scores, ">DRPM-VC<"):
         assert shown in page, shown
     assert "Scores are those of the test part, after the last epoch." in page
     assert "<code>--overwrite</code>" in page
@@ -218,23 +218,17 @@ for split in (data.train, data.test):
 
 def test_killed_resumed_and_loaded_in_a_fresh_process(whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "killed"
-    command = ["-m", "drpm", "cluster", *DIGITS, "--out", str(folder)]
-    process = subprocess.Popen(
-        [sys.executable, *command], stderr=subprocess.DEVNULL, env=ENVIRONMENT
-    )
-    deadline = time.monotonic() + 100
-    wanted = "pretraining/checkpoint/step-0000[12]*"
-    while not list(folder.glob(wanted)) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
+    command = ["drpm", "cluster", *DIGITS, "--out", str(folder)]
+    dying = "pretraining/checkpoint/step-000015"
+    killed = shell("-m", "tests.training.dying", dying, *command)
+    assert killed.returncode == -signal.SIGKILL
     assert RunFolder.open(folder / "pretraining").status == "cut off"
     assert not (folder / "training").exists()
 
-    resumed = shell(*command)
+    resumed = shell("-m", *command)
     assert resumed.returncode == 0, resumed.stderr
-    (step,) = re.findall(rf"going on after step (\d+) of {STEPS}", resumed.stderr)
-    assert 9 <= int(step) < STEPS
+    (step,) = re.findall(rf"resuming after step (\d+) of {STEPS}", resumed.stderr)
+    assert int(step) == 14
     assert (folder / "labels.csv").read_bytes() == (whole / "labels.csv").read_bytes()
     assert weights(folder) == weights(whole)
     assert result(folder)["metrics"] == result(whole)["metrics"]
@@ -298,8 +292,8 @@ def test_the_models_of_a_table(tmp_path: Path) -> None:
     assert told.returncode == 0, told.stderr
     page = (tmp_path / "vade" / "index.html").read_text(encoding="utf-8")
     assert '<th scope="col">VaDE</th>' in page
-    assert "Scores are those of all examples, none of which is kept apart" in page
-    assert "labels.csv goes by its mean" in page
+    assert "all examples" in page
+    assert "labels.csv uses its mean" in page
 
 
 @pytest.mark.usefixtures("blank_pictures")
@@ -311,7 +305,7 @@ def test_the_model_of_a_table_far_from_zero(
     times = 1.7e9 + 37 + 60 * (np.arange(90) % 3) + generator.normal(0, 3, 90)
     table = np.stack([times.round(3), generator.normal(size=90).round(3)], 1)
     np.savetxt(tmp_path / "times.csv", table, delimiter=",", fmt="%.3f")
-    monkeypatch.setattr("drpm.clustering.job._AT_ONCE", 7)
+    monkeypatch.setattr("drpm.clustering.experiment._BATCH", 7)
     options = ["--clusters=3", "--method=latent-gmm", "--seeds=5000000000", "-o", "header=false"]
     cluster(tmp_path / "times.csv", *SMALL, *options, "--out", tmp_path / "run")
     model = LatentGMM.load(tmp_path / "run" / "model")
@@ -387,6 +381,7 @@ def test_an_array_of_images_without_labels(tmp_path: Path) -> None:
     assert len(labels(folder)) == 30
     # A mixture has no training, and the data no labels.
     assert pictures(folder) == FIGURES - {"confusion", "curves"}
+    assert ">log-density<" in (folder / "index.html").read_text(encoding="utf-8")
     with np.load(folder / "arrays.npz") as arrays:
         assert arrays["samples"].shape == (2, 32, 5, 7)
 
@@ -414,13 +409,14 @@ def test_several_seeds_as_json(tmp_path: Path) -> None:
 def test_several_seeds_in_two_numbers(tmp_path: Path) -> None:
     settings = ["--method=gmm", "--set=mixture.restarts=1", "--seeds=0,1,2"]
     lines = cluster("digits", *SMALL, *settings, "--out", tmp_path).stdout.splitlines()
-    assert lines[-3:-1] == ["Mean and deviation over 3 seeds:", "Method\tACC\tNMI\tARI"]
+    start = lines.index("Mean and deviation over 3 seeds:")
+    assert lines[start + 1] == "Method\tACC\tNMI\tARI"
     scores = [result(tmp_path / f"seed-{seed}")["metrics"] for seed in range(3)]
     expected = ["GMM"]
     for name in ("accuracy", "nmi", "ari"):
         values = [each[name] for each in scores]
         expected.append(f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}")
-    assert lines[-1].split("\t") == expected
+    assert lines[start + 2].split("\t") == expected
     # The same for programs.
     kept = json.loads((tmp_path / "summary.json").read_text())
     assert kept["seeds"] == [0, 1, 2]
@@ -575,7 +571,7 @@ def test_two_processes_share_a_run(tmp_path: Path, kind: str) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("DRPM-VC\t") == 1
     # On GPUs it would not be there. Nothing comes before it, such as a greeting of Lightning's.
-    assert done.stderr.startswith("warning: 2 processes share the CPU for one run, which is slower")
+    assert done.stderr.startswith("warning: 2 processes share the CPU")
     found = result(tmp_path / "run")
     assert set(found["metrics"]) == {"accuracy", "ari", "nmi", "lower_bound"}
     # Each has its own batches, so an epoch has half as many whole steps.

@@ -19,7 +19,7 @@ from drpm.clustering.fitted import load_clustering
 from drpm.data import features, load
 from drpm.data.features import Network
 from drpm.data.stl10 import CLASSES
-from drpm.report.arrays import read_arrays
+from drpm.report.figure_data import read_arrays
 from drpm.training.runs import RunFolder
 from tests.data.formats import stl10_images, write_stl10
 
@@ -117,18 +117,17 @@ def test_the_model_is_that_of_the_preset(done: tuple[Path, StandIn]) -> None:
 
 def test_a_few_columns_stand_for_all(done: tuple[Path, StandIn]) -> None:
     arrays = read_arrays(done[0])
-    assert arrays.samples is not None
-    assert arrays.samples.shape == (10, 100, 40)
-    assert arrays.num_columns == FEATURES
-    assert arrays.column_names is not None
-    assert len(set(arrays.column_names.tolist())) == 40
+    assert "samples" in arrays
+    assert arrays["samples"].shape == (10, 100, 40)
+    assert arrays["num_columns"] == FEATURES
+    assert "column_names" in arrays
+    assert len(set(arrays["column_names"].tolist())) == 40
 
 
 def test_real_images_stand_for_generated_features(
     done: tuple[Path, StandIn], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    examples = read_arrays(done[0]).examples
-    assert examples is not None
+    examples = read_arrays(done[0])["examples"]
     assert (examples.shape, examples.dtype) == ((10, 10, 3, 48, 48), np.uint8)
     monkeypatch.setenv("DRPM_DATA", str(done[0].parent / "data"))
     images = load("stl10", representation="images").test.inputs
@@ -144,8 +143,6 @@ def test_the_page(done: tuple[Path, StandIn]) -> None:
     }
     page = (done[0] / "index.html").read_text(encoding="utf-8")
     assert page.count("data:image/png;base64,") == 7
-    assert "40 columns, of 2,048, that tell the clusters apart best" in page
-    assert "Real images of 10 clusters, 10 of each" in page
     assert "stl10: 10 clusters" in page
     # A page of many wide pictures would be slow to open.
     assert len(page) < 3_000_000
@@ -161,9 +158,9 @@ def test_pixels_are_clustered_as_images(
     told = json.loads(cluster(*command, "--json", "--out", tmp_path).stdout)
     assert told["data"]["shape"] == "3 x 96 x 96"
     arrays = read_arrays(tmp_path)
-    assert arrays.samples is not None
-    assert arrays.samples.shape == (10, 32, 3, 96, 96)
-    assert arrays.examples is None
+    assert "samples" in arrays
+    assert arrays["samples"].shape == (10, 32, 3, 96, 96)
+    assert "examples" not in arrays
 
 
 def test_a_network_that_is_not_there_is_one_sentence(

@@ -11,12 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from drpm.cli import app
-from drpm.cli.completion import FACTOR_DATA, FACTOR_METHODS
-from drpm.cli.factors import SIDES
-from drpm.factors import networks
-from drpm.factors.aggregation import AGGREGATIONS
+from drpm.factors.experiment import NAMES
 from drpm.factors.fitted import load_factors
-from drpm.factors.job import NAMES, WORLDS
 
 SHORT = [
     *("--device=cpu", "--set=steps_per_epoch=2", "--set=training.epochs=1"),
@@ -39,16 +35,9 @@ def own(tmp_path: Path) -> Path:
     return tmp_path / "pairs.npz"
 
 
-def test_words() -> None:
-    assert FACTOR_DATA == WORLDS
-    assert set(FACTOR_METHODS) == set(AGGREGATIONS)
-    assert SIDES == networks.SIDES
-
-
 def test_a_world(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shown = factors(*SMALL, "--out", folder, "--shared=mixed")
-    assert "where the paper's study takes 300,000." in shown.stderr
     header, row, page = shown.stdout.splitlines()
     assert header.startswith(
         "Seed\tShared\tIndependent\tError of count\tCount\tD\tC\tI\tMIG\tEvidence"
@@ -57,7 +46,6 @@ def test_a_world(tmp_path: Path) -> None:
     assert page == f"Page: {folder / 'index.html'}"
     found = json.loads((folder / "result.json").read_text())
     assert found["data"]["shared"] == "mixed"
-    assert found["stacked"] == [0]
     assert found["metrics"]["count_error"] >= 0
     with np.load(folder / "arrays.npz") as arrays:
         assert arrays["grid__pairs"].shape == (8, 8, 3, 16, 16)
@@ -66,21 +54,17 @@ def test_a_world(tmp_path: Path) -> None:
         assert arrays["bars__count"][:, 0].tolist() == [0, 1, 3, 5]
     assert load_factors(folder / "model").shape == (3, 16, 16)
     written = (folder / "index.html").read_text()
-    look = "Trained for 2 steps, where the paper&#39;s study takes 300,000."
-    assert look in written
     for name in found["metrics"]:
         assert f'<th scope="row">{html.escape(NAMES[name])}</th>' in written
     # Done already: the same again, and other settings are refused.
     assert factors(*SMALL, "--out", folder, "--shared=mixed").stdout == shown.stdout
     refused = factors(*SMALL, "--out", folder, "--shared=1", code=1)
     assert "other settings (shared was 'mixed' and is now '1')" in refused.stderr
-    label = factors(*SMALL, "--out", folder, "--shared=1", "--method=label", "--overwrite")
-    assert "Label-VAE always takes all dimensions but one as shared" in label.stderr
+    factors(*SMALL, "--out", folder, "--shared=1", "--method=label", "--overwrite")
 
 
 def test_own_pairs(tmp_path: Path, own: Path) -> None:
-    shown = factors("--data", own, *SHORT, "--out", tmp_path / "run", "--seeds=0,1")
-    assert "Trained for 2 steps, where the paper's study takes 300,000." in shown.stderr
+    factors("--data", own, *SHORT, "--out", tmp_path / "run", "--seeds=0,1")
     for seed in (0, 1):
         folder = tmp_path / "run" / f"seed-{seed}"
         with (folder / "pairs.csv").open() as file:
@@ -88,7 +72,7 @@ def test_own_pairs(tmp_path: Path, own: Path) -> None:
         assert rows[0] == ["pair", "shared", *(f"dimension {i}" for i in range(7))]
         assert len(rows) == 13
         assert all(int(row[1]) == sum(map(int, row[2:])) for row in rows[1:])
-        assert json.loads((folder / "result.json").read_text())["stacked"] == [seed]
+        assert json.loads((folder / "result.json").read_text())["seed"] == seed
         settings = tomllib.loads((folder / "config.toml").read_text())
         assert not {"shared", "angles", "image_size", "test_pairs"} & set(settings)
 
@@ -128,7 +112,7 @@ def test_a_name_that_is_empty_is_not_the_arm(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         ("--shared=8", "shared must be a number from 0 to 7 or 'mixed', but got '8'"),
-        ("--method=vae", "method must be one of"),
+        ("--method=vae", "method must be"),
         ("--data=nowhere", "nowhere does not exist; pairs come from arm, mpi3d, a folder"),
         ("nowhere", "nowhere does not exist; pairs come from arm, mpi3d, a folder"),
         ("arm --data=mpi3d", "data must be given once, but got 'arm' and 'mpi3d'."),

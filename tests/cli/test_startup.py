@@ -91,6 +91,67 @@ def test_a_law_from_its_own_module_has_its_divergences() -> None:
     run(f"from drpm.distributions.partitions import RandomPartition\n{DIVERGE}")
 
 
+# What the laws need: torch, numpy, and what these two need themselves.
+LAWS = """
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.metadata import packages_distributions, requires
+from packaging.requirements import Requirement
+
+names = {"torch", "numpy"}
+waiting = list(names)
+while waiting:
+    for line in requires(waiting.pop()) or ():
+        needed = Requirement(line)
+        if not needed.marker or needed.marker.evaluate({"extra": ""}):
+            if needed.name not in names:
+                names.add(needed.name)
+                waiting.append(needed.name)
+def canonical(name):
+    return name.lower().replace("_", "-")
+allowed = {canonical(name) for name in names} | {"drpm"}
+blocked = {
+    module
+    for module, owners in packages_distributions().items()
+    if not allowed & {canonical(owner) for owner in owners}
+}
+assert {"scipy", "sklearn", "pandas", "pydantic", "safetensors", "joblib", "rich"} <= blocked
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        # To be found is no harm: torch looks for some packages by name.
+        return ModuleSpec(name, self) if name.partition(".")[0] in blocked else None
+
+    def create_module(self, spec):
+        raise ImportError(f"{spec.name} was imported")
+
+    def exec_module(self, module):
+        pass
+
+for name in [name for name in sys.modules if name.partition(".")[0] in blocked]:
+    del sys.modules[name]
+sys.meta_path.insert(0, Refuse())
+
+import torch
+import drpm
+
+scores, weights = torch.randn(5), torch.zeros(3)
+law = drpm.RandomPartition(scores, weights)
+Y = law.sample((4,))
+assert law.log_prob(Y).shape == (4,)
+assert law.mode.shape == (3, 5)
+relaxed = drpm.RelaxedRandomPartition(1.0, scores.requires_grad_(), weights)
+(relaxed.rsample() * torch.randn(3, 5)).sum().backward()
+assert scores.grad.isfinite().all()
+for name in drpm.__all__:
+    getattr(drpm, name)
+"""
+
+
+def test_the_laws_need_only_torch_and_numpy() -> None:
+    run(LAWS)
+
+
 # Completion.
 
 DRPM = shutil.which("drpm", path=str(Path(sys.executable).parent))

@@ -20,13 +20,13 @@ from drpm.training.errors import ConfigError
 @pytest.mark.parametrize(
     ("cls", "change", "sentence"),
     [
-        (ClusteringConfig, {"clusters": 0}, "clusters must be at least 1, but got 0."),
-        (ClusteringConfig, {"partitions": 0}, "partitions must be at least 1, but got 0."),
-        (ClusteringConfig, {"codes": -1}, "codes must be at least 1, but got -1."),
+        (ClusteringConfig, {"clusters": 0}, "clusters must be greater than 0, but got 0."),
+        (ClusteringConfig, {"partitions": 0}, "partitions must be greater than 0, but got 0."),
+        (ClusteringConfig, {"codes": -1}, "codes must be greater than 0, but got -1."),
         (
             ClusteringConfig,
             {"annealing_steps": 0},
-            "annealing_steps must be at least 1, but got 0.",
+            "annealing_steps must be greater than 0, but got 0.",
         ),
         (ClusteringConfig, {"beta": -0.1}, "beta must be at least 0, but got -0.1."),
         (ClusteringConfig, {"gamma": -1.0}, "gamma must be at least 0, but got -1.0."),
@@ -34,36 +34,36 @@ from drpm.training.errors import ConfigError
         (
             ClusteringConfig,
             {"temperature": (1.0, 0.0)},
-            "temperature must be two positive numbers, but got (1.0, 0.0).",
+            "temperature[1] must be greater than 0, but got 0.0.",
         ),
         (
             ClusteringConfig,
             {"refit_every": 0},
-            "refit_every must be at least 1 or none, but got 0.",
+            "refit_every must be greater than 0, but got 0.",
         ),
-        (NetworkConfig, {"latent": 0}, "latent must be at least 1, but got 0."),
+        (NetworkConfig, {"latent": 0}, "latent must be greater than 0, but got 0."),
         (
             NetworkConfig,
             {"encoder": ()},
-            "encoder must be one or more widths of at least 1, but got ().",
+            "encoder must have at least 1 item, but got ().",
         ),
         (
             NetworkConfig,
             {"decoder": (5, 0)},
-            "decoder must be one or more widths of at least 1, but got (5, 0).",
+            "decoder[1] must be greater than 0, but got 0.",
         ),
         (
             PretrainingConfig,
             {"instance_temperature": 0.0},
-            "instance_temperature must be positive, but got 0.0.",
+            "instance_temperature must be greater than 0, but got 0.0.",
         ),
         (
             PretrainingConfig,
             {"cluster_temperature": -1.0},
-            "cluster_temperature must be positive, but got -1.0.",
+            "cluster_temperature must be greater than 0, but got -1.0.",
         ),
-        (MixtureConfig, {"restarts": 0}, "restarts must be at least 1, but got 0."),
-        (MixtureConfig, {"floor": 0.0}, "floor must be positive, but got 0.0."),
+        (MixtureConfig, {"restarts": 0}, "restarts must be greater than 0, but got 0."),
+        (MixtureConfig, {"floor": 0.0}, "floor must be greater than 0, but got 0.0."),
     ],
 )
 def test_refusals(cls: Any, change: dict[str, Any], sentence: str) -> None:
@@ -75,14 +75,17 @@ def test_refusals(cls: Any, change: dict[str, Any], sentence: str) -> None:
 @pytest.mark.parametrize(
     ("assignment", "sentence"),
     [
-        ("method=drpm", "method must be one of 'drpm-vc', 'vade'"),
+        ("method=drpm", "method must be 'drpm-vc', 'vade'"),
         ("objective=exactly", "did you mean 'exact'"),
-        ("network.encoder=500,0", "network.encoder must be one or more widths"),
-        ("pretraining.instance_temperature=0", "pretraining.instance_temperature must be positive"),
+        ("network.encoder=500,0", r"network.encoder\[1\] must be greater than 0"),
+        (
+            "pretraining.instance_temperature=0",
+            "pretraining.instance_temperature must be",
+        ),
         ("pretraining.training.epochs=-1", "pretraining.training.epochs must be at least 0"),
-        ("mixture.floor=0", "mixture.floor must be positive"),
+        ("mixture.floor=0", "mixture.floor must be greater than 0"),
         ("cluster=3", "did you mean clusters"),
-        ("temperature=1", "temperature must be a list of 2"),
+        ("temperature=1", "temperature must have more items"),
     ],
 )
 def test_overrides_are_refused_by_their_full_name(assignment: str, sentence: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_blobs
@@ -102,16 +103,21 @@ def test_the_score_is_in_the_units_of_the_data() -> None:
     assert coarse.score(X * 8) == pytest.approx(fine.score(X) - 3 * np.log(8), abs=1e-3)
 
 
-def test_the_score_bounds_a_density() -> None:
-    X, _ = make_blobs(200, 2, centers=3, random_state=0)
-    model = quick(VaDE, max_iter=40, pretrain_iter=40, learning_rate=3e-3).fit(X)
-    low, high = X.min(0) - 4, X.max(0) + 4
-    sides = [np.linspace(*ends, 41)[:-1] for ends in zip(low, high, strict=True)]
-    grid = np.stack(np.meshgrid(*sides), -1).reshape(-1, 2)
-    mass = np.mean([math.exp(model.score(point[None])) for point in grid]) * np.prod(high - low)
-    # A density has mass one, and a bound of it less, but not the small part that a wrong scale or
-    # deviation would leave.
-    assert 0.25 < mass < 1.05
+def test_the_score_of_certain_codes() -> None:
+    """Then it is the density of rows and codes, in the units of the data, but for the entropy."""
+    X, _ = blobs()
+    model = quick(VaDE).fit(X)
+    with torch.no_grad():
+        model.model_.autoencoder.reset_variance(-20.0)
+    codes, clusters = model.transform(X), model.model_.mixture
+    deviation = model.model_.config.network.deviation * X.std(0)
+    fit = scipy.stats.norm(model.inverse_transform(codes), deviation).logpdf(X).sum(1)
+    # Every column of a code given every cluster.
+    laws = scipy.stats.norm(clusters.means.numpy(), clusters.variances.sqrt().numpy())
+    joint = laws.logpdf(codes[:, None]).sum(2) + clusters.log_weights.numpy()
+    entropy = codes.shape[1] * 0.5 * (1 + math.log(2 * math.pi) - 20.0)
+    expected = fit + scipy.special.logsumexp(joint, 1) + entropy
+    assert model.score(X) == pytest.approx(expected.mean(), rel=1e-3, abs=1e-3)
 
 
 def test_few_columns_keep_their_clusters() -> None:

@@ -243,10 +243,11 @@ def test_one_start_serves_several_data_sets() -> None:
 
 def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     x = blobs(300, 3, 4, 2.0)
-    whole = fit_mixture(x, 4, restarts=3, init="kmeans", generator=generator())
+    # From one start: of several that end at the same place, rounding chooses.
+    whole = fit_mixture(x, 4, restarts=1, init="kmeans", generator=generator())
     estimate = estimate_mixture(x, whole.mixture.responsibilities(x))
     monkeypatch.setattr(mixtures, "_block_size", lambda numbers, device: 37)
-    assert_close(fit_mixture(x, 4, restarts=3, init="kmeans", generator=generator()), whole)
+    assert_close(fit_mixture(x, 4, restarts=1, init="kmeans", generator=generator()), whole)
     again = estimate_mixture(x, whole.mixture.responsibilities(x))
     for one, two in zip(again, estimate, strict=True):
         torch.testing.assert_close(one, two)
@@ -377,12 +378,15 @@ def test_kmeans_leaves_a_centre_without_points_where_it_is() -> None:
 
 @pytest.mark.parametrize("init", ["k-means++", "kmeans"])
 def test_the_best_restart_is_returned(init: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = blobs(300, 3, 5, 3.0)
-    index = torch.stack([torch.randperm(300, generator=generator(i))[:5] for i in range(8)])
+    """All starts but one have two points of one group, and none of another that is far from it."""
+    centres = torch.tensor([0.0, 20.0, 100.0, 120.0, 200.0]).double()[:, None]
+    x = centres[torch.arange(300) % 5] + normal(300, 3)
+    index = torch.arange(5) + 7 * torch.eye(5, dtype=torch.long)
+    index[3, 3] = 3
     alone = [fit_from(x[chosen][None], x, monkeypatch, init=init) for chosen in index]
     bounds = torch.stack([fit.lower_bound for fit in alone])
-    assert bounds.max() - bounds.min() > 0.01
-    assert_close(fit_from(x[index], x, monkeypatch, init=init), alone[int(bounds.argmax())])
+    assert bounds[3] - bounds[[0, 1, 2, 4]].max() > 0.1
+    assert_close(fit_from(x[index], x, monkeypatch, init=init), alone[3])
 
 
 @pytest.mark.parametrize("init", ["k-means++", "kmeans"])

@@ -450,7 +450,7 @@ def test_schedules() -> None:
 
 
 def test_folders_and_seeds_are_one_each(tmp_path: Path) -> None:
-    complaint = "folders and seeds must be as many as each other, one or more, but got 1 and 2"
+    complaint = "folders and seeds must have equal length of at least 1, but got 1 and 2"
     with pytest.raises(ValueError, match=complaint):
         fit_clusterings(blobs(), torch.Size([4]), settings(), [tmp_path / "x"], seeds=[0, 1])
     assert not (tmp_path / "x").exists()

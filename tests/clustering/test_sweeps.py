@@ -37,7 +37,7 @@ def main_settings() -> dict[str, dict[str, ClusteringConfig]]:
 
 @pytest.mark.parametrize("make", ALL)
 def test_every_study_loads_and_shares_one_pretraining(make: Callable[[], Sweep]) -> None:
-    assert all(run.arguments["share_pretraining"] for run in make().runs)
+    assert all(run.arguments["share"] for run in make().runs)
     for variants in settings(make()).values():
         starts = {
             describe_pretraining(config, 0, config.likelihood)
@@ -51,7 +51,7 @@ def test_every_study_loads_and_shares_one_pretraining(make: Callable[[], Sweep])
 def test_a_table_has_studies_of_five_seeds_for_each_data_set(make: Callable[[], Sweep]) -> None:
     assert list(settings(make())) == ["mnist", "fashion-mnist"]
     for run in make().runs:
-        assert run.folder.startswith(f"{run.arguments['data']}/")
+        assert run.folder.startswith(f"{run.arguments['options']['data']}/")
         assert run.arguments["seeds"] == [0, 1, 2, 3, 4]
 
 
@@ -121,7 +121,7 @@ def test_stl10() -> None:
     for run in sweeps.stl10().runs:
         assert run.arguments["seeds"] == [0, 1, 2, 3, 4]
         # Not of whatever network is at hand.
-        assert run.arguments["options"] == {"network": "resnet50"}
+        assert run.arguments["options"]["options"] == ["network=resnet50"]
     variants = settings(sweeps.stl10())["stl10"]
     assert [config.method for config in variants.values()] == list(variants)
     partition, vade = variants["drpm-vc"], variants["vade"]

@@ -7,8 +7,15 @@ from pathlib import Path
 from zlib import crc32
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from PIL import Image
+
+REAL = Path(__file__).parents[3] / "shared" / "data"
+
+needs_real = pytest.mark.skipif(
+    not (REAL / "mnist").is_dir(), reason="the real files are not beside the repository"
+)
 
 
 def idx_bytes(array: NDArray[np.uint8]) -> bytes:

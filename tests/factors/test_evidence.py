@@ -9,8 +9,7 @@ from torch import Tensor
 
 from drpm.factors import fitted as fitted_module
 from drpm.factors.config import FactorsConfig
-from drpm.factors.evidence import Evidence, measure_evidence
-from drpm.factors.fitted import FittedFactors
+from drpm.factors.fitted import Evidence, FittedFactors, measure_evidence
 from drpm.factors.models import FactorVAE
 from drpm.factors.pairs import PairSampler
 from drpm.nn.gaussians import Posterior, standard_divergence, symmetric_divergence
@@ -82,7 +81,7 @@ def test_evidence_against_everything_that_may_be_shared(method: str, enumerate_m
     model, pair = fitted.model, draw_pairs(1)
     both = torch.stack([pair["first"], pair["second"]])
     one, other = (Posterior(*x) for x in zip(*model.autoencoder.posterior(both), strict=True))
-    masks, chances, gaps = enumerate_masks(symmetric_divergence(one, other)[0].detach())
+    masks, probs, gaps = enumerate_masks(symmetric_divergence(one, other)[0].detach())
     # The variances are the same in both views, and so is their mean.
     middle = (one.mean + other.mean) / 2
     means = torch.stack([masks * middle + (1 - masks) * view.mean for view in (one, other)])
@@ -101,8 +100,8 @@ def test_evidence_against_everything_that_may_be_shared(method: str, enumerate_m
     )
 
     def moments(values: Tensor) -> tuple[Tensor, Tensor]:
-        mean = (chances * values).sum()
-        return mean, (chances * (values - mean).square()).sum().sqrt()
+        mean = (probs * values).sum()
+        return mean, (probs * (values - mean).square()).sum().sqrt()
 
     partition, spread = moments(gaps)
     for name, values in expected.items():
@@ -145,7 +144,7 @@ def test_many_pairs_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a method that draws nothing, and codes that hardly vary."""
     fitted, pairs = make("ada"), draw_pairs(20)
     found = measure(fitted, pairs)
-    monkeypatch.setattr(fitted_module, "_PAIRS_AT_ONCE", 7)
+    monkeypatch.setattr(fitted_module, "_BATCH_SIZE", 7)
     assert measure(fitted, pairs) == pytest.approx(found, rel=1e-3)
 
 

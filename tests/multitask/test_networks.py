@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from drpm.multitask.config import MultitaskConfig, NetworkConfig
-from drpm.multitask.networks import LeNetEncoder, ResidualEncoder, TaskHeads, _quarters, drop
+from drpm.multitask.networks import LeNetEncoder, ResidualEncoder, TaskHeads, drop
 from drpm.training import presets
 from drpm.training.errors import ConfigError
 from tests.oracles import generator
@@ -73,12 +73,6 @@ def test_the_published_faces() -> None:
         "weight": (40, 2, 64),
         "bias": (40, 1, 2),
     }
-
-
-@pytest.mark.parametrize("sides", [(8, 8), (5, 6), (1, 3)])
-def test_quarters(sides: tuple[int, int]) -> None:
-    images = torch.randn(2, 3, *sides, generator=generator(0))
-    torch.testing.assert_close(_quarters(images), F.adaptive_avg_pool2d(images, 2))
 
 
 def test_heads_of_one_layer() -> None:

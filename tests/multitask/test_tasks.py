@@ -4,37 +4,35 @@ import math
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from drpm.data import load, multimnist
+from drpm.data import load
 from drpm.data.types import Dataset, Split
-from drpm.multitask import drawn
 from drpm.multitask.config import MultitaskConfig, NetworkConfig, refuse_unused
-from drpm.multitask.drawn import draw_arrays
 from drpm.multitask.evaluation import (
     TaskScores,
     best_test_epoch,
     chance_correlation,
-    evaluate_in_chunks,
+    evaluate_in_batches,
     rank_correlation,
     score_tasks,
 )
+from drpm.multitask.experiment import NAMES, collect_metrics, task_table
+from drpm.multitask.figures import figure_data
 from drpm.multitask.fitted import FittedMultitask, load_multitask
-from drpm.multitask.job import NAMES, judge, task_table
-from drpm.multitask.pipeline import make_network
 from drpm.multitask.tasks import read_tasks
-from drpm.report.exhibits import read_exhibits
+from drpm.multitask.training import make_network
+from drpm.report.figure_data import figure_specs, read_arrays
 from drpm.training import presets
 from drpm.training.checkpoint import save_model
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError
 from tests.data import formats
-from tests.multitask.toys import NETWORK, bars, settings, some_bytes, toy, two_bars
+from tests.multitask.toys import bars, settings, some_bytes, toy, two_bars
 from tests.oracles import generator
 
 
@@ -72,15 +70,6 @@ def test_targets_in_the_order_of_the_tasks(folder: Path) -> None:
     assert (data.images.shape, data.test_images.shape) == ((20, 1, 28, 28), (3, 1, 28, 28))
     assert torch.equal(data.targets[:, 2], dataset.train.targets["task_02"][:20])
     assert torch.equal(data.test_targets[:, 3], dataset.test.targets["task_03"][:3])
-
-
-def test_channels_that_are_all_alike() -> None:
-    images = torch.zeros(4, 2, 16, 16)
-    images[:, 1] = 0.2
-    split = Split(images, {"a": torch.zeros(4, dtype=torch.int64)})
-    data = read_tasks(Dataset("plain", split, split, classes={"a": ("x", "y")}))
-    torch.testing.assert_close(data.mean.flatten(), torch.tensor([0.0, 0.2]))
-    assert data.std.flatten().tolist() == [1.0, 1.0]
 
 
 def test_data_without_tasks() -> None:
@@ -123,8 +112,8 @@ def test_images_that_are_no_pixels_are_refused(part: str) -> None:
         return images.index_fill(0, torch.tensor([1]), math.nan)
 
     cases: list[tuple[Any, str]] = [
-        (lambda images: 255 * images, r"of floats must lie in \[0, 1\], but got .* to 25"),
-        (broken, r"of floats must lie in \[0, 1\], but got values from nan to nan"),
+        (lambda images: 255 * images, r"before normalization must lie in \[0, 1\], .* to 25"),
+        (broken, r"before normalization must lie in \[0, 1\], but got values from nan to"),
         (lambda images: (255 * images).long(), "must be bytes, or floats .* but got torch.int64"),
     ]
     for inputs, complaint in cases:
@@ -132,7 +121,7 @@ def test_images_that_are_no_pixels_are_refused(part: str) -> None:
             read_tasks(given(part, inputs=inputs))
     # Rounding is no fault; constants that were not applied are one.
     read_tasks(given(part, inputs=lambda images: images + 5e-6))
-    with pytest.raises(ConfigError, match=r"\.inputs without its normalisation must lie"):
+    with pytest.raises(ConfigError, match=r"\.inputs before normalization must lie"):
         read_tasks(given(part, preprocessing={"std": torch.tensor(2.0)}))
     other = {"train": (20, 16), "test": (16, 20)}[part]
     with pytest.raises(ConfigError, match=rf"test\.inputs must .*{other[0]}, 16\), but got"):
@@ -156,27 +145,12 @@ def test_targets_that_are_no_classes_are_refused(
         read_tasks(given(part, targets={"right": targets(count)}))
 
 
-def test_targets_of_other_kinds() -> None:
-    data = given(targets={"left": torch.tensor([0, 1, 1, 0, 1, 0]).bool()})
-    found = read_tasks(data)
-    assert found.targets.dtype == torch.int64
-    assert found.targets[:, 0].tolist() == [0, 1, 1, 0, 1, 0]
-    # What is not taken is not looked at.
-    few = given(targets={"left": torch.tensor([0, 1, 9, 9, 9, 9])})
-    assert len(read_tasks(few, train_examples=2).targets) == 2
-
-
 def test_a_task_without_its_target_is_refused() -> None:
     data = two_bars(train=6, test=4)
     test = Split(data.test.inputs, {"left": data.test.targets["left"]})
     sentence = r"^test\.targets\['right'\] must be there, .* but got 'left'\."
     with pytest.raises(ConfigError, match=sentence):
         read_tasks(replace(data, test=test))
-
-
-def test_no_images_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^test\.targets\['left'\] must be one or more"):
-        read_tasks(two_bars(train=6, test=0))
 
 
 def test_forty_attributes_of_faces(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +172,7 @@ def test_forty_attributes_of_faces(folder: Path, monkeypatch: pytest.MonkeyPatch
     network = NetworkConfig(encoder="residual", channels=(4, 6), width=64, head=0)
     config = settings(network=network, size_penalty=0.015)
     program = Program(
-        make_network(data, config, 0),
+        make_network(data, config),
         MultitaskObjective(data.tasks),
         {"images": data.images, "targets": data.targets},
         TrainingConfig(batch_size=3, learning_rate=1e-3),
@@ -211,7 +185,7 @@ def test_forty_attributes_of_faces(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert program.readings().names == ["loss", "penalty"]
     state = program.model_state()
     assert all(bool(x.isfinite().all()) for x in state.values())
-    moved = make_network(data, config, 0).state_dict()
+    moved = make_network(data, config).state_dict()
     for name in ("encoder.stem.weight", "method.layer.law.log_scores.weight", "heads.weight"):
         assert not torch.equal(state[name], moved[name])
 
@@ -221,7 +195,7 @@ def test_forty_attributes_of_faces(folder: Path, monkeypatch: pytest.MonkeyPatch
 
 def fitted(method: Any = "drpm") -> FittedMultitask:
     data = toy()
-    network = make_network(data, settings(method=method), 0).eval()
+    network = make_network(data, settings(method=method)).eval()
     return FittedMultitask(network, data.shape, data.tasks, data.classes)
 
 
@@ -233,11 +207,11 @@ def test_saved_and_loaded(tmp_path: Path, method: Any) -> None:
     assert other.config == one.config
     assert (other.shape, other.tasks, other.classes) == (one.shape, one.tasks, one.classes)
     images = some_bytes(7, 1, 16, 16)
-    chances, again = one.predict_proba(images), other.predict_proba(images)
-    for task, each in chances.items():
+    probs, again = one.predict_proba(images), other.predict_proba(images)
+    for task, each in probs.items():
         assert torch.equal(each, again[task])
         torch.testing.assert_close(each.sum(-1), torch.ones(7))
-    predicted = torch.stack([each.argmax(-1) for each in chances.values()], -1)
+    predicted = torch.stack([each.argmax(-1) for each in probs.values()], -1)
     assert torch.equal(other.predict(images), predicted)
     assert other.to("cpu").predict(images).shape == (7, 2)
 
@@ -259,9 +233,9 @@ def test_many_images_are_taken_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     targets[5, 1] = (targets[5, 1] + 1) % 3
     whole = one.predict(images), evaluation.score_tasks(one.network, images, targets)
     monkeypatch.setattr(evaluation, "_PIXELS_AT_ONCE", 3 * 256)
-    chunks = list(evaluation.evaluate_in_chunks(one.network, images))
-    assert [x.logits.shape[1] for x in chunks] == [3, 3, 1]
-    assert not chunks[0].logits.requires_grad
+    batches = list(evaluation.evaluate_in_batches(one.network, images))
+    assert [x.logits.shape[1] for x in batches] == [3, 3, 1]
+    assert not batches[0].logits.requires_grad
     assert torch.equal(one.predict(images), whole[0])
     for found, expected in zip(
         evaluation.score_tasks(one.network, images, targets), whole[1], strict=True
@@ -270,23 +244,10 @@ def test_many_images_are_taken_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     assert whole[1].accuracies.tolist() == pytest.approx([1, 6 / 7])
 
 
-def test_a_gpu_takes_what_its_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    from drpm.multitask import evaluation
-
-    memory = 100 * 256 * evaluation._BYTES_OF_A_PIXEL
-    card = SimpleNamespace(total_memory=memory)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
-    images = some_bytes(120, 1, 16, 16)
-    for runs, starts in ((1, [0, 100]), (2, [0, 50, 100]), (1000, list(range(120)))):
-        parts = list(evaluation._parts(images, torch.device("cuda"), runs))
-        assert [part.start for part in parts] == starts
-        assert torch.equal(torch.cat([images[part] for part in parts]), images)
-
-
 def test_networks_are_used_at_the_last_temperature() -> None:
     data = toy()
-    network = make_network(data, settings(temperature=(2.0, 0.2)), 0).eval()
-    (found,) = evaluate_in_chunks(network, data.test_images)
+    network = make_network(data, settings(temperature=(2.0, 0.2))).eval()
+    (found,) = evaluate_in_batches(network, data.test_images)
     expected, hot = (network(data.test_images, torch.tensor(x)) for x in (0.2, 2.0))
     torch.testing.assert_close(found.logits, expected.logits)
     assert not torch.allclose(found.logits, hot.logits)
@@ -295,7 +256,7 @@ def test_networks_are_used_at_the_last_temperature() -> None:
 def test_whose_neurons_are_whose() -> None:
     """Counted one by one."""
     one, data = fitted(), toy()
-    (outputs,) = evaluate_in_chunks(one.network, data.test_images)
+    (outputs,) = evaluate_in_batches(one.network, data.test_images)
     masks, shares = outputs.shared.masks, torch.zeros(2, 10).double()
     assert masks is not None
     for image in range(20):
@@ -320,7 +281,7 @@ SHAPED = r"images must be bytes, or floats in \[0, 1\], of the shape \(N, 1, 16,
         (np.zeros((2, 1, 16, 16), np.uint8), "images must be a tensor, but got ndarray"),
         (
             2 * torch.ones(2, 1, 16, 16),
-            r"must lie in \[0, 1\], but got values from 2 to 2; .* read_ta",
+            r"must lie in \[0, 1\], but got values from 2 to 2",
         ),
         (
             torch.full((2, 1, 16, 16), -0.1),
@@ -347,21 +308,11 @@ def test_floats_are_taken_as_their_bytes(dtype: torch.dtype) -> None:
     assert torch.equal(one.predict(floats), one.predict(images))
     assert torch.equal(one.sizes(floats), one.sizes(images))
     expected = one.predict_proba(images)
-    for task, chances in one.predict_proba(floats).items():
-        assert torch.equal(chances, expected[task])
+    for task, probs in one.predict_proba(floats).items():
+        assert torch.equal(probs, expected[task])
     # Which a float that is nearer to another byte would not be.
     other = one.predict_proba((floats + 0.1).clamp(0, 1))
     assert not torch.equal(other["left"], expected["left"])
-
-
-def test_what_load_gives_goes_into_a_model(folder: Path) -> None:
-    """As it is where it is not normalised, and by way of its tasks everywhere."""
-    dataset = load("mosaic", num_tasks=2, num_train=30, num_test=5)
-    data = read_tasks(dataset)
-    network = make_network(data, settings(network=replace(NETWORK, encoder="residual")), 0).eval()
-    model = FittedMultitask(network, data.shape, data.tasks, data.classes)
-    assert torch.equal(model.sizes(dataset.test.inputs), model.sizes(data.test_images))
-    assert torch.equal(model.predict(dataset.test.inputs), model.predict(data.test_images))
 
 
 def test_another_kind_of_model(tmp_path: Path) -> None:
@@ -383,7 +334,7 @@ def test_what_is_reported() -> None:
     data = replace(toy(), noise_ratios=(0.0, 0.9))
     scores = TaskScores(torch.tensor([0.8, 0.4]), torch.tensor([3.0, 7.0]), torch.zeros(2, 10))
     best = TaskScores(torch.tensor([0.7, 0.9]), torch.tensor([4.0, 6.0]), torch.zeros(2, 10))
-    found = judge(
+    found = collect_metrics(
         scores,
         data,
         [{"epoch": 3, **best.record()}, {"loss": 1.0}, {"epoch": 9, **scores.record()}],
@@ -421,34 +372,14 @@ def test_what_is_reported() -> None:
     noisy = task_table(replace(data, noise_ratios=(0.5, 0.25)), found)
     assert noisy == {"right (0.25)": table["right"], "left (0.50)": table["left"]}
     assert list(noisy) == ["right (0.25)", "left (0.50)"]
-    # Accuracies that were chosen on the test part say so.
-    for row in (NAMES, {name: shown for shown, name in table["left"].items()}):
-        for name, shown in row.items():
-            flatters = name.startswith("best_test_epoch_accuracy")
-            assert ("flattering" in shown) == flatters
     # The last epoch may be the best one.
-    last = judge(best, data, [{"epoch": 3, **scores.record()}, {"epoch": 9, **best.record()}])
+    last = collect_metrics(
+        best, data, [{"epoch": 3, **scores.record()}, {"epoch": 9, **best.record()}]
+    )
     assert (last["best_test_epoch"], last["best_test_epoch_accuracy"]) == (9, pytest.approx(0.8))
     plain = TaskScores(torch.tensor([0.7, 0.9]))
-    found = judge(plain, data, [{"epoch": 3, **plain.record()}])
+    found = collect_metrics(plain, data, [{"epoch": 3, **plain.record()}])
     assert set(found) == {name for name in expected if "size" not in name}
-
-
-def test_the_images_with_noise_are_made_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-
-    def counted(**given: Any) -> Dataset:
-        made.append(given["noise"])
-        return multimnist.load(**given)
-
-    monkeypatch.setattr(drawn, "multimnist", SimpleNamespace(load=counted))
-    drawn._noisy_grid.cache_clear()
-    data = replace(toy(), name="multimnist")
-    scores = TaskScores(torch.tensor([0.1, 0.2]))
-    one, other = (draw_arrays(data, scores, 10) for _ in range(2))
-    assert one == other
-    assert made == [tenths / 10 for tenths in range(10)]
-    drawn._noisy_grid.cache_clear()
 
 
 def test_what_is_drawn(tmp_path: Path) -> None:
@@ -456,22 +387,19 @@ def test_what_is_drawn(tmp_path: Path) -> None:
     sizes = torch.tensor([7.0, 1.0, 2.0])
     shares = torch.rand(3, 120)
     scores = TaskScores(torch.tensor([0.1, 0.2, 0.3]), sizes, shares)
-    (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 120))
-    exhibits = {exhibit.name: exhibit for exhibit in read_exhibits(tmp_path)}
+    (tmp_path / "arrays.npz").write_bytes(figure_data(data, scores, 120))
+    specs = {spec.name: spec for spec in figure_specs(read_arrays(tmp_path))}
     # The same bars are not drawn twice.
-    assert list(exhibits) == ["images", "accuracy", "sizes-by-noise", "neurons"]
+    assert list(specs) == ["images", "accuracy", "sizes-by-noise", "neurons"]
     # The noisiest task comes last, everywhere.
-    assert exhibits["accuracy"].values[:, 0].tolist() == pytest.approx([0.2, 0.3, 0.1])
+    assert specs["accuracy"].values[:, 0].tolist() == pytest.approx([0.2, 0.3, 0.1])
     for name in ("accuracy", "neurons"):
-        assert exhibits[name].rows == ("b (0.00)", "c (0.40)", "a (0.90)")
-    assert exhibits["sizes-by-noise"].values[:, 0].tolist() == [1, 2, 7]
-    assert exhibits["sizes-by-noise"].rows == ("b (0.00)", "c (0.40)", "a (0.90)")
-    assert "rank correlation 1.00" in exhibits["sizes-by-noise"].title
-    assert "as far from zero as 0.71" in exhibits["sizes-by-noise"].about
+        assert specs[name].rows == ("b (0.00)", "c (0.40)", "a (0.90)")
+    assert specs["sizes-by-noise"].values[:, 0].tolist() == [1, 2, 7]
+    assert specs["sizes-by-noise"].rows == ("b (0.00)", "c (0.40)", "a (0.90)")
     # As many neurons as fit.
-    neurons = exhibits["neurons"]
+    neurons = specs["neurons"]
     assert neurons.values.shape == (3, 100)
-    assert neurons.about.endswith("sizes say. Of 120 neurons the first 100 are shown.")
     # In the order of their owners, each under its own number.
     owners = neurons.values.argmax(0)
     assert (np.diff(owners) >= 0).all()
@@ -488,65 +416,35 @@ def test_the_course_of_tasks_is_drawn(tmp_path: Path) -> None:
         {"epoch": epoch, "step": 9, "test_accuracies": [0.1, 0.2, epoch / 10]} for epoch in (3, 7)
     ]
     records: list[dict[str, Any]] = [{"epoch": 1.0, "step": 1, "loss": 2.0}, *looks]
-    (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 10, records))
-    course = read_exhibits(tmp_path)[-1]
+    (tmp_path / "arrays.npz").write_bytes(figure_data(data, scores, 10, records))
+    course = figure_specs(read_arrays(tmp_path))[-1]
     assert (course.kind, course.name) == ("lines", "accuracy-over-training")
     assert course.values.tolist() == [[0.2, 0.2], [0.3, 0.7], [0.1, 0.1]]
     assert course.rows == ("b (0.00)", "c (0.40)", "a (0.90)")
     assert [float(epoch) for epoch in course.columns] == [3, 7]
     # Of one look there is no course.
-    (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 10, records[:2]))
-    assert read_exhibits(tmp_path)[-1].name == "neurons"
+    (tmp_path / "arrays.npz").write_bytes(figure_data(data, scores, 10, records[:2]))
+    assert figure_specs(read_arrays(tmp_path))[-1].name == "neurons"
 
 
 def test_more_tasks_than_bars(tmp_path: Path) -> None:
-    """Both ends stay, and what is left out is said."""
+    """Evenly spaced ones are shown, with both ends."""
     count = 117
     ratios = torch.randperm(count, generator=generator(0)).double() / 1000
     data = replace(
         toy(), tasks=tuple(f"t{n}" for n in range(count)), noise_ratios=tuple(ratios.tolist())
     )
     scores = TaskScores(5 * ratios, 10 * ratios, torch.rand(count, 5))
-    (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 5))
-    exhibits = {exhibit.name: exhibit for exhibit in read_exhibits(tmp_path)}
+    (tmp_path / "arrays.npz").write_bytes(figure_data(data, scores, 5))
+    specs = {spec.name: spec for spec in figure_specs(read_arrays(tmp_path))}
     for name, scale in (("accuracy", 200), ("sizes-by-noise", 100)):
-        exhibit = exhibits[name]
-        values = exhibit.values[:, 0] * scale
+        spec = specs[name]
+        values = spec.values[:, 0] * scale
         assert (values[0], values[-1]) == pytest.approx((0, count - 1))
         assert set(np.diff(values).round()) == {2, 3}
-        assert len(exhibit.rows) == 40
-        assert exhibit.title.endswith("(40 of 117 tasks shown)")
-        assert "for 40 of 117 tasks, evenly from the first to the last: " in exhibit.about
-    assert exhibits["sizes-by-noise"].rows[-1].endswith("(0.12)")
-    assert "Of 117 tasks the first 100 are shown." in exhibits["neurons"].about
-
-
-def test_sizes_are_told_as_far_as_they_differ(tmp_path: Path) -> None:
-    scores = TaskScores(
-        torch.tensor([0.1, 0.2]), torch.tensor([4.998, 5.002]).double(), torch.rand(2, 10)
-    )
-    (tmp_path / "arrays.npz").write_bytes(draw_arrays(toy(), scores, 10))
-    exhibits = {exhibit.name: exhibit for exhibit in read_exhibits(tmp_path)}
-    assert exhibits["sizes-by-task"].about.endswith(": left 4.9980, right 5.0020.")
-    assert exhibits["sizes-by-task"].rows == ("left", "right")
-
-
-def test_tiles_say_how_noisy_they_are(tmp_path: Path) -> None:
-    names = tuple("abcde")
-    data = replace(toy(), name="mosaic", tasks=names, noise_ratios=(0.0, 0.9, 0.3, 0.6, 0.5))
-    (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, TaskScores(torch.rand(5)), 10))
-    images = read_exhibits(tmp_path)[0]
-    # Three tiles are in a row of five.
-    assert images.about.endswith("loses is 0.00, 0.90, 0.30; in the next row 0.60, 0.50.")
-
-
-def test_sizes_that_are_all_alike_have_no_correlation(tmp_path: Path) -> None:
-    data = replace(toy(), noise_ratios=(0.9, 0.0))
-    scores = TaskScores(torch.tensor([0.1, 0.2]), torch.tensor([5.0, 5.0]), torch.rand(2, 10))
-    (tmp_path / "arrays.npz").write_bytes(draw_arrays(data, scores, 10))
-    (exhibit,) = (x for x in read_exhibits(tmp_path) if x.name == "sizes-by-noise")
-    assert exhibit.title == "Neurons against the noise ratio of the task"
-    assert "correlation" not in exhibit.about
+        assert len(spec.rows) == 40
+        assert spec.title.endswith("(40 of 117 tasks)")
+    assert specs["sizes-by-noise"].rows[-1].endswith("(0.12)")
 
 
 def test_correlations_by_chance() -> None:
@@ -567,18 +465,14 @@ def test_rank_correlation() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"evaluate_every": 0}, "evaluate_every must be at least 1, but got 0"),
-        ({"train_examples": 0}, "train_examples must be at least 1 or none, but got 0"),
-        ({"size_penalty": -1.0}, "size_penalty must be at least 0 or none, but got -1.0"),
-        ({"task_weights": (1.0, 0.0)}, "task_weights must be positive numbers"),
-        ({"temperature": (1.0, 0.0)}, "temperature must be two positive numbers"),
+        ({"evaluate_every": 0}, "evaluate_every must be greater than 0, but got 0"),
+        ({"train_examples": 0}, "train_examples must be greater than 0, but got 0"),
+        ({"size_penalty": -1.0}, "size_penalty must be at least 0, but got -1.0"),
+        ({"task_weights": (1.0, 0.0)}, r"task_weights\[1\] must be greater than 0"),
+        ({"temperature": (1.0, 0.0)}, r"temperature\[1\] must be greater than 0"),
         (
             {"training": TrainingConfig(devices=2)},
             "devices must be 1 for this kind of model, but got 2",
-        ),
-        (
-            {"training": TrainingConfig(precision="bf16-mixed")},
-            "precision must be '32-true' or '64-true' for this kind of model, but got 'bf16-mixed'",
         ),
         (
             {"method": "gradient", "training": TrainingConfig(step="graph")},
@@ -592,28 +486,27 @@ def test_bad_settings(changes: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "assignment", "other"),
+    ("method", "name", "other"),
     [
-        ("uls", "partition=network", "drpm"),
-        ("gradient", " size_penalty =0.1", "drpm"),
-        ("uncertainty", "temperature=1,1", "drpm"),
-        ("drpm", "weighting=mgda", "gradient"),
+        ("uls", "partition", "drpm"),
+        ("gradient", "size_penalty", "drpm"),
+        ("uncertainty", "temperature", "drpm"),
+        ("drpm", "weighting", "gradient"),
     ],
 )
-def test_settings_of_another_method(method: Any, assignment: str, other: Any) -> None:
-    name = assignment.partition("=")[0].strip()
+def test_settings_of_another_method(method: Any, name: str, other: Any) -> None:
     with pytest.raises(ConfigError, match=f"^{name} must be left out for .* {method!r}.*{other!r}"):
-        refuse_unused(settings(method=method), ["evaluate_every=1", assignment])
-    refuse_unused(settings(method=other), [assignment, "task_weights=1,1"])
+        refuse_unused(settings(method=method), ["evaluate_every", name])
+    refuse_unused(settings(method=other), [name, "task_weights"])
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"width": 0}, "width must be at least 1, but got 0"),
+        ({"width": 0}, "width must be greater than 0, but got 0"),
         ({"head": -1}, "head must be at least 0, but got -1"),
-        ({"dropout": 1.5}, "dropout must be from 0 to 1, but got 1.5"),
-        ({"channels": ()}, "channels must be one or more numbers of at least 1"),
+        ({"dropout": 1.5}, "dropout must be at most 1, but got 1.5"),
+        ({"channels": ()}, "channels must have at least 1 item"),
         ({"channels": (4,)}, "channels must be two numbers for 'lenet'"),
     ],
 )
@@ -633,9 +526,3 @@ def test_every_preset_loads() -> None:
     paper = presets.load(MultitaskConfig, "paper-multitask-multimnist")
     assert (paper.network, paper.training.betas) == (NetworkConfig(), (0.95, 0.999))
     assert (paper.training.epochs, paper.training.learning_rate) == (200, 5e-4)
-
-
-def test_two_bars_are_what_they_should_be() -> None:
-    data = two_bars(noise=1.0, train=3)
-    assert bool((data.train.inputs[..., 8:] == 0).all())
-    assert bool((data.train.inputs[..., :8] > 0.7).any())

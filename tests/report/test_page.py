@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from drpm.report import write_page
-from drpm.report.numbers import aligned, duration, metric_table
+from drpm.report.numbers import format_values
 from drpm.training.errors import RunError
 
 from .folders import CONFIG, every_array, finished_run
@@ -72,7 +72,7 @@ def test_the_page_says_it_all(tmp_path: Path) -> None:
         "drpm cluster digits --seed 3",
         "1,797",
         "8, 8",
-        "1 h 2 min",
+        "1:02:05",
         "cuda:0 (NVIDIA H200)",
         "2.13.0",
         CONFIG.strip(),
@@ -116,7 +116,7 @@ def test_metrics_in_a_table_of_their_own(tmp_path: Path) -> None:
         tables={"Parts": {"a": {"ACC": "accuracy_a", "n": "size_a"}, "b": {"ACC": "accuracy_b"}}},
     )
     page = page_of(folder)
-    results = page.text.split("Results")[1].split("Data")[0]
+    results = page.text.split("Results")[1].split("Training")[0]
     assert results.split() == ["metricthis", "run", "accuracy0.7500"]
     cells = page.text.split("Parts")[1].split("This run")[0]
     assert cells.split() == ["ACCn", "a0.50012.00", "b1.000—"]
@@ -141,7 +141,7 @@ def test_the_pictures_are_in_the_page(tmp_path: Path) -> None:
 def test_the_smallest_page(tmp_path: Path) -> None:
     page = page_of(finished_run(tmp_path / "smallest", metrics={}, records=[]))
     assert "smallest" in page.text
-    assert "fraction" in page.text  # what the settings say about the data
+    assert "fraction" in page.text  # among the settings
     assert "Results" not in page.text
     assert "command" not in page.text.replace(".command", "")
     assert not page.all("img")
@@ -216,7 +216,7 @@ def test_a_damaged_result_is_one_sentence(tmp_path: Path, further: dict[str, Any
     folder = finished_run(tmp_path / "run", {}, records=[])
     result = json.loads((folder / "result.json").read_bytes())
     (folder / "result.json").write_text(json.dumps(result | further), encoding="utf-8")
-    with pytest.raises(RunError, match=r"result\.json is damaged: names and values are missing\.$"):
+    with pytest.raises(RunError, match=r"result\.json is damaged: "):
         write_page(folder)
     (folder / "result.json").write_text("[]", encoding="utf-8")
     with pytest.raises(RunError, match=r"result\.json is missing or damaged"):
@@ -235,38 +235,23 @@ def test_settings_that_are_no_text_are_one_sentence(tmp_path: Path) -> None:
 # Numbers.
 
 
-def test_the_run_is_found_among_the_methods() -> None:
-    table = metric_table({"accuracy": 0.875, "elbo": -10.5}, COMPARISON)
-    assert table.methods == ["DRPM", "VaDE"]
-    assert table.rows == [
-        ("accuracy", ["0.8750", "0.5000"]),
-        ("elbo", ["-10.50", "—"]),
-        ("nmi", ["—", "—"]),
+def test_the_run_is_found_among_the_methods(tmp_path: Path) -> None:
+    metrics = {"accuracy": 0.875, "test": {"elbo": -10.5}}
+    page = page_of(finished_run(tmp_path / "a", metrics=metrics, comparison=COMPARISON))
+    results = page.text.split("Results")[1].split("Training")[0]
+    assert results.split() == [
+        "metricDRPMVaDE",
+        "accuracy0.87500.5000",
+        "test.elbo-10.50—",
+        "nmi——",
     ]
-    table = metric_table({"accuracy": 0.6}, COMPARISON)
-    assert table.methods == ["this run", "DRPM", "VaDE"]
-    assert metric_table({}, {}).rows == []
-    nested = metric_table({"test": {"accuracy": 1.0}, "per_class": [0.5, 1]}, {})
-    assert nested.rows == [("test.accuracy", ["1.000"]), ("per_class", ["0.5, 1"])]
+    page = page_of(finished_run(tmp_path / "b", metrics={"accuracy": 0.6}, comparison=COMPARISON))
+    assert "metricthis runDRPMVaDE" in page.text
 
 
 def test_numbers_line_up() -> None:
-    assert aligned([0.5, 0.12345]) == ["0.5000", "0.1235"]
-    assert aligned([12345.678, 1.0]) == ["12,346", "1"]
-    assert aligned([1e-9, 1e-12]) == ["1e-09", "1e-12"]
-    assert aligned([0.0, None, True, 1200, "x"]) == ["0", "—", "yes", "1,200", "x"]
-    assert aligned([float("nan"), float("inf")]) == ["nan", "inf"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [
-        (0.04, "0.0 s"),
-        (59.94, "59.9 s"),
-        (61, "1 min 1 s"),
-        (3599.7, "1 h 0 min"),
-        (1e5, "27 h 46 min"),
-    ],
-)
-def test_durations(seconds: float, expected: str) -> None:
-    assert duration(seconds) == expected
+    assert format_values([0.5, 0.12345]) == ["0.5000", "0.1235"]
+    assert format_values([12345.678, 1.0]) == ["12,346", "1"]
+    assert format_values([1e-9, 1e-12]) == ["1e-09", "1e-12"]
+    assert format_values([0.0, None, True, 1200, "x"]) == ["0", "—", "yes", "1,200", "x"]
+    assert format_values([float("nan"), float("inf")]) == ["nan", "inf"]

@@ -178,10 +178,8 @@ def test_the_pictures_are_written(results: list[bounds.Masses], tmp_path: Path) 
 
 
 def test_assignments_that_were_never_drawn_are_named(results: list[bounds.Masses]) -> None:
-    figure = bounds_figures.draw_setting(results[-1])
+    figure = bounds_figures.draw_settings(results[-1:])
     missing = int((results[-1].counts == 0).sum())
     assert missing > 0
-    (axes,) = figure.axes
-    legend = axes.get_legend()
-    assert legend is not None
+    (legend,) = figure.legends
     assert f"Never drawn ({missing:,} of 3,125)" in [text.get_text() for text in legend.texts]

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from drpm.cli.settings import read_settings
-from drpm.supervised import pipeline
+from drpm.supervised import training
 from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.fitted import FittedPartitioner, load_partitioner
 from drpm.supervised.models import Partitioner
-from drpm.supervised.pipeline import Selection, fit_partitioners, select, split
+from drpm.supervised.training import fit_partitioner, split
 from drpm.training.checkpoint import save_model
 from drpm.training.errors import ConfigError, RunError
 from tests.supervised.toys import CLASSES, CONFIG, blobs, fit
@@ -26,7 +26,7 @@ QUICK = replace(CONFIG, training=replace(CONFIG.training, epochs=1))
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> FittedPartitioner:
     torch.manual_seed(0)
-    return fit(tmp_path_factory.mktemp("blobs")).models[0]
+    return fit(tmp_path_factory.mktemp("blobs")).model
 
 
 def test_blobs_are_learnt(fitted: FittedPartitioner) -> None:
@@ -77,126 +77,75 @@ def test_every_element_is_judged_once(fitted: FittedPartitioner) -> None:
     assert torch.equal(judged.subsets[judged.batch == 1], again)
 
 
-def test_weights_and_seeds_are_trained_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = replace(QUICK, size_weights=(0.0, 0.01), held_out=0.25)
-    found = fit(tmp_path, config, seeds=(3, 4))
-    weight, held_out, scores = found.selection
-    assert held_out == 160
-    assert {w: len(f1) for w, f1 in scores.items()} == {0.0: 2, 0.01: 2}
-    assert weight == max(scores, key=lambda w: sum(scores[w]))
-    # Finished, it is read and not trained again.
-    again = fit(tmp_path, config, seeds=(3, 4))
-    assert again.selection == found.selection
-    for one, other in zip(again.models, found.models, strict=True):
-        torch.testing.assert_close(one.model.state_dict(), other.model.state_dict(), rtol=0, atol=0)
-    # One of them alone knows what both have chosen.
-    alone = fit(tmp_path, config, seeds=(4,))
-    assert (alone.selection, alone.chosen_by) == (found.selection, [3, 4])
-    start, end = (x.models[-1].model.state_dict() for x in (found, alone))
-    torch.testing.assert_close(start, end, rtol=0, atol=0)
-    choices = [tmp_path / str(seed) / "training" / "choice.json" for seed in (3, 4)]
-    for kept in config.size_weights:
-        # With one of them gone they choose anew.
-        choices[0].unlink(missing_ok=True)
-        monkeypatch.setattr(pipeline, "select", lambda *_, kept=kept: Selection(kept, 0, {}))
-        chosen = fit(tmp_path, config, seeds=(3, 4))
-        for seed, model, folder in zip((3, 4), chosen.models, chosen.folders, strict=True):
-            assert float(model.model.size_weight) == pytest.approx(kept)
-            assert folder == tmp_path / str(seed) / "training" / f"weight-{kept}"
-    choices[1].write_text('{"seeds": [4]}')
-    with pytest.raises(RunError, match=r"choice\.json is not what a run writes"):
-        fit(tmp_path, config, seeds=(4,))
-
-
-def test_what_is_held_out_is_judged_and_not_learnt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = replace(QUICK, size_weights=(0.0, 0.01), held_out=0.25)
-    learnt, judged = [], []
-    train, choose = pipeline.train_stage, pipeline.select
-
-    def note_rows(*given: Any, **options: Any) -> Any:
-        learnt.append(given[5])
-        return train(*given, **options)
-
-    def note_judged(candidates: Any, *given: Any) -> Selection:
-        judged.append(given)
-        return choose(candidates, *given)
-
-    monkeypatch.setattr(pipeline, "train_stage", note_rows)
-    monkeypatch.setattr(pipeline, "select", note_judged)
-    fit(tmp_path, config)
-    elements, labels = blobs(640, seed=1)
-    taught, held = split(640, config)
-    assert sorted([*taught.tolist(), *held.tolist()]) == list(range(640))
-    assert len(learnt) == len(judged) == 1
-    assert torch.equal(learnt[0]["rows"], elements[taught])
-    assert torch.equal(learnt[0]["labels"], labels[taught])
-    assert torch.equal(judged[0][0], elements[held])
-    assert torch.equal(judged[0][1], labels[held])
-
-
-def test_candidates_of_a_seed_start_alike_and_seeds_differently(tmp_path: Path) -> None:
-    config = replace(CONFIG, training=replace(CONFIG.training, epochs=0))
-    starts = []
-    for weight in (0.0, 0.01):
-        found = fit(tmp_path / str(weight), replace(config, size_weights=(weight,)), seeds=(3, 4))
-        starts.append([dict(model.model.network.named_parameters()) for model in found.models])
-    torch.testing.assert_close(starts[0], starts[1], rtol=0, atol=0)
-    for name, value in starts[0][0].items():
-        assert not torch.equal(value, starts[0][1][name])
-
-
-def test_another_seed_does_not_get_the_model_of_one(tmp_path: Path) -> None:
-    fit(tmp_path, QUICK, seeds=(3, 4))
-    with pytest.raises(RunError, match="was begun together with"):
-        fit(tmp_path, QUICK, seeds=(3, 5))
-
-
-def test_other_data_do_not_get_the_model_of_some(tmp_path: Path) -> None:
-    elements, labels = blobs(64, seed=1)
-
-    def fit_again(elements: Any, labels: Any) -> FittedPartitioner:
-        return fit_partitioners(elements, labels, CLASSES, QUICK, [tmp_path], seeds=[0]).models[0]
-
-    first = fit_again(elements, labels).model.state_dict()
-    # The same numbers, whatever holds them.
-    same = fit_again(elements.double().numpy(), labels.int()).model.state_dict()
-    torch.testing.assert_close(same, first, rtol=0, atol=0)
-    for other in ((elements, CLASSES - 1 - labels), (-elements, labels)):
-        with pytest.raises(RunError, match="the data are others than those it was begun with"):
-            fit_again(*other)
-
-
 def test_the_settings_of_a_training_are_a_preset(tmp_path: Path) -> None:
     fit(tmp_path, QUICK)
-    path = tmp_path / "0" / "training" / "weight-0.01" / "config.toml"
+    path = tmp_path / "training" / "weight-0.01" / "config.toml"
     assert "fingerprint" in path.read_text()
     assert read_settings(SupervisedConfig, "supervised", str(path), [], "cpu") == QUICK
 
 
-def test_the_best_on_held_out_examples_is_kept(fitted: FittedPartitioner) -> None:
-    elements, labels = blobs(100, seed=6)
-    untrained = FittedPartitioner(Partitioner(2, CLASSES, CONFIG), (2,))
-    for candidates in ({0.1: [untrained], 0.2: [fitted]}, {0.2: [fitted], 0.1: [untrained]}):
-        selection = select(candidates, elements, labels)
-        assert selection.size_weight == 0.2
-        assert selection.f1[0.2][0] == fitted.judge(elements, labels).scores.f1
-    alone = select({0.1: [untrained]}, elements[:0], labels[:0])
-    assert alone == (0.1, 0, {})
+def test_the_best_candidate_on_held_out_examples_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(QUICK, size_weights=(0.0, 0.01, 1.0), held_out=0.25)
+    elements, labels = blobs(640, seed=1)
+    taught, held = split(640, config)
+    seen: list[Any] = []
+    train = training.train_stage
+
+    def note_rows(*given: Any, **options: Any) -> Any:
+        seen.append(given[5])
+        return train(*given, **options)
+
+    monkeypatch.setattr(training, "train_stage", note_rows)
+    found = fit(tmp_path, config)
+    assert (found.held_out, set(found.f1)) == (160, {0.0, 0.01, 1.0})
+    assert found.size_weight == max(found.f1, key=lambda weight: found.f1[weight])
+    assert found.folder == tmp_path / "training" / f"weight-{found.size_weight}"
+    assert found.model.judge(elements[held], labels[held]).scores.f1 == found.f1[found.size_weight]
+    for data in seen:
+        assert torch.equal(data["rows"], elements[taught])
+        assert torch.equal(data["labels"], labels[taught])
+    # Finished trainings are read and not repeated.
+    again = fit(tmp_path, config)
+    assert again.f1 == found.f1
+    one, other = (x.model.model.state_dict() for x in (found, again))
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
-def test_seeds_choose_together(fitted: FittedPartitioner) -> None:
-    """Not the first of them: the weight that is best on average."""
-    elements, labels = blobs(100, seed=6)
-    bad = FittedPartitioner(Partitioner(2, CLASSES, CONFIG), (2,))
-    candidates = {0.1: [fitted, bad, bad], 0.2: [bad, fitted, fitted]}
-    assert select(candidates, elements, labels).size_weight == 0.2
+def test_candidates_start_alike_and_seeds_differently(tmp_path: Path) -> None:
+    def start(weight: float, seed: int) -> dict[str, torch.Tensor]:
+        config = replace(
+            CONFIG,
+            size_weights=(weight,),
+            training=replace(CONFIG.training, epochs=0, seed=seed),
+        )
+        network = fit(tmp_path / f"{weight} {seed}", config).model.model.network
+        return dict(network.named_parameters())
+
+    torch.testing.assert_close(start(0.0, 3), start(0.01, 3), rtol=0, atol=0)
+    other = start(0.0, 4)
+    assert not any(torch.equal(value, other[name]) for name, value in start(0.0, 3).items())
 
 
-@pytest.mark.parametrize(("weights", "steps"), [((0.01,), 40), ((0.01, 0.1), 32)])
+def test_tensors_and_arrays_are_the_same_data(tmp_path: Path) -> None:
+    elements, labels = blobs(64, seed=1)
+
+    def train(elements: Any, labels: Any) -> dict[str, torch.Tensor]:
+        found = fit_partitioner(elements, labels, CLASSES, QUICK, tmp_path)
+        return found.model.model.state_dict()
+
+    first = train(elements, labels)
+    same = train(elements.double().numpy(), labels.int())
+    torch.testing.assert_close(same, first, rtol=0, atol=0)
+    for other in ((elements, CLASSES - 1 - labels), (-elements, labels)):
+        with pytest.raises(RunError, match="data"):
+            train(*other)
+    with pytest.raises(ConfigError, match="elements must be floating-point numbers"):
+        train(elements.byte(), labels)
+
+
+@pytest.mark.parametrize(("weights", "steps"), [((0.01,), 40)])
 def test_the_temperature_falls_over_the_whole_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: tuple[float, ...], steps: int
 ) -> None:
@@ -215,7 +164,7 @@ def test_what_is_held_out() -> None:
     assert sorted([*taught.tolist(), *held.tolist()]) == list(range(50))
     assert torch.equal(split(50, several)[1], held)
     assert len(split(50, replace(several, size_weights=(0.1,)))[1]) == 0
-    with pytest.raises(ConfigError, match="held_out must leave examples to learn from"):
+    with pytest.raises(ConfigError, match="held_out must leave examples"):
         split(1, several)
 
 
@@ -248,21 +197,6 @@ def test_a_scale_is_kept(tmp_path: Path, fitted: FittedPartitioner) -> None:
     assert torch.equal(plain.partition(elements).subsets, fitted.partition(elements).subsets)
 
 
-def test_elements_of_other_kinds(fitted: FittedPartitioner) -> None:
-    elements, labels = blobs(50, seed=9)
-    elements = elements.half().float()
-    expected = fitted.partition(elements).subsets
-    locked = elements.double().numpy()
-    locked.setflags(write=False)
-    for same in (elements.double(), elements.half(), locked, elements.tolist()):
-        assert torch.equal(fitted.partition(same).subsets, expected)
-    scores = fitted.judge(elements, labels).scores
-    assert fitted.judge(locked, labels.numpy()).scores == scores
-    whole = torch.tensor([[2, 0], [-2, 0], [0, 2]])
-    found = fitted.partition(whole).subsets
-    assert torch.equal(found, fitted.partition(whole.float()).subsets)
-
-
 def test_images_of_whole_numbers_are_refused() -> None:
     model = FittedPartitioner(Partitioner(4, CLASSES, CONFIG), (1, 2, 2))
     images = torch.randint(0, 256, (5, 1, 2, 2), dtype=torch.uint8)
@@ -291,29 +225,6 @@ def test_bad_elements(fitted: FittedPartitioner, elements: Any, message: str) ->
         fitted.partition(elements)
 
 
-def test_what_is_learnt_from_arrays(tmp_path: Path) -> None:
-    elements, labels = blobs(64, seed=1)
-    found = [
-        fit_partitioners(*given, CLASSES, QUICK, [tmp_path / str(number)], seeds=[0]).models[0]
-        for number, given in enumerate(
-            [(elements, labels), (elements.double().numpy(), labels.numpy())]
-        )
-    ]
-    one, other = (model.model.state_dict() for model in found)
-    torch.testing.assert_close(one, other, rtol=0, atol=0)
-    with pytest.raises(ConfigError, match="elements must be fractional numbers"):
-        fit_partitioners(elements.byte(), labels, CLASSES, QUICK, [tmp_path / "no"], seeds=[0])
-
-
-@pytest.mark.parametrize(("folders", "seeds"), [(1, 2), (2, 1), (0, 0)])
-def test_folders_and_seeds_are_one_each(tmp_path: Path, folders: int, seeds: int) -> None:
-    given = [tmp_path / "run"] * folders
-    complaint = f"folders and seeds must be as many as each other, .* but got {folders} and {seeds}"
-    with pytest.raises(ValueError, match=complaint):
-        fit_partitioners(*blobs(64, seed=1), CLASSES, QUICK, given, seeds=range(seeds))
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
@@ -325,5 +236,5 @@ def test_folders_and_seeds_are_one_each(tmp_path: Path, folders: int, seeds: int
 )
 def test_bad_labels(tmp_path: Path, labels: torch.Tensor, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        fit_partitioners(torch.zeros(4, 2), labels, 4, QUICK, [tmp_path / "run"], seeds=[0])
+        fit_partitioner(torch.zeros(4, 2), labels, 4, QUICK, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -184,15 +184,15 @@ def test_a_stack_compiles_whole() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden": ()}, "hidden must be one or more widths of at least 1"),
-        ({"scale": 0.0}, "scale must be positive, but got 0.0"),
-        ({"prediction_temperature": 0.0}, "prediction_temperature must be positive"),
-        ({"smoothing": 0.0}, r"smoothing must be in \(0, 1\), but got 0.0"),
-        ({"size_weights": ()}, "size_weights must be one or more numbers"),
-        ({"size_weights": (0.1, 0.1)}, "size_weights must be one or more numbers"),
-        ({"size_weights": (-0.1,)}, "size_weights must be one or more numbers"),
-        ({"held_out": 1.0}, r"held_out must be in \(0, 1\), but got 1.0"),
-        ({"temperature": (1.0, 0.0)}, "temperature must be two positive numbers"),
+        ({"hidden": ()}, "hidden must have at least 1 item"),
+        ({"scale": 0.0}, "scale must be greater than 0, but got 0.0"),
+        ({"prediction_temperature": 0.0}, "prediction_temperature must be greater than 0"),
+        ({"smoothing": 0.0}, "smoothing must be greater than 0, but got 0.0"),
+        ({"size_weights": ()}, "size_weights must have at least 1 item"),
+        ({"size_weights": (0.1, 0.1)}, "size_weights must be numbers that differ"),
+        ({"size_weights": (-0.1,)}, r"size_weights\[0\] must be at least 0"),
+        ({"held_out": 1.0}, "held_out must be less than 1, but got 1.0"),
+        ({"temperature": (1.0, 0.0)}, r"temperature\[1\] must be greater than 0"),
     ],
 )
 def test_bad_settings(changes: dict[str, Any], message: str) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from drpm.supervised.config import SupervisedConfig
-from drpm.supervised.pipeline import FittedPartitioners, fit_partitioners
+from drpm.supervised.training import TrainedPartitioner, fit_partitioner
 from drpm.training.config import TrainingConfig
 
 CLASSES = 4
@@ -21,16 +21,12 @@ CONFIG = SupervisedConfig(
 
 
 def blobs(count: int, seed: int, shares: Any = (1, 1, 1, 1)) -> tuple[Tensor, Tensor]:
-    """Points (count, 2) and their classes; neighbours in the order of classes are none here."""
+    """Points (count, 2) and their classes, whose order is not that of the plane."""
     noise = torch.Generator().manual_seed(seed)
     labels = torch.tensor(shares, dtype=torch.float64).multinomial(count, True, generator=noise)
     centres = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
     return centres[labels] + 0.4 * torch.randn(count, 2, generator=noise), labels
 
 
-def fit(
-    folder: Path, config: SupervisedConfig = CONFIG, seeds: Any = (0,), **options: Any
-) -> FittedPartitioners:
-    folders = [folder / str(seed) for seed in seeds]
-    elements, labels = blobs(640, seed=1)
-    return fit_partitioners(elements, labels, CLASSES, config, folders, seeds=seeds, **options)
+def fit(folder: Path, config: SupervisedConfig = CONFIG, **options: Any) -> TrainedPartitioner:
+    return fit_partitioner(*blobs(640, seed=1), CLASSES, config, folder, **options)

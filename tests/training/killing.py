@@ -2,10 +2,9 @@
 
     python -m tests.training.killing HOW FOLDER KILLS SEED STEPS ARGUMENT...
 
-HOW is `moments`: each kill comes a random moment after the run has passed a random step of its
-STEPS, so that how fast the machine is does not matter; or `operations`: each process kills itself
-at a random one of its first file operations in the folder, most of which belong to a save.
-Prints how many of the kills found the process alive.
+HOW is `moments`: each process kills itself at a random line of Python after a random one of its
+STEPS; or `operations`: at a random one of its first file operations in the folder, most of which
+belong to a save. So how fast the machine is does not matter. Prints how many died so.
 """
 
 import json
@@ -13,61 +12,53 @@ import os
 import random
 import signal
 import sys
-import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 
 from drpm.data import load
+from drpm.training.program import Program
 from examples import digits
+from tests.training.dying import die_at
+
+LINES = 10_000  # three steps, one of which is saved; after STEPS - 5 there are 30,000 left
 
 
-def fork(arguments: list[str], deadly_operation: int | None = None) -> int:
-    """The example's command line in a child process."""
+def fork(arguments: list[str], deadly: Callable[[], None] | None = None) -> int:
+    """The example's command line in a child process, which first arranges for its death."""
     child = os.fork()
     if child:
         return child
     code = 1
     try:
-        if deadly_operation is not None:
-            die_at(deadly_operation, arguments[1])
+        if deadly is not None:
+            deadly()
         code = digits.main(arguments)
     finally:
         os._exit(code)
 
 
-def die_at(number: int, folder: str) -> None:
-    """Be killed right before the n-th operation on a file of the folder."""
-    seen = 0
+def die_after(step: int, lines: int) -> None:
+    """Be killed so many lines of Python after a step."""
+    take = Program.step
 
-    def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal seen
-        on_files = event == "open" or event.startswith(("os.", "shutil."))
-        if on_files and any(folder in str(argument) for argument in arguments):
-            seen += 1
-            if seen == number:
-                os.kill(os.getpid(), signal.SIGKILL)
+    def count(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal lines
+        lines -= event == "line"
+        if lines < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return count
 
-    sys.addaudithook(watch)
+    def taken(program: Program) -> None:
+        take(program)
+        if int(program.step_count) >= step:
+            sys.settrace(count)
 
-
-def last_step(folder: Path) -> int:
-    try:
-        lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    except FileNotFoundError:
-        return 0
-    whole = [line for line in lines if line.endswith(b"\n")]
-    return int(json.loads(whole[-1])["step"]) if whole else 0
-
-
-def killed_at_a_moment(arguments: list[str], folder: Path, step: int, delay: float) -> bool:
-    child = fork(arguments)
-    while last_step(folder) < step and os.waitpid(child, os.WNOHANG) == (0, 0):
-        time.sleep(0.001)
-    time.sleep(delay)
-    os.kill(child, signal.SIGKILL)
-    return was_killed(os.waitpid(child, 0)[1])
+    Program.step = taken
 
 
 def was_killed(status: int) -> bool:
@@ -82,14 +73,12 @@ def main() -> None:
     load("digits")
     torch.optim.Adam([torch.zeros(1, requires_grad=True)]).step()
     chance = random.Random(seed)
-    landed = 0
     if how == "moments":
-        for step in sorted(chance.sample(range(total - 5), kills)):
-            landed += killed_at_a_moment(arguments, folder, step, chance.uniform(0.0, 0.02))
+        steps = sorted(chance.sample(range(total - 5), kills))
+        deaths = [partial(die_after, step, chance.randrange(LINES)) for step in steps]
     else:
-        for _ in range(kills):
-            child = fork(arguments, deadly_operation=chance.randrange(1, 80))
-            landed += was_killed(os.waitpid(child, 0)[1])
+        deaths = [partial(die_at, chance.randrange(1, 30), str(folder)) for _ in range(kills)]
+    landed = sum(was_killed(os.waitpid(fork(arguments, deadly), 0)[1]) for deadly in deaths)
     _, status = os.waitpid(fork(arguments), 0)
     print(json.dumps({"kills": landed, "exit": os.waitstatus_to_exitcode(status)}))
 

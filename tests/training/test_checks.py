@@ -16,8 +16,7 @@ from drpm.training.checks import require_one_each
         ({"folders": [], "seeds": []}, "but got 0 and 0."),
         (
             {"data": [1], "folders": ["a", "b"], "seeds": (0, 1)},
-            "data, folders and seeds must be as many as each other, one or more, "
-            "but got 1, 2 and 2.",
+            "data, folders and seeds must have equal length of at least 1, but got 1, 2 and 2.",
         ),
         (
             {"folders": "ab", "seeds": [0, 1]},

@@ -13,7 +13,7 @@ import torch
 
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices, connect
-from drpm.training.errors import ConfigError
+from drpm.training.errors import ConfigError, RunError
 from drpm.training.program import Program
 from drpm.training.runs import RunFolder
 from drpm.training.stacking import StackedProgram
@@ -57,13 +57,12 @@ def test_what_a_machine_lacks(
         connect(TrainingConfig(**wanted))
 
 
-def test_one_device_needs_no_fabric() -> None:
-    code = (
-        "import sys; from drpm.training.devices import connect; "
-        "from drpm.training.config import TrainingConfig; connect(TrainingConfig(device='cpu')); "
-        "sys.exit('lightning' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_one_device_needs_no_fabric(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lightning.fabric", None)
+    for precision in ("32-true", "64-true"):
+        assert connect(TrainingConfig(device="cpu", precision=precision)).count == 1
+    with pytest.raises(RunError, match=r"package lightning.*pip install 'drpm\[distributed\]'"):
+        connect(TrainingConfig(device="cpu", devices=2))
 
 
 class FakeFabric:
@@ -100,7 +99,7 @@ def test_what_is_asked_of_fabric(
         monkeypatch.setenv(name, value)
     connected = connect(TrainingConfig(device="cpu", devices=devices))
     assert (connected.rank, connected.count, connected.is_first) == (3, 4, False)
-    common = {"accelerator": "cpu", "strategy": "ddp", "precision": "32-true", "launched": True}
+    common = {"accelerator": "cpu", "strategy": "ddp", "launched": True}
     assert FakeFabric.made == common | asked
 
 
@@ -114,15 +113,12 @@ def test_ranks_of_neighbouring_seeds_differ() -> None:
     assert seed_of(0, 5) == 5
 
 
-@pytest.mark.filterwarnings("ignore:.*:FutureWarning")
 @pytest.mark.parametrize("stacked", [False, True])
-@pytest.mark.parametrize("precision", ["bf16-mixed", "64-true"])
-def test_precision(precision: Any, stacked: bool) -> None:
-    config = settings(precision=precision, device="cpu")
-    types = []
+def test_double_precision(stacked: bool) -> None:
+    types = set()
 
     def objective(model: Any, batch: Any, *others: Any) -> dict[str, torch.Tensor]:
-        types.append(model(batch["x"]).dtype)
+        types.add(model(batch["x"]).dtype)
         return squares(model, batch, *others)
 
     def make(objective: Any, config: TrainingConfig) -> Program | StackedProgram:
@@ -132,15 +128,12 @@ def test_precision(precision: Any, stacked: bool) -> None:
             return StackedProgram(models, objective, points(), config, devices=devices)
         return Program(make_model(), objective, points(), config, devices=devices)
 
-    program = make(objective, config)
+    program = make(objective, settings(precision="64-true", device="cpu"))
     values = take_steps(program, 15)
-    expected = torch.bfloat16 if precision == "bf16-mixed" else torch.float64
-    assert set(types) == {expected}
-    kept = torch.float64 if precision == "64-true" else torch.float32
-    assert {x.dtype for x in program.tensors().values()} == {kept}
-    tolerance = 5e-2 if precision == "bf16-mixed" else 1e-4
+    assert types == {torch.float64}
+    assert {x.dtype for x in program.tensors().values()} == {torch.float64}
     reference = take_steps(make(squares, settings(device="cpu")), 15)
-    torch.testing.assert_close(values, reference, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(values, reference, rtol=1e-4, atol=1e-4)
 
 
 def test_two_processes(tmp_path: Path) -> None:
@@ -151,7 +144,7 @@ def test_two_processes(tmp_path: Path) -> None:
         text=True,
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     first, second = (json.loads((tmp_path / f"rank-{n}.json").read_text()) for n in (0, 1))
@@ -181,6 +174,6 @@ def test_two_processes(tmp_path: Path) -> None:
         assert (found["exit_code"], found["stopped_after"]) == (143, 7)
         assert found["resumed"]
         assert "were not finite numbers at step 1;" in found["complaint"]
-        assert "begun on 2 devices" in found["other_count"]
+        assert "started on 2 devices" in found["other_count"]
     for name in ("whole", "cut"):
         assert steps_of(RunFolder.open(tmp_path / name)) == list(range(1, 21))

@@ -1,18 +1,15 @@
 """Sweeps: every run finishes once, whatever happens to the processes that do the work."""
 
-import dataclasses
 import errno
 import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Future
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,12 +17,10 @@ from typing import Any
 import pytest
 
 from drpm.training import sweep_running, sweeps
-from drpm.training.backends import LocalProcesses, Outcome, sentence
-from drpm.training.errors import ConfigError, InUse, RunError, memory_refusal
+from drpm.training.errors import ConfigError, InUse, RunError, memory_refusal, sentence
 from drpm.training.runs import RunFolder
-from drpm.training.sweep_ledger import SWEEP, Ledger, RunState
-from drpm.training.sweep_running import SweepReport, run_sweep
-from drpm.training.sweep_worker import claim, execute
+from drpm.training.sweep_running import SWEEP, RunState, SweepReport, run_sweep
+from drpm.training.sweep_workers import execute
 from drpm.training.sweeps import Sweep, SweepRun, find, register
 from tests.inline import Inline
 
@@ -70,20 +65,6 @@ def train(folder, seconds=0.0, die=None, fail=0, until=None):
     note(folder, "finishes")
 
 
-def meet(folder):
-    """Go on only once a second run is going on."""
-    note(folder, "begins")
-    while (folder.parent / "diary.txt").read_text().count("begins") < 2:
-        time.sleep(0.02)
-    begin(folder).finish({})
-    note(folder, "finishes")
-
-
-def greedy(folder):
-    note(folder, "begins")
-    raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB. Process 1 has 1 GiB in use.")
-
-
 def lazy(folder):
     begin(folder)
 
@@ -125,8 +106,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_running, "_open", lambda *_: Inline())
-    monkeypatch.setattr(sweep_running, "RECHECK", 0.02)
+    monkeypatch.setattr(sweep_running, "open_backend", lambda *_: Inline())
 
 
 def grid(*runs: SweepRun) -> Sweep:
@@ -144,16 +124,16 @@ def states(report: SweepReport) -> dict[str, str]:
     return {run.folder: run.state for run in report.runs}
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 600.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "what was waited for did not come"
         time.sleep(0.02)
 
 
-def is_claimed(out: Path, run: SweepRun) -> bool:
+def is_in_use(folder: Path) -> bool:
     try:
-        with claim(out, run):
+        with RunFolder(folder).lock():
             return False
     except InUse:
         return True
@@ -163,7 +143,9 @@ def is_claimed(out: Path, run: SweepRun) -> bool:
 
 
 @pytest.mark.usefixtures("inline")
-def test_what_is_finished_is_skipped_and_the_rest_is_run(tmp_path: Path) -> None:
+def test_what_is_finished_is_skipped_and_the_rest_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sweep = grid(*[SweepRun(name, TRAIN) for name in ("a", "b", "c")])
     RunFolder.create(tmp_path / "b", "").finish({})
     report = run_sweep(sweep, tmp_path)
@@ -171,182 +153,47 @@ def test_what_is_finished_is_skipped_and_the_rest_is_run(tmp_path: Path) -> None
     assert diary(tmp_path) == ["a", "c"]
     assert report.exit_status == 0
     assert report.summary() == "grid: 3 runs, 2 finished, 1 skipped (finished before), 0 failed."
-    again = run_sweep(sweep, tmp_path)
-    assert set(states(again).values()) == {"skipped"}
-    assert diary(tmp_path) == ["a", "c"]
-
-
-def test_parts_of_a_sweep_that_are_done_side_by_side(tmp_path: Path) -> None:
-    """Each writes the same file, and neither forgets what the other entered."""
-    one, two = (SweepRun(name, TRAIN, {"x": name}) for name in ("a", "b"))
-    first, second = (Ledger(grid(run), tmp_path, None) for run in (one, two))
-    first.start(one)
-    second.start(two)
-    second.set(two, "failed")
-    first.set(one, "elsewhere")
-    entries = json.loads((tmp_path / "sweep.json").read_text())["runs"]
-    found = {entry["folder"]: (entry["state"], entry["arguments"]) for entry in entries}
-    assert found == {"a": ("elsewhere", {"x": "a"}), "b": ("failed", {"x": "b"})}
-
-
-def test_a_finished_sweep_starts_no_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    RunFolder.create(tmp_path / "a", "").finish({})
-    monkeypatch.setattr(sweep_running, "_open", lambda *_: pytest.fail("a worker was started"))
-    assert len(run_sweep(grid(SweepRun("a", TRAIN)), tmp_path).skipped) == 1
+    monkeypatch.setattr(sweep_running, "open_backend", lambda *_: pytest.fail("a worker"))
+    assert set(states(run_sweep(sweep, tmp_path)).values()) == {"skipped"}
 
 
 @pytest.mark.usefixtures("inline")
-def test_what_was_cut_off_is_continued(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_resumed(tmp_path: Path) -> None:
     cut = RunFolder.create(tmp_path / "a", "")
     cut.log({"step": 0})
-    assert cut.status == "cut off"
     report = run_sweep(grid(SweepRun("a", TRAIN)), tmp_path)
     assert states(report) == {"a": "finished"}
     assert cut.result()["metrics"]["lines"] == 2
 
 
 @pytest.mark.usefixtures("inline")
-def test_a_failed_run_is_tried_once_more_after_the_rest(tmp_path: Path) -> None:
+def test_a_failed_run_is_retried_once_after_the_rest(tmp_path: Path) -> None:
     runs = [SweepRun("a", TRAIN, {"fail": 1}), SweepRun("b", TRAIN), SweepRun("c", TRAIN)]
-    report = run_sweep(grid(*runs), tmp_path)
+    seen: list[tuple[str, str, str]] = []
+    report = run_sweep(
+        grid(*runs),
+        tmp_path,
+        progress=lambda run, *_: seen.append((run.folder, run.state, run.reason)),
+    )
     assert diary(tmp_path) == ["a", "b", "c", "a"]
     assert set(states(report).values()) == {"finished"}
     assert [run.attempts for run in report.runs] == [2, 1, 1]
     assert report.exit_status == 0
-    assert not report.runs[0].reason
-
-
-@pytest.mark.usefixtures("inline")
-def test_a_run_too_large_for_the_memory_fails_as_others_do(tmp_path: Path) -> None:
-    runs = [SweepRun("a", "sweep_jobs:greedy"), SweepRun("b", TRAIN)]
-    report = run_sweep(grid(*runs), tmp_path)
-    assert diary(tmp_path) == ["a", "b", "a"]
-    assert states(report) == {"a": "failed", "b": "finished"}
-    assert report.failed[0].attempts == 2
-    assert report.failed[0].reason == (
-        "There is not enough memory for it (CUDA out of memory. Tried to allocate 2 GiB)."
-    )
-
-
-class Crowded(Inline):
-    """Begins four calls at once, and has memory for fewer.
-
-    Arguments:
-        memory: How many there is memory for.
-        large: The calls there is never memory for.
-    """
-
-    def __init__(self, memory: int, large: str = "") -> None:
-        super().__init__()
-        self.memory, self.large = memory, large
-        self.begun: dict[str, tuple[Any, ...]] = {}
-        self.at_once: list[str] = []
-
-    def has_room(self) -> bool:
-        return len(self.begun) < 4
-
-    def start(self, key: str, call: Callable[..., Outcome], *arguments: Any) -> None:
-        self.begun[key] = (call, *arguments)
-
-    def collect(self, timeout: float) -> list[tuple[str, Outcome]]:
-        self.at_once.append("".join(self.begun))
-        starved = [key for key in self.begun if key in self.large]
-        if len(self.begun) > self.memory:
-            starved.append(next(reversed(self.begun)))
-        if starved:
-            del self.begun[starved[0]]
-            return [(starved[0], Outcome("starved", "There is no memory."))]
-        key = next(iter(self.begun))
-        call, *arguments = self.begun.pop(key)
-        return [(key, call(*arguments))]
-
-
-def crowd(
-    pool: Crowded, runs: Sequence[SweepRun], out: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[SweepReport, list[RunState]]:
-    told: list[RunState] = []
-    monkeypatch.setattr(sweep_running, "_open", lambda *_: pool)
-    report = run_sweep(grid(*runs), out, progress=lambda run, *_: told.append(run))
-    return report, told
-
-
-def test_runs_that_find_no_memory_beside_others_wait_for_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = Crowded(2)
-    runs = [SweepRun(name, TRAIN, {"fail": int(name == "d")}) for name in "abcdef"]
-    report, told = crowd(pool, runs, tmp_path, monkeypatch)
-    assert set(states(report).values()) == {"finished"}
-    # As many as there is memory for, once that is known; "d" has a failure of its own besides.
-    assert pool.at_once == ["abcd", "abce", "abcf", "abc", "ab", "bd", "de", "ed", "df", "fc", "c"]
-    assert [run.attempts for run in report.runs] == [1, 1, 2, 3, 2, 2]
-    reasons = {run.reason for run in told if run.state == "waiting" and run.folder != "d"}
-    assert reasons == {
-        "Beside 3 others: There is no memory.",
-        "Beside 2 others: There is no memory.",
-    }
-
-
-def test_runs_that_are_too_large_hold_up_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = Crowded(4, large="ab")
-    report, _ = crowd(pool, [SweepRun(name, TRAIN) for name in "abcdefgh"], tmp_path, monkeypatch)
-    assert "".join(run.folder for run in report.failed) == "ab"
-    assert len(report.finished) == 6
-    # Four at once for as long as there are others to do, and the large ones alone in the end.
-    assert pool.at_once[2:5] == ["cdef", "defg", "efgh"]
-    assert pool.at_once[-1] == pool.at_once[-2] == "b"
-    assert sum(line.count("a") for line in pool.at_once[2:]) <= 4
-
-
-class TooManyAtOnce(Crowded):
-    """Tells of all calls that found no memory at the same time."""
-
-    def collect(self, timeout: float) -> list[tuple[str, Outcome]]:
-        if len(self.begun) <= self.memory:
-            return super().collect(timeout)
-        self.at_once.append("".join(self.begun))
-        starved = [(key, Outcome("starved", "There is no memory.")) for key in self.begun]
-        self.begun.clear()
-        return starved
-
-
-def test_runs_that_take_the_memory_from_each_other_are_no_failures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = TooManyAtOnce(1)
-    report, _ = crowd(pool, [SweepRun(name, TRAIN) for name in "abcdef"], tmp_path, monkeypatch)
-    assert set(states(report).values()) == {"finished"}
-    assert pool.at_once == ["abcd", "ef", *"abcdef"]
-
-
-def test_memory_that_is_not_shared_is_a_runs_own_affair(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = Crowded(4, large="a")
-    pool.shares_memory = False
-    report, _ = crowd(pool, [SweepRun(name, TRAIN) for name in "abc"], tmp_path, monkeypatch)
-    assert states(report) == {"a": "failed", "b": "finished", "c": "finished"}
-    assert report.runs[0].attempts == 2
+    assert ("a", "waiting", "attempt 0 went wrong.") in seen
 
 
 @pytest.mark.usefixtures("inline")
 def test_a_run_that_fails_twice_is_given_up_and_the_rest_goes_on(tmp_path: Path) -> None:
-    runs = [SweepRun("a", TRAIN, {"fail": 9}), SweepRun("b", TRAIN)]
+    runs = [SweepRun("deep/a", TRAIN, {"fail": 9}), SweepRun("b", TRAIN)]
     report = run_sweep(grid(*runs), tmp_path)
-    assert diary(tmp_path) == ["a", "b", "a"]
-    assert states(report) == {"a": "failed", "b": "finished"}
-    assert report.failed[0].reason == "attempt 1 went wrong."
+    assert states(report) == {"deep/a": "failed", "b": "finished"}
     assert report.exit_status == 1
-    summary = report.summary().splitlines()
-    assert summary[0].endswith("1 finished, 0 skipped (finished before), 1 failed.")
-    assert summary[1] == "a failed 2 times: attempt 1 went wrong."
-    details = Path(summary[2].partition("details: ")[2]).read_text(encoding="utf-8")
+    first, second = report.summary().splitlines()
+    assert first.endswith("1 finished, 0 skipped (finished before), 1 failed.")
+    assert second.startswith("deep/a failed 2 times: attempt 1 went wrong. Details: ")
+    details = Path(second.partition("Details: ")[2]).read_text(encoding="utf-8")
     assert "Traceback" in details
     assert "attempt 1 went wrong" in details
-    # Its attempts start afresh when the sweep is run again.
-    assert run_sweep(grid(*runs), tmp_path).failed[0].attempts == 2
 
 
 @pytest.mark.usefixtures("inline")
@@ -365,98 +212,27 @@ def test_whatever_a_job_does_the_sweep_goes_on(
 ) -> None:
     report = run_sweep(grid(SweepRun("a", job, arguments), SweepRun("b", TRAIN)), tmp_path)
     assert states(report) == {"a": "failed", "b": "finished"}
-    assert report.failed[0].reason.endswith(reason)
+    assert report.runs[0].reason.endswith(reason)
 
 
 @pytest.mark.usefixtures("inline")
-def test_a_folder_that_cannot_be_claimed_fails_and_does_not_wait_for_ever(tmp_path: Path) -> None:
-    (tmp_path / sweeps.CLAIMS / "a" / ".lock").mkdir(parents=True)
-    report = run_sweep(grid(SweepRun("a", TRAIN), SweepRun("b", TRAIN)), tmp_path)
-    assert states(report) == {"a": "failed", "b": "finished"}
-    assert "cannot be written" in report.failed[0].reason
+def test_a_run_in_use_is_left_to_its_process(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "a", "").lock():
+        report = run_sweep(grid(SweepRun("a", TRAIN), SweepRun("b", TRAIN)), tmp_path)
+    assert states(report) == {"a": "in use", "b": "finished"}
+    assert report.exit_status == 1
+    assert "1 left; run the same command again to resume." in report.summary()
 
 
-# Several at once.
-
-
-@pytest.mark.usefixtures("inline")
-@pytest.mark.parametrize("by_hand", [False, True])
-def test_a_run_in_use_elsewhere_is_taken_when_it_is_let_go(tmp_path: Path, by_hand: bool) -> None:
-    run = SweepRun("a", TRAIN)
-    cut = RunFolder.create(tmp_path / "a", "")
-    held = cut.lock() if by_hand else claim(tmp_path, run)
-    seen = []
-
-    def follow(state: RunState, settled: int, total: int) -> None:
-        seen.append((state.folder, state.state))
-        if state.folder == "b" and state.state == "finished":
-            held.__exit__(None, None, None)
-
-    held.__enter__()
-    report = run_sweep(grid(run, SweepRun("b", TRAIN)), tmp_path, progress=follow)
-    assert seen[0] == ("a", "elsewhere")
-    assert diary(tmp_path) == ["b", "a"]
-    assert [state.attempts for state in report.runs] == [1, 1]
-    assert set(states(report).values()) == {"finished"}
-
-
-@pytest.mark.usefixtures("inline")
-def test_a_run_that_another_process_finishes_is_skipped(tmp_path: Path) -> None:
-    run = SweepRun("a", TRAIN)
-
-    def follow(state: RunState, settled: int, total: int) -> None:
-        if state.state == "elsewhere":
-            RunFolder.create(tmp_path / "a", "").finish({})
-            held.__exit__(None, None, None)
-
-    held = claim(tmp_path, run)
-    held.__enter__()
-    report = run_sweep(grid(run), tmp_path, progress=follow)
-    assert states(report) == {"a": "skipped"}
-    assert diary(tmp_path) == []
-
-
-def test_the_worker_looks_again_under_its_claim(tmp_path: Path) -> None:
-    run = SweepRun("a", TRAIN)
-    with claim(tmp_path, run):
-        assert execute(tmp_path, run).kind == "busy"
-    assert execute(tmp_path, run).kind == "finished"
-    assert execute(tmp_path, run).kind == "skipped"
-    assert diary(tmp_path) == ["a"]
-
+# Processes that die.
 
 SCRIPT = """
 import sys
 from drpm.training.sweep_running import run_sweep
 from drpm.training.sweeps import Sweep, SweepRun
 if __name__ == "__main__":
-    job, out, *folders = sys.argv[1:]
-    sweep = Sweep("grid", [SweepRun(folder, job) for folder in folders])
-    report = run_sweep(sweep, out)
-    print(report.summary())
-    sys.exit(report.exit_status)
+    run_sweep(Sweep("grid", (SweepRun("a", "sweep_jobs:stoppable"),)), sys.argv[1])
 """
-
-
-def sweep_process(out: Path, job: str, *folders: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", SCRIPT, job, str(out), *folders]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def test_two_processes_share_a_sweep(tmp_path: Path) -> None:
-    folders = [f"run-{number}" for number in range(12)]
-    job = "sweep_jobs:meet"
-    other = sweep_process(tmp_path, job, *folders)
-    report = run_sweep(grid(*[SweepRun(folder, job) for folder in folders]), tmp_path)
-    text, _ = other.communicate(timeout=60)
-    assert (report.exit_status, other.returncode) == (0, 0), text
-    assert report.finished
-    assert len(report.finished) + len(report.skipped) == len(folders)
-    assert sorted(diary(tmp_path)) == sorted(folders)
-    assert sorted(diary(tmp_path, "finishes")) == sorted(folders)
-
-
-# Processes that die.
 
 
 def test_a_killed_worker_costs_its_run_one_attempt_and_the_others_nothing(tmp_path: Path) -> None:
@@ -464,7 +240,6 @@ def test_a_killed_worker_costs_its_run_one_attempt_and_the_others_nothing(tmp_pa
     runs = [
         SweepRun("killed", TRAIN, {"die": int(signal.SIGKILL)}),
         SweepRun("beside", TRAIN, {"until": str(tmp_path / "killed" / "result.json")}),
-        SweepRun("after", TRAIN),
     ]
     reasons = []
 
@@ -474,13 +249,12 @@ def test_a_killed_worker_costs_its_run_one_attempt_and_the_others_nothing(tmp_pa
 
     report = run_sweep(grid(*runs), tmp_path, workers=2, progress=follow)
     assert set(states(report).values()) == {"finished"}
-    assert [run.attempts for run in report.runs] == [2, 1, 1]
-    assert sorted(diary(tmp_path)) == ["after", "beside", "killed", "killed"]
-    assert sorted(diary(tmp_path, "finishes")) == ["after", "beside", "killed"]
-    assert reasons == [("killed", "waiting", "Its worker process died (exit code SIGKILL(-9)).")]
+    assert [run.attempts for run in report.runs] == [2, 1]
+    assert sorted(diary(tmp_path)) == ["beside", "killed", "killed"]
+    assert reasons == [("killed", "waiting", "Its process died (exit code -9).")]
 
 
-def test_a_signal_lets_the_runs_save_and_the_same_sweep_goes_on(tmp_path: Path) -> None:
+def test_a_signal_lets_the_runs_save_and_the_same_sweep_resumes(tmp_path: Path) -> None:
     sweep = grid(SweepRun("a", "sweep_jobs:stoppable"), SweepRun("b", TRAIN))
 
     def ask() -> None:
@@ -493,78 +267,23 @@ def test_a_signal_lets_the_runs_save_and_the_same_sweep_goes_on(tmp_path: Path) 
     asking.start()
     report = run_sweep(sweep, tmp_path)
     asking.join()
-    assert states(report) == {"a": "cut off", "b": "waiting"}
+    assert states(report) == {"a": "interrupted", "b": "waiting"}
     assert report.exit_status == 128 + signal.SIGTERM
-    assert "2 left; the same command goes on." in report.summary()
+    assert "2 left; run the same command again to resume." in report.summary()
     assert (tmp_path / "a" / "checkpoint" / "saved").exists()
-    content = json.loads((tmp_path / SWEEP).read_bytes())
-    assert [run["state"] for run in content["runs"]] == ["cut off", "waiting"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep_running, "_open", lambda *_: Inline())
+        patch.setattr(sweep_running, "open_backend", lambda *_: Inline())
         assert set(states(run_sweep(sweep, tmp_path)).values()) == {"finished"}
 
 
 def test_workers_do_not_outlive_a_killed_sweep(tmp_path: Path) -> None:
-    process = sweep_process(tmp_path, "sweep_jobs:stoppable", "a")
+    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)])
     wait_until(lambda: diary(tmp_path) == ["a"])
     process.kill()
-    process.communicate(timeout=30)
+    process.wait(timeout=600)
     run = SweepRun("a", "sweep_jobs:stoppable")
-    wait_until(lambda: execute(tmp_path, run).kind == "finished")
+    wait_until(lambda: execute(tmp_path, run, {}).kind == "finished")
     assert (tmp_path / "a" / "checkpoint" / "saved").exists()
-
-
-def test_a_worker_that_dies_while_idle_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Executor:
-        def __init__(self, broken: bool) -> None:
-            self.broken = broken
-
-        def submit(self, *_: Any) -> "Future[Outcome]":
-            if self.broken:
-                raise BrokenExecutor
-            future: Future[Outcome] = Future()
-            future.set_result(Outcome("finished"))
-            return future
-
-    pool = LocalProcesses(1)
-    pool._idle.append(Executor(broken=True))
-    monkeypatch.setattr(pool, "_new", lambda: Executor(broken=False))
-    pool.start("a", Outcome, "finished")
-    assert pool.collect(1.0) == [("a", Outcome("finished"))]
-
-
-def test_no_idle_worker_holds_memory_that_a_call_did_not_find(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Executor:
-        alive = True
-
-        def submit(self, *given: Any) -> "Future[Outcome]":
-            future: Future[Outcome] = Future()
-            future.set_result(given[-1])
-            return future
-
-        def shutdown(self, **_: Any) -> None:
-            self.alive = False
-
-    made: list[Executor] = []
-
-    def new() -> Executor:
-        made.append(Executor())
-        return made[-1]
-
-    pool = LocalProcesses(3)
-    monkeypatch.setattr(pool, "_new", new)
-    for key in "ab":
-        pool.start(key, Outcome, Outcome("finished"))
-    pool.collect(1.0)
-    assert [executor.alive for executor in made] == [True, True]
-    pool.start("c", Outcome, Outcome("starved"))
-    pool.collect(1.0)
-    pool.start("d", Outcome, Outcome("finished"))
-    pool.collect(1.0)
-    assert len(made) == 3
-    assert not any(executor.alive for executor in made)
 
 
 @pytest.mark.filterwarnings("ignore")  # what Ray does inside itself
@@ -584,7 +303,7 @@ def test_a_ray_cluster_that_loses_a_node(tmp_path: Path, monkeypatch: pytest.Mon
     try:
         nodes = [cluster.add_node(num_cpus=1, object_store_memory=memory) for _ in range(2)]
         cluster.wait_for_nodes()
-        folders = [f"run-{number}" for number in range(6)]
+        folders = [f"run-{number}" for number in range(3)]
         # No run ends before a node is gone, so that one of the first two is lost with it.
         gone = tmp_path / "gone"
         runs = [SweepRun(folder, TRAIN, {"until": str(gone)}) for folder in folders]
@@ -595,7 +314,7 @@ def test_a_ray_cluster_that_loses_a_node(tmp_path: Path, monkeypatch: pytest.Mon
                 wait_until(lambda: len(diary(tmp_path)) == 2)
                 cluster.remove_node(nodes[0], allow_graceful=False)
                 # Its worker notices a little later; were it let go before, it would finish.
-                wait_until(lambda: sum(is_claimed(tmp_path, run) for run in runs) == 1)
+                wait_until(lambda: sum(is_in_use(tmp_path / name) for name in diary(tmp_path)) == 1)
                 gone.touch()
             if state.reason:
                 lost.append(state.reason)
@@ -612,8 +331,8 @@ def test_a_ray_cluster_that_loses_a_node(tmp_path: Path, monkeypatch: pytest.Mon
     finally:
         cluster.shutdown()
     assert set(states(report).values()) == {"finished"}, report.summary()
-    assert lost == ["Its worker or the node it was on died."]
-    assert sorted(run.attempts for run in report.runs) == [1, 1, 1, 1, 1, 2]
+    assert len(lost) == 1
+    assert sorted(run.attempts for run in report.runs) == [1, 1, 2]
     assert sorted(diary(tmp_path, "finishes")) == folders
     assert len(diary(tmp_path)) == len(folders) + 1
 
@@ -622,35 +341,13 @@ def test_a_ray_cluster_that_loses_a_node(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("inline")
-def test_sweep_json_is_whole_at_every_change(tmp_path: Path) -> None:
-    seen = []
-
-    def follow(state: RunState, settled: int, total: int) -> None:
-        content = json.loads((tmp_path / SWEEP).read_bytes())
-        entry = next(run for run in content["runs"] if run["folder"] == state.folder)
-        assert entry.pop("arguments") == {"fail": 1}
-        assert entry == dataclasses.asdict(state)
-        seen.append((state.state, state.attempts, settled, total))
-
-    run_sweep(grid(SweepRun("deep/a", TRAIN, {"fail": 1})), tmp_path, progress=follow)
-    assert seen == [
-        ("running", 1, 0, 1),
-        ("waiting", 1, 0, 1),
-        ("running", 2, 0, 1),
-        ("finished", 2, 1, 1),
-    ]
-
-
-@pytest.mark.usefixtures("inline")
 def test_a_result_of_other_arguments_is_not_taken_for_finished(tmp_path: Path) -> None:
     run_sweep(grid(SweepRun("a", TRAIN, {"seconds": 0.0})), tmp_path)
-    with pytest.raises(RunError, match=r"'a' in .* was begun with other arguments"):
-        run_sweep(grid(SweepRun("a", TRAIN, {"seconds": 0.1})), tmp_path)
     # Nor is it after a sweep that left this run alone.
     run_sweep(grid(SweepRun("c", TRAIN)), tmp_path)
     folders = [run["folder"] for run in json.loads((tmp_path / SWEEP).read_bytes())["runs"]]
-    assert sorted(folders) == ["a", "c"]
-    with pytest.raises(RunError, match=r"'a' in .* was begun with other arguments"):
+    assert folders == ["a", "c"]
+    with pytest.raises(RunError, match=r"'a' in .* was started with other arguments"):
         run_sweep(grid(SweepRun("a", TRAIN, {"seconds": 0.1})), tmp_path)
     with pytest.raises(RunError, match=r"holds the sweep 'grid'; choose another one for 'b'"):
         run_sweep(Sweep("b", (SweepRun("a", TRAIN),)), tmp_path)
@@ -663,29 +360,6 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match=r"The sweep's folder .* cannot be written, because"):
         run_sweep(grid(SweepRun("a", TRAIN)), tmp_path / "file" / "out")
-
-
-@pytest.mark.parametrize("folder", ["", ".", "/a", "../a", "a/../b", ".sweep/a"])
-def test_a_run_stays_inside_its_sweep(folder: str) -> None:
-    with pytest.raises(ValueError, match="folder must be a path that leads to a place inside"):
-        SweepRun(folder, TRAIN)
-
-
-def test_runs_do_not_overlap() -> None:
-    with pytest.raises(ValueError, match="two runs in 'a/'"):
-        grid(SweepRun("a", TRAIN), SweepRun("a/", TRAIN))
-    with pytest.raises(ValueError, match="the run 'a/b' inside the run 'a'"):
-        grid(SweepRun("a/b", TRAIN), SweepRun("a", TRAIN))
-
-
-def test_bad_jobs_and_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"'package\.module:function', but got 'train'"):
-        SweepRun("a", "train")
-    with pytest.raises(ValueError, match="'a' must be what JSON can hold"):
-        SweepRun("a", TRAIN, {"x": object()})
-    with pytest.raises(ValueError, match="'a' must be what JSON can hold"):
-        SweepRun("a", TRAIN, {"x": float("nan")})
-    assert SweepRun("a", TRAIN, {"x": Path("y")}).plain_arguments() == {"x": "y"}
 
 
 @pytest.mark.parametrize(
@@ -711,13 +385,12 @@ def test_a_missing_ray_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_missing_cluster_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
-    with socket.socket() as taken:
-        # Bound but not listening, so that whoever calls is turned away.
-        taken.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(RunError, match=f"no Ray cluster to be had at {address}, because"):
-            run_sweep(grid(SweepRun("a", TRAIN)), tmp_path, backend="ray", address=address)
+    def refuse(**_: Any) -> None:
+        raise ConnectionError("nobody answers")
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=refuse))
+    with pytest.raises(RunError, match=r"no Ray cluster at there:1: .*nobody answers"):
+        run_sweep(grid(SweepRun("a", TRAIN)), tmp_path, backend="ray", address="there:1")
 
 
 @pytest.mark.parametrize(
@@ -775,7 +448,3 @@ def test_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find("table-1") == table()
     with pytest.raises(ConfigError, match="'tabel-1' is not a sweep; did you mean 'table-1'"):
         find("tabel-1")
-    with pytest.raises(ConfigError, match="there are 'table-1'"):
-        find("something else")
-    with pytest.raises(ValueError, match="There is a sweep 'table-1' already"):
-        register("table-1")(table)

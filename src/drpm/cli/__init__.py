@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from drpm.cli import bench, bounds, cluster, data, factors, multitask, reproduce, supervised
+from drpm.cli import bench, bounds, data, reproduce, train
 from drpm.cli.errors import EXIT_CODES, printing
 from drpm.cli.help import PlainCommand, PlainGroup
 
@@ -25,10 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-app.command(cls=PlainCommand)(cluster.cluster)
-app.command(cls=PlainCommand)(factors.factors)
-app.command(cls=PlainCommand)(multitask.multitask)
-app.command(cls=PlainCommand)(supervised.supervised)
+train.add_commands(app)
 app.command(cls=PlainCommand)(bounds.bounds)
 app.add_typer(data.app, name="data")
 app.command(cls=PlainCommand)(reproduce.reproduce)

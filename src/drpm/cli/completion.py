@@ -40,11 +40,6 @@ SWEEPS: Final = (
 )
 CLUSTERING_METHODS: Final = ("drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head")
 
-FACTOR_DATA: Final = ("arm", "mpi3d")
-FACTOR_METHODS: Final = ("drpm", "hg", "ada", "label")
-
-MULTITASK_DATA: Final = ("multimnist", "mosaic", "celeba")
-MULTITASK_METHODS: Final = ("drpm", "uls", "uncertainty", "gradient")
 
 DEVICES: Final = ("auto", "cpu", "cuda")
 
@@ -79,10 +74,10 @@ def presets_like(example: str) -> Callable[[str], list[str]]:
 
 def settings_like(ctx: typer.Context, incomplete: str) -> list[str]:
     """Completes to the names of the settings of the command that is typed."""
-    from drpm.training.config import to_mapping
+    from dataclasses import asdict
 
     module, name = CONFIGURATIONS[ctx.info_name or ""]
-    settings = _names(to_mapping(getattr(import_module(module), name)()))
+    settings = _names(asdict(getattr(import_module(module), name)()))
     return [f"{setting}=" for setting in settings if setting.startswith(incomplete)]
 
 

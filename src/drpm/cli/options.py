@@ -1,6 +1,5 @@
 """Options of the command line, refused with what was expected and what came."""
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -95,24 +94,6 @@ Device = Annotated[
     typer.Option(help="auto, cpu, cuda, or cuda: with a number.", autocompletion=among(DEVICES)),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Start anew where a run lies.")]
-
-
-def parse_options(options: Sequence[str]) -> dict[str, Any]:
-    """Options as name=value; a value that reads as JSON is one, any other is text."""
-    parsed: dict[str, Any] = {}
-    for option in options:
-        name, equals, value = option.partition("=")
-        if not name or not equals:
-            raise ValueError(f"An option should read name=value, not '{option}'.")
-        if name in parsed:
-            raise ValueError(f"The option {name} must be given once, but was given twice.")
-        if name == "device":
-            raise ValueError("device is no option of the data; commands that train have --device.")
-        try:
-            parsed[name] = json.loads(value)
-        except json.JSONDecodeError:
-            parsed[name] = value
-    return parsed
 
 
 def parse_seeds(text: str | None) -> list[int]:

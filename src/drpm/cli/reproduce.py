@@ -1,4 +1,4 @@
-"""The command ``drpm reproduce``: the runs behind a table or a figure, brought to their end."""
+"""The command ``drpm reproduce``: the runs behind a table or a figure."""
 
 import json
 from dataclasses import asdict, replace
@@ -51,7 +51,7 @@ def reproduce(
     workers: Annotated[
         int,
         typer.Option(
-            help="How many runs go on at once; 0 for as many as there is room for.",
+            help="Runs in progress at once; 0 for as many as there is room for.",
             metavar="NUMBER",
             parser=number(int, 0),
         ),
@@ -72,9 +72,9 @@ def reproduce(
     device: Annotated[
         str | None,
         typer.Option(
-            help="What each run computes on: auto, cpu, cuda, or cuda: with a number.",
+            help="Device of each run: auto, cpu, cuda, or cuda: with a number.",
             autocompletion=among(DEVICES),
-            show_default="what the sweep says",
+            show_default="that of the sweep",
         ),
     ] = None,
     only: Annotated[
@@ -88,14 +88,14 @@ def reproduce(
         Path | None,
         typer.Option(
             metavar="FOLDER_OR_TAR_GZ",
-            help="Do no run, but copy the settings and results of those that are finished.",
+            help="Run nothing; copy the settings and results of finished runs.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Do the runs behind a table or a figure; what is finished is skipped.
+    """Run the experiments behind a table or a figure; finished runs are skipped.
 
-    A sweep that was stopped or killed goes on with the same command.
+    The same command resumes a sweep that was stopped or killed.
     """
     from drpm.training import sweeps
 
@@ -132,7 +132,7 @@ def reproduce(
 
 def _choose(sweep: "Sweep", only: list[str] | None) -> "Sweep":
     """The sweep with some of its runs alone."""
-    from drpm.training.config import nearest
+    from drpm.training.config import suggest
     from drpm.training.errors import ConfigError
 
     if not only:
@@ -146,21 +146,16 @@ def _choose(sweep: "Sweep", only: list[str] | None) -> "Sweep":
     known = list(dict.fromkeys(place for each in places.values() for place in reversed(each)))
     for name in only:
         if name not in known:
-            meant = nearest(name, known)[:1] or list(places)
-            end = (
-                f"did you mean {meant[0]!r}?"
-                if len(meant) == 1
-                else f"there are {', '.join(map(repr, meant))}."
-            )
             raise ConfigError(
-                f"only must be a run of the sweep {sweep.name!r}, but got {name!r}; {end}"
+                f"only must be a run of the sweep {sweep.name!r}, but got {name!r}; "
+                f"{suggest(name, known)}"
             )
     chosen = [run for run in sweep.runs if not set(only).isdisjoint(places[run.folder])]
     return replace(sweep, runs=tuple(chosen))
 
 
 def _collect(sweep: "Sweep", folder: Path, target: Path, as_json: bool) -> None:
-    from drpm.training.collecting import collect
+    from drpm.training.sweeps import collect
 
     files = collect(folder, sweep.name, [run.folder for run in sweep.runs], target)
     if as_json:

@@ -1,4 +1,4 @@
-"""The settings that the options of a command ask for."""
+"""The configuration of a command, from its options."""
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeVar
@@ -7,7 +7,7 @@ from drpm.cli.completion import CONFIGURATIONS
 
 C = TypeVar("C")
 
-# The table of a run's file that has the settings of a command: named like the package they are of.
+# The table of a run's file with the settings of a command: the name of their package.
 RUN_TABLES: Final = {
     command: module.split(".")[1] for command, (module, _) in CONFIGURATIONS.items()
 }
@@ -21,20 +21,20 @@ def read_settings(
     device: str,
     **options: object,
 ) -> C:
-    """The configuration that the options of a command ask for.
+    """The configuration of a command, from its options.
 
-    Arguments:
-        cls: Its class, with the settings of a training.
+    Args:
+        cls: The configuration's class.
         command: The command; presets of others are refused.
-        preset: What it starts from: one that comes with the package, or a TOML file, which may be
-            that of a run.
-        settings: Changes, as ``name=value``; a later one wins.
-        device: Where; a setting may still say otherwise.
-        options: Settings with an option of their own, by their names; None where it is not given.
+        preset: A preset of the package, or a TOML file, which may be that of a run.
+        settings: Overrides, as ``name=value``; a later one wins.
+        device: The device, unless ``settings`` override it.
+        options: Settings with an option of their own, by name; None if it was not given.
     """
     from drpm.training import config as configs
     from drpm.training import presets
-    from drpm.training.config import ConfigError, TrainingConfig
+    from drpm.training.config import TrainingConfig
+    from drpm.training.errors import ConfigError
 
     TrainingConfig(device=device)  # refused under the option's own name
     named = {name: value for name, value in options.items() if value is not None}
@@ -53,12 +53,12 @@ def read_settings(
 
 
 class Own(NamedTuple):
-    """What a file of the user's says.
+    """The settings of a user's own file.
 
-    Arguments:
-        settings: By their names.
-        is_run: Whether it is that of a run, which leaves none out; else what it leaves out is as
-            in the quick preset of the command.
+    Args:
+        settings: Values by name.
+        is_run: Whether the file is the ``config.toml`` of a run, which is complete. Other files
+            are completed by the quick preset of the command.
     """
 
     settings: dict[str, Any]
@@ -66,13 +66,14 @@ class Own(NamedTuple):
 
 
 def read_own(command: str, path: str) -> Own:
-    """The settings of a file: a preset, or what a run was begun with.
+    """The settings of a file: a preset, or the ``config.toml`` of a run.
 
-    Arguments:
+    Args:
         command: The command; runs of others are refused.
         path: The file.
     """
-    from drpm.training.config import ConfigError, read_mapping
+    from drpm.training.config import read_mapping
+    from drpm.training.errors import ConfigError
     from drpm.training.runs import FINGERPRINT
 
     mapping = read_mapping(path)
@@ -81,14 +82,15 @@ def read_own(command: str, path: str) -> Own:
             if known != command:
                 raise ConfigError(f"{path} is of a run of drpm {known}, not of drpm {command}.")
             return Own(mapping[table], is_run=True)
-    # What a training that was begun from Python knows its data by is no setting.
+    # The content hash of the data of a training in Python is not a setting.
     mapping.pop(FINGERPRINT, None)
     return Own(mapping, is_run=False)
 
 
 def _build_own(cls: type[C], command: str, path: str) -> C:
     from drpm.training import presets
-    from drpm.training.config import ConfigError, build
+    from drpm.training.config import build
+    from drpm.training.errors import ConfigError
 
     own = read_own(command, path)
     base = None if own.is_run else presets.load(cls, f"fast-{command}")

@@ -23,11 +23,3 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*row)
     console.print(table)
-
-
-def spread(values: Sequence[float], digits: int = 3) -> str:
-    """Mean and deviation of what several seeds came to."""
-    from drpm.training.summaries import summarize
-
-    mean, deviation = summarize(values)
-    return f"{mean:.{digits}f} ± {deviation or 0:.{digits}f}"

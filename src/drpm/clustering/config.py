@@ -1,19 +1,24 @@
-"""The settings of a clustering: everything that is needed to do it again."""
+"""The hyperparameters of a clustering, and the settings of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from drpm.training.config import TrainingConfig, check_setting, check_types
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from drpm.experiments.jobs import Job, option
+from drpm.training.config import TrainingConfig, check_setting, settings
 from drpm.training.errors import ConfigError
 
 Method = Literal["drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head"]
 TRAINED = ("drpm-vc", "vade")  # after pretraining, from clusters to start from
 Likelihood = Literal["auto", "bernoulli", "gaussian"]
+Widths = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 Views = Literal["auto", "digits", "mnist", "fashion-mnist", "noise"]
 
 
-@dataclass(frozen=True)
+@settings
 class NetworkConfig:
     """The autoencoder: fully connected, with ReLU between layers.
 
@@ -25,25 +30,13 @@ class NetworkConfig:
             tables do, one leaves the codes next to nothing to tell.
     """
 
-    latent: int = 10
-    encoder: tuple[int, ...] = (500, 500, 2000)
-    decoder: tuple[int, ...] = (2000, 500, 500)
-    deviation: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_types(self)
-        check_setting(self, "latent", "at least 1", lambda value: value >= 1)
-        check_setting(self, "deviation", "positive", lambda value: value > 0)
-        for name in ("encoder", "decoder"):
-            check_setting(
-                self,
-                name,
-                "one or more widths of at least 1",
-                lambda widths: widths and all(width >= 1 for width in widths),
-            )
+    latent: PositiveInt = 10
+    encoder: Widths = (500, 500, 2000)
+    decoder: Widths = (2000, 500, 500)
+    deviation: PositiveFloat = 1.0
 
 
-@dataclass(frozen=True)
+@settings
 class PretrainingConfig:
     """What happens before there are clusters.
 
@@ -58,19 +51,14 @@ class PretrainingConfig:
 
     kind: Literal["contrastive", "reconstruction"] = "contrastive"
     views: Views = "auto"
-    instance_temperature: float = 0.5
-    cluster_temperature: float = 1.0
+    instance_temperature: PositiveFloat = 0.5
+    cluster_temperature: PositiveFloat = 1.0
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(epochs=200, batch_size=1024, learning_rate=1e-3)
     )
 
-    def __post_init__(self) -> None:
-        check_types(self)
-        for name in ("instance_temperature", "cluster_temperature"):
-            check_setting(self, name, "positive", lambda value: value > 0)
 
-
-@dataclass(frozen=True)
+@settings
 class MixtureConfig:
     """The Gaussian mixture that the clusters start from.
 
@@ -88,18 +76,13 @@ class MixtureConfig:
             clusters are thin at first, and while they widen a small table may lose some of them.
     """
 
-    restarts: int = 10
+    restarts: PositiveInt = 10
     init: Literal["auto", "k-means++", "kmeans", "contrastive-head"] = "k-means++"
-    floor: float = 1e-4
+    floor: PositiveFloat = 1e-4
     code_variance: bool = False
 
-    def __post_init__(self) -> None:
-        check_types(self)
-        check_setting(self, "restarts", "at least 1", lambda value: value >= 1)
-        check_setting(self, "floor", "positive", lambda value: value > 0)
 
-
-@dataclass(frozen=True)
+@settings
 class ClusteringConfig:
     """A clustering from raw data to clusters.
 
@@ -136,19 +119,19 @@ class ClusteringConfig:
     """
 
     method: Method = "drpm-vc"
-    clusters: int = 10
+    clusters: PositiveInt = 10
     objective: Literal["bounds", "exact"] = "bounds"
     likelihood: Likelihood = "auto"
-    beta: float = 1.0
-    gamma: float = 1.0
-    delta: float = 0.01
-    partitions: int = 100
-    exact_partitions: int = 10
-    codes: int = 1
-    temperature: tuple[float, float] = (1.0, 0.5)
-    annealing_steps: int = 100_000
+    beta: NonNegativeFloat = 1.0
+    gamma: NonNegativeFloat = 1.0
+    delta: NonNegativeFloat = 0.01
+    partitions: PositiveInt = 100
+    exact_partitions: PositiveInt = 10
+    codes: PositiveInt = 1
+    temperature: tuple[PositiveFloat, PositiveFloat] = (1.0, 0.5)
+    annealing_steps: PositiveInt = 100_000
     freeze_encoder: bool = True
-    refit_every: int | None = None
+    refit_every: PositiveInt | None = None
     refit_to: Literal["means", "samples"] = "means"
     refit_detaches_prior: bool = True
     copy_mean_head: bool = True
@@ -162,17 +145,6 @@ class ClusteringConfig:
     )
 
     def __post_init__(self) -> None:
-        check_types(self)
-        for name in ("clusters", "partitions", "exact_partitions", "codes", "annealing_steps"):
-            check_setting(self, name, "at least 1", lambda value: value >= 1)
-        for name in ("beta", "gamma", "delta"):
-            check_setting(self, name, "at least 0", lambda value: value >= 0)
-        check_setting(
-            self, "temperature", "two positive numbers", lambda pair: all(x > 0 for x in pair)
-        )
-        check_setting(
-            self, "refit_every", "at least 1 or none", lambda value: value is None or value >= 1
-        )
         head_is_asked_for = self.method == "contrastive-head" or (
             self.method in TRAINED and self.mixture.init == "contrastive-head"
         )
@@ -202,3 +174,53 @@ class ClusteringConfig:
             return self.method == "contrastive-head"
         learned = self.pretraining.kind == "contrastive" and len(shape) > 1
         return self.mixture.init == "contrastive-head" or (self.mixture.init == "auto" and learned)
+
+
+@dataclass(frozen=True)
+class ClusteringJob(Job):
+    """The settings of one run of ``drpm cluster``.
+
+    Args:
+        data: The name of a data set, or a path.
+        options: Options of the data, as ``name=value``.
+        fingerprint: The content hash of the user's own data.
+        compare: Whether to run the other methods as well, from the same pretraining.
+        clustering: The hyperparameters.
+    """
+
+    command: ClassVar[str] = "cluster"
+    section: ClassVar[str] = "clustering"
+    experiment: ClassVar[str] = "drpm.clustering.experiment:Clustering"
+    example_preset: ClassVar[str] = "paper-cluster-mnist"
+    help: ClassVar[str] = """Cluster a data set, or your own file, and generate from every cluster.
+
+    Interrupted runs are resumed by the same command. The folder ends up with
+    labels.csv, the model, the figures and a page that shows them.
+    """
+    stacks: ClassVar[bool] = True
+    several_devices: ClassVar[bool] = True
+    shortcuts: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+        {
+            "clusters": {
+                "help": "Number of clusters.",
+                "least": 1,
+                "shown": "the number of classes, or 10",
+            },
+            "method": {
+                "help": "drpm-vc, vade, latent-gmm, gmm or contrastive-head.",
+                "choices": get_args(Method),
+            },
+        }
+    )
+
+    data: str = "digits"
+    options: tuple[str, ...] = ()
+    fingerprint: str = ""
+    compare: bool = option(
+        False, "Run the other methods as well, from the same pretraining.", flag="compare"
+    )
+    clustering: ClusteringConfig = field(default_factory=ClusteringConfig)
+
+    @property
+    def is_stacked(self) -> bool:
+        return self.clustering.method != "gmm"  # which is fitted in closed steps

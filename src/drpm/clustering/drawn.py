@@ -11,9 +11,9 @@ from torch import Tensor
 from drpm.clustering.columns import telling_columns
 from drpm.clustering.examples import nearest_rows, shrunk
 from drpm.clustering.fitted import FittedClustering
-from drpm.data.classes import class_labels, class_names
+from drpm.data.preprocessing import class_labels, class_names
 from drpm.data.types import Dataset
-from drpm.report.archive import pack_arrays
+from drpm.report.figure_data import pack_arrays
 
 # How much of everything a page shows.
 SAMPLES: Final = 32

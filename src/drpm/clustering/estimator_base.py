@@ -372,9 +372,9 @@ class ClusteringEstimator(
         """The mean evidence lower bound (ELBO) per row, in nats.
 
         The ELBO is that of a Gaussian mixture prior, in which every row draws its cluster by the
-        weights, independently of the others. So it is for :class:`DRPMClustering` too, whose own
-        prior draws the clusters of all rows together, and whose :meth:`predict_proba` leaves the
-        weights out.
+        weights, independently of the others. This also holds for :class:`DRPMClustering`, although
+        its own prior draws the clusters of all rows together, and its :meth:`predict_proba` leaves
+        the weights out.
 
         It bounds the mean log-density of the rows from below, in the units of X; with a Bernoulli
         likelihood, their log-probability, and X must lie in [0, 1]. It is estimated from one draw

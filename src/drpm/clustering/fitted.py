@@ -14,11 +14,12 @@ from drpm.clustering.mixtures import Mixture
 from drpm.clustering.networks import Autoencoder
 from drpm.clustering.pretraining import projector
 from drpm.clustering.prior import divergences, log_densities
-from drpm.data.scaling import scale_shapes, scaled_rows
+from drpm.data.preprocessing import scale_shapes, scaled_rows
 from drpm.distributions.partitions import RandomPartition
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.errors import RunError
+from drpm.training.turns import unseeded
 
 ESTIMATOR_FILE = "estimator.json"  # beside a clustering that is an estimator
 
@@ -145,8 +146,8 @@ class FittedClustering:
         """(n,): the evidence lower bound of every row, or its log-density among the rows.
 
         It is that of a Gaussian mixture, in which every row draws its cluster by the weights,
-        independently of the others. So it is for DRPM-VC too, whose own prior draws the clusters
-        of all rows together, and whose :meth:`chances` leave the weights out. A Gaussian
+        independently of the others. This also holds for DRPM-VC, although its own prior draws the
+        clusters of all rows together, and its :meth:`chances` leave the weights out. A Gaussian
         likelihood leaves out its constant, which depends on its deviation.
         """
         if self.autoencoder is None:
@@ -210,10 +211,12 @@ def load_clustering(folder: str | Path, device: torch.device | str = "cpu") -> F
     autoencoder, head = None, None
     modules: dict[str, nn.Module] = {}
     if config.method != "gmm":
-        autoencoder = Autoencoder(columns, config.network, description["likelihood"])
+        with unseeded():
+            autoencoder = Autoencoder(columns, config.network, description["likelihood"])
         modules["autoencoder."] = autoencoder
     if config.method == "contrastive-head":
-        modules["head."] = head = projector(config.network.encoder[-1], clusters)
+        with unseeded():
+            modules["head."] = head = projector(config.network.encoder[-1], clusters)
     dims = columns if autoencoder is None else config.network.latent
     sides = {"log_weights": (clusters,), "means": (clusters, dims), "variances": (clusters, dims)}
     others = {f"mixture.{name}": side for name, side in sides.items()}

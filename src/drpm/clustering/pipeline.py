@@ -38,7 +38,7 @@ from drpm.training.program import BaseProgram, Program
 from drpm.training.runs import RunFolder
 from drpm.training.schedules import ConstantSchedule, ExponentialSchedule, Schedule, WarmUp
 from drpm.training.stages import ProgressFactory, open_run, train_stage
-from drpm.training.turns import TURN, seeded
+from drpm.training.turns import seeded, unseeded
 
 _ROWS_AT_ONCE = 8192
 
@@ -55,6 +55,8 @@ def fit_clusterings(
     devices: Devices | None = None,
 ) -> list[FittedClustering]:
     """Cluster rows, once for every seed.
+
+    Trainings in several threads take turns.
 
     Arguments:
         rows: (n, d), the training data on the device to work on.
@@ -333,7 +335,7 @@ class _Stages:
         assert config.refit_every is not None
         every = config.refit_every
         # The likelihood is the decoder's, which finds no codes.
-        with TURN:
+        with unseeded():
             scratch = MixtureVAE(self.rows.shape[-1], config, "gaussian").to(self.rows.device)
 
         def refit(epoch: int) -> None:

@@ -1,167 +1,117 @@
-"""What the page of results says of clusterings: tables, and what clusters generate."""
+"""Clustering in the results document: tables, published numbers and figures."""
 
-from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from drpm.clustering.paper_tables import MAIN, OBJECTIVES, VARYING, tables
 from drpm.clustering.sweeps import CLUSTERS
-from drpm.report.arrays import read_arrays
-from drpm.report.figures import draw_samples
-from drpm.report.images import draw_image_partition
-from drpm.report.result_leads import leading_groups, leading_rows
-from drpm.report.result_page import ResultFigure, Section
-from drpm.report.result_tables import (
-    Place,
-    Row,
-    Table,
-    read_run,
-    read_runs,
-    seed_folders,
-    summary_of,
-    table_text,
-)
-from drpm.report.style import png, reduced
-from drpm.report.trends import Trend, draw_trends
-from drpm.training.runs import ARRAYS, RESULT
+from drpm.report.figure_data import read_arrays
+from drpm.report.run_figures import draw_partition, draw_samples
+from drpm.report.series import Series, series_panels
+from drpm.report.tables import Table, metric_columns, parse_published, summarize_metrics
 
-INTRODUCTION: Final = """\
-## Clustering
+DATA: Final = {"MNIST": "mnist", "Fashion-MNIST": "fashion-mnist"}
+METRICS: Final = {"nmi": "NMI", "ari": "ARI", "accuracy": "ACC"}
+METHODS: Final = {"Latent GMM": "latent-gmm", "VaDE": "vade", "DRPM-VC": "drpm-vc"}
 
-Clusterings are judged on the test part by normalised mutual information (NMI), adjusted Rand index
-(ARI) and accuracy under the best matching of clusters with classes (ACC), after the last epoch.
-"""
-
-
-def clustering_sections(results: Path) -> Iterator[Section]:
-    """The part of the page on clusterings.
-
-    Arguments:
-        results: The folder of finished studies.
+# "tab:cluster_scores", "tab:abblation_clustering_freeze_enc",
+# "tab:abblation_clustering_rec_pretraining" and "tab:ablation_stl10". The paper plots its scores
+# for other numbers of clusters without printing them.
+PUBLISHED: Final = parse_published(
     """
-    yield Section(INTRODUCTION)
-    for table in tables():
-        text = table_text(table, results)
-        if table.title == VARYING:
-            text += leading_groups(table, results)
-            # Samples of the most clusters, as in the paper: those of fewer say little more.
-            figures = [*_trends(table, results), *_figures(table, table.rows[-1:], results)]
-        else:
-            text += leading_rows(table, results)
-            figures = [*_figures(table, table.rows, results)]
-        if table.title == OBJECTIVES:
-            text += _differences(table, results)
-        if table.title == MAIN:
-            figures += _partitions(table, results)
-        yield Section(text, tuple(figures))
+    table-1/mnist/gmm                              0.32 0.01  0.22 0.02  0.41 0.01
+    table-1/mnist/latent-gmm                       0.86 0.02  0.83 0.06  0.88 0.07
+    table-1/mnist/vade                             0.84 0.01  0.76 0.05  0.82 0.04
+    table-1/mnist/drpm-vc                          0.89 0.01  0.88 0.03  0.94 0.02
+    table-1/mnist/vade-frozen                      0.90 0.02  0.88 0.06  0.92 0.06
+    table-1/fashion-mnist/gmm                      0.49 0.01  0.33 0.00  0.44 0.01
+    table-1/fashion-mnist/latent-gmm               0.60 0.00  0.47 0.01  0.62 0.01
+    table-1/fashion-mnist/vade                     0.56 0.02  0.40 0.04  0.56 0.03
+    table-1/fashion-mnist/drpm-vc                  0.64 0.00  0.51 0.01  0.65 0.00
+    table-1/fashion-mnist/vade-frozen              0.64 0.01  0.47 0.01  0.59 0.03
+    table-reconstruction/mnist/latent-gmm          0.75 0.00  0.66 0.01  0.75 0.01
+    table-reconstruction/mnist/vade                0.77 0.02  0.62 0.04  0.69 0.04
+    table-reconstruction/mnist/drpm-vc             0.74 0.00  0.67 0.01  0.75 0.02
+    table-reconstruction/fashion-mnist/latent-gmm  0.56 0.02  0.41 0.03  0.57 0.02
+    table-reconstruction/fashion-mnist/vade        0.53 0.07  0.35 0.08  0.47 0.09
+    table-reconstruction/fashion-mnist/drpm-vc     0.59 0.01  0.47 0.02  0.62 0.01
+    stl10/stl10/vade                               0.80 0.03  0.76 0.04  0.88 0.02
+    stl10/stl10/drpm-vc                            0.83 0.01  0.80 0.02  0.91 0.00
+    """,
+    *METRICS,
+)
 
 
-def _differences(table: Table, results: Path) -> str:
-    """How much the two rows of a table differ at most for the same seed, in a sentence."""
-    told = []
-    for index, group in enumerate(table.groups):
-        one, other = (_by_seed(table, results, row.places[index]) for row in table.rows)
-        largest = {
-            shown: max(abs(one[seed][name] - other[seed][name]) for seed in one)
-            for name, shown in table.metrics.items()
-            if one and one.keys() == other.keys()
-        }
-        if largest:
-            numbers = ", ".join(f"{gap:.4f} ({shown})" for shown, gap in largest.items())
-            told.append(f"{group} {numbers}")
-    return (
-        f"\nLargest difference between the two for one seed: {'; '.join(told)}.\n" if told else ""
-    )
+def _by_data(sweep: str, rows: dict[str, str], *, has_runs: bool = True) -> Table:
+    columns = metric_columns(f"{sweep}/{{group}}/{{row}}", METRICS)
+    return Table(("data", "method"), rows, columns, DATA, PUBLISHED, has_runs=has_runs)
 
 
-def _by_seed(table: Table, results: Path, place: Place | None) -> dict[str, Mapping[str, float]]:
-    """The scores of every seed that has all of them."""
-    folders = [] if place is None else seed_folders(results.joinpath(*place))
-    runs = {x.name: read_run(table, x / RESULT) for x in folders if (x / RESULT).exists()}
-    scores = {
-        seed: {name: value for name in table.metrics if (value := run[name]) is not None}
-        for seed, run in runs.items()
-    }
-    return {seed: each for seed, each in scores.items() if len(each) == len(table.metrics)}
+TABLES: Final = {
+    "table-1": _by_data(
+        "table-1", {"GMM": "gmm", **METHODS, "Contrastive head": "contrastive-head"}
+    ),
+    "vade": _by_data(
+        "table-1",
+        {
+            "VaDE": "vade",
+            "VaDE, frozen encoder": "vade-frozen",
+            "VaDE, small variances": "vade-reset",
+        },
+    ),
+    "table-reconstruction": _by_data("table-reconstruction", METHODS),
+    "objectives": _by_data("table-1", {"bounds": "drpm-vc", "exact": "drpm-vc-exact"}),
+    "stl10": Table(
+        ("method",),
+        {"GMM": "gmm", **METHODS},
+        metric_columns("stl10/stl10/{row}", METRICS),
+        published=PUBLISHED,
+    ),
+    "clusters": Table(
+        ("clusters", "method"),
+        METHODS,
+        metric_columns("clusters/k-{group}/{row}", METRICS),
+        {str(count): str(count) for count in CLUSTERS},
+    ),
+}
 
 
-def _figures(table: Table, rows: Sequence[Row], results: Path) -> Iterator[ResultFigure]:
-    """One for each of a table's own methods that has arrays with samples, in some rows."""
-    for place, run, caption in _runs(table, rows, results):
-        name = f"{'-'.join(place)}.png"
-        yield ResultFigure(name, "What each cluster generates", caption, partial(_draw, run))
+def _draw_clusters(results: Path) -> Figure:
+    """Scores against the number of clusters."""
+    panels: dict[str, list[Series]] = {heading: [] for heading in METRICS.values()}
+    for name, method in METHODS.items():
+        for metric, heading in METRICS.items():
+            cells = [(f"clusters/k-{count}/{method}", metric) for count in CLUSTERS]
+            scores = summarize_metrics(results, cells)
+            panels[heading].append(Series(name, np.array(CLUSTERS), *scores))
+    return series_panels(panels, "clusters", "Scores against the number of clusters", columns=3)
 
 
-def _partitions(table: Table, results: Path) -> Iterator[ResultFigure]:
-    """The paper's figure of a whole partition, for each of the same that has one to show."""
-    for place, run, caption in _runs(table, table.rows, results):
-        if read_arrays(run).partition_points is not None:
-            name = f"{'-'.join(place)}-partition.png"
-            draw = partial(_draw_partition, run)
-            about = "A partition of the prior, and what it generates, cluster by cluster"
-            yield ResultFigure(name, about, caption, draw)
+def _draw_samples(study: str, results: Path) -> Figure:
+    return draw_samples(read_arrays(results / study / "seed-0"))
 
 
-def _runs(table: Table, rows: Sequence[Row], results: Path) -> Iterator[tuple[Place, Path, str]]:
-    """Runs that have samples to show, each with its place and what it is called."""
-    for row in rows:
-        for place, group in zip(row.places, table.groups, strict=True):
-            run = None if row.is_guest or place is None else _run(results, place)
-            if run is not None and place is not None:
-                seed = run.name.removeprefix("seed-")
-                yield place, run, f"{row.name}, {group}, seed {seed}{_accuracy(table, run)}"
+def _draw_partition(study: str, results: Path) -> Figure:
+    return draw_partition(read_arrays(results / study / "seed-0"))
 
 
-def _trends(table: Table, results: Path) -> Iterator[ResultFigure]:
-    """Scores against the number of clusters, as soon as there are two of them."""
-    panels: dict[str, list[Trend]] = {shown: [] for shown in table.metrics.values()}
-    for index, method in enumerate(table.groups):
-        found = {}
-        for count, row in zip(CLUSTERS, table.rows, strict=True):
-            runs = read_runs(table, results, row.places[index])
-            if runs:
-                found[count] = runs
-        for name, shown in table.metrics.items():
-            summaries = [summary_of(runs, name) for runs in found.values()]
-            means, deviations = (
-                np.array([getattr(x, part) for x in summaries], dtype=np.float64)
-                for part in ("mean", "deviation")
-            )
-            panels[shown].append(Trend(method, np.array([*found], float), means, deviations))
-    if any(len(trend.places) > 1 for trends in panels.values() for trend in trends):
-        caption = "scores against the number of clusters"
-        draw = partial(_draw_trends, panels, caption)
-        yield ResultFigure("clusters.png", "The paper's figure", caption, draw)
-
-
-def _draw_trends(panels: dict[str, list[Trend]], caption: str) -> bytes:
-    return png(draw_trends(panels, "clusters", caption.capitalize()))
-
-
-def _run(results: Path, place: Place) -> Path | None:
-    """The run of the first seed that has samples to show."""
-    for run in seed_folders(results.joinpath(*place)):
-        if (run / ARRAYS).exists() and read_arrays(run).samples is not None:
-            return run
-    return None
-
-
-def _accuracy(table: Table, run: Path) -> str:
-    """What a run is worth, which of several seeds need not be what they are on average."""
-    accuracy = read_run(table, run / RESULT)["accuracy"]
-    return "" if accuracy is None else f", {table.metrics['accuracy']} {accuracy:.3f}"
-
-
-def _draw(run: Path) -> bytes:
-    return reduced(png(draw_samples(read_arrays(run))))
-
-
-def _draw_partition(run: Path) -> bytes:
-    arrays = read_arrays(run)
-    points, clusters = arrays.partition_points, arrays.partition_clusters
-    assert points is not None
-    assert clusters is not None
-    return reduced(png(draw_image_partition(points, clusters, arrays.num_clusters)))
+_SAMPLES: Final = [
+    *(
+        f"table-1/{data}/{method}"
+        for data in DATA.values()
+        for method in ("drpm-vc", "drpm-vc-exact")
+    ),
+    *(f"table-reconstruction/{data}/drpm-vc" for data in DATA.values()),
+    "clusters/k-20/drpm-vc",
+]
+FIGURES: Final = {
+    "clusters": _draw_clusters,
+    **{study.replace("/", "-"): partial(_draw_samples, study) for study in _SAMPLES},
+    **{
+        f"table-1-{data}-drpm-vc-partition": partial(_draw_partition, f"table-1/{data}/drpm-vc")
+        for data in DATA.values()
+    },
+}

@@ -2,10 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from drpm.clustering.config import ClusteringConfig
-from drpm.training import config as configs
-from drpm.training import presets
-from drpm.training.studies import digest_settings
+from drpm.experiments.studies import study_run
 from drpm.training.sweeps import Sweep, SweepRun, register
 
 SEEDS = range(5)
@@ -43,7 +40,7 @@ def studies(
     variants: Mapping[str, str],
     seeds: Iterable[int] = SEEDS,
     settings: Sequence[str] = (),
-    options: Mapping[str, str] | None = None,
+    options: Sequence[str] = (),
 ) -> list[SweepRun]:
     """Studies of a sweep that share their pretraining: ``name/variant`` for every variant.
 
@@ -55,22 +52,19 @@ def studies(
         settings: Changes to all presets, as ``name=value``.
         options: Those of the data.
     """
-    runs = []
-    for variant, end in variants.items():
-        preset = f"paper-cluster-{data}{end}"
-        config = configs.override(presets.load(ClusteringConfig, preset), settings)
-        arguments = {
-            "data": data,
-            "preset": preset,
-            "seeds": list(seeds),
-            "settings": list(settings),
-            "options": dict(options or {}),
-            "share_pretraining": True,
-            # So that runs of what a preset once said are not taken for those of today.
-            "config": digest_settings(config),
-        }
-        runs.append(SweepRun(f"{name}/{variant}", "drpm.clustering.study:run_study", arguments))
-    return runs
+    given = {"data": data, **({"options": list(options)} if options else {})}
+    return [
+        study_run(
+            f"{name}/{variant}",
+            "cluster",
+            f"paper-cluster-{data}{end}",
+            list(seeds),
+            settings,
+            options=given,
+            share=True,
+        )
+        for variant, end in variants.items()
+    ]
 
 
 @register("table-1")
@@ -97,7 +91,7 @@ def table_reconstruction() -> Sweep:
 def stl10() -> Sweep:
     """DRPM-VC and its baselines on features of STL-10 by a ResNet-50 (appendix)."""
     # Named, because the features of whatever network is at hand would give another table.
-    options = {"network": "resnet50"}
+    options = ("network=resnet50",)
     return Sweep("stl10", tuple(studies("stl10", "stl10", STL10, options=options)))
 
 

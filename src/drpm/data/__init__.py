@@ -1,7 +1,6 @@
-"""Data sets: one file per set, one registry."""
+"""Data sets: one registry, and users' own files."""
 
-from drpm.data.errors import DataError
 from drpm.data.registry import DATASETS, load
-from drpm.data.types import Dataset, DatasetSpec, Split
+from drpm.data.types import DataError, Dataset, DatasetSpec, Split
 
 __all__ = ["DATASETS", "DataError", "Dataset", "DatasetSpec", "Split", "load"]

@@ -1,8 +1,7 @@
 """How the scene of the data set `arm` is drawn.
 
-Ground, arc and column do not move, so their nine pictures (three camera heights, three arc
-colours) are drawn once and kept; what moves with the joints is drawn over them, the object in a
-small window of its own.
+Ground, arc and column do not move: their nine pictures (three camera heights, three arc colours)
+are cached, and what moves is drawn over them.
 """
 
 import math
@@ -15,11 +14,10 @@ from drpm.data import arm_scene as scene
 from drpm.data import sdf
 from drpm.data.arm_scene import Camera, constants
 
-# The side of the window around an object, as a fraction of the picture's. The largest object
-# nearest to the camera fits: it reaches less than 11 of 64 pixels from its centre.
+# The side of the window around an object, as a fraction of the picture's. No object reaches more
+# than 11 of 64 pixels from its centre.
 WINDOW = 0.375
-# Samples along each side of a pixel for the pictures that are drawn once.
-SUPERSAMPLING = 4
+SUPERSAMPLING = 4  # along each side of a pixel, for the cached pictures
 
 
 def pixel_grid(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -73,10 +71,7 @@ def backgrounds(image_size: int, device: torch.device) -> Tensor:
 
 
 def draw_arm(camera: Camera, frames: Tensor) -> tuple[Tensor, Tensor]:
-    """Bolt, lever, joint and arm: how much of each pixel they cover, and their share of its grey.
-
-    Both are (N, P). The grey is already multiplied by the coverage.
-    """
+    """Bolt, lever, joint and arm: their coverage of each pixel, and grey times coverage, (N, P)."""
     x, y = pixel_grid(camera.image_size, frames.device)
     side, back, direction = frames.unbind(dim=2)
     bolt = sum(scene.BASE_RADII) / 2 * side
@@ -111,10 +106,7 @@ def _add(alpha: Tensor, grey: Tensor, distance: Tensor, layer: Tensor) -> tuple[
 
 
 def draw_object(camera: Camera, frames: Tensor, shape: int, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """The objects, all of one shape: how much of each pixel they cover, and their brightness.
-
-    Both are (N, P). The brightness is already multiplied by the coverage.
-    """
+    """Objects of one shape: their coverage of each pixel, and brightness times coverage, (N, P)."""
     count, image_size, device = len(frames), camera.image_size, frames.device
     solid = tuple(scene.SHAPES.values())[shape]
     radius = scene.RADII[shape] * constants(scene.SIZES.values(), device)[sizes]
@@ -125,8 +117,7 @@ def draw_object(camera: Camera, frames: Tensor, shape: int, sizes: Tensor) -> tu
     at, scale = camera.project(centre[:, None])
     radius = radius[:, None] * scale
 
-    # The window is moved inwards where it would stick out of the picture: what is left of the
-    # object there still lies in it.
+    # The window is moved inwards where it would leave the picture.
     side = min(image_size, 2 * math.ceil(image_size * WINDOW / 2))
     offset = torch.arange(side, dtype=torch.float32, device=device)
     corner = (at[:, 0] - side / 2).round_().clamp_(0, image_size - side)
@@ -151,14 +142,7 @@ def draw_object(camera: Camera, frames: Tensor, shape: int, sizes: Tensor) -> tu
 
 
 def draw(factors: Tensor, shape: int, image_size: int) -> Tensor:
-    """Pictures of scenes whose objects all have one shape, (N, 3, size, size).
-
-    Args:
-        factors: (N, 7), valid, in the order colour, shape, size, camera height, arc colour,
-            horizontal joint angle, vertical joint angle.
-        shape: the shape they share.
-        image_size: the side of the pictures in pixels.
-    """
+    """Images (N, 3, size, size) of factors (N, 7) whose objects all have one shape."""
     colours, _, sizes, heights, arcs, horizontal, vertical = factors.unbind(dim=1)
     device = factors.device
     camera = scene.camera_at(heights, image_size)
@@ -166,8 +150,7 @@ def draw(factors: Tensor, shape: int, image_size: int) -> Tensor:
     arm, grey = draw_arm(camera, frames)
     thing, bright = draw_object(camera, frames, shape, sizes)
 
-    # An arm that points at the viewer ends before itself: its object hides it. One that points
-    # away hides the object.
+    # The object hides an arm that points at the viewer; one that points away hides the object.
     near = (frames[..., 2] * camera.axes[:, 2]).sum(dim=1, keepdim=True) > 0
     clear = (1 - arm) * (1 - thing)
     bright = torch.where(near, bright, bright * (1 - arm))

@@ -1,7 +1,7 @@
-"""The scene of the data set `arm`: what it holds, where it stands and who looks at it.
+"""The scene of the data set `arm`.
 
-The axes are right, away from the viewer, and up, with the origin where the base of the arm stands
-on the ground. The unit of length is about that from the ground to the upper joint.
+The axes are right, away from the viewer, and up; the base of the arm stands at the origin. The unit
+of length is about that from the ground to the upper joint.
 """
 
 import math
@@ -26,9 +26,8 @@ ARC_COLOURS = {
     "sea green": (0.27, 0.45, 0.41),
     "salmon": (0.56, 0.33, 0.34),
 }
-# This many sides look round at the sizes an object can have.
-ROUND = 20
-# The proportions differ, so that at no size two outlines agree from every side. None is a ball.
+ROUND = 20  # sides that look round
+# In different proportions, so that no two outlines agree from every side. None is a ball.
 SHAPES: dict[str, sdf.Solid | None] = {
     "cone": sdf.prism(ROUND, 1.4, apex=True),
     "cube": sdf.prism(4, math.sqrt(0.5)),
@@ -37,7 +36,7 @@ SHAPES: dict[str, sdf.Solid | None] = {
     "pyramid": sdf.prism(4, 0.6, apex=True),
     "sphere": None,
 }
-# The radius of each, so that all take up about the same room.
+# Of each shape, so that all have about the same size.
 RADII = (0.8, 1.0, 0.58, 1.08, 1.25, 0.9)
 SIZES = {"small": 0.21, "large": 0.34}
 HEIGHTS = {"top": 54.0, "center": 38.0, "bottom": 22.0}  # degrees above the ground
@@ -45,8 +44,7 @@ HEIGHTS = {"top": 54.0, "center": 38.0, "bottom": 22.0}  # degrees above the gro
 NUM_ANGLES = 40
 ANGLE_STEP = math.pi / NUM_ANGLES
 
-# Where the viewer stands. The point looked at sinks as the camera rises, so that the arm moves up
-# in the picture, as it does before a camera that is lifted on a stand.
+# The camera. The point it looks at sinks as it rises, so that the arm moves up in the picture.
 DISTANCE = 6.0
 FOCAL_LENGTH = 3.3
 TARGET_HEIGHTS = (0.60, 0.70, 0.90)
@@ -59,10 +57,9 @@ ARC_RADII = (2.06, 2.5)
 ARM_LENGTH = 0.78
 ARM_RADIUS = 0.042
 JOINT_RADIUS = 0.16
-# The arm hangs beside its joint, so that turning the base moves it even when it points upwards.
+# The arm hangs beside its joint: turning the base moves it even when it points upwards.
 SHOULDER_OFFSET = 0.2
-# A lever stands out at right angles to the arm, so that raising the arm shows even where its end
-# moves straight towards the viewer.
+# At right angles to the arm: its rise is visible even where its end moves towards the viewer.
 LEVER_LENGTH = 0.3
 LEVER_RADIUS = 0.065
 BOLT_RADIUS = 0.075
@@ -72,7 +69,7 @@ AMBIENT = 0.42
 
 
 def constants(values: Iterable[float | Sequence[float]], device: torch.device) -> Tensor:
-    """Numbers of the scene as a tensor, single precision whatever the default is."""
+    """Numbers of the scene in single precision, whatever the default is."""
     return torch.tensor(list(values), dtype=torch.float32, device=device)
 
 
@@ -106,9 +103,8 @@ def camera_at(heights: Tensor, image_size: int) -> Camera:
 def joint_frames(horizontal: Tensor, vertical: Tensor) -> Tensor:
     """The frame at each arm's end, (N, 3, 3): columns are its side, its back, and its direction.
 
-    The base turns by the horizontal angle, the arm then rises by the vertical one in the plane
-    that the base faces. Angles lie in the middles of 40 equal parts of half a turn: at its ends
-    two settings of the joints would point the arm the same way.
+    The base turns by the horizontal angle, then the arm rises by the vertical one. Angles are the
+    midpoints of 40 equal parts of half a turn: at its ends two settings would agree.
     """
     turn = (horizontal.float() + 0.5) * ANGLE_STEP
     rise = (vertical.float() + 0.5) * ANGLE_STEP

@@ -2,28 +2,25 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drpm.data.errors import DataError
-from drpm.data.files import obtain
-from drpm.data.folders import atomic_write, search_folders, writable_folder
-from drpm.data.pictures import picture, without_warnings
-from drpm.data.progress import track
-from drpm.data.types import Dataset, DatasetSpec, Device, RemoteFile, Split
+from drpm.data.files import atomic_write, obtain, search_folders, track, writable_folder
+from drpm.data.image_folder import decode
+from drpm.data.types import DataError, Dataset, DatasetSpec, Device, RemoteFile, Split, reason
 
 SIDE = 64
 NUM_ATTRIBUTES = 40
 
-IMAGES = RemoteFile("celeba/img_align_celeba", folder=True)
+IMAGES = RemoteFile("celeba/img_align_celeba")
 ATTRIBUTES = RemoteFile("celeba/list_attr_celeba.txt")
 PARTITION = RemoteFile("celeba/list_eval_partition.txt")
 
@@ -36,11 +33,11 @@ _INSTRUCTIONS = (
 
 
 class Listing(NamedTuple):
-    """What the two lists say, image by image."""
+    """The two lists, with one row per image, and the file of each image."""
 
-    names: tuple[str, ...]
-    parts: NDArray[np.int64]  # 0 train, 1 validation, 2 test
-    attributes: dict[str, NDArray[np.int64]]  # 0 or 1, names in alphabetical order
+    attributes: pd.DataFrame  # 0 or 1, names in alphabetical order
+    parts: "pd.Series[int]"  # 0 train, 1 validation, 2 test
+    paths: dict[str, Path]
 
 
 def load(
@@ -53,177 +50,111 @@ def load(
     """Faces (3, 64, 64) of the official split, the channels' means subtracted; 0/1 targets.
 
     The images are resized, not cropped. The pixels are in [0, 1] before the means of the training
-    part are subtracted; they are kept in `preprocessing` as `mean`, shape (3, 1, 1).
+    split, which are kept in ``preprocessing`` as ``mean`` (3, 1, 1), are subtracted.
 
     Args:
-        device: where the tensors go.
-        seed: of no effect.
-        num_tasks: how many attributes are kept: the first, in alphabetical order.
-        evaluate_on: what becomes the test part: the "validation" or the "test" split.
+        device: Where the tensors go.
+        seed: Has no effect.
+        num_tasks: How many attributes to use: the first in alphabetical order.
+        evaluate_on: The test split: "validation" or "test".
     """
     if evaluate_on not in ("validation", "test"):
         raise DataError(f"evaluate_on must be 'validation' or 'test', not '{evaluate_on}'.")
-    _check_tasks(num_tasks, NUM_ATTRIBUTES)  # nobody has to fetch files to be told
-    listing, folder = _find_listing()
-    _check_tasks(num_tasks, len(listing.attributes))
+    if not 1 <= num_tasks <= NUM_ATTRIBUTES:
+        raise DataError(f"num_tasks must be from 1 to {NUM_ATTRIBUTES}, not {num_tasks}.")
+    listing = read_listing()
     tasks = list(listing.attributes)[:num_tasks]
 
     def part(name: str) -> tuple[NDArray[np.uint8], dict[str, Tensor]]:
-        chosen = np.flatnonzero(listing.parts == _PARTS[name])
-        if len(chosen) == 0:
+        rows = listing.attributes[listing.parts == _PARTS[name]]
+        if rows.empty:
             raise DataError(f"{PARTITION.path} assigns no image to the {name} part.")
-        pixels = _read_images(folder, [listing.names[index] for index in chosen], name)
-        targets = {
-            task: torch.from_numpy(listing.attributes[task][chosen]).to(device) for task in tasks
-        }
-        return pixels, targets
+        pixels = _read_images([listing.paths[image] for image in rows.index], name)
+        return pixels, {task: torch.tensor(rows[task].to_numpy()).to(device) for task in tasks}
 
     train, train_targets = part("train")
     test, test_targets = part(evaluate_on)
-    total = train.sum((0, 2, 3), dtype=np.int64)  # of the bytes: exact, and a quarter of the memory
-    mean = (
-        torch.from_numpy(total / (255 * len(train) * SIDE**2)).float().reshape(3, 1, 1).to(device)
-    )
+    total = train.sum((0, 2, 3), dtype=np.int64)  # exact
+    channels = torch.from_numpy(total / (255 * len(train) * SIDE**2)).float()
+    mean = channels.reshape(3, 1, 1).to(device)
+
+    def centred(pixels: NDArray[np.uint8]) -> Tensor:
+        return torch.from_numpy(pixels).to(device).float().div_(255).sub_(mean)
+
     return Dataset(
         "celeba",
-        Split(_centred(train, mean), train_targets),
-        Split(_centred(test, mean), test_targets),
+        Split(centred(train), train_targets),
+        Split(centred(test), test_targets),
         classes=dict.fromkeys(tasks, ("no", "yes")),
         preprocessing={"mean": mean},
     )
 
 
-def _check_tasks(num_tasks: int, most: int) -> None:
-    if not 1 <= num_tasks <= most:
-        raise DataError(
-            f"num_tasks must be from 1 to {most}, the number of attributes, not {num_tasks}."
-        )
-
-
-def _centred(pixels: NDArray[np.uint8], mean: Tensor) -> Tensor:
-    return torch.from_numpy(pixels).to(mean.device).float().div_(255).sub_(mean)
-
-
-def _find_listing() -> tuple[Listing, Path]:
-    paths = obtain([IMAGES, ATTRIBUTES, PARTITION], instructions=_INSTRUCTIONS)
-    return read_listing(paths[ATTRIBUTES.path], paths[PARTITION.path]), paths[IMAGES.path]
-
-
-def read_listing(attributes: Path, partition: Path) -> Listing:
-    """Read the list of attributes and that of the official split, and put them together."""
-    lines = _lines(attributes)
-    first, header = (*lines, "", "")[:2]
-    count, titles, rows = first.strip(), header.split(), lines[2:]
-    if not titles or not count.isdecimal():
-        raise DataError(
-            f"{attributes} should begin with the number of images and a line of attribute names."
-        )
-    if count != str(len(rows)):
-        raise DataError(f"{attributes} announces {count} images, but lists {len(rows)}.")
-    fields = [row.split() for row in rows]
-    for number, row in enumerate(fields, start=3):
-        if len(row) != len(titles) + 1:
-            raise DataError(
-                f"{attributes}, line {number}: there should be a name and {len(titles)} values, "
-                f"but there are {len(row)} entries."
-            )
-    names = tuple(row[0] for row in fields)
-    values = np.array([row[1:] for row in fields]).reshape(len(fields), len(titles))
-    positive = values == "1"
-    wrong = values[~positive & (values != "-1")]
-    if len(wrong):
-        raise DataError(f"{attributes} should hold only 1 and -1, but holds '{wrong[0]}'.")
-
-    parts = {}
-    for number, line in enumerate(_lines(partition), start=1):
-        row = line.split()
-        if len(row) != 2 or row[1] not in ("0", "1", "2"):
-            raise DataError(f"{partition}, line {number}: there should be a name and 0, 1 or 2.")
-        parts[row[0]] = int(row[1])
-    unassigned = [name for name in names if name not in parts]
-    if unassigned:
-        raise DataError(
-            f"{partition} does not list {unassigned[0]} ({len(unassigned):,} images in all), "
-            f"which {attributes.name} does."
-        )
-    return Listing(
-        names,
-        np.array([parts[name] for name in names], np.int64),
-        {title: positive[:, titles.index(title)].astype(np.int64) for title in sorted(titles)},
-    )
-
-
-def _lines(path: Path) -> list[str]:
+def read_listing() -> Listing:
+    """Read the list of attributes and the official split, and find every image they name."""
+    found = obtain([IMAGES, ATTRIBUTES, PARTITION], instructions=_INSTRUCTIONS)
+    attributes, partition = found[ATTRIBUTES.path], found[PARTITION.path]
     try:
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read as a list ({error}).") from error
+        # The number of images, the names of the attributes, and a row for each image.
+        with attributes.open(encoding="utf-8") as file:
+            count, titles = file.readline().strip(), file.readline().split()
+        names = ["image", *titles]
+        values = pd.read_csv(attributes, sep=r"\s+", skiprows=2, names=names, index_col="image")
+        parts = pd.read_csv(partition, sep=r"\s+", header=None, index_col=0)
+    except (OSError, ValueError) as error:
+        raise DataError(f"The lists of CelebA cannot be read ({reason(error)}).") from error
+    if count != str(len(values)):
+        raise DataError(f"{attributes} announces {count} images, but lists {len(values)}.")
+    if not values.isin([-1, 1]).all(axis=None):
+        raise DataError(f"{attributes} should hold 1 or -1 for each attribute of each image.")
+    if parts.shape[1] != 1 or not parts[1].isin(_PARTS.values()).all():
+        raise DataError(f"{partition} should hold a name and 0, 1 or 2 in every line.")
+    unassigned = values.index.difference(parts.index)
+    if len(unassigned):
+        raise DataError(f"{partition} does not list {unassigned[0]}, which {attributes.name} does.")
+    values = (values[sorted(values)] == 1).astype(np.int64)
+    paths = _find_images(found[IMAGES.path], values.index)
+    return Listing(values, parts[1].loc[values.index], paths)
 
 
-def _read_images(folder: Path, names: Sequence[str], part: str) -> NDArray[np.uint8]:
-    """The images (N, 3, 64, 64), from the cache where they lie there."""
-    sizes = _sizes(folder)
-    found = [_locate(folder, name, sizes) for name in names]
-    # Named after the images, as far as a glance at their sizes tells.
+def _find_images(folder: Path, names: Iterable[str]) -> dict[str, Path]:
+    """The file of each image, which may be a .png though the lists say .jpg."""
+    try:
+        found = set(os.listdir(folder))
+    except OSError as error:
+        raise DataError(f"{folder} cannot be listed ({error.strerror}).") from error
+    paths = {}
+    for name in names:
+        path = folder / name if name in found else (folder / name).with_suffix(".png")
+        if path.name not in found:
+            raise DataError(f"{folder / name} is missing, though the lists name it.")
+        paths[name] = path
+    return paths
+
+
+def _read_images(paths: list[Path], part: str) -> NDArray[np.uint8]:
+    """The images (N, 3, 64, 64), from the cache if they are there."""
+    # The cache is identified by the names and sizes of the images.
     state = hashlib.sha256()
-    for name in found:
-        state.update(f"{name} {sizes[name]}\n".encode())
+    for path in paths:
+        state.update(f"{path.name} {path.stat().st_size}\n".encode())
     cache = f"celeba/cache/{part}-{SIDE}x{SIDE}-{state.hexdigest()[:16]}.npy"
-    for searched in search_folders():
-        cached = _read_cache(searched / cache)
-        if cached is not None and cached.shape == (len(found), 3, SIDE, SIDE):
+    for folder in search_folders():
+        try:
+            cached: NDArray[np.uint8] = np.load(folder / cache, allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            continue  # missing or damaged: decoded again
+        if cached.shape == (len(paths), 3, SIDE, SIDE) and cached.dtype == np.uint8:
             return cached
-    pixels = np.empty((len(found), 3, SIDE, SIDE), np.uint8)
-    # Threads suffice: pillow decodes outside the interpreter's lock.
-    with without_warnings(), ThreadPoolExecutor() as pool:
-        decoded = pool.map(_decode, (folder / name for name in found))
-        for index, image in enumerate(track(decoded, f"CelebA, {part}", len(found))):
-            pixels[index] = image
+    pixels = np.empty((len(paths), 3, SIDE, SIDE), np.uint8)
+    # Pillow releases the interpreter lock.
+    with ThreadPoolExecutor() as pool:
+        decoded = pool.map(lambda path: decode(path, (SIDE, SIDE), "RGB"), paths)
+        for index, image in enumerate(track(decoded, f"CelebA, {part}", len(paths))):
+            pixels[index] = image.transpose(2, 0, 1)
     with atomic_write(writable_folder() / cache) as out:
         np.save(out, pixels, allow_pickle=False)
     return pixels
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    """The size of each file of the folder, read in one go: there are 200,000 of them."""
-    try:
-        with os.scandir(folder) as entries:
-            return {entry.name: entry.stat().st_size for entry in entries}
-    except OSError as error:
-        raise DataError(f"{folder} cannot be listed ({error.strerror}).") from error
-
-
-def _locate(folder: Path, name: str, sizes: dict[str, int]) -> str:
-    stem = name.rpartition(".")[0]
-    for candidate in (name, f"{stem}.png", f"{stem}.jpg"):
-        if candidate in sizes:
-            return candidate
-    raise DataError(f"{folder / name} is missing, though the lists name it.")
-
-
-def _decode(path: Path) -> NDArray[np.uint8]:
-    from PIL import Image
-
-    with picture(path) as image:
-        small = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
-    return np.asarray(small).transpose(2, 0, 1)
-
-
-def _read_cache(path: Path) -> NDArray[np.uint8] | None:
-    try:
-        with path.open("rb") as file:
-            cached: NDArray[np.uint8] = npy.read_array(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError):
-        return None  # what cannot be read is made anew
-    return cached if cached.dtype == np.uint8 else None
-
-
-def inspect() -> None:
-    """Check that the lists belong together and that every image they name is there."""
-    listing, folder = _find_listing()
-    sizes = _sizes(folder)
-    for name in listing.names:
-        _locate(folder, name, sizes)
 
 
 SPEC = DatasetSpec(
@@ -234,7 +165,6 @@ SPEC = DatasetSpec(
     shapes="162,770 + 19,867 images (validation; 19,962 in test) of 3x64x64, 40 attributes",
     load=load,
     files=(IMAGES, ATTRIBUTES, PARTITION),
-    options=("num_tasks", "evaluate_on"),
     instructions=_INSTRUCTIONS,
-    inspect=inspect,
+    inspect=read_listing,
 )

@@ -1,4 +1,4 @@
-"""The handwritten digits that come with scikit-learn: small, and always at hand."""
+"""The handwritten digits that come with scikit-learn: small, and always available."""
 
 import numpy as np
 import torch
@@ -11,18 +11,17 @@ _TEST_EVERY = 5
 
 
 def load(*, device: Device = "cpu", seed: int = 0) -> Dataset:
-    """1,442 training and 355 test images, (1, 8, 8) in [0, 1]; the target `label`.
+    """1,442 training and 355 test images, (1, 8, 8) in [0, 1]; the target ``label``.
 
-    The set has no split of its own, so ours is fixed: of the images of each digit, in
-    scikit-learn's order, every fifth is a test image.
+    The data has no split of its own, so ours is fixed: every fifth image of each digit, in
+    scikit-learn's order, is a test image.
     """
     from sklearn.datasets import load_digits
 
     digits = load_digits()
     images = torch.from_numpy(digits.images.astype(np.float32) / 16).unsqueeze(1)
     labels = torch.from_numpy(digits.target.astype(np.int64))
-    # Which image of its digit each one is: without it, the digits that are written in a fixed
-    # cycle at the start of the set would crowd one of the two parts.
+    # Counted per digit: the data begins with digits in a fixed cycle.
     of_digit = labels.unsqueeze(1) == torch.arange(len(CLASSES))
     rank = (of_digit.cumsum(0) * of_digit).sum(1)
     is_test = rank % _TEST_EVERY == 0

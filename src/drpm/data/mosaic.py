@@ -1,15 +1,12 @@
 """Mosaic: a grid of small digits in one image, one task per tile, each with its own noise.
 
-A benchmark for many tasks whose difficulty is known beforehand. Every tile holds a digit of MNIST,
-drawn on its own and reduced to 14x14 pixels; each of its pixels is then set to zero with the
-tile's noise ratio. The ratios are spread evenly from 0 to 0.9 over the tasks and shuffled over the
-canvas; see `noise_ratios`. Tasks are numbered row by row, and the grid is as near to a square as it
-can be: 4 columns and 3 rows for 10 tasks, 5 and 4 for 20, 7 and 6 for 40. Places left over at the
-end of the last row stay black.
+A benchmark for many tasks of known difficulty. Every tile holds a random digit of MNIST, reduced
+to 14x14 pixels; each of its pixels is set to zero with the tile's noise ratio. The ratios are
+spread evenly from 0 to 0.9 over the tasks; see :func:`noise_ratios`. Tasks are numbered row by row
+in a grid that is as near to a square as possible; places left over in the last row are black.
 """
 
 import math
-from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -17,37 +14,32 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.data import mnist
-from drpm.data.errors import DataError
 from drpm.data.multimnist import generators, pepper
-from drpm.data.types import Dataset, DatasetSpec, Device, Split
+from drpm.data.types import DataError, Dataset, DatasetSpec, Device, Split
 
 TILE = 14
 MAX_NOISE = 0.9
 
-# Tiles made at once, so that memory holds little besides the result.
-_CHUNK_TILES = 20_000
+_CHUNK_TILES = 20_000  # tiles made at once
 
 
 def task_names(num_tasks: int) -> tuple[str, ...]:
-    """The targets of the set: task_00, task_01, ..."""
-    _check_tasks(num_tasks)
+    """The names of the targets: task_00, task_01, ..."""
     digits = max(2, len(str(num_tasks - 1)))
     return tuple(f"task_{task:0{digits}}" for task in range(num_tasks))
 
 
 def noise_ratios(num_tasks: int) -> tuple[float, ...]:
-    r"""The probability with which each task's pixels are lost.
+    r"""The probability that a pixel is lost, for each task.
 
     The ratios are :math:`0.9\, r_k / (n_T - 1)`, where :math:`r_k` is the rank of the fractional
-    part of :math:`k \varphi` among those of all tasks and :math:`\varphi` is the golden ratio. It
-    is a shuffle that depends on no random numbers and leaves no corner of the canvas easy: among
-    any few neighbouring numbers there are easy and hard tasks.
+    part of :math:`k \varphi` among those of all tasks and :math:`\varphi` is the golden ratio: a
+    fixed shuffle with easy and hard tasks among any few neighbours.
 
     Example:
         >>> [round(ratio, 2) for ratio in noise_ratios(4)]
         [0.0, 0.6, 0.3, 0.9]
     """
-    _check_tasks(num_tasks)
     golden = (1 + math.sqrt(5)) / 2
     order = sorted(range(num_tasks), key=lambda task: task * golden % 1)
     ratios = [0.0] * num_tasks
@@ -57,15 +49,9 @@ def noise_ratios(num_tasks: int) -> tuple[float, ...]:
 
 
 def grid_shape(num_tasks: int) -> tuple[int, int]:
-    """The rows and columns of tiles: as near to a square as holds all of them."""
-    _check_tasks(num_tasks)
+    """The rows and columns of tiles."""
     columns = math.isqrt(num_tasks - 1) + 1
     return math.ceil(num_tasks / columns), columns
-
-
-def _check_tasks(num_tasks: int) -> None:
-    if num_tasks < 1:
-        raise DataError(f"The data set 'mosaic' needs at least one task, but got {num_tasks}.")
 
 
 def load(
@@ -76,24 +62,23 @@ def load(
     num_train: int = 20_000,
     num_test: int = 5_000,
 ) -> Dataset:
-    """Mosaics (1, 14 rows, 14 columns) in [0, 1]; the targets `task_00`, `task_01`, ...
+    """Mosaics (1, 14 rows, 14 columns) in [0, 1]; the targets ``task_00``, ``task_01``, ...
 
-    An image takes 4 bytes per pixel: 9 KiB at 10 tasks and 32 KiB at 40, so the default 20,000
-    training images take 188 MB and 659 MB. Any number of images can be had.
+    An image takes 9 KiB at 10 tasks and 32 KiB at 40.
 
     Args:
-        device: where the tensors go. The images are the same on every device.
-        seed: settles the digits and the noise. The noise ratios depend on `num_tasks` alone.
-        num_tasks: the number of tiles.
-        num_train: of training images, made of MNIST's training digits.
-        num_test: of test images, made of MNIST's test digits.
+        device: Where the tensors go. The images are the same on every device.
+        seed: Of the digits and the noise; the noise ratios depend on ``num_tasks`` alone.
+        num_tasks: The number of tiles.
+        num_train: The number of training images, made of MNIST's training digits.
+        num_test: The number of test images, made of MNIST's test digits.
     """
-    names = task_names(num_tasks)
-    if num_train < 1 or num_test < 1:
+    if min(num_tasks, num_train, num_test) < 1:
         raise DataError(
-            "The data set 'mosaic' needs at least one training and one test image, "
-            f"but got num_train={num_train} and num_test={num_test}."
+            "num_tasks, num_train and num_test must be at least 1, but got "
+            f"{num_tasks}, {num_train} and {num_test}."
         )
+    names = task_names(num_tasks)
     arrays = mnist.read_arrays()
     train = _split(arrays.train_images, arrays.train_labels, names, seed, 0, num_train)
     test = _split(arrays.test_images, arrays.test_labels, names, seed, 1, num_test)
@@ -114,16 +99,16 @@ def _split(
     num_tasks = len(names)
     rows, columns = grid_shape(num_tasks)
     small = _reduce(torch.from_numpy(images))
-    chance, noise_chance = generators(seed, part, 2)
-    chosen = torch.randint(len(images), (count, num_tasks), generator=chance)
+    generator, noise_generator = generators(seed, part, 2)
+    chosen = torch.randint(len(images), (count, num_tasks), generator=generator)
     ratios = torch.tensor(noise_ratios(num_tasks))[:, None, None]
     inputs = torch.zeros(count, 1, rows * TILE, columns * TILE)
-    # The same memory, by row of tiles, row of pixels, column of tiles, column of pixels.
+    # A view by row of tiles, column of tiles, row of pixels and column of pixels.
     tiles = inputs.view(count, rows, TILE, columns, TILE).transpose(2, 3)
     chunk = max(1, _CHUNK_TILES // num_tasks)
     for start in range(0, count, chunk):
         drawn = small[chosen[start : start + chunk]].float().div_(255)
-        drawn.mul_(pepper(tuple(drawn.shape), ratios, noise_chance))
+        drawn.mul_(pepper(tuple(drawn.shape), ratios, noise_generator))
         for row in range(rows):
             inside = drawn[:, row * columns : (row + 1) * columns]
             tiles[start : start + chunk, row, : inside.shape[1]] = inside
@@ -140,7 +125,7 @@ def _reduce(digits: Tensor) -> Tensor:
 
 SPEC = DatasetSpec(
     name="mosaic",
-    title="A grid of small digits, one task per tile, each as noisy as documented",
+    title="A grid of small digits, one task per tile, each with its own noise",
     source="made from MNIST (LeCun, Cortes, Burges) by this package",
     licence="CC BY-SA 3.0, as MNIST",
     shapes=(
@@ -148,7 +133,5 @@ SPEC = DatasetSpec(
         "10 classes each"
     ),
     load=load,
-    files=mnist.FILES.all(),
-    options=("num_tasks", "num_train", "num_test"),
-    sheet_options=MappingProxyType({"num_train": 100, "num_test": 1}),
+    files=mnist.FILES,
 )

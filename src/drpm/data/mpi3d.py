@@ -1,20 +1,22 @@
-"""MPI3D: a robot arm with an object at its tip, drawn or photographed for every factor vector."""
+"""MPI3D: a robot arm with an object at its tip, one image for every factor vector."""
 
+import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drpm.data.errors import DataError
 from drpm.data.files import obtain
-from drpm.data.npz import map_array
-from drpm.data.types import Dataset, DatasetSpec, Device, RemoteFile, Split
+from drpm.data.types import DataError, Dataset, DatasetSpec, Device, RemoteFile, Split, reason
 
-# In the order the images are numbered in: the last factor changes fastest.
+# In the order in which the images are numbered: the last factor changes fastest.
 FACTORS: Mapping[str, tuple[str, ...]] = {
     "object_color": ("white", "green", "red", "blue", "brown", "olive"),
     "object_shape": ("cone", "cube", "cylinder", "hexagonal", "pyramid", "sphere"),
@@ -31,7 +33,7 @@ NUM_IMAGES = prod(FACTOR_SIZES)
 
 _SIDE = 64
 # The first is where the authors send people now. The second served a damaged file of the
-# photographs for a time, and they have no hash to tell: only drawn images are taken from there.
+# photographs for a time, and these have no known hash: they come from the first alone.
 _AUTHORS = "https://huggingface.co/datasets/waleedgondal/mpi3d/resolve/main"
 _BUCKET = "https://storage.googleapis.com/mpi3d_disentanglement_dataset/data"
 
@@ -39,7 +41,7 @@ VARIANTS = {
     "toy": RemoteFile(
         "mpi3d/mpi3d_toy.npz",
         (f"{_AUTHORS}/mpi3d_toy.npz", f"{_BUCKET}/mpi3d_toy.npz"),
-        md5="55889cb7c7dfc655d6e0277beee88868",
+        known_hash="md5:55889cb7c7dfc655d6e0277beee88868",
     ),
     "realistic": RemoteFile(
         "mpi3d/mpi3d_realistic.npz",
@@ -50,74 +52,111 @@ VARIANTS = {
 }
 
 
+def check_factors(factors: Tensor) -> None:
+    """Refuse what is not integers (..., 7) within the sizes of the factors."""
+    if factors.ndim == 0 or factors.shape[-1] != len(FACTOR_SIZES):
+        raise DataError(
+            f"factors must have the shape (..., {len(FACTOR_SIZES)}), but got "
+            f"{tuple(factors.shape)}."
+        )
+    if factors.is_floating_point() or factors.is_complex() or factors.dtype == torch.bool:
+        raise DataError(f"factors must be integers, but got {factors.dtype}.")
+    wrong = (factors < 0) | (factors >= torch.tensor(FACTOR_SIZES, device=factors.device))
+    if wrong.any():
+        place = int(wrong.nonzero()[0, -1])
+        raise DataError(
+            f"The factor '{FACTOR_NAMES[place]}' must be from 0 to {FACTOR_SIZES[place] - 1}, but "
+            f"got {int(factors[wrong][0])}."
+        )
+
+
 def index_of(factors: Tensor) -> Tensor:
-    """The number (...) of the image of each factor vector (..., 7).
+    """The index (...) of the image of each factor vector (..., 7).
 
     Example:
         >>> index_of(torch.tensor([[0, 0, 0, 0, 0, 0, 1], [1, 0, 0, 0, 0, 0, 0]])).tolist()
         [1, 172800]
     """
-    sizes = torch.tensor(FACTOR_SIZES, device=factors.device)
-    wrong = (factors < 0) | (factors >= sizes)
-    if wrong.any():
-        place = int(wrong.nonzero()[0, -1])
-        raise DataError(
-            f"The factor '{FACTOR_NAMES[place]}' must be from 0 to {FACTOR_SIZES[place] - 1}."
-        )
+    check_factors(factors)
     strides = [prod(FACTOR_SIZES[place + 1 :]) for place in range(len(FACTOR_SIZES))]
     return (factors * torch.tensor(strides, device=factors.device)).sum(-1)
 
 
 def factors_of(indices: Tensor) -> Tensor:
-    """The factor vector (..., 7) of the image of each number (...).
+    """The factor vector (..., 7) of the image at each index (...).
 
     Example:
         >>> factors_of(torch.tensor(172801)).tolist()
         [1, 0, 0, 0, 0, 0, 1]
     """
-    return torch.stack(torch.unravel_index(indices, FACTOR_SIZES), dim=-1)
+    if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < NUM_IMAGES:
+        raise DataError(
+            f"An index must be from 0 to {NUM_IMAGES - 1}, but got {int(indices.min())} to "
+            f"{int(indices.max())}."
+        )
+    return torch.stack(torch.unravel_index(indices.long(), FACTOR_SIZES), dim=-1)
 
 
-@dataclass(frozen=True)
-class FactorImages:
-    """Every image of the set, read from the disk as it is asked for.
+def draw_indices(seed: int, num_train: int, num_test: int) -> tuple[Tensor, Tensor]:
+    """The indices of a training and a test split, drawn without repetition."""
+    if min(num_train, num_test) < 1 or num_train + num_test > NUM_IMAGES:
+        raise DataError(
+            f"num_train and num_test must be at least 1 and together at most {NUM_IMAGES:,}, "
+            f"not {num_train:,} and {num_test:,}."
+        )
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randperm(NUM_IMAGES, generator=generator)[: num_train + num_test]
+    return drawn[:num_train], drawn[num_train:]
+
+
+def factor_targets(factors: Tensor) -> dict[str, Tensor]:
+    """The factors (N, 7) as targets by name."""
+    return {name: factors[:, place].contiguous() for place, name in enumerate(FACTOR_NAMES)}
+
+
+def open_images(variant: str = "toy") -> NDArray[np.uint8]:
+    """All images (1,036,800, 64, 64, 3) as bytes, memory-mapped.
 
     Args:
-        pixels: shape (images, 64, 64, 3), bytes.
+        variant: "toy", "realistic" or "real"; it is downloaded if it is not on disk.
     """
-
-    pixels: NDArray[np.uint8]
-
-    def __len__(self) -> int:
-        return len(self.pixels)
-
-    def images(self, indices: Tensor) -> Tensor:
-        """The images (N, 3, 64, 64) in [0, 1] of these numbers, on the device of the numbers."""
-        order = indices.argsort()  # the disk is read from front to back
-        chosen = torch.from_numpy(self.pixels[indices[order].cpu().numpy()]).to(indices.device)
-        back = order.argsort()
-        # The bytes are moved about before they are widened: a quarter of the work.
-        return chosen.permute(0, 3, 1, 2).contiguous()[back].float().div_(255)
-
-    def render(self, factors: Tensor) -> Tensor:
-        """The images (N, 3, 64, 64) in [0, 1] of these factor vectors (N, 7)."""
-        return self.images(index_of(factors))
-
-
-def open_images(variant: str = "toy") -> FactorImages:
-    """Find or download a variant of the set: "toy", "realistic" or "real"."""
     if variant not in VARIANTS:
         raise DataError(f"mpi3d has no variant '{variant}': there are {', '.join(VARIANTS)}.")
     file = replace(VARIANTS[variant], optional=False)
     path = obtain([file])[file.path]
-    pixels = map_array(path, "images")
+    try:
+        pixels = map_array(path, "images")
+    except Exception as error:  # numpy and zipfile raise many kinds on damaged files
+        raise DataError(f"{path} cannot be read ({reason(error)}).") from error
     expected = (NUM_IMAGES, _SIDE, _SIDE, 3)
     if pixels.shape != expected or pixels.dtype != np.uint8:
         raise DataError(
             f"{path} should hold bytes of the shape {expected} under 'images', but holds "
             f"{pixels.dtype} of the shape {pixels.shape}."
         )
-    return FactorImages(pixels)
+    return pixels
+
+
+def map_array(path: Path, name: str) -> NDArray[Any]:
+    """Memory-map an array of an npz file; one that is compressed is read whole."""
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo(f"{name}.npy")
+        with archive.open(member) as stream:
+            if member.compress_type != zipfile.ZIP_STORED:
+                return npy.read_array(stream, allow_pickle=False)
+            version = npy.read_magic(stream)
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, fortran, dtype = read(stream)
+            header = stream.tell()
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    # A zip file repeats the name and an extra field in front of the data; the lengths of both are
+    # the last of the 30 bytes that come first.
+    with path.open("rb") as file:
+        file.seek(member.header_offset + 26)
+        lengths = np.frombuffer(file.read(4), "<u2")
+    start = member.header_offset + 30 + int(lengths.sum()) + header
+    return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
 
 
 def load(
@@ -128,38 +167,27 @@ def load(
     num_train: int = 10_000,
     num_test: int = 5_000,
 ) -> Dataset:
-    """Images (3, 64, 64) in [0, 1] drawn from the set without repetition; seven targets.
+    """Images (3, 64, 64) in [0, 1] drawn without repetition; the targets are the seven factors.
 
-    All 1,036,800 images would fill 51 GB as floats: `open_images` gives any of them.
+    All 1,036,800 images would take 51 GB as floats: :func:`open_images` reads any of them.
 
     Args:
-        device: where the tensors go.
-        seed: settles which images are drawn.
+        device: Where the tensors go.
+        seed: Of the choice of images.
         variant: "toy", "realistic" or "real".
-        num_train: how many images to learn from.
-        num_test: how many further images to be judged on.
+        num_train: The number of training images.
+        num_test: The number of test images.
     """
-    everything = open_images(variant)
-    if min(num_train, num_test) < 1 or num_train + num_test > len(everything):
-        raise DataError(
-            f"num_train and num_test must be at least 1 and together at most {len(everything):,}, "
-            f"not {num_train:,} and {num_test:,}."
-        )
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randperm(len(everything), generator=generator)[: num_train + num_test]
+    pixels = open_images(variant)
 
     def split(indices: Tensor) -> Split:
-        factors = factors_of(indices).to(device)
-        targets = {name: factors[:, place].contiguous() for place, name in enumerate(FACTOR_NAMES)}
-        return Split(everything.images(indices).to(device), targets)
+        ordered, order = indices.sort()  # to read the disk from front to back
+        images = torch.from_numpy(pixels[ordered.numpy()]).permute(0, 3, 1, 2)[order.argsort()]
+        targets = factor_targets(factors_of(indices).to(device))
+        return Split(images.to(device).float().div_(255), targets)
 
-    train, test = split(drawn[:num_train]), split(drawn[num_train:])
+    train, test = map(split, draw_indices(seed, num_train, num_test))
     return Dataset("mpi3d", train, test, classes=dict(FACTORS))
-
-
-def inspect() -> None:
-    """Check the structure of the file."""
-    open_images("toy")
 
 
 SPEC = DatasetSpec(
@@ -170,6 +198,5 @@ SPEC = DatasetSpec(
     shapes="1,036,800 images of 3x64x64, seven factors of 6, 6, 2, 3, 3, 40 and 40 values",
     load=load,
     files=tuple(VARIANTS.values()),
-    options=("variant", "num_train", "num_test"),
-    inspect=inspect,
+    inspect=open_images,
 )

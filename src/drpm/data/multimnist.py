@@ -1,13 +1,11 @@
 """MultiMNIST: two digits in one image, one of which may be noisy.
 
 Each digit of MNIST is the left one of one image, on a canvas of 36x36 pixels at rows and columns
-0 to 27; a partner, drawn anew for each image, lies at rows and columns 6 to 33. Where they overlap
-the brighter pixel is taken. The canvas is then resized to 28x28.
+0 to 27; a random partner lies at rows and columns 6 to 33. Where they overlap the brighter pixel is
+taken. The canvas is then resized to 28x28.
 
-Noise is pepper only: each pixel of the right digit is set to zero with a given probability before
-the digits are merged, so that the right task becomes as hard as one likes while the left one stays
-as it is. The same pixels fall first at every noise ratio: of two sets that differ only in it, the
-noisier has lost all that the other has lost.
+Noise sets each pixel of the right digit to zero with a given probability before the digits are
+merged. With the same seed, the pixels lost at one noise ratio are also lost at every larger one.
 """
 
 import numpy as np
@@ -16,8 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.data import mnist
-from drpm.data.errors import DataError
-from drpm.data.types import Dataset, DatasetSpec, Device, Split
+from drpm.data.types import DataError, Dataset, DatasetSpec, Device, Split
 
 CANVAS = 36
 DIGIT = 28
@@ -25,31 +22,25 @@ LEFT, RIGHT = 0, 6  # the first row and column of each digit
 SIDE = 28
 MEAN, STD = 0.1307, 0.3081
 
-# Images made at once, so that memory holds little besides the result.
-_CHUNK = 2000
+_CHUNK = 2000  # images made at once
 
 
 def generators(seed: int, part: int, count: int) -> tuple[torch.Generator, ...]:
-    """Independent sources of chance for one part of a set: 0 for training, 1 for testing.
+    """Independent generators for one split: 0 for training, 1 for testing.
 
-    They live on the CPU, whatever the training device, so that images are the same everywhere.
+    They live on the CPU, so that images are the same on every device.
     """
     words = np.random.SeedSequence([seed, part]).generate_state(count, np.uint64)
     return tuple(torch.Generator().manual_seed(int(word >> np.uint64(1))) for word in words)
 
 
 def pepper(shape: tuple[int, ...], ratio: float | Tensor, generator: torch.Generator) -> Tensor:
-    """Which pixels survive when each is lost with that probability."""
+    """Which pixels remain when each is lost with that probability."""
     return torch.rand(shape, generator=generator) >= ratio
 
 
 def merge(left: Tensor, right: Tensor) -> Tensor:
-    """Lay digits (N, 28, 28) over each other and resize them to (N, 1, 28, 28).
-
-    Args:
-        left: the digits in the upper left corner, in [0, 1].
-        right: the digits in the lower right corner, in [0, 1].
-    """
+    """Overlay digits (N, 28, 28) in [0, 1] and resize them to (N, 1, 28, 28)."""
     canvas = left.new_zeros(len(left), 1, CANVAS, CANVAS)
     canvas[:, 0, LEFT : LEFT + DIGIT, LEFT : LEFT + DIGIT] = left
     corner = canvas[:, 0, RIGHT : RIGHT + DIGIT, RIGHT : RIGHT + DIGIT]
@@ -67,20 +58,19 @@ def load(
     num_train: int | None = None,
     num_test: int | None = None,
 ) -> Dataset:
-    """One image (1, 28, 28) per digit of MNIST; the targets `left` and `right`.
+    """One image (1, 28, 28) per digit of MNIST; the targets ``left`` and ``right``.
 
-    Pixels are normalised with mean 0.1307 and standard deviation 0.3081.
+    Pixels are normalized with mean 0.1307 and standard deviation 0.3081.
 
     Args:
-        device: where the tensors go. The images are the same on every device.
-        seed: settles the partners and the noise.
-        noise: the probability with which a pixel of the right digit is lost, in training and
-            test images alike.
-        num_train: take only the first so many of the 60,000 training images.
-        num_test: take only the first so many of the 10,000 test images.
+        device: Where the tensors go. The images are the same on every device.
+        seed: Of the partners and the noise.
+        noise: The probability that a pixel of the right digit is lost.
+        num_train: How many of the 60,000 training images to make; by default all.
+        num_test: How many of the 10,000 test images to make; by default all.
     """
     if not 0.0 <= noise <= 1.0:
-        raise DataError(f"The noise of 'multimnist' lies from 0 to 1, but is {noise}.")
+        raise DataError(f"noise must be from 0 to 1, but got {noise}.")
     arrays = mnist.read_arrays()
     train = _split(arrays.train_images, arrays.train_labels, seed, 0, noise, num_train)
     test = _split(arrays.test_images, arrays.test_labels, seed, 1, noise, num_test)
@@ -102,18 +92,18 @@ def _split(
     count = available if limit is None else limit
     if not 1 <= count <= available:
         name = ("num_train", "num_test")[part]
-        raise DataError(f"{name} of 'multimnist' lies from 1 to {available:,}, but is {count:,}.")
+        raise DataError(f"{name} must be from 1 to {available:,}, but got {count:,}.")
     digits, numbers = torch.from_numpy(images), torch.from_numpy(labels).long()
-    chance, noise_chance = generators(seed, part, 2)
-    # All partners are drawn, even for a few images, so that a limit cuts the set and no more.
-    partners = torch.randint(available, (available,), generator=chance)[:count]
+    generator, noise_generator = generators(seed, part, 2)
+    # All partners are drawn, so that fewer images are the first of all.
+    partners = torch.randint(available, (available,), generator=generator)[:count]
     inputs = torch.empty(count, 1, SIDE, SIDE)
     for start in range(0, count, _CHUNK):
         stop = min(start + _CHUNK, count)
         left = digits[start:stop].float().div_(255)
         right = digits[partners[start:stop]].float().div_(255)
         if noise > 0:
-            right.mul_(pepper(tuple(right.shape), noise, noise_chance))
+            right.mul_(pepper(tuple(right.shape), noise, noise_generator))
         inputs[start:stop] = merge(left, right)
     inputs.sub_(MEAN).div_(STD)
     return Split(inputs, {"left": numbers[:count].clone(), "right": numbers[partners]})
@@ -121,11 +111,10 @@ def _split(
 
 SPEC = DatasetSpec(
     name="multimnist",
-    title="Two overlapping digits in one image, the right one as noisy as asked for",
+    title="Two overlapping digits in one image, with any ratio of noise in the right one",
     source="made from MNIST (LeCun, Cortes, Burges) as Sabour et al. and Sener and Koltun do",
     licence="CC BY-SA 3.0, as MNIST",
-    shapes="60,000 + 10,000 images of 1x28x28, normalised; 2 tasks of 10 classes",
+    shapes="60,000 + 10,000 images of 1x28x28, normalized; 2 tasks of 10 classes",
     load=load,
-    files=mnist.FILES.all(),
-    options=("noise", "num_train", "num_test"),
+    files=mnist.FILES,
 )

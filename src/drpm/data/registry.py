@@ -1,37 +1,36 @@
-"""Every data set by name, and the one function that loads them."""
+"""Every data set by name, and the function that loads them."""
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_type_hints
 
-from drpm.data import (
-    arm,
-    celeba,
-    digits,
-    fashion_mnist,
-    mnist,
-    mosaic,
-    mpi3d,
-    multimnist,
-    own,
-    stl10,
+from pydantic import TypeAdapter, ValidationError
+
+from drpm.data import arm, celeba, digits, mnist, mosaic, mpi3d, multimnist, own, stl10
+from drpm.data.image_folder import image_paths
+from drpm.data.types import DataError, Dataset, DatasetSpec, Device, option_names
+
+_SPECS = (
+    digits.SPEC,
+    mnist.SPEC,
+    mnist.FASHION_SPEC,
+    stl10.SPEC,
+    celeba.SPEC,
+    mpi3d.SPEC,
+    multimnist.SPEC,
+    mosaic.SPEC,
+    arm.SPEC,
 )
-from drpm.data.errors import DataError
-from drpm.data.options import check_options, nearest
-from drpm.data.types import Dataset, DatasetSpec, Device
 
-_MODULES = (digits, mnist, fashion_mnist, stl10, celeba, mpi3d, multimnist, mosaic, arm)
-
-DATASETS: Mapping[str, DatasetSpec] = MappingProxyType(
-    {module.SPEC.name: module.SPEC for module in _MODULES}
-)
+DATASETS: Mapping[str, DatasetSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
 
 
 def spec_of(name: str) -> DatasetSpec:
     """The data set of that name."""
     if name not in DATASETS:
-        raise DataError(f"There is no data set '{name}': {nearest(name, DATASETS)}")
+        raise DataError(f"There is no data set '{name}': {_did_you_mean(name, DATASETS)}")
     return DATASETS[name]
 
 
@@ -41,11 +40,11 @@ def load(
     """Load a data set by name, or your own data from a file or a folder of images.
 
     Args:
-        name_or_path: a name of the registry, or a path: .npy, .npz, .csv, .parquet or a folder.
-        device: where the tensors go.
-        seed: settles what is random in the making of a set.
-        options: further options, named in the set's entry in the registry; those of your own
-            data are the arguments of `drpm.data.own.load`.
+        name_or_path: A name of the registry, or a path: .npy, .npz, .csv, .parquet or a folder.
+        device: Where the tensors go.
+        seed: Of the random numbers that a data set is made with.
+        options: Of the data set; those of your own data are the arguments of
+            :func:`drpm.data.own.load`.
 
     Example:
         >>> digits = load("digits")
@@ -54,8 +53,47 @@ def load(
     """
     name = str(name_or_path)
     if name not in DATASETS and own.looks_like_path(name):
-        check_options(options, own.OPTIONS, own.load, f"The data of {name}")
+        _check_options(options, own.load, f"The data of {name}")
         return own.load(Path(name), device=device, seed=seed, **options)
     spec = spec_of(name)
-    check_options(options, spec.options, spec.load, f"The data set '{name}'")
+    _check_options(options, spec.load, f"The data set '{name}'")
     return spec.load(device=device, seed=seed, **options)
+
+
+def file_names(name: str, count: int) -> list[str]:
+    """The file of every example of a folder of images; empty for other data.
+
+    Args:
+        name: A data set, or a path.
+        count: How many examples were read.
+    """
+    folder = Path(name).expanduser()
+    if name in DATASETS or not folder.is_dir():
+        return []
+    names = [path.relative_to(folder).as_posix() for path in image_paths(folder)]
+    if len(names) != count:
+        raise DataError(f"The folder {folder} has changed while it was read; try again.")
+    return names
+
+
+def _check_options(options: Mapping[str, Any], load: Callable[..., Dataset], owner: str) -> None:
+    """Refuse unknown options, and values that do not match the annotations of the loader."""
+    names = option_names(load)
+    hints = get_type_hints(load)
+    for name, value in options.items():
+        if name not in names:
+            raise DataError(f"{owner} has no option '{name}': {_did_you_mean(name, names)}")
+        given = tuple(value) if isinstance(value, list) else value  # JSON has no tuples
+        try:
+            TypeAdapter(hints[name]).validate_python(given, strict=True)
+        except ValidationError as error:
+            expected = error.errors()[0]["msg"].removeprefix("Input ")
+            raise DataError(f"{owner}: the option '{name}' {expected}, not {value!r}.") from None
+
+
+def _did_you_mean(word: str, valid: Iterable[str]) -> str:
+    names = list(valid)
+    close = difflib.get_close_matches(word.lower(), names, n=3, cutoff=0.55)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"there are {', '.join(names)}." if names else "it has none."

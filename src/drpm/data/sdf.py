@@ -1,9 +1,9 @@
-r"""Drawing with signed distances, batched: the distance to an outline settles a pixel's coverage.
+r"""Drawing with signed distances, in batches.
 
 A pixel at signed distance :math:`d` from an outline, in pixels and negative inside, is covered
-to the amount :math:`\mathrm{clamp}(1/2 - d, 0, 1)`: that is the whole of the anti-aliasing.
-Every function works on a batch of figures, one per image, and on a common or a separate set of
-pixels; shapes are written (N, 1) for what an image has once and (N, P) or (P,) for its pixels.
+to the amount :math:`\mathrm{clamp}(1/2 - d, 0, 1)`, which makes edges smooth. Every function draws
+one figure per image: x and y are the columns and rows of the pixels, (P,) or (N, P); radii are in
+pixels, (N, 1); light is the direction to the light in the viewer's frame, (N, 3), of length 1.
 """
 
 import math
@@ -12,31 +12,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# How far in depth, in pixels, two faces of a solid may lie apart and still blend: about what
-# softens the edge between them over one pixel.
-EDGE_SOFTNESS = 0.4
-
-# Stands for "no edge or face here". Far beyond everything in a picture, and safe to add to.
-FAR = 1e6
-
-# A face seen edge-on shows no pixel, and a line seen end-on no length: neither is divided by.
-MIN_SLOPE = 1e-4
+EDGE_SOFTNESS = 0.4  # the depth in pixels over which two faces of a solid blend
+FAR = 1e6  # stands for "no edge or face here"
+MIN_SLOPE = 1e-4  # faces seen edge-on and lines seen end-on are not divided by less
 
 
 @dataclass(frozen=True)
 class Solid:
-    """A convex solid around the origin of its frame.
+    """A convex solid around the origin of its frame."""
 
-    Args:
-        planes: one row per face: the three coordinates of its outward normal, of length 1, and
-            its distance from the origin, (F, 4).
-        edges: the numbers of the two faces that meet in each edge, (E, 2).
-        half_height: how far it reaches down and up the third axis.
-    """
-
-    planes: Tensor
-    edges: Tensor
-    half_height: float
+    planes: Tensor  # (F, 4): the outward unit normal of each face and its distance from the origin
+    edges: Tensor  # (E, 2): the two faces that meet in each edge
+    half_height: float  # along the third axis
 
 
 def coverage(distance: Tensor) -> Tensor:
@@ -50,20 +37,16 @@ def disc(x: Tensor, y: Tensor, radius: Tensor) -> Tensor:
 
 
 def capsule(x: Tensor, y: Tensor, ends: Tensor, radii: Tensor) -> tuple[Tensor, Tensor]:
-    """Signed distance to a line with round ends, and the side of it a pixel lies on.
+    """Signed distance to a line with round ends, and the offset from its axis over its radius.
 
-    The radius changes evenly from one end to the other, as that of a rod seen in perspective.
-    The distance to such a tapered line is exact only where the taper is slight.
+    The radius changes linearly between the ends, as that of a rod in perspective; the distance is
+    exact only for a slight taper. Both results are (N, P).
 
     Args:
-        x: the pixels' columns, (P,).
-        y: the pixels' rows, (P,).
-        ends: the two end points, (N, 2, 2): end, then coordinate.
-        radii: the radius at each end, (N, 2).
-
-    Returns:
-        The distance, and the offset across the line in units of its radius: -1 at one edge, 0
-        on the axis, 1 at the other. Both (N, P).
+        x: (P,).
+        y: (P,).
+        ends: The two end points, (N, 2, 2): end, then coordinate.
+        radii: The radius at each end, (N, 2).
     """
     start, along = ends[:, 0], ends[:, 1] - ends[:, 0]
     # A line seen end-on is a point: every pixel is then nearest to its start.
@@ -79,17 +62,7 @@ def capsule(x: Tensor, y: Tensor, ends: Tensor, radii: Tensor) -> tuple[Tensor, 
 
 
 def ball(x: Tensor, y: Tensor, radius: Tensor, light: Tensor) -> tuple[Tensor, Tensor]:
-    """A ball around the origin: signed distance to its outline, and the light each pixel gets.
-
-    Args:
-        x: the pixels' columns, (N, P).
-        y: the pixels' rows, (N, P).
-        radius: in pixels, (N, 1).
-        light: the direction to the light in the viewer's frame, (N, 3), of length 1.
-
-    Returns:
-        The distance, and the cosine between the surface's normal and the light. Both (N, P).
-    """
+    """A ball around the origin: signed distance, and cosine between normal and light, (N, P)."""
     u, v = x / radius, y / radius
     depth = (1 - u * u - v * v).clamp_min_(0.0).sqrt_()
     return disc(x, y, radius), u * light[:, :1] + v * light[:, 1:2] + depth * light[:, 2:]
@@ -98,22 +71,19 @@ def ball(x: Tensor, y: Tensor, radius: Tensor, light: Tensor) -> tuple[Tensor, T
 def convex_solid(
     solid: Solid, x: Tensor, y: Tensor, rotation: Tensor, radius: Tensor, light: Tensor
 ) -> tuple[Tensor, Tensor]:
-    r"""A convex solid seen along the third axis: distance to its outline, and its light.
+    """A convex solid: signed distance, and cosine between normal and light, (N, P).
 
-    The outline consists of the edges between a face that is seen and one that is not, so the
-    signed distance is the largest of the distances to the lines through those. A pixel shows the
-    face whose plane lies deepest there, of those turned towards the viewer.
+    The outline consists of the edges between a visible and a hidden face, so the signed distance
+    is the largest of the distances to the lines through those. A pixel shows the face whose plane
+    lies deepest there, of those turned towards the viewer.
 
     Args:
-        solid: the solid, the same in every image.
-        x: the pixels' columns, measured from the solid's centre, (N, P).
-        y: the pixels' rows, likewise, (N, P).
-        rotation: from the solid's frame to the viewer's (right, up, towards the viewer), (N, 3, 3).
-        radius: the unit of the solid's frame in pixels, (N, 1).
-        light: the direction to the light in the viewer's frame, (N, 3), of length 1.
-
-    Returns:
-        The distance, and the cosine between the surface's normal and the light. Both (N, P).
+        solid: The solid, the same in every image.
+        x: (N, P), measured from the centre of the solid.
+        y: (N, P), likewise.
+        rotation: From the frame of the solid to right, up, and towards the viewer, (N, 3, 3).
+        radius: The unit of the solid's frame in pixels, (N, 1).
+        light: (N, 3).
     """
     planes, edges = solid.planes.to(rotation), solid.edges.to(x.device)
     normals, offsets = planes[:, :3] @ rotation.mT, planes[:, 3] * radius
@@ -142,9 +112,9 @@ def prism(sides: int, half_height: float, *, apex: bool = False) -> Solid:
     """An upright prism whose base has circumradius 1, or the pyramid on that base.
 
     Args:
-        sides: of the base. Many of them make a cylinder, or a cone.
-        half_height: the base lies at minus this height, the top or the apex at plus this height.
-        apex: whether the sides meet in a point.
+        sides: Of the base; many make a cylinder or a cone.
+        half_height: The base lies at minus this height, the top or the apex at plus this height.
+        apex: Whether the sides meet in a point.
     """
     angles = (torch.arange(sides) + 0.5) * (2 * math.pi / sides)
     inradius = math.cos(math.pi / sides)

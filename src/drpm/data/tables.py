@@ -1,141 +1,155 @@
-"""Tables of numbers: refused where they cannot be learned from, standardised where they can."""
+"""Users' tables: CSV and Parquet files read by pandas, with standardized columns."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from drpm.data.errors import DataError
-from drpm.data.types import Dataset, Split
+from drpm.data.types import DataError, Dataset, Split, reason
 
-LABEL = "label"  # the column that is the target unless another one is named
+LABEL = "label"  # the default label column
 
-_MISSING = frozenset({"", "na", "n/a", "nan", "nat", "null", "none", "?", "-"})
+_MISSING = ("?", "-", "na", "none", "NONE", "NAN", "NaT")  # besides those of pandas
 _SHOWN = 5
-_LONGEST = 30  # of a value that an error quotes
 
-# Kinds of values that are no numbers to learn from and no texts either, by numpy's letters.
-_OTHER_KINDS = {"c": "complex numbers", "M": "dates", "m": "spans of time", "V": "records"}
 
-_SINGLE = np.finfo(np.float32)
+def read_csv(path: Path, *, header: bool = True) -> pd.DataFrame:
+    """The columns of a CSV file as texts, with commas, semicolons or tabs between them.
+
+    Args:
+        path: The file, in UTF-8.
+        header: Whether the first line names the columns; otherwise they are numbered.
+    """
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            first = next(filter(str.strip, file), "")
+        # As texts, which Python converts to the nearest double; pandas can be off by one bit.
+        frame = pd.read_csv(
+            path,
+            sep=max(",;\t", key=first.count),
+            header=None,
+            dtype=object,
+            na_values=list(_MISSING),
+            skipinitialspace=True,
+            encoding="utf-8-sig",
+        ).dropna(how="all")
+    except pd.errors.EmptyDataError:
+        raise DataError(f"{path} is empty.") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not a text file in UTF-8 ({error.reason}).") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as CSV ({reason(error)}).") from error
+    if not header:
+        return frame.set_axis([f"column {number + 1}" for number in frame.columns], axis=1)
+    names = [str(name).strip() for name in frame.iloc[0].fillna("")]
+    if pd.to_numeric(pd.Series(names), errors="coerce").notna().all():
+        raise DataError(
+            f"{path} should name its columns in the first line, but that holds only numbers: add "
+            "the names, or set header to false (on the command line -o header=false)."
+        )
+    if "" in names:
+        raise DataError(f"{path} has no name for its column {names.index('') + 1}.")
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(f"{path} has more than one column named '{name}'.")
+    return frame.iloc[1:].set_axis(names, axis=1)
+
+
+def read_parquet(path: Path) -> pd.DataFrame:
+    """The columns of a Parquet file, through pyarrow."""
+    try:
+        return pd.read_parquet(path, engine="pyarrow")
+    except ImportError as error:
+        raise DataError(
+            f"{path} needs the package pyarrow to be read: install it with pip install pyarrow."
+        ) from error
+    except Exception as error:  # pyarrow's own errors, which cannot be named without pyarrow
+        raise DataError(f"{path} cannot be read as Parquet ({reason(error)}).") from error
 
 
 def table(
-    source: str, columns: Mapping[str, NDArray[Any]], label_column: str | None = None
+    source: str, columns: pd.DataFrame | Mapping[str, Any], label_column: str | None = None
 ) -> Dataset:
-    """A data set from named columns of equal length: numbers, or texts that may be numbers.
+    """A data set from named columns of equal length: numbers, or texts of numbers.
 
-    Every column but that of the labels is brought to mean 0 and standard deviation 1; both are
-    kept in `preprocessing`, so that new rows can be treated alike.
+    Every column except the labels is standardized; ``preprocessing`` has the ``mean`` and
+    ``std`` of each.
 
     Args:
-        source: what the errors call the table, such as its file.
-        columns: the values by the name of the column.
-        label_column: the column that is the target; `label` where there is one and none is named.
+        source: The file that errors name.
+        columns: The values by column name.
+        label_column: The target; by default ``label`` if there is such a column.
     """
-    if label_column is not None and label_column not in columns:
+    frame = pd.DataFrame(columns)
+    if label_column is not None and label_column not in frame:
         raise DataError(
             f"{source} has no column '{label_column}' for the labels: its columns are "
-            f"{_listed(list(columns))}."
+            f"{_listed(list(frame))}."
         )
-    target_name = label_column or (LABEL if LABEL in columns else None)
-    features = {name: values for name, values in columns.items() if name != target_name}
-    if not features:
+    target = label_column or (LABEL if LABEL in frame else None)
+    features = frame if target is None else frame.drop(columns=target)
+    names = tuple(map(str, features))
+    if not names:
         raise DataError(f"{source} has no column of inputs.")
-    num_rows = len(next(iter(features.values())))
-    if num_rows < 2:
-        rows = "one row" if num_rows == 1 else "no row"
+    if len(frame) < 2:
+        rows = "one row" if len(frame) == 1 else "no row"
         raise DataError(f"{source} should have at least two rows, but has {rows}.")
-
     numbers = _numbers(source, features)
-    mean, std = moments(source, numbers, list(features))
+    mean, std = _moments(source, numbers, names)
     inputs = torch.from_numpy(((numbers - mean) / std).astype(np.float32))
     targets, classes = {}, {}
-    if target_name is not None:
-        target, names_of_classes = _target(source, target_name, columns[target_name])
-        targets[target_name] = target
-        if names_of_classes:
-            classes[target_name] = names_of_classes
-    everything = Split(inputs, targets)
-    return Dataset(
-        source,
-        everything,
-        everything,
-        classes=classes,
-        columns=tuple(features),
-        preprocessing={
-            # In double precision: of a time stamp, float32 would lose minutes.
-            "mean": torch.from_numpy(mean),
-            "std": torch.from_numpy(std),
-        },
-    )
+    if target is not None:
+        targets[target], found = targets_of(source, frame[target], target)
+        if found:
+            classes[target] = found
+    whole = Split(inputs, targets)
+    # In double precision: float32 would round a time stamp to minutes.
+    preprocessing = {"mean": torch.from_numpy(mean), "std": torch.from_numpy(std)}
+    return Dataset(source, whole, whole, classes, names, preprocessing)
 
 
-def moments(
-    source: str, numbers: NDArray[np.float64], names: Sequence[str]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The mean and the deviation of each column, refused where they cannot serve to scale it.
+def targets_of(source: str, labels: Any, name: str) -> tuple[torch.Tensor, tuple[str, ...]]:
+    """Labels as class indices with the class names, or as floats with no names.
 
     Args:
-        source: what the errors call the table.
-        numbers: (rows, columns), finite.
-        names: of the columns.
+        source: The file that errors name.
+        labels: (N,) numbers or texts.
+        name: The column that errors name.
     """
-    # Beyond single precision, in which the moments are kept, their squares would overflow too.
-    largest = np.abs(numbers).max(0)
-    _refuse(source, names, largest > _SINGLE.max, "numbers too large for single precision in")
-    # Rounding leaves a constant column a deviation that is tiny beside its values, not zero.
-    constant = np.ptp(numbers, axis=0) <= 1e-12 * largest
-    _refuse(source, names, constant, "the same value in every row of", "leave {} out")
-    mean, std = numbers.mean(0), numbers.std(0)
-    _refuse(source, names, std < _SINGLE.tiny, "differences too small for single precision in")
-    return mean, std
+    column = pd.Series(labels)
+    if gaps := int(column.isna().sum()):
+        raise DataError(f"{source} has {gaps:,} missing labels in the column '{name}'.")
+    numbers, text = _convert(column)
+    if text is None and not np.isfinite(numbers).all():
+        raise DataError(f"{source} has infinite labels in the column '{name}'.")
+    if text is None and (numbers != np.round(numbers)).any():
+        return torch.from_numpy(numbers.astype(np.float32)), ()
+    values = numbers if text is None else column.astype(str).str.strip().to_numpy(str)
+    found, codes = np.unique(values, return_inverse=True)
+    names = (str(value) if text is not None else f"{value:.0f}" for value in found)
+    return torch.from_numpy(codes.astype(np.int64)), tuple(names)
 
 
-def _refuse(
-    source: str,
-    names: Sequence[str],
-    wrong: NDArray[np.bool_],
-    what: str,
-    remedy: str = "give {} in another unit",
-) -> None:
-    """Refuse the columns that are wrong, all of them in one sentence."""
-    found = [name for name, is_wrong in zip(names, wrong, strict=True) if is_wrong]
-    if found:
-        remedy = remedy.format("it" if len(found) == 1 else "them")
-        raise DataError(f"{source} has {what} {_named(found)}: {remedy}.")
-
-
-def targets_of(source: str, values: NDArray[Any]) -> tuple[torch.Tensor, tuple[str, ...]]:
-    """Labels as class numbers with the classes' names, or as plain numbers with none."""
-    return _target(source, LABEL, values)
-
-
-def _numbers(source: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """The columns side by side as numbers; the error names every column that is at fault."""
-    converted, words, gaps = [], [], []
-    others: dict[str, list[str]] = {}
-    for name, values in columns.items():
-        numbers, texts = _convert(values)
-        if kind := _OTHER_KINDS.get(values.dtype.kind):
-            others.setdefault(kind, []).append(name)
-        elif texts:
-            words.append(f"{name} ('{_brief(texts[0])}')")
-        elif num_gaps := int((~np.isfinite(numbers)).sum()):
-            gaps.append(f"{name} ({num_gaps:,})")
+def _numbers(source: str, frame: pd.DataFrame) -> NDArray[np.float64]:
+    """All columns as numbers (rows, columns); the error names every column at fault."""
+    converted, texts, gaps = [], [], []
+    for name in frame:
+        numbers, text = _convert(frame[name])
+        if text is not None:
+            texts.append(f"{name} ('{textwrap.shorten(text, 30, placeholder='...')}')")
+        elif count := int((~np.isfinite(numbers)).sum()):
+            gaps.append(f"{name} ({count:,})")
         converted.append(numbers)
-    for kind, names in others.items():
+    if texts:
         raise DataError(
-            f"{source} should hold plain numbers only, but has {kind} in {_named(names)}: leave "
-            f"{'it' if len(names) == 1 else 'them'} out, or put plain numbers in their place."
-        )
-    if words:
-        raise DataError(
-            f"{source} should hold numbers only, but has text in {_named(words)}: leave "
-            f"{'it' if len(words) == 1 else 'them'} out, or name the column of the labels "
-            "(label_column; on the command line -o label_column=NAME)."
+            f"{source} should hold numbers only, but has other values in {_named(texts)}: leave "
+            f"{_them(texts)} out, or name the column of the labels (label_column; on the command "
+            "line -o label_column=NAME)."
         )
     if gaps:
         raise DataError(
@@ -145,67 +159,50 @@ def _numbers(source: str, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.flo
     return np.stack(converted, axis=1)
 
 
-def _convert(values: NDArray[Any]) -> tuple[NDArray[np.float64], list[str]]:
-    """The values as numbers, missing ones as NaN, and the texts that are neither."""
-    if values.dtype.kind in "biuf":
-        with np.errstate(over="ignore"):  # what is wider than 64 bits becomes infinite: refused
-            return values.astype(np.float64), []
-    if values.dtype.kind not in "OUS":
-        return np.full(len(values), np.nan), [str(values[0]) if len(values) else ""]
+def _convert(column: "pd.Series[Any]") -> tuple[NDArray[np.float64], str | None]:
+    """A column as numbers, NaN where a value is missing, and its first value that is neither."""
+    values = column.to_numpy()
     try:
-        return values.astype(np.float64), []  # all of them at once, the usual case
-    except (ValueError, TypeError, OverflowError):
+        if values.dtype.kind in "biufOU":
+            with np.errstate(over="ignore"):
+                return values.astype(np.float64), None
+    except (TypeError, ValueError):
         pass
-    numbers, texts = np.full(len(values), np.nan), []
-    for index, value in enumerate(values):
-        text = "" if value is None else str(value).strip()
-        if text.lower() in _MISSING:
-            continue
-        try:
-            numbers[index] = float(text)
-        except ValueError:
-            texts.append(text)
-    return numbers, texts
+    numbers = pd.to_numeric(column.astype(str), errors="coerce").to_numpy(np.float64)
+    others = column[np.isnan(numbers) & column.notna()]
+    return numbers, str(others.iloc[0]) if len(others) else ""
 
 
-def _target(source: str, name: str, values: NDArray[Any]) -> tuple[torch.Tensor, tuple[str, ...]]:
-    if values.ndim != 1:
-        raise DataError(f"{source} should have one label per row, but '{name}' is {values.ndim}-D.")
-    numbers, texts = _convert(values)
-    if not texts:
-        if num_gaps := int((~np.isfinite(numbers)).sum()):
-            raise DataError(f"{source} has {num_gaps:,} missing labels in the column '{name}'.")
-        if (numbers != np.round(numbers)).any():
-            single = numbers.astype(np.float32)
-            if np.ptp(single) == 0 < np.ptp(numbers):
-                raise DataError(
-                    f"{source} has labels in the column '{name}' whose differences are too small "
-                    "for single precision: give them in another unit."
-                )
-            return torch.from_numpy(single), ()
-        found, codes = np.unique(numbers, return_inverse=True)
-        return torch.from_numpy(codes.astype(np.int64)), tuple(f"{value:.0f}" for value in found)
-    words = np.array(["" if value is None else str(value).strip() for value in values])
-    if num_gaps := sum(word.lower() in _MISSING for word in words):
-        raise DataError(f"{source} has {num_gaps:,} missing labels in the column '{name}'.")
-    found_words, codes = np.unique(words, return_inverse=True)
-    return torch.from_numpy(codes.astype(np.int64)), tuple(map(str, found_words))
+def _moments(
+    source: str, numbers: NDArray[np.float64], names: Sequence[str]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The mean and the standard deviation of each column, if they can be used to scale it."""
+    largest = np.abs(numbers).max(0)
+    if vast := [name for name, x in zip(names, largest, strict=True) if x > np.finfo("f4").max]:
+        raise DataError(
+            f"{source} has numbers too large for single precision in {_named(vast)}: give "
+            f"{_them(vast)} in another unit."
+        )
+    mean, std = numbers.mean(0), numbers.std(0)
+    # Rounding leaves a constant column a deviation that is tiny beside its values.
+    constant = (np.ptp(numbers, axis=0) <= 1e-12 * largest) | (std == 0)
+    if same := [name for name, is_same in zip(names, constant, strict=True) if is_same]:
+        raise DataError(
+            f"{source} has the same value in every row of {_named(same)}: leave {_them(same)} out."
+        )
+    return mean, std
+
+
+def _them(names: Sequence[str]) -> str:
+    return "it" if len(names) == 1 else "them"
 
 
 def _named(names: Sequence[str]) -> str:
-    # As those of an array are called.
-    if all(name.startswith("column ") for name in names):
+    if names[0].startswith("column "):  # the name of a column of an array
         return _listed(names)
     return f"the column{'s' if len(names) > 1 else ''} {_listed(names)}"
 
 
-def _brief(text: str) -> str:
-    """A value on one line, its end cut off where it is long."""
-    line = " ".join(text.split())
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
-
-
 def _listed(names: Sequence[str]) -> str:
-    """The names, cut short where there are many."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more

@@ -1,32 +1,42 @@
 """What a data set is once loaded, and what is known of it before."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 Device = str | torch.device
 
+EMPTY: Mapping[str, Any] = MappingProxyType({})
 
-def _nothing() -> Mapping[str, Tensor]:
-    return MappingProxyType({})
+
+class DataError(ValueError):
+    """Data that cannot be used: one sentence that names the file, what was expected, what came."""
+
+
+def reason(error: BaseException) -> str:
+    """The first sentence of an error message, to be quoted in another message."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    line = line.removeprefix("Error tokenizing data. C error: ")  # pandas
+    return line.split(". ")[0].rstrip(".:")
 
 
 @dataclass(frozen=True)
 class Split:
-    """One part of a data set: whole tensors on one device.
+    """One split of a data set: whole tensors on one device.
 
     Args:
-        inputs: shape (N, ...), float32. Images are (N, channels, height, width) with values in
-            [0, 1] unless the set says otherwise; tables are (N, columns), standardised.
-        targets: what may be predicted, by name: (N,) int64 for classes, (N, ...) float for
-            numbers. May be empty.
+        inputs: (N, ...) float32. Images are (N, channels, height, width) with values in [0, 1]
+            unless the data set says otherwise; tables are (N, columns), standardized.
+        targets: By name, (N,) int64 for classes and (N, ...) float for numbers.
     """
 
     inputs: Tensor
-    targets: Mapping[str, Tensor] = field(default_factory=_nothing)
+    targets: Mapping[str, Tensor] = field(default_factory=lambda: EMPTY)
 
     def __post_init__(self) -> None:
         for name, target in self.targets.items():
@@ -49,21 +59,21 @@ class Dataset:
     """A loaded data set.
 
     Args:
-        name: its name in the registry, or the file it came from.
-        train: the part to learn from.
-        test: the part to be judged on; the very same object where the data has no split.
-        classes: the names of the classes of each target that has classes. May be empty.
-        columns: the names of the columns of a table. May be empty.
-        preprocessing: the constants that were applied to the inputs, such as the `mean` and
-            `std` of each column, so that new data can be treated alike. May be empty.
+        name: Its name in the registry, or the file it came from.
+        train: The training split.
+        test: The test split; the same object as ``train`` where the data has no split.
+        classes: The class names of each target that has classes.
+        columns: The column names of a table.
+        preprocessing: The constants that were applied to the inputs, such as the ``mean`` and
+            ``std`` of each column.
     """
 
     name: str
     train: Split
     test: Split
-    classes: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: EMPTY)
     columns: tuple[str, ...] = ()
-    preprocessing: Mapping[str, Tensor] = field(default_factory=_nothing)
+    preprocessing: Mapping[str, Tensor] = field(default_factory=lambda: EMPTY)
 
     @property
     def input_shape(self) -> torch.Size:
@@ -80,32 +90,23 @@ class Dataset:
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a data set, or a folder of files, and where it can be had.
+    """A file or folder of a data set, and where to download it.
 
     Args:
-        path: where it lies under the data folder, such as "mnist/t10k-labels-idx1-ubyte.gz".
-        urls: the addresses it is served from, canonical first; empty where it has none.
-        sha256: of the file as served; None where it is not known for certain.
-        content_sha256: of the uncompressed content. A file that was compressed anew has another
-            hash but the same content, and is accepted.
-        md5: of the file as served, for sets whose publishers state only that.
-        size: of the file as served, in bytes.
-        members: the files to take out of an archive, each named as it lies beside the archive
-            afterwards. With these in place the archive itself is not needed.
-        members_md5: of each of these files; empty where they are not known.
-        folder: whether it is a folder.
-        optional: whether the set can be loaded without it; it is then never downloaded.
+        path: Its place under the data folder, such as "mnist/t10k-labels-idx1-ubyte.gz".
+        urls: Where to download it; later ones are mirrors. Empty if it must be put there by hand.
+        known_hash: As pooch takes it: a SHA-256, or "md5:" and an MD5.
+        content_sha256: Instead, the SHA-256 of the uncompressed content, so that a file that was
+            compressed again is accepted.
+        members: The files to extract from an archive, with their MD5 hashes.
+        optional: Whether the data set can be loaded without it; it is then never downloaded.
     """
 
     path: str
     urls: tuple[str, ...] = ()
-    sha256: str | None = None
+    known_hash: str | None = None
     content_sha256: str | None = None
-    md5: str | None = None
-    size: int | None = None
-    members: tuple[str, ...] = ()
-    members_md5: tuple[str, ...] = ()
-    folder: bool = False
+    members: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     optional: bool = False
 
 
@@ -114,18 +115,16 @@ class DatasetSpec:
     """What is known of a data set before it is loaded.
 
     Args:
-        name: its name in the registry.
-        title: one line that says what it is.
-        source: who made it, and where it is described.
-        licence: under which terms it may be used.
-        shapes: sizes and shapes, for people.
-        files: what must lie on the disk; empty where the set is embedded or generated.
-        load: called as `load(device=..., seed=..., **options)`; returns the set on that device.
-        options: the names of its further options.
-        instructions: where to get, by hand, files that have no address; a clause of a sentence.
-        sheet_options: the options a contact sheet loads it with.
-        inspect: reads the structure of its files and refuses what is wrong with it, for files
-            whose publishers state no hash.
+        name: Its name in the registry.
+        title: One line that describes it.
+        source: Its authors, and where it is described.
+        licence: Its terms of use.
+        shapes: Sizes and shapes, for people.
+        load: Called as ``load(device=..., seed=..., **options)``.
+        files: What must lie on disk.
+        instructions: Where to get files that cannot be downloaded; a clause of a sentence.
+        sheet_options: The options with which its inputs are images, for a contact sheet.
+        inspect: Checks the structure of files that have no published hash.
     """
 
     name: str
@@ -135,7 +134,19 @@ class DatasetSpec:
     shapes: str
     load: Callable[..., Dataset]
     files: tuple[RemoteFile, ...] = ()
-    options: tuple[str, ...] = ()
     instructions: str = ""
-    sheet_options: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
-    inspect: Callable[[], None] | None = None
+    sheet_options: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    inspect: Callable[[], object] | None = None
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names of the options of ``load``."""
+        return option_names(self.load)
+
+
+def option_names(load: Callable[..., Dataset]) -> tuple[str, ...]:
+    """The keyword arguments of a loader besides the device and the seed."""
+    keywords = [
+        name for name, p in inspect.signature(load).parameters.items() if p.kind is p.KEYWORD_ONLY
+    ]
+    return tuple(name for name in keywords if name not in ("device", "seed"))

@@ -7,20 +7,24 @@ from drpm.lazy import fetch_from
 if TYPE_CHECKING:
     from drpm.factors.config import FactorsConfig
     from drpm.factors.evaluation import evaluate_pairs
-    from drpm.factors.evidence import Evidence, measure_evidence
-    from drpm.factors.fitted import FittedFactors, SharedFactors, load_factors
+    from drpm.factors.fitted import (
+        Evidence,
+        FittedFactors,
+        SharedFactors,
+        load_factors,
+        measure_evidence,
+    )
     from drpm.factors.own_pairs import OwnPairs, load_pairs
     from drpm.factors.pairs import PairSampler, World, arm_world, mpi3d_world
-    from drpm.factors.pipeline import fit_factors
+    from drpm.factors.training import fit_factors
 
 _PLACES = {
     "config": ("FactorsConfig",),
     "evaluation": ("evaluate_pairs",),
-    "evidence": ("Evidence", "measure_evidence"),
-    "fitted": ("FittedFactors", "SharedFactors", "load_factors"),
+    "fitted": ("Evidence", "FittedFactors", "SharedFactors", "load_factors", "measure_evidence"),
     "own_pairs": ("OwnPairs", "load_pairs"),
     "pairs": ("PairSampler", "World", "arm_world", "mpi3d_world"),
-    "pipeline": ("fit_factors",),
+    "training": ("fit_factors",),
 }
 
 __all__ = [

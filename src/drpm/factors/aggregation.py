@@ -1,7 +1,7 @@
-"""Which latent dimensions two views share: the one thing in which the methods differ.
+"""Which latent dimensions two views share: the only difference between the methods.
 
-A new method is one class with one function: it says, from the divergence of the two views in every
-dimension, which dimensions are shared, and what that costs.
+A new method is one class with one function, from the divergence of the two views in every dimension
+to the mask of shared dimensions and further loss terms.
 """
 
 import math
@@ -23,20 +23,19 @@ from drpm.relaxation.sorting import permuted, sort_descending
 from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
 
-# In nats: codes that differ by no more than rounding are nearer than this, and those of different
-# images by far not.
+# In nats: a divergence that is no more than rounding error.
 _ROUNDING: Final = 1e-9
 
 
 class AggregationInput(NamedTuple):
-    """What a method may go by.
+    """The input of a method.
 
-    Arguments:
-        divergence: (B, l), between the two views' posteriors.
-        batch: The pairs, with whatever is known of them.
-        temperature: Of what is relaxed.
-        generator: Where noise comes from.
-        noise: Whether there is any; without it a random choice is the likeliest one.
+    Args:
+        divergence: (B, l), between the posteriors of the two views.
+        batch: The pairs, and their labels if there are any.
+        temperature: Of the relaxation.
+        generator: Source of noise.
+        noise: Whether to sample; if not, the mode is taken.
     """
 
     divergence: Tensor
@@ -47,12 +46,11 @@ class AggregationInput(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """What the views of every pair share.
+    """The shared dimensions of every pair.
 
-    Arguments:
-        mask: (B, l), one where a dimension is shared, else zero; it carries a gradient where the
-            method learns it.
-        terms: What is added to the loss, by name; a number for each pair, (B,).
+    Args:
+        mask: (B, l), 1 for a shared dimension, else 0; differentiable if the method learns it.
+        terms: Further loss terms by name, (B,) each.
     """
 
     mask: Tensor
@@ -60,11 +58,7 @@ class Shared(NamedTuple):
 
 
 class Aggregation(nn.Module, ABC):
-    """How a method finds the shared dimensions.
-
-    Arguments:
-        config: The settings.
-    """
+    """A method of finding the shared dimensions."""
 
     def __init__(self, config: FactorsConfig) -> None:
         super().__init__()
@@ -72,11 +66,11 @@ class Aggregation(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, given: AggregationInput) -> Shared:
-        """Say what is shared."""
+        """The shared dimensions."""
 
 
 class LabelAggregation(Aggregation):
-    """One factor is known to differ: the dimension of its number is independent, all others shared.
+    """A label names a factor that differs: that dimension is independent, all others are shared.
 
     References:
         Bouchacourt et al., "Multi-level variational autoencoder", 2018. Hosoya, "Group-based
@@ -94,22 +88,22 @@ class LabelAggregation(Aggregation):
 
 
 class AdaptiveAggregation(Aggregation):
-    """Shared is what differs less than the middle between the least and the most of a pair, and
-    whatever does not differ at all: two views of one image have no range of divergences.
+    """Shared dimensions differ less than the midpoint of the smallest and largest divergence of a
+    pair, or not at all.
 
     References:
         Locatello et al., "Weakly-supervised disentanglement without compromises", 2020.
     """
 
     def forward(self, given: AggregationInput) -> Shared:
-        known = given.divergence.detach()
-        middle = 0.5 * (known.amin(-1, keepdim=True) + known.amax(-1, keepdim=True))
-        mask = (known < middle) | (known <= _ROUNDING)
-        return Shared(mask.to(known.dtype), {})
+        divergence = given.divergence.detach()
+        midpoint = 0.5 * (divergence.amin(-1, keepdim=True) + divergence.amax(-1, keepdim=True))
+        mask = (divergence < midpoint) | (divergence <= _ROUNDING)
+        return Shared(mask.to(divergence.dtype), {})
 
 
-class _Weighed(Aggregation):
-    """A method that learns how many dimensions are shared: one linear layer to two log-weights."""
+class _LearnedCount(Aggregation):
+    """Learns the number of shared dimensions: one linear layer to two log-weights."""
 
     prior: Tensor
 
@@ -119,13 +113,7 @@ class _Weighed(Aggregation):
         self.register_buffer("prior", torch.tensor(config.prior_log_weights))
 
     def size_divergence(self, log_weights: Tensor, costs: Tensor | float = 0.0) -> Tensor:
-        """KL of the law of sizes from its prior, (B,).
-
-        Arguments:
-            log_weights: (B, 2).
-            costs: (l + 1,), numbers that go with the sizes; their mean under the law is added.
-        """
-        # Two subsets have so few sizes that all of them are listed.
+        """KL divergence of the size law from its prior plus the expected cost of sizes, (B,)."""
         log_probs, prior = (
             list_pair(self.config.latent, x.double()).log_masses.log_softmax(-1)
             for x in (log_weights, self.prior)
@@ -133,15 +121,14 @@ class _Weighed(Aggregation):
         return (log_probs.exp() * (log_probs - prior + costs)).sum(-1).to(log_weights.dtype)
 
     def log_orders(self) -> Tensor:
-        """(l + 1,): the logarithm of how many orders lead to the same partition, by the number of
-        independent dimensions."""
+        """(l + 1,): log-number of orders of one partition, by its independent dimensions."""
         n = self.config.latent
         independent = torch.arange(n + 1, dtype=torch.float64, device=self.prior.device)
         return torch.lgamma(independent + 1) + torch.lgamma(n - independent + 1)
 
 
-class HypergeometricAggregation(_Weighed):
-    """How many are shared is random; which, the divergences say: the smallest.
+class HypergeometricAggregation(_LearnedCount):
+    """A random number of dimensions is shared, those of the smallest divergences.
 
     References:
         Sutter et al., "Learning group importance using the differentiable hypergeometric
@@ -155,30 +142,26 @@ class HypergeometricAggregation(_Weighed):
             given.temperature, self.config.latent, log_weights, validate_args=False
         )
         sizes = law.draw(torch.Size(), noise=given.noise, generator=given.generator)
-        # Of the dimensions in descending order of their divergence, the independent ones first.
+        # In descending order of divergence the independent dimensions come first.
         _, order, ranks = sort_descending(divergence.detach())
         independent = sizes.survival[..., 0, :].to(divergence.dtype)
         count = torch.arange(divergence.shape[-1], device=divergence.device)
         hard = (count < sizes.hard[..., :1]).to(divergence.dtype)
         mask = 1 - permuted(straight_through(hard, independent), ranks, order)
-        # The divergences settle which of all sets of that size is shared; a prior to which they are
-        # alike pays the logarithm of their number.
+        # Under the prior all sets of a size are equally likely.
         exact = self.config.objective == "exact"
         costs = math.lgamma(self.config.latent + 1) - self.log_orders() if exact else 0.0
         return Shared(mask, {"sizes": self.config.gamma * self.size_divergence(log_weights, costs)})
 
 
-class PartitionAggregation(_Weighed):
-    """A random partition: how many are shared, and which.
+class PartitionAggregation(_LearnedCount):
+    """A random partition, whose scores are the divergences.
 
-    Scores are the divergences, so that what differs most comes first: the first subset is the
-    independent one, the second is shared.
+    The dimensions that differ most come first: the first subset is independent, the second shared.
     """
 
     def forward(self, given: AggregationInput) -> Shared:
         log_weights = self.weights(given.divergence)
-        # The logarithm tells little from very little, where the order's term would hold codes back
-        # that have only begun to say something.
         log_scores = (given.divergence + self.config.smallest_divergence).log()
         law = RelaxedRandomPartition(
             given.temperature, log_scores, log_weights, validate_args=False
@@ -194,7 +177,7 @@ class PartitionAggregation(_Weighed):
     def _bound_terms(self, log_scores: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
         """The paper's bound on the divergence from the prior, whose scores are all equal.
 
-        The paper draws sizes for its first part; two subsets have so few that we take the mean.
+        The paper samples the sizes; here their expectation is exact.
         """
         best = best_order_log_prob(log_scores) + math.lgamma(self.config.latent + 1)
         return self.size_divergence(log_weights, self.log_orders()), best

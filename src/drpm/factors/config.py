@@ -1,74 +1,156 @@
-"""The settings of a model of shared factors: everything that is needed to train it again."""
+"""The hyperparameters of a model of shared factors, and the settings of a run."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
-from drpm.training.config import TrainingConfig, check_setting, check_types, require_one_device
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from drpm.experiments.jobs import Job, option
+from drpm.training.config import TrainingConfig, check_setting, require_one_device, settings
+from drpm.training.errors import ConfigError
 
 Method = Literal["drpm", "hg", "ada", "label"]
 Averaging = Literal["group", "multi-level"]
 
+WORLDS: Final = ("arm", "mpi3d")
+MIXED: Final = "mixed"
+FACTORS: Final = 7  # of both worlds
+SIDES: Final = (8, 16, 32, 64)  # of images, in pixels
 
-@dataclass(frozen=True)
+
+@settings
 class FactorsConfig:
     """A variational autoencoder of pairs of images that share some of their factors.
 
-    Arguments:
+    Args:
         method: How shared dimensions are found. ``drpm``: by a random partition; ``hg``: their
-            number by the hypergeometric law, and then the most similar ones; ``ada``: those in the
-            lower half of the range of divergences; ``label``: all but a given one.
-        averaging: What two views make of a shared dimension. ``group``: the mean of both means and
-            of both variances; ``multi-level``: a mean weighted by precision.
-        objective: ``bounds``: for ``drpm`` the paper's bounds on the mass of a partition, for
-            ``hg`` the mass of how many dimensions are shared, as in its paper; ``exact``: the mass
-            of the partition itself, which is also of which they are.
-        latent: Dimensions of the latent space.
-        shared_divergence: How often that of a shared dimension counts for a pair. ``once``: it is
-            one code of both views, as in the paper's formula; ``twice``: once for each view, as in
-            the weakly-supervised study that the paper follows. Only with the first anything is
-            gained by sharing what two views agree in.
-        beta: The weight of the latent divergence.
-        gamma: The weight of the sizes' divergence, for ``drpm`` and ``hg``.
-        delta: The weight of the order's divergence, for ``drpm``.
-        smallest_divergence: For ``drpm``: that of views that do not differ in a dimension, in
-            nats; it is added to all. The paper takes the logarithm as it is; but then the order's
-            term is as large for codes that say next to nothing as for others, and some runs never
-            had any other. In quick looks, where it was a least value instead, 0.1 had a larger
-            evidence than 1e-6, 0.01 and 1.
+            number by the hypergeometric law, then the most similar ones; ``ada``: those in the
+            lower half of the range of divergences; ``label``: all but one, given by a label.
+        averaging: How the two posteriors of a shared dimension are averaged. ``group``: mean of
+            the means and of the variances; ``multi-level``: mean weighted by precision.
+        objective: ``bounds``: for ``drpm`` the paper's bounds on the probability of a partition,
+            for ``hg`` the probability of the number of shared dimensions, as in its paper;
+            ``exact``: the probability of the partition itself.
+        latent: Number of latent dimensions.
+        shared_divergence: How often the KL divergence of a shared dimension counts for a pair.
+            ``once``: it is one code for both views, as in the paper's formula; ``twice``: once for
+            each view, as in Locatello et al. (2020). Only ``once`` rewards sharing.
+        beta: Weight of the KL divergence of the codes.
+        gamma: Weight of the divergence of the sizes, for ``drpm`` and ``hg``.
+        delta: Weight of the divergence of the order, for ``drpm``.
+        smallest_divergence: For ``drpm``: added to all divergences between views, in nats, before
+            the logarithm. With the plain logarithm of the paper the order term is as large for
+            codes that carry next to nothing as for others, and some runs never learned anything.
         draws: Partitions drawn for the exact divergence of a pair.
-        prior_log_weights: What the prior thinks of independent and shared dimensions.
-        temperature: Of what is relaxed, at the start and at the end of training.
-        steps_per_epoch: What is called an epoch, since pairs are drawn anew at every step.
-        training: How the model is trained.
+        prior_log_weights: Log-weights of independent and shared dimensions in the prior.
+        temperature: Of the relaxation, at the start and at the end of training.
+        steps_per_epoch: Steps that count as an epoch, since pairs are drawn anew at every step.
+        training: Training settings.
     """
 
     method: Method = "drpm"
     averaging: Averaging = "group"
     objective: Literal["bounds", "exact"] = "bounds"
-    latent: int = 10
+    latent: PositiveInt = 10
     shared_divergence: Literal["once", "twice"] = "once"
-    beta: float = 1.0
-    gamma: float = 0.25
-    delta: float = 0.25
-    smallest_divergence: float = 0.1
-    draws: int = 4
+    beta: NonNegativeFloat = 1.0
+    gamma: NonNegativeFloat = 0.25
+    delta: NonNegativeFloat = 0.25
+    smallest_divergence: PositiveFloat = 0.1
+    # The score-function estimator compares every draw with the others.
+    draws: Annotated[int, Field(ge=2)] = 4
     prior_log_weights: tuple[float, float] = (0.0, 0.0)
-    temperature: tuple[float, float] = (1.0, 0.5)
-    steps_per_epoch: int = 1000
+    temperature: tuple[PositiveFloat, PositiveFloat] = (1.0, 0.5)
+    steps_per_epoch: PositiveInt = 1000
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(epochs=300, batch_size=64, learning_rate=1e-4)
     )
 
     def __post_init__(self) -> None:
-        check_types(self)
         require_one_device(self.training)
-        for name in ("latent", "steps_per_epoch"):
-            check_setting(self, name, "at least 1", lambda value: value >= 1)
-        # The score-function estimator compares every draw with the others.
-        check_setting(self, "draws", "at least 2", lambda value: value >= 2)
-        for name in ("beta", "gamma", "delta"):
-            check_setting(self, name, "at least 0", lambda value: value >= 0)
-        check_setting(self, "smallest_divergence", "above 0", lambda value: value > 0)
+
+
+@dataclass(frozen=True)
+class FactorsJob(Job):
+    """The settings of one run of ``drpm factors``.
+
+    Args:
+        data: ``arm`` or ``mpi3d``, or a folder or file of own pairs, for which ``shared``,
+            ``angles`` and ``test_pairs`` are None.
+        shared: How many of the seven factors the images of a pair share, or ``mixed``.
+        angles: Number of positions of each of the arm's two joints.
+        image_size: Side of the arm's images in pixels; those of ``mpi3d`` have 64. Own pairs are
+            resized to it, if given.
+        test_pairs: Number of test pairs.
+        fingerprint: Content hash of own pairs.
+        factors: The hyperparameters.
+    """
+
+    command: ClassVar[str] = "factors"
+    section: ClassVar[str] = "factors"
+    experiment: ClassVar[str] = "drpm.factors.experiment:Factors"
+    example_preset: ClassVar[str] = "paper-factors"
+    help: ClassVar[str] = """Learn which factors the two images of a pair share, and how many.
+
+    Interrupted runs are resumed by the same command. The folder ends up with
+    the model, its figures and a page that shows them; for pairs of your own
+    also with pairs.csv, the shared dimensions of every pair.
+    """
+    data_option: ClassVar[bool] = True
+    shortcuts: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+        {"method": {"help": "drpm, hg, ada or label.", "choices": get_args(Method)}}
+    )
+
+    data: str = option(
+        "arm",
+        "arm, mpi3d, or your own pairs: a folder of images or an .npz file.",
+        choices=WORLDS,
+    )
+    shared: str | None = option(
+        None,
+        "How many of seven factors the images of a pair share, or mixed; not for yours.",
+        shown="3",
+    )
+    angles: int | None = option(
+        None,
+        "Positions of each joint of the arm, from 2 to 40; not for pairs of yours.",
+        least=2,
+        most=40,
+        shown="40 on a GPU, else 2",
+    )
+    image_size: int | None = option(
+        None,
+        "Side of the arm's images, 16, 32 or 64 pixels, or the size that your images are resized "
+        "to, from 8 on.",
+        among=SIDES,
+        shown="64 on a GPU, else 32; yours stay as they are",
+    )
+    test_pairs: int | None = option(
+        None,
+        "Number of test pairs; not for pairs of yours.",
+        least=100,
+        shown="10000 on a GPU, else 2000",
+    )
+    fingerprint: str = ""
+    factors: FactorsConfig = field(default_factory=FactorsConfig)
+
+    def __post_init__(self) -> None:
         check_setting(
-            self, "temperature", "two positive numbers", lambda pair: all(x > 0 for x in pair)
+            self,
+            "shared",
+            f"a number from 0 to {FACTORS} or '{MIXED}'",
+            lambda value: value in (None, MIXED, *map(str, range(FACTORS + 1))),
         )
+        check_setting(
+            self, "test_pairs", "at least 100", lambda value: value is None or value >= 100
+        )
+        latent = self.factors.latent
+        if self.data in WORLDS and self.factors.method == "label" and latent < FACTORS:
+            raise ConfigError(
+                f"latent must be at least {FACTORS}, one for each factor, for the method 'label', "
+                f"but got {latent}."
+            )
+        if self.data == "mpi3d":
+            check_setting(self, "image_size", "64 for mpi3d", lambda side: side in (None, 64))

@@ -1,20 +1,26 @@
-"""How well a representation of pairs keeps apart what two images share and what they do not."""
+"""Scores of representations of pairs, given the true factors."""
 
 import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import entr
 from torch import Tensor
 
 _MAX_ITERATIONS = 1000
+_TREES = 50
+# Smaller leaves memorize single points. With 10, disentanglement and completeness of noisy and of
+# mixed codes were within 0.015 of those by gradient boosting.
+_SMALLEST_LEAF = 10
+_BINS = 20
 
 
 class FactorAccuracy(NamedTuple):
-    """Adjusted balanced accuracies: 1 where every value is told, 0 for guessing.
+    """Adjusted balanced accuracies: 1 is perfect, 0 is chance.
 
-    mean: Over the factors that have one; None where none has.
-    by_factor: Of each factor; None where there are no pairs to learn it from or to test it on.
+    mean: Over the factors that have a score; None if none has.
+    by_factor: Of each factor; None if there are no pairs to learn it from or to test it on.
     """
 
     mean: float | None
@@ -22,12 +28,13 @@ class FactorAccuracy(NamedTuple):
 
 
 class PairScores(NamedTuple):
-    """What is reported of a model on test pairs.
+    """Scores of a model on test pairs.
 
-    shared: How well the shared part tells the values of the shared factors.
-    independent: How well the independent part tells the first image's values of the others.
-    count_error: Mean squared error of the estimated number of shared factors.
-    mean_count: Mean of the estimated number.
+    shared: Accuracy of the shared factors, predicted from the shared dimensions.
+    independent: Accuracy of the first image's other factors, predicted from the other dimensions.
+    count_error: Mean squared error of the number of shared dimensions as an estimate of the number
+        of shared factors.
+    mean_count: Mean of that estimate.
     """
 
     shared: FactorAccuracy
@@ -36,195 +43,209 @@ class PairScores(NamedTuple):
     mean_count: float
 
 
+class DisentanglementScores(NamedTuple):
+    """Four scores from 0 to 1, larger is better.
+
+    disentanglement: Whether a dimension depends on one factor only.
+    completeness: Whether a factor is encoded by one dimension only.
+    informativeness: Accuracy of the factors predicted from the codes of held-out points.
+    mutual_information_gap: How far the most informative dimension of a factor is ahead of the next.
+    """
+
+    disentanglement: float
+    completeness: float
+    informativeness: float
+    mutual_information_gap: float
+
+
 def evaluate_pairs(
     codes: Any, mask: Any, factors: Any, is_shared: Any, *, num_train: int | None = None
 ) -> PairScores:
-    """All scores at once.
+    """Evaluate what a model takes as shared.
 
-    Arguments:
-        codes: The mean representations of both images of each pair, (P, 2, d).
-        mask: 1 where a dimension is taken as shared, 0 where it is not, (P, d).
-        factors: The values of the factors of both images, (P, 2, F) whole numbers.
-        is_shared: Where they are the same by design, (P, F).
-        num_train: How many pairs, from the front, the classifiers learn from; the others are what
-            they are scored on. By default two thirds.
+    Linear classifiers predict each factor: from the mean of both images' codes, with zeros in the
+    independent dimensions, for the pairs that share the factor; and from the first image's code,
+    with zeros in the shared dimensions, for the other pairs.
+
+    Args:
+        codes: Posterior means of both images of each pair, (P, 2, d).
+        mask: 1 for shared dimensions, else 0, (P, d).
+        factors: The values of the factors of both images, (P, 2, F) integers.
+        is_shared: Where these are equal by design, (P, F).
+        num_train: Number of pairs, from the front, that classifiers are trained on; they are
+            tested on the others. By default two thirds.
     """
-    inputs = codes, mask, factors, is_shared
+    codes = require_numbers("codes", codes, "P, 2, d")
+    mask = _require_mask("mask", mask, "P, d")
+    factors = require_numbers("factors", factors, "P, 2, F", whole=True)
+    shared = _require_mask("is_shared", is_shared, "P, F").astype(bool)
+    pairs, _, dimensions = codes.shape
+    for name, array, expected in (
+        ("codes", codes, (pairs, 2, dimensions)),
+        ("mask", mask, (pairs, dimensions)),
+        ("factors", factors, (pairs, 2, shared.shape[1])),
+        ("is_shared", shared, (pairs, factors.shape[2])),
+    ):
+        if array.shape != expected:
+            raise ValueError(f"{name} must have the shape {expected}, but got {array.shape}.")
+    if (shared & (factors[:, 0] != factors[:, 1])).any():
+        raise ValueError(
+            "factors must be equal in both images where is_shared is true, but differ."
+        )
+    num_train = 2 * pairs // 3 if num_train is None else num_train
+    if not 0 < num_train < pairs:
+        raise ValueError(f"num_train must be from 1 to {pairs - 1}, but got {num_train}.")
+    training = np.arange(pairs) < num_train
+    estimate = mask.sum(1)
     return PairScores(
-        shared_accuracy(*inputs, num_train=num_train),
-        independent_accuracy(*inputs, num_train=num_train),
-        count_error(mask, is_shared),
-        float(_require_mask("mask", mask).sum(1).mean()),
+        _accuracy(codes.mean(1) * mask, factors[:, 0], shared, training),
+        _accuracy(codes[:, 0] * (1 - mask), factors[:, 0], ~shared, training),
+        count_error=float(np.square(estimate - shared.sum(1)).mean()),
+        mean_count=float(estimate.mean()),
     )
 
 
-def shared_accuracy(
-    codes: Any, mask: Any, factors: Any, is_shared: Any, *, num_train: int | None = None
+def _accuracy(
+    inputs: NDArray[Any],
+    factors: NDArray[Any],
+    counts: NDArray[np.bool_],
+    training: NDArray[np.bool_],
 ) -> FactorAccuracy:
-    """How well a linear classifier tells each shared factor from the shared part of the codes.
-
-    The shared part is the mean of both images' codes, with zeros in the independent dimensions. A
-    factor is learnt from, and scored on, the pairs that share it.
-
-    Arguments:
-        codes: The mean representations of both images of each pair, (P, 2, d).
-        mask: 1 where a dimension is taken as shared, 0 where it is not, (P, d).
-        factors: The values of the factors of both images, (P, 2, F) whole numbers.
-        is_shared: Where they are the same by design, (P, F).
-        num_train: How many pairs, from the front, are learnt from; by default two thirds.
-    """
-    pairs = _require_pairs(codes, mask, factors, is_shared, num_train)
-    return _accuracy(pairs, pairs.codes.mean(1) * pairs.mask, pairs.is_shared)
-
-
-def independent_accuracy(
-    codes: Any, mask: Any, factors: Any, is_shared: Any, *, num_train: int | None = None
-) -> FactorAccuracy:
-    """How well a linear classifier tells each other factor from the independent part of the codes.
-
-    The independent part is the first image's code, with zeros in the shared dimensions. A factor is
-    learnt from, and scored on, the pairs that do not share it, by its value in the first image.
-
-    Arguments:
-        codes: The mean representations of both images of each pair, (P, 2, d).
-        mask: 1 where a dimension is taken as shared, 0 where it is not, (P, d).
-        factors: The values of the factors of both images, (P, 2, F) whole numbers.
-        is_shared: Where they are the same by design, (P, F).
-        num_train: How many pairs, from the front, are learnt from; by default two thirds.
-    """
-    pairs = _require_pairs(codes, mask, factors, is_shared, num_train)
-    return _accuracy(pairs, pairs.codes[:, 0] * (1 - pairs.mask), ~pairs.is_shared)
-
-
-def count_error(mask: Any, is_shared: Any) -> float:
-    """Mean squared error between the estimated and the true number of shared factors.
-
-    The estimate is the number of shared dimensions as it is, although there may be more dimensions
-    than factors.
-
-    Arguments:
-        mask: 1 where a dimension is taken as shared, 0 where it is not, (P, d).
-        is_shared: Where the factors are the same by design, (P, F).
-
-    Example:
-        >>> count_error([[1, 1, 0], [1, 1, 1]], [[True, True], [True, False]])
-        2.0
-    """
-    estimated = _require_mask("mask", mask).sum(1)
-    true = _require_mask("is_shared", is_shared).sum(1)
-    _require_length("is_shared", len(true), "mask", len(estimated))
-    return float(np.square(estimated - true).mean())
-
-
-class _Pairs(NamedTuple):
-    codes: NDArray[Any]
-    mask: NDArray[Any]
-    factors: NDArray[Any]
-    is_shared: NDArray[np.bool_]
-    num_train: int
-
-
-def _accuracy(pairs: _Pairs, part: NDArray[Any], counts: NDArray[np.bool_]) -> FactorAccuracy:
-    """Of each factor's value in the first image, told from a part of the codes.
-
-    Arguments:
-        pairs: The pairs.
-        part: What is told from, (P, d).
-        counts: Which pairs count for which factor, (P, F).
-    """
-    training = np.arange(len(part)) < pairs.num_train
-    scores = []
-    for factor in range(counts.shape[1]):
-        fitted, tested = counts[:, factor] & training, counts[:, factor] & ~training
-        known = pairs.factors[:, 0, factor]
-        scores.append(_score(part[fitted], known[fitted], part[tested], known[tested]))
-    found = [score for score in scores if score is not None]
-    return FactorAccuracy(float(np.mean(found)) if found else None, tuple(scores))
-
-
-def _score(
-    inputs: NDArray[Any], values: NDArray[Any], test_inputs: NDArray[Any], test_values: NDArray[Any]
-) -> float | None:
-    """Of a classifier that is fitted to the first two and scored on the last two."""
+    """Of each factor, trained and tested on the pairs (P, F) that count for it."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import balanced_accuracy_score
 
-    if min(len(np.unique(values)), len(np.unique(test_values))) < 2:
-        return None
-    # Logistic regression tells values that lie in a row, such as angles along one dimension. A
-    # ridge classifier, though quicker, hides the middle ones behind the outer ones.
-    # Codes stay as they are: brought to one scale, dimensions that are empty but for a rest too
-    # small to matter to any image would speak as loudly as the others.
-    classifier = LogisticRegression(max_iter=_MAX_ITERATIONS)
-    predicted = classifier.fit(inputs, values).predict(test_inputs)
-    with warnings.catch_warnings():
-        # A value that is predicted but does not occur is a mistake like any other.
-        warnings.filterwarnings("ignore", "y_pred contains classes not in y_true", UserWarning)
-        return float(balanced_accuracy_score(test_values, predicted, adjusted=True))
+    scores: list[float | None] = []
+    for values, counted in zip(factors.T, counts.T, strict=True):
+        fitted, tested = counted & training, counted & ~training
+        if min(len(np.unique(values[fitted])), len(np.unique(values[tested]))) < 2:
+            scores.append(None)
+            continue
+        # Unscaled: standardized, empty dimensions would weigh as much as the others.
+        classifier = LogisticRegression(max_iter=_MAX_ITERATIONS)
+        predicted = classifier.fit(inputs[fitted], values[fitted]).predict(inputs[tested])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "y_pred contains classes not in y_true", UserWarning)
+            found = balanced_accuracy_score(values[tested], predicted, adjusted=True)
+        scores.append(float(found))
+    known = [score for score in scores if score is not None]
+    return FactorAccuracy(float(np.mean(known)) if known else None, tuple(scores))
 
 
-def _require_pairs(
-    codes: Any, mask: Any, factors: Any, is_shared: Any, num_train: int | None
-) -> _Pairs:
-    codes = require_numbers("codes", codes, "P, 2, d")
-    mask = _require_mask("mask", mask)
-    factors = require_numbers("factors", factors, "P, 2, F", whole=True)
-    is_shared = _require_mask("is_shared", is_shared)
-    for name, views in (("codes", codes), ("factors", factors)):
-        if views.shape[1] != 2:
-            raise ValueError(f"{name} must have the shape (P, 2, ...), but got {views.shape}.")
-    for name, array in (("mask", mask), ("factors", factors), ("is_shared", is_shared)):
-        _require_length(name, len(array), "codes", len(codes))
-    if mask.shape[1] != codes.shape[2]:
+def disentanglement_scores(codes: Any, factors: Any, *, seed: int = 0) -> DisentanglementScores:
+    r"""DCI (disentanglement, completeness, informativeness) and the mutual information gap.
+
+    Random forests predict every factor from the codes of the first half of the points. With the
+    importance :math:`R_{ij}` of dimension i for factor j,
+
+    .. math:: D_i = 1 - H_F(R_{i \cdot} / \sum_j R_{ij}), \quad
+        C_j = 1 - H_d(R_{\cdot j} / \sum_i R_{ij})
+
+    with entropies to the base of the number of entries; their means are weighted by the sums.
+    Informativeness is the accuracy on the second half, averaged over the factors. Libraries with
+    gradient boosting, which is many times slower, may differ in the second digit.
+
+    References:
+        Eastwood and Williams, *A framework for the quantitative evaluation of disentangled
+        representations*, 2018. Chen, Li, Grosse and Duvenaud, *Isolating sources of disentanglement
+        in variational autoencoders*, 2018 (mutual information gap).
+
+    Args:
+        codes: The representations, (N, d).
+        factors: The values of the factors, (N, F) integers.
+        seed: Of the forests.
+    """
+    from sklearn.ensemble import RandomForestClassifier
+
+    codes = require_numbers("codes", codes, "N, d")
+    factors = require_numbers("factors", factors, "N, F", whole=True)
+    if len(factors) != len(codes):
         raise ValueError(
-            f"mask must have the {codes.shape[2]} dimensions of codes, but got {mask.shape[1]}."
+            f"factors must have the length of codes, {len(codes)}, but got {len(factors)}."
         )
-    if is_shared.shape[1] != factors.shape[2]:
-        raise ValueError(
-            f"is_shared must have the {factors.shape[2]} factors of factors, but got "
-            f"{is_shared.shape[1]}."
+    if (factors == factors[0]).all(0).any():
+        raise ValueError("factors must have two values or more in each column, but one has one.")
+    half = len(codes) // 2
+    importance = np.empty((codes.shape[1], factors.shape[1]))
+    accuracies = []
+    for place, values in enumerate(factors.T):
+        # Every split chooses among all dimensions, else it would use uninformative ones.
+        forest = RandomForestClassifier(
+            _TREES,
+            max_features=None,
+            min_samples_leaf=_SMALLEST_LEAF,
+            random_state=seed,
+            n_jobs=-1,
         )
-    is_shared = is_shared.astype(bool)
-    if (is_shared & (factors[:, 0] != factors[:, 1])).any():
-        raise ValueError(
-            "factors must be the same in both images where is_shared says so, but differ."
-        )
-    num_train = 2 * len(codes) // 3 if num_train is None else num_train
-    if not 0 < num_train < len(codes):
-        raise ValueError(
-            f"num_train must be from 1 to {len(codes) - 1}, less than the number of pairs, but got "
-            f"{num_train}."
-        )
-    return _Pairs(codes, mask, factors, is_shared, num_train)
+        forest.fit(codes[:half], values[:half])
+        importance[:, place] = forest.feature_importances_
+        accuracies.append(forest.score(codes[half:], values[half:]))
+    return DisentanglementScores(
+        _concentration(importance),
+        _concentration(importance.T),
+        float(np.mean(accuracies)),
+        mutual_information_gap(codes, factors),
+    )
 
 
-def _require_mask(name: str, values: Any) -> NDArray[np.float64]:
-    array = require_numbers(name, values, "P, d" if name == "mask" else "P, F")
+def mutual_information_gap(codes: NDArray[Any], factors: NDArray[Any]) -> float:
+    r"""The gap between the two most informative dimensions of a factor.
+
+    .. math:: \frac{1}{F} \sum_j \frac{I(z_{(1)}; v_j) - I(z_{(2)}; v_j)}{H(v_j)}
+
+    Dimensions are discretized into 20 bins of equal width.
+
+    Args:
+        codes: The representations, (N, d).
+        factors: The values of the factors, (N, F) integers.
+
+    Example:
+        >>> codes = np.array([[0.0, 5.0], [0.0, 6.0], [1.0, 5.0], [1.0, 6.0]])
+        >>> mutual_information_gap(codes, np.array([[0], [0], [1], [1]]))
+        1.0
+    """
+    from sklearn.metrics import mutual_info_score
+
+    binned = [np.digitize(x, np.histogram_bin_edges(x, _BINS)[1:-1]) for x in codes.T]
+    gaps = []
+    for values in factors.T:
+        # A single dimension is compared with none.
+        found = sorted([0.0, *(float(mutual_info_score(values, code)) for code in binned)])
+        gaps.append((found[-1] - found[-2]) / mutual_info_score(values, values))
+    return float(np.mean(gaps))
+
+
+def _concentration(importance: NDArray[np.float64]) -> float:
+    """1 minus the normalized entropy of rows, averaged with weights that are their sums."""
+    sums = importance.sum(1)
+    if not sums.any():
+        return 0.0
+    if importance.shape[1] == 1:
+        return 1.0
+    shares = importance / np.where(sums > 0, sums, 1)[:, None]
+    concentration = 1 - entr(shares).sum(1) / np.log(importance.shape[1])
+    return float(np.average(concentration, weights=sums))
+
+
+def _require_mask(name: str, values: Any, axes: str) -> NDArray[np.float64]:
+    array = require_numbers(name, values, axes)
     wrong = array[(array != 0) & (array != 1)]
     if len(wrong):
         raise ValueError(f"{name} must hold zeros and ones, but got {wrong[0]:g}.")
     return array
 
 
-def _require_length(name: str, length: int, reference: str, expected: int) -> None:
-    if length != expected:
-        raise ValueError(
-            f"{name} must have the length of {reference}, {expected}, but got {length}."
-        )
-
-
 def require_numbers(name: str, values: Any, axes: str, *, whole: bool = False) -> NDArray[Any]:
-    """Finite numbers in a tensor, array or sequence, as an array of float64 or whole numbers.
+    """Finite numbers as an array of float64, or of integers if ``whole``.
 
-    Arguments:
-        name: What an error calls them.
-        values: The numbers.
-        axes: The names of their axes, such as "N, d"; none may be empty.
-        whole: Whether they must be whole.
+    Args:
+        name: The argument's name.
+        values: A tensor, array or sequence.
+        axes: Names of its axes, such as "N, d"; none may be empty.
+        whole: Whether the numbers must be integers.
     """
     if isinstance(values, Tensor):
         values = values.detach().cpu()
-        # Half precision has no counterpart in some arrays.
         values = (values.double() if values.is_floating_point() else values).numpy()
     array = np.asarray(values)
     kinds = "biu" if whole else "biuf"

@@ -1,4 +1,4 @@
-"""A finished model of shared factors: what it says of pairs, and what it can make."""
+"""A trained model of shared factors."""
 
 import copy
 from collections.abc import Iterator
@@ -13,22 +13,24 @@ from drpm.distributions.validation import describe
 from drpm.factors.config import FactorsConfig
 from drpm.factors.models import FactorVAE
 from drpm.factors.own_pairs import require_views
+from drpm.nn.gaussians import standard_divergence
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.checks import require_classes
 from drpm.training.errors import RunError
+from drpm.training.turns import unseeded
 
-_PAIRS_AT_ONCE = 1024
+_BATCH_SIZE = 1024
 
 
 class SharedFactors(NamedTuple):
-    """What pairs have in common.
+    """The shared dimensions of pairs.
 
-    Arguments:
-        number: (P,), how many latent dimensions the two images of a pair share.
-        mask: (P, l), one for the dimensions that they share, else zero.
-        codes: (P, 2, l), the mean codes of both images, each by itself.
-        averaged: (P, 2, l), the same with what they share averaged, as images are made of them.
+    Args:
+        number: (P,), the number of latent dimensions that the images of a pair share.
+        mask: (P, l), 1 for shared dimensions, else 0.
+        codes: (P, 2, l), the posterior means of each image by itself.
+        averaged: (P, 2, l), the same with shared dimensions averaged, as the decoder sees them.
     """
 
     number: Tensor
@@ -37,11 +39,32 @@ class SharedFactors(NamedTuple):
     averaged: Tensor
 
 
+class Evidence(NamedTuple):
+    """Means over pairs, in nats.
+
+    Args:
+        pair_evidence: Lower bound on the log-probability of both images together: the parts of
+            both views are summed, and a shared dimension, one code for both, counts once. If a
+            fixed rule chooses the shared dimensions, these are taken as given.
+        minus_loss: Minus the sum of the next three: minus the loss with all weights equal to 1.
+        reconstruction: Negative log-likelihood of an image given its code, averaged over views.
+        latent_divergence: KL divergence of the codes from their prior, averaged over views.
+        partition_divergence: KL divergence of the shared dimensions, their number and choice, from
+            their prior; 0 for a fixed rule.
+    """
+
+    pair_evidence: float
+    minus_loss: float
+    reconstruction: float
+    latent_divergence: float
+    partition_divergence: float
+
+
 @dataclass(frozen=True)
 class FittedFactors:
     """A trained model.
 
-    Arguments:
+    Args:
         model: The model.
         shape: Of an image: C, H and W.
     """
@@ -59,12 +82,12 @@ class FittedFactors:
 
     @torch.no_grad()
     def share(self, first: Tensor, second: Tensor, *, label: Tensor | None = None) -> SharedFactors:
-        """Find what pairs of images share: the likeliest answer, without noise.
+        """Find the most likely shared dimensions of pairs, without noise.
 
-        Arguments:
+        Args:
             first: (P, C, H, W), values in [0, 1].
             second: The same.
-            label: (P,), for the method that is told a factor that differs.
+            label: (P,), a factor that differs, for the method ``label``.
         """
         found = []
         temperature = torch.tensor(self.config.temperature[1], device=self.device)
@@ -78,13 +101,7 @@ class FittedFactors:
     def batches(
         self, first: Tensor, second: Tensor, label: Tensor | None = None
     ) -> Iterator[dict[str, Tensor]]:
-        """Pairs as the model takes them, on its device, and no more at once than fit there.
-
-        Arguments:
-            first: (P, C, H, W), values in [0, 1].
-            second: The same.
-            label: (P,), for the method that is told a factor that differs.
-        """
+        """Checked pairs in batches on the model's device, as :meth:`share` takes them."""
         require_views(first, second)
         for name, images in (("first", first), ("second", second)):
             if images.shape[1:] != self.shape:
@@ -95,8 +112,8 @@ class FittedFactors:
         if label is not None:
             self._require_label(label, len(first))
         like = next(self.model.parameters())
-        for start in range(0, len(first), _PAIRS_AT_ONCE):
-            part = slice(start, start + _PAIRS_AT_ONCE)
+        for start in range(0, len(first), _BATCH_SIZE):
+            part = slice(start, start + _BATCH_SIZE)
             batch = {"first": first[part].to(like), "second": second[part].to(like)}
             if label is not None:
                 batch["label"] = label[part].to(self.device)
@@ -108,7 +125,7 @@ class FittedFactors:
                 f"label must be a tensor of the shape ({pairs},), a number for each pair, "
                 f"but got {describe(label)}."
             )
-        # Other methods do not look at it, and a factor may have a number beyond their dimensions.
+        # Other methods ignore it, and may have fewer dimensions than there are factors.
         if self.config.method == "label":
             require_classes("label", label, pairs, self.config.latent)
 
@@ -119,7 +136,7 @@ class FittedFactors:
 
     @torch.no_grad()
     def traverse(self, image: Tensor, values: Tensor) -> Tensor:
-        """(l, V, C, H, W): an image with one dimension after the other set to some values."""
+        """(l, V, C, H, W): an image with each dimension in turn set to some values."""
         posterior = self.model.autoencoder.posterior(image[None].to(self.device))
         codes = posterior.mean[0].repeat(self.config.latent, len(values), 1)
         for dimension in range(self.config.latent):
@@ -128,23 +145,16 @@ class FittedFactors:
 
     @torch.no_grad()
     def swap(self, codes: Tensor, mask: Tensor) -> Tensor:
-        """(P, 2, C, H, W): images of pairs whose shared parts have changed places.
-
-        Where a pair is understood, what changes places is the same, and each image stays as it was.
-
-        Arguments:
-            codes: (P, 2, l), as :meth:`share` finds them for each image by itself.
-            mask: (P, l), likewise.
-        """
+        """(P, 2, C, H, W): images with the shared dimensions of codes (P, 2, l) exchanged."""
         exchanged = mask[:, None, :]
         return self.decode(exchanged * codes.flip(1) + (1 - exchanged) * codes)
 
     def to(self, device: torch.device | str) -> "FittedFactors":
-        """The same on another device."""
+        """A copy on another device."""
         return replace(self, model=copy.deepcopy(self.model).to(device))
 
     def save(self, folder: Path | str) -> None:
-        """Write it to a folder, as numbers and text."""
+        """Save to a folder, as safetensors and JSON."""
         tensors = {name: x.contiguous() for name, x in self.model.state_dict().items()}
         description = {
             "kind": "factors",
@@ -155,12 +165,60 @@ class FittedFactors:
 
 
 def load_factors(folder: Path | str, device: torch.device | str = "cpu") -> FittedFactors:
-    """Read what :meth:`FittedFactors.save` wrote; nothing is unpickled."""
+    """Load what :meth:`FittedFactors.save` wrote; nothing is unpickled."""
     tensors, description = load_model(Path(folder))
     if description.get("kind") != "factors":
         raise RunError(f"The folder {folder} holds another kind of model than one of factors.")
     colours, height, width = description["shape"]
     shape = (colours, height, width)
-    model = FactorVAE(shape, configs.loads(FactorsConfig, description["config"]))
+    with unseeded():
+        model = FactorVAE(shape, configs.loads(FactorsConfig, description["config"]))
     load_modules(folder, tensors, {"": model})
     return FittedFactors(model.to(device), shape)
+
+
+@torch.no_grad()
+def measure_evidence(
+    fitted: FittedFactors,
+    first: Tensor,
+    second: Tensor,
+    *,
+    label: Tensor | None = None,
+    seed: int = 0,
+) -> Evidence:
+    """A lower bound on the log-probability of pairs, computed without labels.
+
+    All weights are 1 and the probability of a partition is exact, whatever the model was trained
+    with, so that models with other weights of one method can be compared. Do not compare methods
+    if one of them has a fixed rule, whose partition costs nothing.
+
+    Args:
+        fitted: The model.
+        first: (P, C, H, W), values in [0, 1]; held-out pairs.
+        second: The same.
+        label: (P,), a factor that differs, for the method ``label``.
+        seed: Of the partitions and codes, one sample of each per pair.
+    """
+    model = copy.deepcopy(fitted.model)
+    model.aggregation.config = replace(model.config, gamma=1.0, delta=1.0, objective="exact")
+    generator = torch.Generator(fitted.device).manual_seed(seed)
+    temperature = torch.tensor(fitted.config.temperature[1], device=fitted.device)
+    found = []
+    for batch in fitted.batches(first, second, label):
+        # Sampled, since the bound is an expectation over partitions.
+        views = model.compare(batch, temperature, generator)
+        errors = model.errors(batch, views.aggregated.sample((), generator))
+        latent = standard_divergence(views.aggregated)
+        shared = (views.shared.mask * latent).sum(-1)
+        terms = [torch.zeros_like(shared[0]), *views.shared.terms.values()]
+        parts = [errors.mean(0), latent.sum(-1).mean(0), torch.stack(terms).sum(0), shared.mean(0)]
+        found.append(torch.stack(parts).double())
+    reconstruction, latent, partition, shared = torch.cat(found, 1).mean(1)
+    views_mean = reconstruction + latent
+    return Evidence(
+        pair_evidence=-(2 * views_mean - shared + partition).item(),
+        minus_loss=-(views_mean + partition).item(),
+        reconstruction=reconstruction.item(),
+        latent_divergence=latent.item(),
+        partition_divergence=partition.item(),
+    )

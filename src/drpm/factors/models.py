@@ -1,6 +1,7 @@
-"""The variational autoencoder of pairs, and what it minimises."""
+"""The variational autoencoder of pairs, and its objective."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -8,21 +9,115 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drpm.factors.aggregation import AGGREGATIONS, AggregationInput, Shared
-from drpm.factors.config import Averaging, FactorsConfig
-from drpm.factors.networks import ConvolutionalAutoencoder
+from drpm.factors.config import SIDES, Averaging, FactorsConfig
 from drpm.nn.gaussians import Posterior, standard_divergence, symmetric_divergence
+from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
 
 Terms = dict[str, Tensor]
 
 
-class Views(NamedTuple):
-    """What a model makes of pairs.
+# For images of 64 x 64 pixels; smaller images use the first layers. Every layer halves the side.
+CHANNELS = (32, 32, 64, 64)
+KERNELS = (4, 4, 2, 2)
+HIDDEN = 256
+_SMALLEST = 4  # the side of the last feature map
 
-    Arguments:
-        posterior: Of both views before they are compared, (2, B, l).
-        aggregated: Of both views, with what is shared averaged, (2, B, l).
-        shared: What is shared.
+
+def require_sides(height: int, width: int) -> None:
+    """Refuse images of sizes that the layers are not made for."""
+    if height != width or height not in SIDES:
+        *others, largest = SIDES
+        raise ConfigError(
+            f"images must be squares with a side of {', '.join(map(str, others))} or {largest} "
+            f"pixels, but got {height} x {width}; load_pairs resizes them to its image_size, and "
+            "drpm factors to --image-size."
+        )
+
+
+class ConvolutionalAutoencoder(nn.Module):
+    """From images (..., C, H, W) with values in [0, 1] to latent Gaussians, and back.
+
+    References:
+        Locatello et al., "Weakly-supervised disentanglement without compromises", 2020.
+
+    Args:
+        shape: C, H and W; H and W are both 8, 16, 32 or 64.
+        latent: Dimensions of the latent space.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], latent: int) -> None:
+        super().__init__()
+        colours, height, width = shape
+        require_sides(height, width)
+        depth = SIDES.index(height) + 1
+        widths = (colours, *CHANNELS[:depth])
+        layers: list[nn.Module] = []
+        for (inputs, outputs), kernel in zip(pairwise(widths), KERNELS[:depth], strict=True):
+            padding = (kernel - 2) // 2
+            layers += [nn.Conv2d(inputs, outputs, kernel, stride=2, padding=padding), nn.ReLU()]
+        deepest = widths[-1] * _SMALLEST**2
+        self.encoder = nn.Sequential(
+            *layers, _FlattenPixels(), nn.Linear(deepest, HIDDEN), nn.ReLU()
+        )
+        # Means and log-variances.
+        self.heads = nn.Linear(HIDDEN, 2 * latent)
+        self.dense = nn.Sequential(
+            nn.Linear(latent, HIDDEN),
+            nn.ReLU(),
+            nn.Linear(HIDDEN, deepest),
+            nn.ReLU(),
+            nn.Unflatten(-1, (_SMALLEST, _SMALLEST, widths[-1])),
+        )
+        back: list[nn.Module] = []
+        for inputs, outputs in pairwise((*widths[:0:-1], colours)):
+            back += [nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1), nn.ReLU()]
+        self.decoder = nn.Sequential(*back[:-1])
+        # As in the reference; torch's default is several times smaller, and codes stay empty for
+        # long.
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def posterior(self, images: Tensor) -> Posterior:
+        # Pairs are drawn in float32, whatever the precision of the model.
+        flat = images.flatten(0, -4).to(self.heads.weight.dtype)
+        if flat.is_cuda:
+            flat = flat.contiguous(memory_format=torch.channels_last)
+        mean, log_variance = self.heads(self.encoder(flat)).chunk(2, -1)
+        leading = images.shape[:-3]
+        return Posterior(mean.unflatten(0, leading), log_variance.unflatten(0, leading))
+
+    def logits(self, codes: Tensor) -> Tensor:
+        """Logits of the pixels, (..., C, H, W)."""
+        # The channels are last in memory.
+        features = self.dense(codes.flatten(0, -2)).permute(0, 3, 1, 2)
+        if not features.is_cuda:
+            features = features.contiguous()
+        images: Tensor = self.decoder(features).unflatten(0, codes.shape[:-1])
+        return images
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """The mean image of every code."""
+        return torch.sigmoid(self.logits(codes))
+
+
+class _FlattenPixels(nn.Module):
+    """Features (N, C, H, W) to rows (N, H W C)."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features.permute(0, 2, 3, 1).flatten(1)
+
+
+class Views(NamedTuple):
+    """The codes of pairs.
+
+    Args:
+        posterior: Of each view by itself, (2, B, l).
+        aggregated: Of both views with shared dimensions averaged, (2, B, l).
+        shared: The shared dimensions.
     """
 
     posterior: Posterior
@@ -33,7 +128,7 @@ class Views(NamedTuple):
 class FactorVAE(nn.Module):
     """An autoencoder of pairs of images that share some of their latent dimensions.
 
-    Arguments:
+    Args:
         shape: Of an image: C, H and W.
         config: The settings.
     """
@@ -52,7 +147,7 @@ class FactorVAE(nn.Module):
         *,
         noise: bool = True,
     ) -> Views:
-        """Encode both views of every pair, find what they share, and average that."""
+        """Encode both views of every pair, find the shared dimensions, and average these."""
         posterior = self.autoencoder.posterior(torch.stack([batch["first"], batch["second"]]))
         one, other = (Posterior(*(x[view] for x in posterior)) for view in range(2))
         divergence = symmetric_divergence(one, other)
@@ -66,7 +161,7 @@ class FactorVAE(nn.Module):
         return Views(posterior, Posterior(means, variances.log()), shared)
 
     def errors(self, batch: Batch, codes: Tensor) -> Tensor:
-        """(2, B): how unlikely both views are given their codes (2, B, l), in nats."""
+        """(2, B): negative log-likelihood of both views given codes (2, B, l), in nats."""
         images = torch.stack([batch["first"], batch["second"]])
         logits = self.autoencoder.logits(codes)
         error = F.binary_cross_entropy_with_logits(logits, images, reduction="none")
@@ -74,7 +169,7 @@ class FactorVAE(nn.Module):
 
 
 def average(one: Posterior, other: Posterior, kind: Averaging) -> Posterior:
-    """What two views together say of a dimension.
+    """The average of two posteriors.
 
     References:
         Hosoya, 2019 (``group``); Bouchacourt et al., 2018 (``multi-level``).
@@ -83,18 +178,14 @@ def average(one: Posterior, other: Posterior, kind: Averaging) -> Posterior:
     if kind == "group":
         mean = 0.5 * (one.mean + other.mean)
         return Posterior(mean, variances.mean(0).log())
-    # A product of both Gaussians, of twice its variance: alike views leave it as it is.
+    # The product of both Gaussians with twice its variance, so that equal views stay unchanged.
     total = variances.sum(0)
     mean = (one.mean * variances[1] + other.mean * variances[0]) / total
     return Posterior(mean, (2 * variances.prod(0) / total).log())
 
 
 class FactorObjective:
-    """Reconstruction, latent divergence, and what the method adds; means over views and pairs.
-
-    Arguments:
-        config: The settings.
-    """
+    """Reconstruction, latent divergence and the terms of the method; means over views and pairs."""
 
     def __init__(self, config: FactorsConfig) -> None:
         self.config = config
@@ -110,14 +201,13 @@ class FactorObjective:
         codes = views.aggregated.sample((), generator)
         divergence = standard_divergence(views.aggregated).mean(0)
         if self.config.shared_divergence == "once":
-            # Of what is shared both views have the same.
             divergence = (1 - 0.5 * views.shared.mask) * divergence
         terms = {
             "reconstruction": model.errors(batch, codes).mean(),
             "latent": self.config.beta * divergence.sum(-1).mean(),
             **{name: term.mean() for name, term in views.shared.terms.items()},
         }
-        # For whoever looks on: how many dimensions the views share.
+        # Logged only: the number of shared dimensions.
         count = views.shared.mask.detach().sum(-1).mean()
         loss = torch.stack(list(terms.values())).sum()
         return {"loss": loss, **terms, "shared": count}

@@ -1,4 +1,4 @@
-"""A user's own pairs of images: reading, checking and drawing them."""
+"""Pairs of images of your own."""
 
 import re
 import zipfile
@@ -13,19 +13,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from drpm.data import array_files, image_folder
-from drpm.data.errors import DataError
-from drpm.data.types import Device
+from drpm.data import image_folder, own
+from drpm.data.types import DataError, Device
+
+Size = int | tuple[int, int] | None
 
 
 @dataclass(frozen=True)
 class OwnPairs:
-    """A user's own pairs.
+    """Given pairs.
 
-    Arguments:
+    Args:
         first: The first images, (P, C, H, W) in [0, 1].
         second: The second images, likewise.
-        names: What each pair is called; by default its number, from 0 on.
+        names: Names of the pairs; by default their numbers, from 0 on.
     """
 
     first: Tensor
@@ -49,12 +50,9 @@ class OwnPairs:
 
 @final
 class OwnSampler:
-    """Own pairs in place of a batch, for the ``augment`` of a training program.
+    """The ``augment`` of a training program: random given pairs in place of a batch.
 
-    It gives as many pairs as the batch has rows, each of them any of those that there are, so that
-    training takes as many steps from few of them as from many.
-
-    Arguments:
+    Args:
         pairs: The pairs.
         device: Where they go.
     """
@@ -72,43 +70,36 @@ class OwnSampler:
 
 
 def require_views(first: Tensor, second: Tensor) -> None:
-    """Refuse what no model can take for the images of pairs.
-
-    Arguments:
-        first: The first images, (P, C, H, W) in [0, 1].
-        second: The second images, likewise.
-    """
+    """Refuse tensors that are not images (P, C, H, W) of pairs, with values in [0, 1]."""
     for name, images in (("first", first), ("second", second)):
         if not isinstance(images, Tensor):
             raise ValueError(f"{name} must be a tensor, but got {type(images).__name__}.")
         if not images.is_floating_point():
             raise ValueError(f"{name} must hold floating numbers, but got {images.dtype}.")
-        if images.dim() != 4:
+        if images.dim() != 4 or len(images) == 0:
             raise ValueError(
                 f"{name} must have the shape (P, C, H, W), but got {tuple(images.shape)}."
             )
-        # Asked this way round, what is not a number is refused as well.
+        # Written so that NaN is refused.
         if not ((images >= 0) & (images <= 1)).all():
             raise ValueError(
                 f"{name} must have values from 0 to 1, but they go from {images.min():g} to "
                 f"{images.max():g}."
             )
-    if len(first) == 0:
-        raise ValueError(f"first must hold one image or more, but got {tuple(first.shape)}.")
     if len(first) != len(second):
         raise ValueError(
             f"second must hold {len(first)} images as first does, but got {len(second)}."
         )
 
 
-def load_pairs(path: str | Path, image_size: int | tuple[int, int] | None = None) -> OwnPairs:
+def load_pairs(path: str | Path, image_size: Size = None) -> OwnPairs:
     """Read pairs of images.
 
-    Arguments:
+    Args:
         path: A folder of images named `<name>-1.png` and `<name>-2.png` (or `_1` and `_2`, or
             jpg); a folder of two folders `first` and `second` that hold images of the same names;
             or an npz file of the arrays `first` and `second`.
-        image_size: The height and width to resize to; all must have one size where it is None.
+        image_size: Height and width to resize to; if None, all images must have one size.
     """
     path = Path(path).expanduser()
     if not path.exists():
@@ -116,35 +107,25 @@ def load_pairs(path: str | Path, image_size: int | tuple[int, int] | None = None
             f"{path} does not exist; pairs come from arm, mpi3d, a folder of images or an npz file."
         )
     if path.is_dir():
-        return _pairs_of_folder(path, image_size)
+        return _read_folder(path, image_size)
     if path.suffix.lower() == ".npz":
-        return _pairs_of_arrays(path, image_size)
+        return _read_arrays(path, image_size)
     raise DataError(f"{path} should be a folder of images or an npz file.")
 
 
-def _pairs_of_folder(folder: Path, image_size: int | tuple[int, int] | None) -> OwnPairs:
+def _read_folder(folder: Path, image_size: Size) -> OwnPairs:
     files = image_folder.images_in(folder)
     if files:
         views = [_name_and_view(file) for file in files]
     else:
-        within = {
-            inner.name: image_folder.images_in(inner)
-            for inner in sorted(folder.iterdir())
-            if inner.is_dir()
-        }
-        holding = [name for name, images in within.items() if images]
-        if not holding:
+        inner = {x.name: image_folder.images_in(x) for x in sorted(folder.iterdir()) if x.is_dir()}
+        if [name for name, images in inner.items() if images] != ["first", "second"]:
             raise DataError(
                 f"{folder} should hold pairs of images ({', '.join(sorted(image_folder.SUFFIXES))})"
-                ", or folders `first` and `second` of images, but holds none."
+                ", or two folders `first` and `second` of images, but does not."
             )
-        if holding != ["first", "second"]:
-            raise DataError(
-                f"{folder} should have images in two folders, `first` and `second`, but has them "
-                f"in {', '.join(holding)}."
-            )
-        files = [file for name in holding for file in within[name]]
-        views = [(file.stem, holding.index(file.parent.name)) for file in files]
+        files = [*inner["first"], *inner["second"]]
+        views = [(file.stem, int(file.parent.name == "second")) for file in files]
     rows: dict[tuple[str, int], int] = {}
     for row, key in enumerate(views):
         if key in rows:
@@ -157,7 +138,7 @@ def _pairs_of_folder(folder: Path, image_size: int | tuple[int, int] | None) -> 
                 f"{files[row]} should have a partner, but its pair has no {other} image."
             )
     names = tuple(sorted({name for name, _ in rows}))
-    # It reads the images in the order in which they were listed here.
+    # Read in the order of `images_in`.
     images = image_folder.load_folder(folder, image_size).train.inputs
     first, second = (images[[rows[name, view] for name in names]] for view in (0, 1))
     return OwnPairs(first, second, names)
@@ -173,26 +154,23 @@ def _name_and_view(file: Path) -> tuple[str, int]:
     return found[1], int(found[2]) - 1
 
 
-def _pairs_of_arrays(path: Path, image_size: int | tuple[int, int] | None) -> OwnPairs:
+def _read_arrays(path: Path, image_size: Size) -> OwnPairs:
     arrays = _read_npz(path)
-    missing = [name for name in ("first", "second") if name not in arrays]
-    if missing:
+    if not {"first", "second"} <= set(arrays):
         raise DataError(
             f"{path} should hold the arrays `first` and `second`, but holds "
             f"{', '.join(arrays) or 'nothing'}."
         )
     first, second = arrays["first"], arrays["second"]
-    if first.shape != second.shape or first.dtype != second.dtype:
+    if first.shape != second.shape or first.dtype != second.dtype or first.ndim < 3:
         raise DataError(
-            f"{path} should hold two arrays of one shape and type, but `first` is {first.dtype} of "
-            f"the shape {first.shape} and `second` {second.dtype} of the shape {second.shape}."
+            f"{path} should hold images in two arrays of one shape and type, but `first` is "
+            f"{first.dtype} of the shape {first.shape} and `second` {second.dtype} of the shape "
+            f"{second.shape}."
         )
-    if first.ndim < 3:
-        raise DataError(f"{path} should hold images, but `first` has the shape {first.shape}.")
     # Together, because a single image would be refused.
-    images = array_files.images(str(path), np.concatenate([first, second]))
+    images = own.image_tensor(str(path), np.concatenate([first, second]))
     if image_size is not None:
-        # As images of a folder are resized: each new pixel is a mean over all that it covers.
         images = interpolate(images, image_size, mode="bilinear", antialias=True).clamp_(0, 1)
     return OwnPairs(images[: len(first)], images[len(first) :])
 

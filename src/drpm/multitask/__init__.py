@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from drpm.multitask.config import MultitaskConfig
     from drpm.multitask.evaluation import TaskScores, score_tasks
     from drpm.multitask.fitted import FittedMultitask, load_multitask
-    from drpm.multitask.pipeline import fit_multitask
     from drpm.multitask.tasks import TaskData, read_tasks
+    from drpm.multitask.training import fit_multitask
 
 _PLACES = {
     "config": ("MultitaskConfig",),
     "evaluation": ("TaskScores", "score_tasks"),
     "fitted": ("FittedMultitask", "load_multitask"),
-    "pipeline": ("fit_multitask",),
+    "training": ("fit_multitask",),
     "tasks": ("TaskData", "read_tasks"),
 }
 

@@ -1,10 +1,14 @@
-"""The settings of a network with several tasks: everything that is needed to train it again."""
+"""The hyperparameters of a network with several tasks, and the settings of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
-from drpm.training.config import TrainingConfig, check_setting, check_types, require_one_device
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from drpm.experiments.jobs import Job, option
+from drpm.training.config import TrainingConfig, check_setting, require_one_device, settings
 from drpm.training.errors import ConfigError
 
 Method = Literal["drpm", "uls", "uncertainty", "gradient"]
@@ -17,7 +21,7 @@ METHOD_NAMES: Final = {
     "drpm": "DRPM-MTL",
 }
 
-# The only method that looks at a setting.
+# Settings of a single method.
 _METHOD_OF: Final = {
     "partition": "drpm",
     "task_order": "drpm",
@@ -27,79 +31,68 @@ _METHOD_OF: Final = {
 }
 
 
-@dataclass(frozen=True)
+@settings
 class NetworkConfig:
     """The shared encoder, and the head of every task.
 
-    Arguments:
-        encoder: ``lenet``: two convolutions of 5 x 5 pixels; ``residual``: stages of two residual
-            blocks each, every stage but the first halving the image.
+    Args:
+        encoder: ``lenet``: two 5 x 5 convolutions; ``residual``: stages of two residual blocks
+            each, every stage but the first halving the image.
         channels: Of the two convolutions, or of the stages.
-        width: Neurons of the last shared layer, those that tasks share.
-        head: Hidden neurons of every task's own head; with 0 it is a single linear layer.
-        dropout: The probability with which a channel of the second convolution, one choice for a
-            whole batch, and a hidden neuron of a head is set to zero. What is left is not rescaled.
+        width: Neurons of the last shared layer, which tasks share.
+        head: Hidden neurons of the head of each task; 0 for a single linear layer.
+        dropout: Dropout probability of the channels of the second convolution, one mask for a
+            whole batch, and of the hidden neurons of heads. Values are not rescaled.
     """
 
     encoder: Literal["lenet", "residual"] = "lenet"
-    channels: tuple[int, ...] = (10, 20)
-    width: int = 50
-    head: int = 50
-    dropout: float = 0.5
+    channels: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (10, 20)
+    width: PositiveInt = 50
+    head: NonNegativeInt = 50
+    dropout: Annotated[float, Field(ge=0, le=1)] = 0.5
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_setting(self, "width", "at least 1", lambda value: value >= 1)
-        check_setting(self, "head", "at least 0", lambda value: value >= 0)
-        check_setting(self, "dropout", "from 0 to 1", lambda value: 0 <= value <= 1)
-        check_setting(
-            self,
-            "channels",
-            "one or more numbers of at least 1",
-            lambda each: each and min(each) >= 1,
-        )
         if self.encoder == "lenet":
             check_setting(self, "channels", "two numbers for 'lenet'", lambda each: len(each) == 2)
 
 
-@dataclass(frozen=True)
+@settings
 class MultitaskConfig:
     """A network that several tasks share.
 
-    Arguments:
-        method: ``drpm``: a partition gives every task its own neurons of the last shared layer;
+    Args:
+        method: ``drpm``: a partition gives each task its own neurons of the last shared layer;
             ``uls``: all tasks have all neurons, and their losses are averaged; ``uncertainty``:
-            the same, with weights of the losses that are learned; ``gradient``: the same, with the
-            tasks' gradients combined where the tasks part, by ``weighting``.
-        partition: For ``drpm``. ``sample``: predicted for every sample, by an encoder of its own;
+            the same with learned weights of the losses; ``gradient``: the same with the gradients
+            of the tasks combined at the shared layer, by ``weighting``.
+        partition: For ``drpm``. ``sample``: predicted for each sample by a second encoder;
             ``network``: one for all samples.
         task_order: For ``drpm``. ``given``: the first task has the first subset of the partition;
-            ``reversed``: the last; ``shuffled``: any, by the seed. The first and the last of
-            several subsets have neurons that are more clearly theirs.
-        weighting: For ``gradient``: which of TorchJD's weightings.
-        task_weights: One for each task, in any scale; none at all for equal ones.
-        size_penalty: For ``drpm``, the weight of the penalty on sizes that differ. None: one over
-            the number of neurons, as the paper has it, for more than two tasks, one of which would
-            else take all neurons at the start; and nothing for two.
-        temperature: Of the partition, at the start and at the end of training; the model is used
-            at the latter.
-        evaluate_every: Epochs from one look at the test part to the next.
-        train_examples: Take only the first so many; none for all.
+            ``reversed``: the last; ``shuffled``: a random one. The first and the last of several
+            subsets have sharper masks.
+        weighting: For ``gradient``: one of TorchJD's weightings.
+        task_weights: One for each task, in any scale; empty for equal weights.
+        size_penalty: For ``drpm``: weight of the penalty on unequal sizes. None: one over the
+            number of neurons, as in the paper, for more than two tasks, one of which would else
+            take all neurons at the start, and 0 for two.
+        temperature: Of the partition, at the start and at the end of training.
+        evaluate_every: Epochs between evaluations on the test part.
+        train_examples: Number of training examples, from the front; None for all.
         test_examples: The same for the test part.
         network: The layers.
-        training: How it is trained.
+        training: Training settings.
     """
 
     method: Method = "drpm"
     partition: Literal["sample", "network"] = "sample"
     task_order: Literal["given", "reversed", "shuffled"] = "given"
     weighting: Weighting = "aligned-mtl"
-    task_weights: tuple[float, ...] = ()
-    size_penalty: float | None = None
-    temperature: tuple[float, float] = (1.0, 0.5)
-    evaluate_every: int = 1
-    train_examples: int | None = None
-    test_examples: int | None = None
+    task_weights: tuple[PositiveFloat, ...] = ()
+    size_penalty: NonNegativeFloat | None = None
+    temperature: tuple[PositiveFloat, PositiveFloat] = (1.0, 0.5)
+    evaluate_every: PositiveInt = 1
+    train_examples: PositiveInt | None = None
+    test_examples: PositiveInt | None = None
     network: NetworkConfig = field(default_factory=NetworkConfig)
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(
@@ -108,23 +101,8 @@ class MultitaskConfig:
     )
 
     def __post_init__(self) -> None:
-        check_types(self)
-        check_setting(self, "evaluate_every", "at least 1", lambda value: value >= 1)
-        for name in ("train_examples", "test_examples"):
-            check_setting(
-                self, name, "at least 1 or none", lambda value: value is None or value >= 1
-            )
-        check_setting(
-            self, "size_penalty", "at least 0 or none", lambda value: value is None or value >= 0
-        )
-        check_setting(
-            self, "task_weights", "positive numbers", lambda each: all(x > 0 for x in each)
-        )
-        check_setting(
-            self, "temperature", "two positive numbers", lambda pair: all(x > 0 for x in pair)
-        )
         require_one_device(self.training)
-        # Its backward pass looks at numbers, which neither a graph nor a compiler can.
+        # Its backward pass reads values, which neither a graph nor a compiler can.
         if self.method == "gradient" and self.training.step not in ("auto", "eager"):
             raise ConfigError(
                 "training.step must be 'auto' or 'eager' for the method 'gradient', but got "
@@ -132,20 +110,61 @@ class MultitaskConfig:
             )
 
 
-def refuse_unused(config: MultitaskConfig, assignments: Sequence[str]) -> None:
-    """Refuse what somebody set by name and the method would not look at.
+def refuse_unused(config: MultitaskConfig, names: Sequence[str]) -> None:
+    """Refuse settings on the command line that the method ignores.
 
-    What a preset says for other methods may stay: it serves all of them.
-
-    Arguments:
-        config: The settings.
-        assignments: What was set, as ``name=value``.
+    Those of a preset, which serves all methods, are not refused.
     """
-    for assignment in assignments:
-        name = assignment.partition("=")[0].strip()
+    for name in names:
         method = _METHOD_OF.get(name, config.method)
         if method != config.method:
             raise ConfigError(
                 f"{name} must be left out for the method {config.method!r}, since only "
-                f"{method!r} looks at it, but got {assignment!r}."
+                f"{method!r} uses it, but got {getattr(config, name)!r}."
             )
+
+
+@dataclass(frozen=True)
+class MultitaskJob(Job):
+    """The settings of one run of ``drpm multitask``.
+
+    Args:
+        data: A data set of images with classes, or a path.
+        noise: Of ``multimnist``: the fraction of the right digit's pixels that is lost.
+        tasks: Of ``mosaic`` and ``celeba``: the number of tasks.
+        options: Further options of the data, as ``name=value``.
+        fingerprint: Content hash of own data.
+        multitask: The hyperparameters.
+    """
+
+    command: ClassVar[str] = "multitask"
+    section: ClassVar[str] = "multitask"
+    experiment: ClassVar[str] = "drpm.multitask.experiment:Multitask"
+    example_preset: ClassVar[str] = "paper-multitask-multimnist"
+    help: ClassVar[str] = """Learn several tasks with one network, and how they share its neurons.
+
+    Interrupted runs are resumed by the same command. The folder ends up with
+    the model, its figures and a page that shows them.
+    """
+    shortcuts: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+        {"method": {"help": "drpm, uls, uncertainty or gradient.", "choices": get_args(Method)}}
+    )
+
+    data: str = option(
+        "multimnist",
+        "multimnist, mosaic, celeba, or your own images, whose label is one task.",
+        choices=("multimnist", "mosaic", "celeba"),
+    )
+    noise: float | None = option(
+        None,
+        "The fraction of the right digit's pixels that is lost in multimnist.",
+        least=0,
+        most=1,
+        shown="none",
+    )
+    tasks: int | None = option(
+        None, "Number of tasks; by default 10 in mosaic and 40 in celeba.", least=1
+    )
+    options: tuple[str, ...] | None = None
+    fingerprint: str = ""
+    multitask: MultitaskConfig = field(default_factory=MultitaskConfig)

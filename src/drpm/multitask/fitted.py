@@ -1,4 +1,4 @@
-"""A finished network with several tasks: what it says of images."""
+"""A trained network with several tasks."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -8,23 +8,24 @@ import torch
 from torch import Tensor
 
 from drpm.multitask.config import MultitaskConfig
-from drpm.multitask.evaluation import evaluate_in_chunks
+from drpm.multitask.evaluation import evaluate_in_batches
 from drpm.multitask.models import MultitaskNetwork
 from drpm.multitask.tasks import pixel_bytes
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.errors import RunError
+from drpm.training.turns import unseeded
 
 
 @dataclass(frozen=True)
 class FittedMultitask:
     """A trained network, in evaluation mode.
 
-    Arguments:
+    Args:
         network: The network.
         shape: Of an image: C, H and W.
         tasks: Their names.
-        classes: How many each has.
+        classes: Number of classes of each task.
     """
 
     network: MultitaskNetwork
@@ -43,31 +44,31 @@ class FittedMultitask:
     def predict(self, images: Tensor) -> Tensor:
         """The class of every image for every task, (N, T).
 
-        Arguments:
+        Args:
             images: (N, C, H, W), bytes, or floats in [0, 1].
         """
-        chunks = evaluate_in_chunks(self.network, self._checked(images))
-        return torch.cat([outputs.logits.argmax(-1).T for outputs in chunks])
+        batches = evaluate_in_batches(self.network, self._checked(images))
+        return torch.cat([outputs.logits.argmax(-1).T for outputs in batches])
 
     def predict_proba(self, images: Tensor) -> dict[str, Tensor]:
         """From a task to the probabilities of its classes, (N, classes).
 
-        Arguments:
+        Args:
             images: (N, C, H, W), bytes, or floats in [0, 1].
         """
-        chunks = evaluate_in_chunks(self.network, self._checked(images))
-        found = torch.cat([outputs.logits.softmax(-1) for outputs in chunks], 1)
+        batches = evaluate_in_batches(self.network, self._checked(images))
+        found = torch.cat([outputs.logits.softmax(-1) for outputs in batches], 1)
         named = zip(self.tasks, self.classes, found, strict=True)
         return {task: each[:, :count] for task, count, each in named}
 
     def sizes(self, images: Tensor) -> Tensor:
-        """How many neurons each task has for every image, (N, T).
+        """The number of neurons of each task for every image, (N, T).
 
-        Arguments:
+        Args:
             images: (N, C, H, W), bytes, or floats in [0, 1].
         """
         found = []
-        for outputs in evaluate_in_chunks(self.network, self._checked(images)):
+        for outputs in evaluate_in_batches(self.network, self._checked(images)):
             if outputs.shared.sizes is None:
                 raise ValueError(
                     "sizes must be asked of a network whose method is 'drpm', "
@@ -88,16 +89,15 @@ class FittedMultitask:
             )
         if images.dtype == torch.uint8:
             return images
-        hint = "; those of a data set that is normalised come as bytes from read_tasks"
-        # As bytes, since that is how it saw images in training.
-        return pixel_bytes(images, "images that are floats", hint)
+        # As bytes, like the training images.
+        return pixel_bytes(images, "images that are floats")
 
     def to(self, device: torch.device | str) -> "FittedMultitask":
-        """The same on another device."""
+        """A copy on another device."""
         return replace(self, network=copy.deepcopy(self.network).to(device))
 
     def save(self, folder: Path | str) -> None:
-        """Write it to a folder, as numbers and text."""
+        """Save to a folder, as safetensors and JSON."""
         tensors = {name: x.contiguous() for name, x in self.network.state_dict().items()}
         description = {
             "kind": "multitask",
@@ -110,7 +110,7 @@ class FittedMultitask:
 
 
 def load_multitask(folder: Path | str, device: torch.device | str = "cpu") -> FittedMultitask:
-    """Read what :meth:`FittedMultitask.save` wrote; nothing is unpickled."""
+    """Load what :meth:`FittedMultitask.save` wrote; nothing is unpickled."""
     tensors, description = load_model(Path(folder))
     if description.get("kind") != "multitask":
         raise RunError(
@@ -119,6 +119,7 @@ def load_multitask(folder: Path | str, device: torch.device | str = "cpu") -> Fi
     colours, height, width = description["shape"]
     shape, classes = (colours, height, width), tuple(description["classes"])
     config = configs.loads(MultitaskConfig, description["config"])
-    network = MultitaskNetwork(shape, classes, config)
+    with unseeded():
+        network = MultitaskNetwork(shape, classes, config)
     load_modules(folder, tensors, {"": network})
     return FittedMultitask(network.eval().to(device), shape, tuple(description["tasks"]), classes)

@@ -1,29 +1,29 @@
-"""How tasks share a network: the one thing in which the methods differ.
+"""How tasks share a network: the only difference between the methods.
 
-A new method is one class: it says what every task sees of the features, and what their losses are
-worth.
+A new method is one class: what every task sees of the features, and how their losses are weighted.
 """
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from functools import cache
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from drpm.multitask.config import MultitaskConfig
-from drpm.multitask.gradients import find_weighting, fork
+from drpm.multitask.config import MultitaskConfig, Weighting
 from drpm.multitask.networks import build_encoder
-from drpm.nn.tasks import BegunPartition, TaskPartition, size_penalty
+from drpm.nn.tasks import TaskPartition, size_penalty
+from drpm.relaxation.mapping import apply
 from drpm.training.errors import ConfigError
 
 
 class SharedFeatures(NamedTuple):
-    """What tasks see.
+    """The features that each task sees.
 
-    Arguments:
+    Args:
         features: (T, B, n).
-        masks: (T, B, n), how much of each neuron every task has; none where all have all.
-        sizes: (B, T), how many neurons that are.
+        masks: (T, B, n), each task's share of each neuron; None if all tasks have all neurons.
+        sizes: (B, T), the number of neurons of each task; likewise.
     """
 
     features: Tensor
@@ -32,27 +32,25 @@ class SharedFeatures(NamedTuple):
 
 
 class SharingInput(NamedTuple):
-    """What a method may go by.
+    """The input of a method.
 
-    Arguments:
+    Args:
         images: (B, C, H, W).
         features: (B, n), of the shared encoder.
         temperature: Of the partition.
-        generator: Where the noise of dropout comes from.
-        begun: What the method began before there were features.
+        generator: Source of the noise of dropout.
     """
 
     images: Tensor
     features: Tensor
     temperature: Tensor
     generator: torch.Generator | None
-    begun: BegunPartition | None = None
 
 
 class SharingMethod(nn.Module, ABC):
-    """How a method lets tasks share features.
+    """A method of sharing features among tasks.
 
-    Arguments:
+    Args:
         shape: Of an image: C, H and W.
         num_tasks: T.
         config: The settings.
@@ -74,25 +72,21 @@ class SharingMethod(nn.Module, ABC):
         weights = torch.tensor(given)
         self.register_buffer("task_weights", weights / weights.sum(), persistent=False)
 
-    def begin(self, temperature: Tensor) -> BegunPartition | None:
-        """What needs no features and is begun before them, if anything."""
-        return None
-
     @abstractmethod
     def share(self, given: SharingInput) -> SharedFeatures:
-        """What every task sees of the features."""
+        """The features that each task sees."""
 
     def weigh(self, losses: Tensor) -> Tensor:
-        """What the tasks' losses (T,) add to the loss, (T,)."""
+        """The weighted losses of the tasks, (T,)."""
         return self.task_weights * losses
 
     def penalty(self, shared: SharedFeatures) -> Tensor | None:
-        """What is added besides."""
+        """A further loss term, if any."""
         return None
 
 
 class UniformScaling(SharingMethod):
-    """All neurons to all tasks, and the weighted mean of the losses.
+    """All tasks have all neurons; the loss is the weighted mean of theirs.
 
     References:
         Kurin et al., "In defense of the unitary scalarization for deep multi-task learning", 2022.
@@ -104,7 +98,7 @@ class UniformScaling(SharingMethod):
 
 
 class UncertaintyWeighting(UniformScaling):
-    r"""Losses weighed by learned variances: :math:`L_t / \sigma_t^2 + \log \sigma_t`.
+    r"""Losses weighted by learned variances: :math:`L_t / \sigma_t^2 + \log \sigma_t`.
 
     References:
         Kendall, Gal and Cipolla, "Multi-task learning using uncertainty to weigh losses for scene
@@ -118,28 +112,28 @@ class UncertaintyWeighting(UniformScaling):
         self.log_variances = nn.Parameter(torch.zeros(num_tasks))
 
     def weigh(self, losses: Tensor) -> Tensor:
-        weighed = (-self.log_variances).exp() * losses + 0.5 * self.log_variances
-        return self.task_weights * weighed
+        weighted = (-self.log_variances).exp() * losses + 0.5 * self.log_variances
+        return self.task_weights * weighted
 
 
 class GradientCombination(UniformScaling):
-    """All neurons to all tasks, and the tasks' gradients combined where the tasks part."""
+    """All tasks have all neurons; their gradients are combined at the shared features."""
 
     def share(self, given: SharingInput) -> SharedFeatures:
         if not self.training:
             return super().share(given)
         weighting = find_weighting(self.config.weighting)
-        # TorchJD's weights average what is not yet averaged, but losses here are: without this
-        # the encoder's gradient would be smaller by the number of tasks than that of ULS.
+        # TorchJD's weights average, and the losses here are averaged already: without this the
+        # gradient of the encoder would be smaller than that of ULS by the number of tasks.
         copies = fork(given.features, self.num_tasks, weighting, scale=self.num_tasks)
         return SharedFeatures(copies)
 
 
 class NeuronPartition(SharingMethod):
-    """Neurons shared out among the tasks by a partition without noise: DRPM-MTL.
+    """DRPM-MTL: a partition without noise gives each task its own neurons.
 
-    Sizes are whole numbers, but the order is relaxed: at a temperature above zero a neuron may fade
-    from one task into the next.
+    Sizes are integers, but the order is relaxed: at a positive temperature a neuron may be split
+    between neighbouring tasks.
     """
 
     subsets: Tensor | None
@@ -153,23 +147,17 @@ class NeuronPartition(SharingMethod):
         if config.partition == "sample":
             self.encoder = build_encoder(shape, config.network)
         predicted = None if self.encoder is None else width
-        usual = 1 / width if num_tasks > 2 else 0.0
-        self.size_penalty = usual if config.size_penalty is None else config.size_penalty
+        default = 1 / width if num_tasks > 2 else 0.0
+        self.size_penalty = default if config.size_penalty is None else config.size_penalty
         self.layer = TaskPartition(width, num_tasks, in_features=predicted, hard="sizes")
-        # The subset of every task; a part of the model, since a shuffle cannot be guessed.
+        # The subset of every task, saved with the model.
         self.register_buffer("subsets", _order(num_tasks, config.task_order))
 
-    def begin(self, temperature: Tensor) -> BegunPartition | None:
-        return self.layer.begin(temperature=temperature) if self.encoder is None else None
-
     def share(self, given: SharingInput) -> SharedFeatures:
-        if given.begun is not None:
-            split = self.layer.split(given.features, begun=given.begun)
-        else:
-            context = None
-            if self.encoder is not None:
-                context = self.encoder(given.images, given.generator)
-            split = self.layer.split(given.features, context, temperature=given.temperature)
+        context = None
+        if self.encoder is not None:
+            context = self.encoder(given.images, given.generator)
+        split = self.layer.split(given.features, context, temperature=given.temperature)
         sizes = split.sizes.expand(*given.features.shape[:-1], -1)
         if self.subsets is None:
             return SharedFeatures(split.features, split.masks, sizes)
@@ -184,10 +172,67 @@ class NeuronPartition(SharingMethod):
 
 
 def _order(num_tasks: int, order: str) -> Tensor | None:
-    """Which subset every task has; none where each has its own number."""
+    """The subset of each task; None for the given order."""
     if order == "given":
         return None
     return torch.randperm(num_tasks) if order == "shuffled" else torch.arange(num_tasks).flip(0)
+
+
+_WEIGHTINGS: Final[dict[Weighting, str]] = {
+    "aligned-mtl": "AlignedMTLWeighting",
+    "mgda": "MGDAWeighting",
+    "imtl-g": "IMTLGWeighting",
+}
+
+
+@cache
+def find_weighting(name: Weighting) -> nn.Module:
+    """TorchJD's function from the Gramian of the tasks' gradients (T, T) to weights (T,).
+
+    References:
+        Quinton and Rey, "Jacobian descent for multi-objective optimization", 2024 (TorchJD).
+        Senushkin et al., "Independent component alignment for multi-task learning", 2023
+        (``aligned-mtl``). Sener and Koltun, "Multi-task learning as multi-objective optimization",
+        2018 (``mgda``). Liu et al., "Towards impartial multi-task learning", 2021 (``imtl-g``).
+    """
+    try:
+        from torchjd import aggregation
+    except ImportError as error:
+        raise ConfigError(
+            "The method 'gradient' needs the package torchjd, which is not installed; "
+            "install it with: pip install 'drpm[torchjd]'."
+        ) from error
+    weighting: nn.Module = getattr(aggregation, _WEIGHTINGS[name])()
+    return weighting
+
+
+def fork(features: Tensor, num_tasks: int, weighting: nn.Module, scale: float = 1.0) -> Tensor:
+    """A copy of the features for each task, (T, ...), whose gradients are combined to one.
+
+    Args:
+        features: Any shape.
+        num_tasks: T.
+        weighting: As :func:`find_weighting` returns it.
+        scale: Factor of the combined gradient.
+    """
+    copies: Tensor = apply(_Fork, features, num_tasks, weighting, scale)
+    return copies
+
+
+class _Fork(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, features: Tensor, num_tasks: int, weighting: nn.Module, scale: float
+    ) -> Tensor:
+        ctx.weighting, ctx.scale = weighting, scale
+        return features.expand(num_tasks, *features.shape).clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        # In float64, since weightings test linear dependence.
+        rows = gradients.flatten(1).double()
+        weights = ctx.scale * ctx.weighting(rows @ rows.T).to(gradients.dtype)
+        return torch.tensordot(weights, gradients, 1), None, None, None
 
 
 METHODS: dict[str, type[SharingMethod]] = {

@@ -1,4 +1,4 @@
-"""The network that tasks share, and what it minimises."""
+"""The network that tasks share, and its objective."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -14,16 +14,16 @@ from drpm.training.program import Batch
 
 Terms = dict[str, Tensor]
 
-# The losses of so many tasks are told apart; those of more would be a page of curves.
+# The losses of at most so many tasks are logged one by one.
 _MOST_CURVES = 4
 
 
 class Outputs(NamedTuple):
-    """What a network makes of images.
+    """The outputs of a network.
 
-    Arguments:
+    Args:
         logits: (T, B, classes).
-        shared: What the tasks saw.
+        shared: The features of each task.
     """
 
     logits: Tensor
@@ -31,13 +31,11 @@ class Outputs(NamedTuple):
 
 
 class MultitaskNetwork(nn.Module):
-    """A shared encoder, a way to share its features, and a head for every task.
+    """A shared encoder, a method of sharing its features, and a head for each task.
 
-    In training mode channels and hidden neurons are dropped.
-
-    Arguments:
+    Args:
         shape: Of an image: C, H and W.
-        classes: How many each task has.
+        classes: Number of classes of each task.
         config: The settings.
     """
 
@@ -60,30 +58,21 @@ class MultitaskNetwork(nn.Module):
     ) -> Outputs:
         """Logits of every task.
 
-        Arguments:
+        Args:
             images: (B, C, H, W), bytes.
-            temperature: Of the partition, where there is one.
-            generator: Where the noise of dropout comes from.
+            temperature: Of the partition, if there is one.
+            generator: Source of the noise of dropout.
         """
-        begun = self.method.begin(temperature)
-        pixels, features = self.encode(images, generator)
-        return self.finish(SharingInput(pixels, features, temperature, generator, begun))
-
-    def encode(self, images: Tensor, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """Pixels (B, C, H, W) of a usual size, and the features (B, n) of all tasks."""
         pixels = (images.to(self.mean.dtype) / 255 - self.mean) / self.std
-        return pixels, self.encoder(pixels, generator)
-
-    def finish(self, given: SharingInput) -> Outputs:
-        """What comes after the features."""
-        shared = self.method.share(given)
-        return Outputs(self.heads(shared.features, given.generator), shared)
+        features = self.encoder(pixels, generator)
+        shared = self.method.share(SharingInput(pixels, features, temperature, generator))
+        return Outputs(self.heads(shared.features, generator), shared)
 
 
 class MultitaskObjective:
-    """The tasks' cross-entropies, weighed, and what the method adds.
+    """The weighted cross-entropies of the tasks, and the penalty of the method.
 
-    Arguments:
+    Args:
         tasks: Their names.
     """
 
@@ -97,21 +86,12 @@ class MultitaskObjective:
         schedule: Mapping[str, Tensor],
         generator: torch.Generator | None,
     ) -> Terms:
-        temperature = schedule["temperature"]
-        # The network's forward pass, step by step. A compiler is cut off where something is
-        # waited for; as it happens here, all that follows is compiled together with the losses.
-        begun = model.method.begin(temperature)
-        pixels, features = model.encode(batch["images"], generator)
-        if begun is not None:
-            begun.wait()
-        outputs = model.finish(SharingInput(pixels, features, temperature, generator, begun))
+        outputs = model(batch["images"], schedule["temperature"], generator)
         losses = task_losses(outputs.logits, batch["targets"])
         terms = {}
         if len(self.tasks) <= _MOST_CURVES:
-            # Nobody differentiates these. Here the compiler learns it in time: it would fill their
-            # gradients with zeros.
-            told = losses.detach()
-            terms = {f"loss_{task}": told[index] for index, task in enumerate(self.tasks)}
+            each = losses.detach()
+            terms = {f"loss_{task}": each[index] for index, task in enumerate(self.tasks)}
         loss = model.method.weigh(losses).sum()
         penalty = model.method.penalty(outputs.shared)
         if penalty is not None:
@@ -122,7 +102,7 @@ class MultitaskObjective:
 def task_losses(logits: Tensor, targets: Tensor) -> Tensor:
     """The mean cross-entropy of every task, (T,).
 
-    Arguments:
+    Args:
         logits: (T, B, classes).
         targets: (B, T).
     """

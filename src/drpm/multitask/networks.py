@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drpm.multitask.config import NetworkConfig
-from drpm.training.convolution import Conv2d
 from drpm.training.errors import ConfigError
 
 _KERNEL = 5
@@ -18,16 +17,16 @@ _BLOCKS = 2  # of a stage
 def drop(
     values: Tensor, rate: float, shape: Sequence[int], generator: torch.Generator | None
 ) -> Tensor:
-    """Values, some of them zero and the others as they were: not rescaled as usual.
+    """Dropout without rescaling.
 
-    Arguments:
+    Args:
         values: Any.
-        rate: The probability with which one is set to zero.
-        shape: Of the choices; one that stands for several values is broadcast.
-        generator: Where chance comes from.
+        rate: The probability of setting a value to zero.
+        shape: Of the mask, which is broadcast.
+        generator: Source of noise.
     """
-    chance = torch.rand(shape, dtype=values.dtype, device=values.device, generator=generator)
-    return values * (chance >= rate)
+    uniform = torch.rand(shape, dtype=values.dtype, device=values.device, generator=generator)
+    return values * (uniform >= rate)
 
 
 class LeNetEncoder(nn.Module):
@@ -37,7 +36,7 @@ class LeNetEncoder(nn.Module):
         LeCun et al., "Gradient-based learning applied to document recognition", 1998. Sener and
         Koltun, "Multi-task learning as multi-objective optimization", 2018.
 
-    Arguments:
+    Args:
         shape: C, H and W; both sides have at least 16 pixels.
         network: The settings.
     """
@@ -54,8 +53,8 @@ class LeNetEncoder(nn.Module):
             )
         one, two = network.channels
         self.dropout = network.dropout
-        self.first = Conv2d(colours, one, _KERNEL)
-        self.second = Conv2d(one, two, _KERNEL)
+        self.first = nn.Conv2d(colours, one, _KERNEL)
+        self.second = nn.Conv2d(one, two, _KERNEL)
         self.dense = nn.Linear(two * left[0] * left[1], network.width)
 
     def forward(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -65,22 +64,22 @@ class LeNetEncoder(nn.Module):
             # The same channels for all images of a batch.
             hidden = drop(hidden, self.dropout, (hidden.shape[-3], 1, 1), generator)
         hidden = F.relu(F.max_pool2d(hidden, 2))
-        return F.relu(self.dense(hidden.flatten(-3)))
+        return F.relu(self.dense(hidden.flatten(1)))
 
 
 def _after(side: int) -> int:
-    """What a convolution and its pooling leave of a side."""
+    """The side after a convolution and its pooling."""
     return (side - _KERNEL + 1) // 2
 
 
 class ResidualEncoder(nn.Module):
-    """Stages of residual blocks, the mean of every quarter of the image, and a dense layer.
+    """Stages of residual blocks, the mean of each quarter of the image, and a dense layer.
 
     References:
         He et al., "Deep residual learning for image recognition", 2016. Sener and Koltun,
         "Multi-task learning as multi-objective optimization", 2018.
 
-    Arguments:
+    Args:
         shape: C, H and W.
         network: The settings.
     """
@@ -88,7 +87,7 @@ class ResidualEncoder(nn.Module):
     def __init__(self, shape: tuple[int, int, int], network: NetworkConfig) -> None:
         super().__init__()
         channels = network.channels
-        self.stem = Conv2d(shape[0], channels[0], 3, padding=1, bias=False)
+        self.stem = nn.Conv2d(shape[0], channels[0], 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(channels[0])
         blocks = []
         for stage, (given, made) in enumerate(pairwise((channels[0], *channels))):
@@ -100,35 +99,22 @@ class ResidualEncoder(nn.Module):
 
     def forward(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         hidden = self.blocks(F.relu(self.norm(self.stem(images))))
-        return F.relu(self.dense(_quarters(hidden).flatten(-3)))
-
-
-def _quarters(images: Tensor) -> Tensor:
-    """The means of the four quarters of images: (..., H, W) to (..., 2, 2).
-
-    What lies in the middle of an odd side belongs to both halves.
-    """
-    for side in (-2, -1):
-        whole = images.shape[side]
-        half = -(-whole // 2)
-        starts = (0, whole - half)
-        images = torch.stack([images.narrow(side, x, half).mean(side) for x in starts], side)
-    return images
+        return F.relu(self.dense(F.adaptive_avg_pool2d(hidden, 2).flatten(1)))
 
 
 class _Block(nn.Module):
-    """Two convolutions beside a way around them."""
+    """Two convolutions and a shortcut."""
 
     def __init__(self, given: int, made: int, stride: int) -> None:
         super().__init__()
-        self.first = Conv2d(given, made, 3, stride=stride, padding=1, bias=False)
+        self.first = nn.Conv2d(given, made, 3, stride=stride, padding=1, bias=False)
         self.first_norm = nn.BatchNorm2d(made)
-        self.second = Conv2d(made, made, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(made, made, 3, padding=1, bias=False)
         self.second_norm = nn.BatchNorm2d(made)
         self.around: nn.Module = nn.Identity()
         if stride != 1 or given != made:
             self.around = nn.Sequential(
-                Conv2d(given, made, 1, stride=stride, bias=False), nn.BatchNorm2d(made)
+                nn.Conv2d(given, made, 1, stride=stride, bias=False), nn.BatchNorm2d(made)
             )
 
     def forward(self, images: Tensor) -> Tensor:
@@ -138,17 +124,16 @@ class _Block(nn.Module):
 
 
 def build_encoder(shape: tuple[int, int, int], network: NetworkConfig) -> nn.Module:
-    """The encoder that the settings ask for."""
+    """The encoder of the settings."""
     encoder = LeNetEncoder if network.encoder == "lenet" else ResidualEncoder
     return encoder(shape, network)
 
 
 class TaskHeads(nn.Module):
-    """A hidden layer, if any, and a layer of classes for every task, all of them in one product.
+    """A hidden layer, if any, and an output layer for each task, batched over tasks.
 
-    Arguments:
-        classes: How many each task has. With fewer than another, a task's further logits are
-            minus infinity.
+    Args:
+        classes: Number of classes of each task. Logits of absent classes are minus infinity.
         network: The settings.
     """
 
@@ -159,7 +144,7 @@ class TaskHeads(nn.Module):
         self.dropout = network.dropout
         most = max(classes)
         self.has_hidden = network.head > 0
-        # From torch's own layers, so that they begin as those do.
+        # Initialized as torch's own layers.
         if self.has_hidden:
             hidden = [nn.Linear(network.width, network.head) for _ in classes]
             self.hidden_weight, self.hidden_bias = _stacked(hidden)
@@ -169,7 +154,7 @@ class TaskHeads(nn.Module):
         self.register_buffer("absent", absent, persistent=False)
 
     def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """Logits (T, B, classes) from what every task sees, (T, B, n)."""
+        """Logits (T, B, classes) from the features of each task, (T, B, n)."""
         if self.has_hidden:
             features = F.relu(features @ self.hidden_weight.mT + self.hidden_bias)
             if self.training:

@@ -1,12 +1,8 @@
-"""The paper's studies of several tasks as sweeps, and some of our own, for ``drpm reproduce``."""
+"""The paper's studies of several tasks, and some of our own."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from drpm.multitask.config import MultitaskConfig
-from drpm.training import config as configs
-from drpm.training import presets
-from drpm.training.studies import digest_settings
+from drpm.experiments.studies import study_run
 from drpm.training.sweeps import Sweep, SweepRun, register
 
 SEEDS = range(5)
@@ -20,39 +16,26 @@ MOSAIC = "paper-multitask-mosaic"
 
 
 def study(
-    folder: str, data: str, method: str, preset: str, settings: Sequence[str] = (), **further: Any
+    folder: str,
+    data: str,
+    method: str,
+    preset: str,
+    settings: Sequence[str] = (),
+    **options: float,
 ) -> SweepRun:
-    """One method with all its seeds.
-
-    Arguments:
-        folder: The study's folder in that of the sweep.
-        data: The data set.
-        method: How tasks share the network.
-        preset: All other settings.
-        settings: Changes to the preset, as ``name=value``.
-        further: Arguments of :func:`drpm.multitask.study.run_study`.
-    """
-    base = presets.load(MultitaskConfig, preset)
-    arguments = {
-        "data": data,
-        "method": method,
-        "preset": preset,
-        "seeds": list(SEEDS),
-        # So that runs of what the preset once said are not taken for those of today.
-        "config": digest_settings(configs.override(base, [*settings, f"method={method}"])),
-        **further,
-    }
-    if settings:
-        arguments["settings"] = list(settings)
-    return SweepRun(folder, "drpm.multitask.study:run_study", arguments)
+    """One method with all its seeds; options are fields of the job."""
+    settings = [*settings, f"method={method}"]
+    given = {"data": data, **options}
+    return study_run(folder, "multitask", preset, list(SEEDS), settings, options=given)
 
 
 @register("noise")
 def noise() -> Sweep:
     """Two overlapping digits, the right one ever noisier: DRPM-MTL and ULS."""
     runs = [
-        study(method, "multimnist", method, MULTIMNIST, noise=list(NOISE))
+        study(f"{method}/noise-{ratio}", "multimnist", method, MULTIMNIST, noise=ratio)
         for method in PAPER_METHODS
+        for ratio in NOISE
     ]
     return Sweep("noise", tuple(runs))
 
@@ -61,8 +44,11 @@ def noise() -> Sweep:
 def noise_order() -> Sweep:
     """The same two digits, the noisy one first in the partition: is it noise that moves neurons?"""
     order = ["task_order=reversed"]
-    run = study("drpm", "multimnist", "drpm", MULTIMNIST, order, noise=list(ORDER_NOISE))
-    return Sweep("noise-order", (run,))
+    runs = [
+        study(f"drpm/noise-{ratio}", "multimnist", "drpm", MULTIMNIST, order, noise=ratio)
+        for ratio in ORDER_NOISE
+    ]
+    return Sweep("noise-order", tuple(runs))
 
 
 @register("mosaic")

@@ -7,19 +7,17 @@ from torch import Tensor, nn
 
 from drpm.distributions import RelaxedRandomPartition
 from drpm.distributions.validation import describe, require_choice, require_count
-from drpm.nn import side_streams
 from drpm.nn.heads import PartitionHead, build_law, describe_law
 from drpm.nn.validation import positive_number, require_features
 
 
 class TaskSplit(NamedTuple):
-    """Features as every task sees them.
+    """The features that each task sees.
 
-    features: (T, ..., n), what is left to each task.
-    masks: (T, ..., n), how much of each neuron that is: all or nothing where the partition is
-        hard. A soft one gives a task its whole size, but neurons may add up to more or less than
-        one over the tasks.
-    sizes: (..., T), how many neurons each task has, in single precision at least.
+    features: (T, ..., n), the masked features.
+    masks: (T, ..., n), the share of each neuron: 0 or 1 for a hard partition. Soft masks sum to
+        the size of a task, but over the tasks they may sum to more or less than 1.
+    sizes: (..., T), the number of neurons of each task, in single precision at least.
     """
 
     features: Tensor
@@ -27,49 +25,28 @@ class TaskSplit(NamedTuple):
     sizes: Tensor
 
 
-class BegunPartition:
-    """A partition that :meth:`TaskPartition.begin` has begun.
-
-    Arguments:
-        layer: Whose it is.
-        work: Its masks (T, n) and sizes (T,).
-    """
-
-    def __init__(
-        self, layer: "TaskPartition", work: side_streams.Begun[tuple[Tensor, Tensor]]
-    ) -> None:
-        self.layer, self.work = layer, work
-
-    def wait(self) -> None:
-        """Let what comes now wait for it; :meth:`TaskPartition.split` does so by itself."""
-        self.work.wait()
-
-
 class TaskPartition(nn.Module):
     """Splits the neurons of a layer among tasks, and learns how.
 
-    Every task sees a copy of the features in which its own neurons stay and those of others fade
-    (with ``hard=True``: are zero). Which neurons a task has, and how many, is learned by whatever
-    loss the tasks have.
+    Every task sees a copy of the features in which other tasks' neurons are attenuated (with
+    ``hard=True``: zero). Which neurons a task has, and how many, is learned by the tasks' losses.
 
     The order of three or more tasks matters: NeuralSort, which relaxes the order of the neurons,
-    is sharper at its ends than in its middle, so the first and the last task have neurons that are
-    more clearly theirs. ``docs/multitask.md`` says how much, and what to do about it.
+    is sharper at its ends than in its middle, so the first and the last task have sharper masks.
+    See ``docs/multitask.md``.
 
-    Arguments:
-        num_features: n, how many neurons there are, in the last dimension; at least one for each
-            task.
-        num_tasks: T, how many tasks.
-        in_features: Where given, the partition is predicted for every sample, from so many
-            further features; where not, one partition is learned for all samples.
-        sampled: Whether partitions are drawn while the layer is in training mode. By default, as
-            in the paper, the partition is that without noise, and in evaluation it always is.
-            With ``in_features`` every sample has a draw of its own; without it, one draw serves
-            all samples of a call.
-        hard: ``"sizes"``: whole sizes, soft order, as in the paper; ``True``: every neuron belongs
-            to one task; ``False``: soft.
-        temperature: Of the relaxation, where a call names no other. It may be set anew at any
-            time; the paper lowers it from 1 to 0.5.
+    Args:
+        num_features: n, the number of neurons; at least one for each task.
+        num_tasks: T, the number of tasks.
+        in_features: If given, the partition is predicted for every sample from a context of this
+            size; else one partition is learned for all samples.
+        sampled: Whether to sample partitions in training mode. By default, as in the paper, and
+            always in evaluation mode, the mode is taken. With ``in_features`` every sample has
+            its own draw; without it, one draw serves all samples of a call.
+        hard: ``"sizes"``: integer sizes and a soft order, as in the paper; ``True``: every neuron
+            belongs to one task; ``False``: soft.
+        temperature: Default temperature of the relaxation. It may be changed at any time; the
+            paper lowers it from 1 to 0.5.
 
     Example:
         >>> layer = TaskPartition(num_features=50, num_tasks=2)
@@ -100,8 +77,8 @@ class TaskPartition(nn.Module):
         require_count("num_tasks", num_tasks)
         if num_features < num_tasks:
             raise ValueError(
-                f"num_features must be at least num_tasks, {num_tasks}, so that each of them can "
-                f"have a neuron of its own, but got {num_features}."
+                f"num_features must be at least num_tasks, {num_tasks}, one neuron for each task, "
+                f"but got {num_features}."
             )
         require_choice("sampled", sampled, (True, False))
         self.num_features, self.num_tasks, self.sampled = num_features, num_tasks, sampled
@@ -128,20 +105,16 @@ class TaskPartition(nn.Module):
         *,
         temperature: float | Tensor | None = None,
         generator: torch.Generator | None = None,
-        begun: BegunPartition | None = None,
     ) -> Tensor:
         """A copy of the features for every task, (T, ..., n).
 
-        Arguments:
+        Args:
             features: (..., n).
-            context: (..., in_features), what partitions are predicted from, where they are.
-            temperature: In place of the layer's own.
-            generator: Where noise comes from, where partitions are drawn.
-            begun: What :meth:`begin` returned, in place of all but the features.
+            context: (..., in_features), from which partitions are predicted.
+            temperature: By default the layer's own.
+            generator: Source of noise, if partitions are sampled.
         """
-        return self.split(
-            features, context, temperature=temperature, generator=generator, begun=begun
-        ).features
+        return self.split(features, context, temperature=temperature, generator=generator).features
 
     def split(
         self,
@@ -150,85 +123,30 @@ class TaskPartition(nn.Module):
         *,
         temperature: float | Tensor | None = None,
         generator: torch.Generator | None = None,
-        begun: BegunPartition | None = None,
     ) -> TaskSplit:
-        """As :meth:`forward`, together with the masks and the sizes that a loss may need."""
+        """As :meth:`forward`, with the masks and the sizes."""
         require_features("features", features, self.num_features)
-        if begun is None:
-            law = self._law(context, temperature)
-            if context is not None and context.shape[:-1] != features.shape[:-1]:
-                raise ValueError(
-                    "context must have one row for each row of features, of which there are "
-                    f"{tuple(features.shape[:-1])}, but got {describe(context)}."
-                )
-            masks, sizes = _draw(law, self._noise, generator)
-        else:
-            self._require_own(begun, context, temperature, generator)
-            masks, sizes = begun.work.wait()
-        masks = masks.to(features.dtype)
+        law = self._law(context, temperature)
+        if context is not None and context.shape[:-1] != features.shape[:-1]:
+            raise ValueError(
+                f"context must have the batch shape of features, {tuple(features.shape[:-1])}, "
+                f"but got {describe(context)}."
+            )
+        noise = "both" if self.sampled and self.training else "none"
+        parts = law.rsample_parts(noise=noise, generator=generator)
+        masks = parts.Y.movedim(-2, 0).to(features.dtype)
         if context is None:
-            # One partition for all samples stands for each of them.
             ones = [1] * (features.dim() - 1)
             masks = masks.reshape(self.num_tasks, *ones, -1).expand(-1, *features.shape)
-        return TaskSplit(features * masks, masks, sizes)
-
-    def begin(
-        self,
-        *,
-        temperature: float | Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> BegunPartition:
-        """Begin the partition that :meth:`split` needs, before there are features.
-
-        One that is learned for all samples depends on none of them. On a GPU it can be made
-        beside whatever makes the features, where :func:`drpm.beside.allowed` says so.
-
-        Arguments:
-            temperature: In place of the layer's own.
-            generator: Where noise comes from, where partitions are drawn.
-        """
-        if not isinstance(self.law, _LearnedPartition):
-            raise ValueError(
-                "begin must be left out where in_features was given, because partitions are then "
-                "predicted from a context, for every sample."
-            )
-        law = self.law
-        warmth = law.temperature if temperature is None else temperature
-        work = side_streams.begin(
-            _draw_learned,
-            law.log_scores,
-            law.log_weights,
-            warmth,
-            law.hard,
-            self._noise,
-            generator,
-        )
-        return BegunPartition(self, work)
+        return TaskSplit(features * masks, masks, parts.sizes)
 
     @torch.no_grad()
     def sizes(self, context: Tensor | None = None) -> Tensor:
-        """How many neurons each task has, without noise: (..., T)."""
+        """The number of neurons of each task, without noise: (..., T)."""
         return self._law(context, None).rsample_parts(noise="none").sizes
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, {self.num_tasks}, sampled={self.sampled}"
-
-    @property
-    def _noise(self) -> str:
-        return "both" if self.sampled and self.training else "none"
-
-    def _require_own(self, begun: BegunPartition, *others: object) -> None:
-        if not isinstance(begun, BegunPartition):
-            raise ValueError(f"begun must be what begin returned, but got {describe(begun)}.")
-        if begun.layer is not self:
-            raise ValueError(
-                "begun must come from this layer's own begin, but got that of another layer."
-            )
-        if any(other is not None for other in others):
-            raise ValueError(
-                "context, temperature and generator must be left out where begun is given, "
-                "because the partition is settled already."
-            )
 
     def _law(
         self, context: Tensor | None, temperature: float | Tensor | None
@@ -262,46 +180,31 @@ class _LearnedPartition(nn.Module):
         super().__init__()
         require_choice("hard", hard, (True, False, "sizes"))
         self.hard = hard
-        # About as different as those that a linear layer would begin with.
+        # About the spread of the scores of an untrained linear layer.
         self.log_scores = nn.Parameter(0.3 * torch.randn(num_elements))
         self.log_weights = nn.Parameter(torch.zeros(num_subsets))
         number = positive_number("temperature", temperature)
         self.register_buffer("temperature", torch.tensor(number))
 
     def forward(self, temperature: float | Tensor | None) -> RelaxedRandomPartition:
-        warmth = self.temperature if temperature is None else temperature
-        return build_law(warmth, self.log_scores, self.log_weights, self.hard)
+        return build_law(
+            self.temperature if temperature is None else temperature,
+            self.log_scores,
+            self.log_weights,
+            self.hard,
+        )
 
     def extra_repr(self) -> str:
         return describe_law(self.hard, self.temperature)
 
 
-def _draw(
-    law: RelaxedRandomPartition, noise: str, generator: torch.Generator | None
-) -> tuple[Tensor, Tensor]:
-    """Masks (T, ..., n) and sizes (..., T)."""
-    parts = law.rsample_parts(noise=noise, generator=generator)
-    return parts.Y.movedim(-2, 0), parts.sizes
-
-
-def _draw_learned(
-    log_scores: Tensor,
-    log_weights: Tensor,
-    temperature: float | Tensor,
-    hard: bool | str,
-    noise: str,
-    generator: torch.Generator | None,
-) -> tuple[Tensor, Tensor]:
-    return _draw(build_law(temperature, log_scores, log_weights, hard), noise, generator)
-
-
 def size_penalty(sizes: Tensor) -> Tensor:
-    """log of the product of all sizes' factorials, (...): smallest where sizes are alike.
+    """log of the product of all sizes' factorials, (...): smallest for equal sizes.
 
-    The regulariser of the paper for many tasks, which it weighs by one over the number of neurons.
+    The paper's regularizer for many tasks, with a weight of one over the number of neurons.
 
-    Arguments:
-        sizes: (..., T), as :meth:`TaskPartition.split` has them.
+    Args:
+        sizes: (..., T), as :meth:`TaskPartition.split` returns them.
 
     Example:
         >>> size_penalty(torch.tensor([[2.0, 2.0], [4.0, 0.0]]))  # log 2! 2! and log 4! 0!

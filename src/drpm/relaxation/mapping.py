@@ -24,12 +24,14 @@ def apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
     try:
         return function.apply(*inputs)
     except NotImplementedError as error:
-        # A `jvp` of ours that said so would keep the compiler from following the function.
-        if "jvp" not in str(error):
+        # Torch says "You must implement the jvp function for custom autograd.Function to use it
+        # with forward mode AD." A `jvp` of ours that said better would keep the compiler from
+        # following the function.
+        if "jvp function" not in str(error):
             raise
         raise NotImplementedError(
-            "this has no forward-mode derivatives (torch.func.jvp, torch.autograd.forward_ad); "
-            "use reverse mode, such as torch.func.vjp or backward()."
+            f"The operation {function.__name__} has no forward-mode derivatives (torch.func.jvp, "
+            "torch.autograd.forward_ad); use reverse mode, such as torch.func.vjp or backward()."
         ) from None
 
 

@@ -1,183 +1,223 @@
-"""Pictures of generated rows of a table: the columns of each cluster, the rows of a partition."""
+"""Tables of the results document: means over seeds beside the published numbers.
 
-from collections.abc import Sequence
-from typing import Any, Final
+The document is written by hand. Each table stands between two markers,
+
+    <!-- table: NAME -->
+    <!-- end -->
+
+and :func:`fill_tables` writes it there. A folder of results holds the runs of a study as
+``STUDY/seed-0``, ``STUDY/seed-1`` and so on.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from drpm.report.style import (
-    FAINT,
-    GREY,
-    INK,
-    WIDTH,
-    bare,
-    colours,
-    heading,
-    label,
-    new_figure,
-    title,
-)
+from drpm.training.errors import RunError
+from drpm.training.runs import DIRTY, RESULT
+from drpm.training.summaries import Summary, summarize
 
-_MAX_PANELS: Final = 24  # columns that get a panel each; more become a heat map
-_MAX_CLUSTERS: Final = 30  # that fit one below the other in a panel
-_MAX_NAMED: Final = 40  # columns whose names fit under a heat map
-_DEVIATIONS: Final = 2.5  # where the colours of a heat map end
+MISSING: Final = "-"
+RUN_HEADING: Final = ("runs", "time", "revision")
+_BLOCK: Final = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+Published = Mapping[str, Mapping[str, str]]
 
 
-def draw_row_samples(
-    samples: NDArray[Any], columns: Sequence[str], whole: int | None = None
-) -> Figure:
-    """How each column is distributed in each cluster; samples (K, m, d).
+class _Cell(NamedTuple):
+    study: Path
+    summary: Summary | None
+    paper: str
 
-    Arguments:
-        samples: Generated rows of every cluster.
-        columns: The names of the d columns.
-        whole: How many columns there are, where these are chosen from them.
+
+@dataclass(frozen=True)
+class Table:
+    """A table of means and standard deviations over seeds.
+
+    In templates, ``{group}`` and ``{row}`` stand for the keys of a group of rows and of a row.
+    Rows with neither runs nor published numbers are left out.
+
+    Args:
+        head: Headings of the names: of the rows, or of groups and rows.
+        rows: From the name of a row to its key.
+        columns: From a heading to the templates of a study and of a metric.
+        groups: From the name of a group of rows to its key.
+        published: The paper's numbers, by study and metric.
+        digits: The number of decimals.
+        is_bold: Whether the highest mean of a column is bold, within each group.
+        has_runs: Whether to add the number of runs, their time and their revision.
     """
-    num_clusters, _, num_columns = samples.shape
-    if num_columns <= _MAX_PANELS and num_clusters <= _MAX_CLUSTERS:
-        return _intervals(samples.astype(np.float64), columns)
-    return _means(samples.astype(np.float64), columns, whole)
+
+    head: tuple[str, ...]
+    rows: Mapping[str, str]
+    columns: Mapping[str, tuple[str, str]]
+    groups: Mapping[str, str] = field(default_factory=lambda: {"": ""})
+    published: Published = field(default_factory=dict)
+    digits: int = 3
+    is_bold: bool = True
+    has_runs: bool = True
+
+    def __call__(self, results: Path) -> str:
+        """The table as Markdown, from a folder of results."""
+        heading = [*self.head, *(x for name in self.columns for x in (name, f"{name}, paper"))]
+        heading += RUN_HEADING if self.has_runs else ()
+        lines = []
+        for label, group in self.groups.items():
+            rows = {name: self._cells(results, group, row) for name, row in self.rows.items()}
+            best = [self._highest(column) for column in zip(*rows.values(), strict=True)]
+            for name, cells in rows.items():
+                line = [label, name][-len(self.head) :]
+                for cell, highest in zip(cells, best, strict=True):
+                    line += [self._text(cell, highest), cell.paper]
+                if {*line[len(self.head) :]} != {MISSING}:
+                    runs = describe_runs(cells[0].study) if self.has_runs else ()
+                    lines.append([*line, *runs])
+                    label = ""  # once for all rows of the group
+        columns = [x for x in zip(heading, *lines, strict=True) if {*x[1:]} != {MISSING}]
+        return markdown_table(*zip(*columns, strict=True))
+
+    def _cells(self, results: Path, group: str, row: str) -> list[_Cell]:
+        cells = []
+        for templates in self.columns.values():
+            study, metric = (text.format(group=group, row=row) for text in templates)
+            paper = self.published.get(study, {}).get(metric, MISSING)
+            cells.append(_Cell(results / study, summarize_metric(results / study, metric), paper))
+        return cells
+
+    def _highest(self, column: Sequence[_Cell]) -> float | None:
+        means = [round(cell.summary.mean, self.digits) for cell in column if cell.summary]
+        return max(means) if self.is_bold and len(means) > 1 else None
+
+    def _text(self, cell: _Cell, highest: float | None) -> str:
+        if cell.summary is None:
+            return MISSING
+        text = format_summary(cell.summary, self.digits)
+        return f"**{text}**" if round(cell.summary.mean, self.digits) == highest else text
 
 
-def draw_row_partition(
-    points: NDArray[Any], clusters: NDArray[Any], num_clusters: int, columns: Sequence[str]
-) -> Figure:
-    """The sizes as a stacked bar, beside it the rows as lines of colour, cluster by cluster."""
-    order = np.argsort(clusters, kind="stable")
-    sizes = np.bincount(clusters, minlength=num_clusters)
-    width = min(WIDTH, 4.2 + 0.5 * len(columns))
-    figure = new_figure(width, 5.0 + _room(columns))
-    bar, rows = figure.subplots(1, 2, width_ratios=(0.05, 1), sharey=True)
-    starts = np.concatenate(([0], np.cumsum(sizes)))
-    bar.bar(np.zeros(num_clusters), sizes, 1.0, bottom=starts[:-1], color=colours(num_clusters))
-    bare(bar)
-    bar.margins(0)
-    bar.set_xticks([])
-    bar.tick_params(length=0)
-    middles, named = _readable(starts, sizes, places=30)
-    bar.set_yticks(middles, [f"cluster {index} ({sizes[index]:,})" for index in named])
-    bar.tick_params(labelleft=True)
-    _heat_map(figure, rows, _standardised(points.astype(np.float64))[order], columns)
-    rows.images[0].set_extent((-0.5, len(columns) - 0.5, len(points), 0))
-    rows.tick_params(labelleft=False, left=False)
-    rows.hlines(starts[1:-1], -0.5, len(columns) - 0.5, color="white", linewidth=1)
-    bar.hlines(starts[1:-1], -0.5, 0.5, color="white", linewidth=1)
-    bar.set_ylim(len(points), 0)
-    title(figure, f"One sampled partition of {len(points):,} points (sizes in brackets)")
-    return figure
+def fill_tables(text: str, tables: Mapping[str, Callable[[Path], str]], results: Path) -> str:
+    """Writes the tables of a document between their markers.
+
+    Raises:
+        RunError: If the document does not have exactly these tables.
+    """
+    found = [name for _, name, _ in _BLOCK.findall(text)]
+    if sorted(found) != sorted(tables):
+        odd = ", ".join(sorted({*found} ^ {*tables}) or found)
+        raise RunError(f"The document must have each declared table once, but differs in {odd}.")
+    return _BLOCK.sub(lambda block: f"{block[1]}{tables[block[2]](results)}{block[3]}", text)
 
 
-def _intervals(samples: NDArray[np.float64], columns: Sequence[str]) -> Figure:
-    """One panel for each column: median, middle half and middle nine tenths of each cluster."""
-    num_clusters, num_columns = len(samples), len(columns)
-    across = min(num_columns, 4)
-    down = -(-num_columns // across)
-    each = 0.7 + 0.17 * max(num_clusters, 3)
-    width = max(1.3 + 1.95 * across, 5.5)
-    figure = new_figure(width, 0.5 + down * each)
-    grid = figure.subplots(down, across, squeeze=False, sharey=True)
-    palette = colours(num_clusters)
-    places = np.arange(num_clusters)
-    for index, axes in enumerate(grid.flat):
-        if index >= num_columns:
-            axes.set_visible(False)
-            continue
-        low, quarter, median, three, high = np.quantile(
-            samples[:, :, index], (0.05, 0.25, 0.5, 0.75, 0.95), axis=1
-        )
-        axes.hlines(places, low, high, color=palette, linewidth=1.2)
-        axes.hlines(places, quarter, three, color=palette, linewidth=4)
-        axes.scatter(median, places, s=12, color="white", edgecolors=palette, zorder=3)
-        bare(axes, "bottom")
-        axes.grid(axis="x", color=FAINT, linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.tick_params(axis="y", length=0)
-        axes.tick_params(axis="x", labelsize=7)
-        axes.locator_params(axis="x", nbins=4)
-        heading(axes, label(columns[index], 24))
-    # Shared by all panels, so set once: the first cluster is on top.
-    grid[0, 0].set_ylim(num_clusters - 0.4, -0.6)
-    grid[0, 0].set_yticks(places, [f"cluster {index}" for index in places])
-    title(figure, "Generated rows: median, middle 50 % and 90 % of each column")
-    return figure
+def markdown_table(heading: Sequence[str], *lines: Sequence[str]) -> str:
+    """A table as Markdown."""
+    rows = [heading, ["---"] * len(heading), *lines]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def _means(samples: NDArray[np.float64], columns: Sequence[str], whole: int | None) -> Figure:
-    num_clusters = len(samples)
-    standardised = _standardised(samples.reshape(-1, len(columns))).reshape(samples.shape)
-    height = min(1.2 + 0.2 * num_clusters, 10.0) + _room(columns)
-    figure = new_figure(WIDTH, height)
-    axes = figure.subplots()
-    _heat_map(figure, axes, standardised.mean(1), columns)
-    bare(axes)
-    # As many names as there is room for, at regular distances.
-    named = np.arange(0, num_clusters, -(-num_clusters // 45))
-    axes.set_yticks(named, [f"cluster {index}" for index in named])
-    above = "Generated rows: the mean of each column in each cluster"
-    if whole is not None and whole > len(columns):
-        above += f" ({len(columns)} telling columns of {whole:,})"
-    title(figure, above)
-    return figure
+def metric_columns(study: str, metrics: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Columns of a :class:`Table` from the template of a study and the headings of metrics."""
+    return {heading: (study, metric) for metric, heading in metrics.items()}
 
 
-def _standardised(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Columns of mean zero and deviation one; a constant column is zero."""
-    deviation = rows.std(0)
-    result: NDArray[np.float64] = (rows - rows.mean(0)) / np.where(deviation > 0, deviation, 1.0)
-    return result
+def parse_published(text: str, *metrics: str) -> Published:
+    """Published numbers by study and metric.
+
+    Args:
+        text: Lines of a study, then a mean and a deviation for each metric, ``-`` for none.
+        metrics: The metrics.
+
+    Example:
+        >>> parse_published("table-1/mnist/gmm  0.32 0.01  - -", "nmi", "ari")
+        {'table-1/mnist/gmm': {'nmi': '0.32 ± 0.01'}}
+    """
+    published = {}
+    for line in text.strip().splitlines():
+        study, *numbers = line.split()
+        pairs = zip(metrics, numbers[::2], numbers[1::2], strict=True)
+        published[study] = {
+            metric: f"{mean} ± {deviation}" for metric, mean, deviation in pairs if mean != MISSING
+        }
+    return published
 
 
-def _heat_map(
-    figure: Figure, axes: Axes, values: NDArray[np.float64], columns: Sequence[str]
-) -> None:
-    picture = axes.imshow(
-        values,
-        aspect="auto",
-        interpolation="nearest",
-        cmap="RdBu_r",
-        vmin=-_DEVIATIONS,
-        vmax=_DEVIATIONS,
-    )
-    bare(axes)
-    if len(columns) <= _MAX_NAMED:
-        names = [label(name) for name in columns]
-        rotation = 90 if _turned(columns) else 0
-        axes.set_xticks(range(len(columns)), names, rotation=rotation, size=8)
-        axes.tick_params(axis="x", length=0)
-    else:
-        axes.set_xticks([])
-        axes.set_xlabel(f"{len(columns):,} columns", size=8, color=INK)
-    scale = figure.colorbar(picture, ax=axes, pad=0.02, fraction=0.03, aspect=40, extend="both")
-    scale.ax.tick_params(labelsize=7, color=GREY, labelcolor=INK, length=2)
-    scale.outline.set_visible(False)
-    scale.set_label("standard deviations from the column's mean", size=8, color=INK)
+def format_summary(summary: Summary, digits: int = 3) -> str:
+    """A mean with its deviation, if there is one."""
+    mean = f"{summary.mean:.{digits}f}"
+    return mean if summary.deviation is None else f"{mean} ± {summary.deviation:.{digits}f}"
 
 
-def _turned(columns: Sequence[str]) -> bool:
-    """Whether names of columns are too long to stand side by side below a heat map."""
-    return len(columns) * max(len(label(name)) for name in columns) > 80
+def summarize_metric(study: Path, metric: str) -> Summary | None:
+    """Mean and deviation over the seeds of a study; None where there are no runs."""
+    paths = [run / RESULT for run in sorted(study.glob("seed-*"))]
+    values = [read_result(path)["metrics"].get(metric) for path in paths if path.exists()]
+    return summarize(values) if values and None not in values else None
 
 
-def _room(columns: Sequence[str]) -> float:
-    """Inches that names of columns need below a heat map where they are turned."""
-    if len(columns) > _MAX_NAMED or not _turned(columns):
-        return 0.0
-    return 0.07 * max(len(label(name)) for name in columns)
+def summarize_metrics(results: Path, cells: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
+    """Means and deviations (2, N) of pairs of study and metric, for figures."""
+    found = [summarize_metric(results / study, metric) for study, metric in cells]
+    pairs = [(np.nan, 0.0) if x is None else (x.mean, x.deviation or 0.0) for x in found]
+    return np.array(pairs).T
 
 
-def _readable(
-    starts: NDArray[Any], sizes: NDArray[Any], *, places: int
-) -> tuple[list[float], list[int]]:
-    """The clusters whose names do not touch, large ones first, and where the names go."""
-    distance = starts[-1] / places
-    chosen: dict[int, float] = {}
-    for index in np.argsort(-sizes, kind="stable").tolist():
-        middle = float(starts[index] + sizes[index] / 2)
-        if sizes[index] and all(abs(middle - other) >= distance for other in chosen.values()):
-            chosen[index] = middle
-    named = sorted(chosen)
-    return [chosen[index] for index in named], named
+def read_result(path: Path) -> dict[str, Any]:
+    """The content of a ``result.json``.
+
+    Raises:
+        RunError: If it cannot be read.
+    """
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"The file {path} is not a readable result.") from error
+
+
+def describe_runs(study: Path) -> list[str]:
+    """The number of runs of a study, the time of all together, and their revision."""
+    paths = sorted(study.glob(f"seed-*/{RESULT}"))
+    if not paths:
+        return [MISSING] * 3
+    # The time is that of the study, or of all studies that were trained together.
+    recorded = [x / RESULT for x in (study, study.parent) if (x / RESULT).exists()]
+    whole = recorded[:1] or paths
+    results = [read_result(path) for path in whole]
+    seconds = max(result["wall_time"] for result in results)
+    revisions = sorted({short_revision(result.get("git_revision")) for result in results})
+    return [str(len(paths)), str(timedelta(seconds=round(seconds))), ", ".join(revisions)]
+
+
+def short_revision(revision: str | None) -> str:
+    """The first digits of a revision, with ``+`` where there were uncommitted changes.
+
+    Example:
+        >>> short_revision("7992286cc4c0e7859e7b6a87268812dd695efb12-dirty")
+        '7992286+'
+    """
+    commit, dirty, _ = (revision or "").partition(DIRTY)
+    return f"{commit[:7]}{'+' if dirty else ''}" or "none"
+
+
+def step_times(results: Path) -> str:
+    """A table of training steps, as ``python -m benchmarks.loop`` measured them."""
+    steps: dict[str, list[str]] = {}
+    contents = [read_result(path) for path in results.glob("benchmarks/loop-h200*.json")]
+    # Of two measurements of a model the later one counts.
+    for content in sorted(contents, key=lambda content: str(content["environment"]["date"])):
+        revision = short_revision(content["environment"].get("git_revision"))
+        for step in content["steps"]:
+            if (step["step"], step["matmul"]) == ("compile", "high"):
+                alone, stacked = step["alone"], step["stacked"]
+                cells = [step["model"], str(step["batch_size"]), f"{alone * 1e6:,.0f}"]
+                has_stack = stacked is not None
+                cells.append(f"{stacked * 1e6:,.0f}" if has_stack else MISSING)
+                cells.append(f"{stacked / alone:.2f}" if has_stack else MISSING)
+                steps[step["model"]] = [*cells, revision]
+    heading = ["model", "batch", "one run, µs", "five stacked, µs", "ratio", "revision"]
+    return markdown_table(heading, *steps.values())

@@ -1,4 +1,4 @@
-"""Partitions that are learnt from known ones: models, their training and their scores."""
+"""Supervised partitions: models, training and scores."""
 
 from typing import TYPE_CHECKING
 
@@ -8,13 +8,13 @@ if TYPE_CHECKING:
     from drpm.supervised.config import SupervisedConfig
     from drpm.supervised.evaluation import PartitionScores, partition_scores
     from drpm.supervised.fitted import FittedPartitioner, PredictedPartition, load_partitioner
-    from drpm.supervised.pipeline import fit_partitioners
+    from drpm.supervised.training import TrainedPartitioner, fit_partitioner
 
 _PLACES = {
     "config": ("SupervisedConfig",),
     "evaluation": ("PartitionScores", "partition_scores"),
     "fitted": ("FittedPartitioner", "PredictedPartition", "load_partitioner"),
-    "pipeline": ("fit_partitioners",),
+    "training": ("TrainedPartitioner", "fit_partitioner"),
 }
 
 __all__ = [
@@ -22,7 +22,8 @@ __all__ = [
     "PartitionScores",
     "PredictedPartition",
     "SupervisedConfig",
-    "fit_partitioners",
+    "TrainedPartitioner",
+    "fit_partitioner",
     "load_partitioner",
     "partition_scores",
 ]

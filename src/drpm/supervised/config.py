@@ -1,63 +1,83 @@
-"""The settings of a supervised partition: everything that is needed to learn it again."""
+"""The hyperparameters of supervised partitions, and the settings of a run."""
 
 from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
-from drpm.training.config import TrainingConfig, check_setting, check_types, require_one_device
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from drpm.experiments.jobs import Job, option
+from drpm.training.config import TrainingConfig, check_setting, require_one_device, settings
+
+Fraction = Annotated[float, Field(gt=0, lt=1)]
 
 
-@dataclass(frozen=True)
+@settings
 class SupervisedConfig:
     """A network that partitions a batch into its classes.
 
-    Arguments:
-        hidden: Widths of the network's layers, fully connected and with ReLU.
-        scale: How far apart the log-scores of neighbouring classes are.
-        smoothing: What part of a soft partition is even over all subsets when it is compared with
-            the labels. It bounds what an element costs that is far from its place, so that one
-            which could be of either of two classes is not put between them.
-        size_weights: The candidates for the weight of the size term. Every one of them is tried,
-            and the one with the best F1 score on the held-out part of the training set is kept.
-        held_out: The part of the training set that candidates are judged on, and that no one
-            learns from. With one candidate alone nothing is held out.
-        temperature: Of what is relaxed (the class of an element, sizes and order), at the start and
-            at the end of training.
-        prediction_temperature: Of an element's class where a partition is predicted, which needs
-            no gradients. The nearer to zero, the nearer is the partition to what the network says
-            of every element by itself.
-        training: How the network is trained. Its batches are what is partitioned, and those of
-            the test set are as large.
+    Args:
+        hidden: Widths of the fully connected layers, with ReLU between them.
+        scale: Distance between the log-scores of neighbouring classes.
+        smoothing: Label smoothing of the relaxed partition. It bounds the loss of an element that
+            is far from its place.
+        size_weights: Candidate weights of the size term. The one with the best F1 score on the
+            held-out part of the training set is kept.
+        held_out: Fraction of the training set on which candidates are compared. Nothing is held
+            out for a single candidate.
+        temperature: Temperature of the relaxation (classes, sizes and order) at the start and at
+            the end of training.
+        prediction_temperature: Temperature of an element's class at prediction.
+        training: The optimisation. Its batches are what is partitioned, in training and in
+            evaluation.
     """
 
-    hidden: tuple[int, ...] = (256, 128)
-    scale: float = 0.03
-    smoothing: float = 0.1
-    size_weights: tuple[float, ...] = (0.001, 0.01, 0.1)
-    held_out: float = 0.1
-    temperature: tuple[float, float] = (1.0, 0.2)
-    prediction_temperature: float = 0.05
+    hidden: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (256, 128)
+    scale: PositiveFloat = 0.03
+    smoothing: Fraction = 0.1
+    size_weights: Annotated[tuple[NonNegativeFloat, ...], Field(min_length=1)] = (0.001, 0.01, 0.1)
+    held_out: Fraction = 0.1
+    temperature: tuple[PositiveFloat, PositiveFloat] = (1.0, 0.2)
+    prediction_temperature: PositiveFloat = 0.05
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(epochs=20, batch_size=256, learning_rate=1e-3)
     )
 
     def __post_init__(self) -> None:
-        check_types(self)
         require_one_device(self.training)
         check_setting(
-            self,
-            "hidden",
-            "one or more widths of at least 1",
-            lambda widths: widths and all(width >= 1 for width in widths),
+            self, "size_weights", "numbers that differ", lambda found: len(set(found)) == len(found)
         )
-        for name in ("scale", "prediction_temperature"):
-            check_setting(self, name, "positive", lambda value: value > 0)
-        check_setting(self, "smoothing", "in (0, 1)", lambda value: 0 < value < 1)
-        check_setting(
-            self,
-            "size_weights",
-            "one or more numbers of at least 0 that differ",
-            lambda found: found and min(found) >= 0 and len(set(found)) == len(found),
-        )
-        check_setting(self, "held_out", "in (0, 1)", lambda value: 0 < value < 1)
-        check_setting(
-            self, "temperature", "two positive numbers", lambda pair: all(x > 0 for x in pair)
-        )
+
+
+@dataclass(frozen=True)
+class SupervisedJob(Job):
+    """The settings of one run of ``drpm supervised``.
+
+    Args:
+        data: The name of a data set, or a path.
+        options: Options of the data, as ``name=value``.
+        fingerprint: The content hash of the user's own data.
+        supervised: The hyperparameters.
+        target: Which target is the class, where the data has several.
+    """
+
+    command: ClassVar[str] = "supervised"
+    section: ClassVar[str] = "supervised"
+    experiment: ClassVar[str] = "drpm.supervised.experiment:Supervised"
+    example_preset: ClassVar[str] = "paper-supervised-mnist"
+    help: ClassVar[str] = """Learn to partition batches of a labelled data set into its classes.
+
+    Interrupted runs are resumed by the same command. The folder ends up with
+    labels.csv, the model, the figures and a page that shows them.
+    """
+
+    data: str = "digits"
+    options: tuple[str, ...] = ()
+    fingerprint: str = ""
+    supervised: SupervisedConfig = field(default_factory=SupervisedConfig)
+    target: str | None = option(
+        None,
+        "The target to learn, where the data has several.",
+        metavar="NAME",
+        shown="label, or the first",
+    )

@@ -9,13 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drpm.data.scaling import scale_shapes, scaled_rows
+from drpm.data.preprocessing import scale_shapes, scaled_rows
 from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.evaluation import PartitionScores, partition_scores, shuffled_batches
 from drpm.supervised.models import Partitioner
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.errors import RunError
+from drpm.training.turns import unseeded
 
 # The same batches for every model and seed.
 _BATCHES_SEED = 1_000_000
@@ -152,6 +153,7 @@ def load_partitioner(folder: Path | str, device: torch.device | str = "cpu") -> 
         )
     shape = tuple(description["shape"])
     config = configs.loads(SupervisedConfig, description["config"])
-    model = Partitioner(torch.Size(shape).numel(), description["classes"], config)
+    with unseeded():
+        model = Partitioner(torch.Size(shape).numel(), description["classes"], config)
     load_modules(folder, tensors, {"": model}, scale_shapes(tensors, torch.Size(shape).numel()))
     return FittedPartitioner(model.to(device), shape, tensors.get("shift"), tensors.get("scale"))

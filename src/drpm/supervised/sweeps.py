@@ -1,9 +1,7 @@
 """The paper's study of supervised partitions as a sweep, for ``drpm reproduce``."""
 
-from drpm.supervised.config import SupervisedConfig
-from drpm.training import presets
-from drpm.training.studies import digest_settings
-from drpm.training.sweeps import Sweep, SweepRun, register
+from drpm.experiments.studies import study_run
+from drpm.training.sweeps import Sweep, register
 
 SEEDS = range(5)
 DATA = ("mnist", "fashion-mnist")
@@ -15,12 +13,5 @@ def supervised() -> Sweep:
     runs = []
     for data in DATA:
         preset = f"paper-supervised-{data}"
-        arguments = {
-            "data": data,
-            "preset": preset,
-            "seeds": list(SEEDS),
-            # So that runs of what the preset once said are not taken for those of today.
-            "config": digest_settings(presets.load(SupervisedConfig, preset)),
-        }
-        runs.append(SweepRun(f"{data}/drpm", "drpm.supervised.study:run_study", arguments))
+        runs.append(study_run(f"{data}/drpm", "supervised", preset, SEEDS, options={"data": data}))
     return Sweep("supervised", tuple(runs))

@@ -1,4 +1,4 @@
-"""Refusals of what training is given from Python, in one sentence each."""
+"""Checks of arguments that training gets from Python."""
 
 import os
 from typing import Any
@@ -11,15 +11,15 @@ from drpm.training.words import joined
 
 
 def require_one_each(**sequences: Any) -> None:
-    """Refuse sequences that are not as many as each other, or empty.
+    """Refuse sequences that are empty or differ in length.
 
-    Arguments:
-        sequences: By the names that whoever calls knows them by; each has an entry for each run.
+    Args:
+        sequences: Sequences by the caller's names for them, with an entry for each run.
 
     Example:
         >>> require_one_each(folders=["one"], seeds=[0, 1])
         Traceback (most recent call last):
-        ValueError: folders and seeds must be as many as each other, one or more, but got 1 and 2.
+        ValueError: folders and seeds must have equal length of at least 1, but got 1 and 2.
     """
     for name, value in sequences.items():
         # Text has a length too, and would be taken letter by letter.
@@ -30,7 +30,7 @@ def require_one_each(**sequences: Any) -> None:
     counts = [len(value) for value in sequences.values()]
     if min(counts) == 0 or len(set(counts)) > 1:
         raise ValueError(
-            f"{joined([*sequences])} must be as many as each other, one or more, "
+            f"{joined([*sequences])} must have equal length of at least 1, "
             f"but got {joined([*map(str, counts)])}."
         )
 
@@ -38,9 +38,9 @@ def require_one_each(**sequences: Any) -> None:
 def require_classes(name: str, labels: Tensor, examples: int, classes: int) -> None:
     """Refuse labels that are not one class for each example, from 0 to K - 1.
 
-    Arguments:
-        name: What whoever calls knows them by.
-        labels: (N,), the class of each.
+    Args:
+        name: The caller's name for the labels.
+        labels: (N,), the class of every example.
         examples: N.
         classes: K.
     """

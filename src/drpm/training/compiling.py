@@ -1,5 +1,6 @@
 """Compiling a training step."""
 
+import inspect
 import logging
 import warnings
 from collections.abc import Callable
@@ -7,9 +8,8 @@ from typing import Any, Final
 
 import torch
 
-from drpm.training.backends import sentence
 from drpm.training.devices import require_step
-from drpm.training.errors import memory_refusal
+from drpm.training.errors import memory_refusal, sentence
 from drpm.training.graphs import snapshot
 from drpm.training.program import BaseProgram, Program
 from drpm.training.stacking import StackedProgram
@@ -17,28 +17,27 @@ from drpm.training.stacking import StackedProgram
 logger = logging.getLogger(__name__)
 
 BACKEND: Final = "inductor"
-# Rows are filled up to a multiple of 16 bytes. For stacked products of others cuBLAS has only slow
-# kernels: five autoencoders with ten latent dimensions take 615 instead of 656 us a step on an
-# H200. Where all large weights fit, so that only small products are left to be filled up, it costs
-# more than it saves: DRPM-VC with twenty of them took 972 instead of 932 us.
+# Rows are padded to a multiple of 16 bytes, since cuBLAS has only slow kernels for other stacked
+# products: five autoencoders with ten latent dimensions take 615 instead of 656 us a step on an
+# H200. If all large weights are aligned already, padding the small ones costs more than it saves.
 _PADDED: Final[dict[str, Any]] = {"force_shape_pad": True}
-# Left to itself, the compiler fills up what it finds quicker so in a measurement of its own.
+# By default the compiler pads what its own benchmark finds faster.
 _NOT_PADDED: Final[dict[str, Any]] = {"shape_padding": False}
 _ALIGNED: Final = 4  # numbers of 4 bytes
 _LARGE: Final = 1 << 14
 
 
 def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKEND) -> bool:
-    """Compile a program's step, or say in one line why that is not possible.
+    """Compile a program's step, or log in one line why that is not possible.
 
-    Trying the compiled form out takes a step that is undone, so that the program stays as it was.
+    One step is taken to test the compiled form, and undone.
 
-    Arguments:
+    Args:
         program: One run, or stacked runs.
-        backend: The compiler, as ``torch.compile`` takes it.
+        backend: As in ``torch.compile``.
 
     Returns:
-        Whether it is compiled now.
+        Whether the step is compiled.
     """
     require_step("compile", program.device, program.devices.count)
     before = snapshot(program.state())
@@ -46,10 +45,8 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
     settings = [dict(group) for group in groups]
     parts = _parts(program)
     for name, plain in parts.items():
-        # What cannot be followed splits one run's step in two. That of stacked runs would go on
-        # uncompiled, and nobody would know.
+        # A graph break splits one run's step; in stacked runs all of it would stay uncompiled.
         whole = name == "_find_gradients"
-        # Every shape stays as it is, so that nothing need be compiled for shapes in general.
         compiled_part = torch.compile(
             _with_own_code(plain),
             backend=backend,
@@ -58,39 +55,30 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
             options=_padding(program, "update" in parts) if whole and backend == BACKEND else None,
         )
         setattr(program, name, compiled_part)
-    if isinstance(program, Program):
-        program.backend = backend
     compiled = True
     try:
-        # A run that was saved at the end of an epoch has no next batch yet.
+        # A checkpoint at the end of an epoch has no next batch.
         program.rewind()
         with warnings.catch_warnings():
-            # What the compiler meets inside torch is no concern of whoever trains a model.
             warnings.simplefilter("ignore")
             program.step()
     except Exception as error:
         cause = getattr(error, "inner_exception", error)
         if memory_refusal(cause) is not None:
-            # Not for the compiler's sake: whoever shares the memory may give it back.
             raise cause from None
-        # Whatever else it is: where it is not the compiler's fault, the plain step fails as well.
+        # An error of the objective itself is raised again by the uncompiled step.
         for name, plain in parts.items():
             setattr(program, name, plain)
-        if isinstance(program, Program):
-            program.backend = None
         for group, was in zip(groups, settings, strict=True):
             group.update(was)
         compiled = False
-        logger.warning("The training step goes on without being compiled. %s", sentence(cause))
+        logger.warning("The training step runs uncompiled. %s", sentence(cause))
     program.load_state(before)
     return compiled
 
 
 def _with_own_code(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function under code of its own.
-
-    Torch gives up on code that it has compiled a few times, and all programs share theirs.
-    """
+    """The same function with its own code object, since torch limits compilations per code."""
 
     def call(*arguments: Any) -> Any:
         return plain(*arguments)
@@ -100,38 +88,34 @@ def _with_own_code(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _padding(program: BaseProgram, updates_compiled: bool) -> dict[str, Any] | None:
-    """Options of the compiler for the gradients of stacked runs, by what takes their steps."""
+    """Compiler options for the gradients of stacked runs."""
     if not updates_compiled:
-        # Gradients of padded products are slices of larger tensors, which fused optimisers refuse
-        # and compiled ones take.
+        # Gradients of padded products are slices, which fused optimizers refuse.
         return _NOT_PADDED
     return _PADDED if has_uneven_weights(program) else None
 
 
 def has_uneven_weights(program: BaseProgram) -> bool:
-    """Whether some large matrix of each stacked run has a side that is no multiple of 16 bytes."""
+    """Whether a large matrix of each run has a side that is not a multiple of 16 bytes."""
     matrices = (x[0] for x in program.tensors().values() if x.dim() == 3)
     return any(x.numel() >= _LARGE and any(side % _ALIGNED for side in x.shape) for x in matrices)
 
 
 def _parts(program: BaseProgram) -> dict[str, Callable[..., Any]]:
-    """What of a program is compiled: the names of its attributes, and the functions.
-
-    The backward pass of one run is not a function that the compiler could be given, but comes
-    out compiled with the forward pass. That of stacked runs is inside their function.
-    """
+    """The methods of a program that are compiled, by name."""
     parts: dict[str, Callable[..., Any]] = {}
     if isinstance(program, Program):
         parts["_evaluate"] = program._evaluate
     elif isinstance(program, StackedProgram):
-        # Nobody differentiates through their gradients, so nothing is to be recorded for that.
         parts["_find_gradients"] = torch.no_grad()(program._find_gradients)
     if program.schedules:
         parts["schedule_values"] = program.schedule_values
     groups = program.optimizer.param_groups
     if any(group.get("fused") for group in groups) and "capturable" in groups[0]:
-        # The fused kernel works on 65,536 numbers a block, which leaves most of a GPU idle.
+        # The fused kernel uses blocks of 65,536 numbers, which leaves most of a GPU idle.
         for group in groups:
             group.update(fused=False, foreach=True, capturable=True)
-        parts["update"] = program.update
+        # Under their decorators all optimisers share code, which torch compiles a few times only.
+        step, optimizer = inspect.unwrap(type(program.optimizer).step), program.optimizer
+        parts["update"] = torch.no_grad()(lambda: step(optimizer))
     return parts

@@ -4,7 +4,6 @@ import atexit
 import logging
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import torch
@@ -12,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from drpm.training.config import TrainingConfig
-from drpm.training.errors import ConfigError
+from drpm.training.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -25,12 +24,11 @@ _SEED_STRIDE: Final = 1_000_003
 
 @final
 class Devices:
-    """One device, or this process's share of several.
+    """One device, or one of several processes with a device each.
 
-    Arguments:
-        device: Where this process computes.
-        fabric: What connects it with the others and sets the precision; None where there are no
-            others and numbers are float32, which then costs nothing.
+    Args:
+        device: The device of this process.
+        fabric: The connection to the other processes, if there are any.
     """
 
     def __init__(self, device: torch.device | str = "cpu", fabric: "Fabric | None" = None) -> None:
@@ -41,29 +39,19 @@ class Devices:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process is the one that writes."""
+        """Whether this is the process that writes files."""
         return self.rank == 0
 
     def seed(self, seed: int) -> int:
-        """The seed of this process's noise; batches are the first one's."""
+        """The seed of this process's noise; batches are drawn by the first process."""
         return seed + _SEED_STRIDE * self.rank
 
-    def precision(self) -> AbstractContextManager[Any]:
-        """The context of a forward pass."""
-        return self._fabric.autocast() if self._fabric else nullcontext()
-
     def share(self, module: nn.Module) -> Callable[..., Any]:
-        """The module's forward pass; with several devices its gradients become their mean."""
-        if self._fabric is None or self.count == 1:
+        """The module's forward pass; its gradients are averaged over all processes."""
+        if self._fabric is None:
             return module
         shared: nn.Module = self._fabric.setup_module(module)
         return shared
-
-    def backward(self, loss: Tensor) -> None:
-        if self._fabric is None:
-            loss.backward()
-        else:
-            self._fabric.backward(loss)
 
     def mean(self, value: Tensor) -> Tensor:
         """The mean over all processes."""
@@ -82,13 +70,13 @@ class Devices:
         return number
 
     def from_first(self, value: Tensor) -> Tensor:
-        """The first process's tensor, which takes the place of the others'."""
+        """The first process's tensor, in all processes."""
         if self.count > 1:
             dist.broadcast(value, 0)
         return value
 
     def gather(self, value: T) -> list[T]:
-        """What each process has, in the order of their ranks."""
+        """The values of all processes, in the order of their ranks."""
         values = [value] * self.count
         if self.count > 1:
             dist.all_gather_object(values, value)
@@ -104,44 +92,44 @@ def connect(config: TrainingConfig) -> Devices:
     """The devices that a configuration asks for.
 
     With several, this starts the other processes by running the same command again, unless
-    ``torchrun`` has started them already. It comes before anything is written.
+    ``torchrun`` has started them already. Call it before anything is written.
 
-    Arguments:
-        config: Its ``device``, ``devices`` and ``precision`` count.
+    Args:
+        config: Its ``device``, ``devices`` and ``step`` are used.
     """
     started = int(os.environ.get("WORLD_SIZE", "1"))
     here = int(os.environ.get("LOCAL_WORLD_SIZE", started)) if started > 1 else config.devices
-    several = started > 1 or config.devices > 1
     device = _find(config.device, here)
     require_step(config.step, device, max(started, config.devices))
-    if not several and config.precision == "32-true":
+    if started == 1 and config.devices == 1:
         return Devices(device)
-
-    # Only now: the import takes as long as torch's own.
-    from lightning.fabric import Fabric
-
-    # They greet on the error stream, between the lines of the run.
+    try:
+        from lightning.fabric import Fabric
+    except ImportError as error:
+        raise RunError(
+            "Several devices need the package lightning, which is not installed; "
+            "install it with: pip install 'drpm[distributed]'."
+        ) from error
+    # Lightning greets on the error stream, between the lines of the run.
     for name in ("lightning.fabric", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.WARNING)
     fabric = Fabric(
         accelerator=device.type,
-        devices=[device.index] if device.type == "cuda" and not several else here,
+        devices=here,
         num_nodes=max(1, started // here),
-        strategy="ddp" if several else "auto",
-        precision=config.precision,
+        strategy="ddp",
     )
-    if several:
-        fabric.launch()
-        # Left to the end of the process, the threads that connect it may end it with a crash.
-        atexit.register(_leave)
+    fabric.launch()
+    # Left open to the end of the process, the connection's threads may crash it.
+    atexit.register(_leave)
     return Devices(fabric.device, fabric)
 
 
 def connect_one(config: TrainingConfig) -> Devices:
-    """As :func:`connect`, for a kind of model that one process trains.
+    """As :func:`connect`, for models that are trained by one process.
 
-    Arguments:
-        config: As there; :func:`~drpm.training.config.require_one_device` has seen it.
+    Args:
+        config: The training settings, with ``devices`` equal to 1.
     """
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started > 1:
@@ -158,7 +146,7 @@ def _leave() -> None:
 
 
 def require_step(step: str, device: torch.device, count: int) -> None:
-    """Refuse a way to take steps that there cannot be on so many devices of this kind."""
+    """Refuse a kind of step that is not possible on these devices."""
     if step == "graph" and (device.type != "cuda" or count > 1):
         raise ConfigError(
             "step must be 'eager' or 'auto' where a run is not on one CUDA device, "
@@ -172,7 +160,7 @@ def require_step(step: str, device: torch.device, count: int) -> None:
 
 
 def _find(name: str, count: int) -> torch.device:
-    """The device of a name, if the machine has it, and ``count`` of its kind."""
+    """The device of a name; refused if the machine lacks it, or ``count`` of its kind."""
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         name = "cuda" if cards else "cpu"

@@ -1,43 +1,43 @@
-"""What can go wrong around a run, each told in one sentence that a person can act on."""
+"""Errors around a run, each a sentence that a person can act on."""
 
 import errno
 from pathlib import Path
 from typing import Final
 
-# What a shell reports for a process that a signal has ended is this plus the signal's number.
+# The exit code of a process that was ended by a signal is this plus the signal's number.
 SIGNAL_EXIT: Final = 128
 
-# What to do about a run that is not to go on, in words that fit after a semicolon.
+# The end of a sentence about a run that cannot be resumed.
 BEGIN_ANEW: Final = "choose another folder, or overwrite it (on the command line --overwrite)"
 
-# How torch and the libraries below it say that there is not enough.
+# How torch and the libraries below it report a lack of memory.
 _NO_MEMORY: Final = ("out of memory", "allocate memory", "alloc_failed", "allocation_failed")
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be: its dotted name, what was expected and what came."""
+    """An invalid setting: its dotted name, what was expected and what was given."""
 
 
 class RunError(RuntimeError):
-    """A run that cannot start or go on: the folder or file, and why."""
+    """A run that cannot start or be resumed: the folder or file, and why."""
 
 
 class InUse(RunError):
-    """Somebody else is at this run; the message says who."""
+    """A run that another process is writing; the message names the process."""
 
 
 class Interrupted(Exception):
-    """A run was asked to stop, and has saved what it did."""
+    """A run that was stopped by a signal and has saved a checkpoint."""
 
     def __init__(self, number: int, step: int, folder: Path) -> None:
         super().__init__(
-            f"Stopped after step {step} and saved; run the same command again to go on ({folder})."
+            f"Stopped after step {step} and saved; run the same command again to resume ({folder})."
         )
         self.exit_code = SIGNAL_EXIT + number
 
 
 def memory_refusal(error: BaseException) -> str | None:
-    """What an error says, in a line, if it is that there was not enough memory; else nothing."""
+    """The message of an error, in a line, if it is a lack of memory; else None."""
     words = str(error).strip()
     # Torch has a class of its own for this on CUDA alone.
     known = any(x in words.lower() for x in _NO_MEMORY) and isinstance(error, RuntimeError)
@@ -50,7 +50,7 @@ def memory_refusal(error: BaseException) -> str | None:
 
 
 def reason(error: OSError) -> str:
-    """Why the operating system refused, in words that fit after "because"."""
+    """The reason of an operating system error, in words that fit after "because"."""
     if error.errno == errno.ENOSPC:
         return "the disk is full"
     if error.errno == errno.EDQUOT:
@@ -61,3 +61,11 @@ def reason(error: OSError) -> str:
         return "a file is in the place of a folder that it should lie in"
     text = error.strerror or str(error) or type(error).__name__
     return f"of the error '{text}'"
+
+
+def sentence(error: BaseException) -> str:
+    """An error in one sentence; its type is named unless it is one of this package's own."""
+    text = str(error).strip().partition("\n")[0].strip()
+    if not isinstance(error, RunError | ValueError) or not text:
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text if text.endswith((".", "!", "?")) else f"{text}."

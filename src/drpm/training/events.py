@@ -8,14 +8,13 @@ from typing import Any, final
 
 @final
 class Events:
-    """Event files of some runs; nothing at all where ``tensorboard`` is not installed.
+    """Event files of runs; none if ``tensorboard`` is not installed.
 
-    The metrics of a run are in its own files. These are a view of them, so that a disk which is
-    too full for them stops nobody.
+    They repeat the metrics in the run folders, so a full disk is ignored here.
 
-    Arguments:
+    Args:
         folders: One for each run.
-        step: Where the runs start; what an earlier process wrote beyond it is hidden.
+        step: The step at which the runs start; events beyond it from an earlier process are hidden.
     """
 
     def __init__(self, folders: Sequence[Path], step: int) -> None:
@@ -27,7 +26,7 @@ class Events:
                 self._writers.append(SummaryWriter(folder, purge_step=step + 1))
 
     def write(self, step: int, records: Sequence[Mapping[str, float]]) -> None:
-        """Add a point to the curves of every run."""
+        """Add the metrics of a step, for every run."""
         for writer, record in zip(self._writers, records, strict=False):
             with suppress(OSError):
                 for name, value in record.items():

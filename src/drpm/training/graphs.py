@@ -16,11 +16,10 @@ _WARM_UPS: Final = 3
 
 @final
 class CapturedStep:
-    """A program's step, recorded once and replayed without Python's overhead.
+    """A program's step, captured once and replayed without the overhead of Python.
 
-    Everything that the step reads and writes stays where it was at the recording; what changes
-    between replays (batch order, counters, learning rate) is changed in place. The recording
-    leaves the program as it found it.
+    The tensors of a step keep their memory; what changes between replays (batch order, counters,
+    learning rate) is changed in place. Capturing does not change the program.
     """
 
     def __init__(self, program: BaseProgram) -> None:
@@ -28,12 +27,12 @@ class CapturedStep:
         self._graph = torch.cuda.CUDAGraph()
         self._graph.register_generator_state(program.generator)
         before = snapshot(program.state())
-        # Warm-up and recording share one stream: gradients remember the stream of their first use.
+        # Warm-up and capture share a stream: gradients keep the stream of their first use.
         stream = torch.cuda.Stream(program.device)
         stream.wait_stream(torch.cuda.current_stream(program.device))
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UPS):
-                # A run that was saved at the end of an epoch has no next batch yet.
+                # A checkpoint at the end of an epoch has no next batch.
                 program.rewind()
                 program.step()
                 program.load_state(before)
@@ -55,10 +54,7 @@ class CapturedStep:
 
 @contextmanager
 def _capturable(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Tell the optimiser that it is recorded; told so all the time, it would warn elsewhere.
-
-    Its fused form, which we use on CUDA, keeps its counters on the device in any case.
-    """
+    """Mark the optimizer as capturable; marked all the time, it would warn elsewhere."""
     groups = [group for group in optimizer.param_groups if "capturable" in group]
     before = [group["capturable"] for group in groups]
     for group in groups:
@@ -71,7 +67,7 @@ def _capturable(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 
 def snapshot(state: Any) -> Any:
-    """A copy of a state that steps do not change."""
+    """A deep copy of a state, detached."""
     if isinstance(state, Tensor):
         return state.detach().clone()
     if isinstance(state, dict):

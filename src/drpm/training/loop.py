@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from drpm.training.checkpoint import last_good, load_latest, save_state
-from drpm.training.company import keep_company
 from drpm.training.compiling import compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import Interrupted, RunError
@@ -19,20 +18,19 @@ from drpm.training.matmul import matmul_precision
 from drpm.training.program import BaseProgram, Readings
 from drpm.training.runs import RunFolder
 from drpm.training.signals import StopRequest
+from drpm.training.stack_members import check_stack_members
 from drpm.training.turns import TURN
 from drpm.training.words import joined
 
-__all__ = ["Evaluation", "Interrupted", "Outcome", "Progress", "learning_rate", "train"]
+__all__ = ["Interrupted", "Progress", "TrainingResult", "learning_rate", "train"]
 
-Evaluation = Callable[[int], Mapping[str, float]]
-
-# On a CUDA device "auto" compiles runs of at least so many steps. Compiling takes up to a minute,
-# and saved up to 1.2 ms a step.
+# On a CUDA device "auto" compiles runs of at least this many steps: compiling takes up to a minute
+# and saves up to 1.2 ms a step.
 WORTH_COMPILING: Final = 30_000
 
 
 class Progress(Protocol):
-    """Whoever wants to show how far a run is."""
+    """Receives reports on a run, for example a progress bar."""
 
     def start(self, total_steps: int, done: int) -> None: ...
 
@@ -41,8 +39,8 @@ class Progress(Protocol):
     def stop(self) -> None: ...
 
 
-class Outcome(NamedTuple):
-    """What finished runs report: their final metrics, run by run, and the time they took."""
+class TrainingResult(NamedTuple):
+    """The final metrics of each run, and the wall time in seconds."""
 
     metrics: list[dict[str, float]]
     seconds: float
@@ -53,31 +51,31 @@ def train(
     runs: Sequence[RunFolder],
     *,
     before_epoch: Callable[[int], None] | None = None,
-    evaluate: Evaluation | None = None,
+    evaluate: Callable[[int], Mapping[str, float]] | None = None,
     progress: Progress | None = None,
-) -> Outcome:
-    """Train to the last epoch, from wherever the run folders say it had come, and finish the runs.
+) -> TrainingResult:
+    """Train from the last checkpoint, if any, to the last epoch, and finish the runs.
 
-    The folders are locked meanwhile, and other threads wait for their turn. With several devices
-    all processes call this; the first one writes, evaluates and shows progress.
+    The folders are locked and other threads wait meanwhile. With several devices all processes
+    call this; the first one writes, evaluates and shows progress.
 
-    Arguments:
-        program: What to train; one run, or several stacked ones.
-        runs: One folder for each of them. The first one also holds the checkpoint of all.
-        before_epoch: Called with the number of every epoch that begins, the first one being 0. It
-            may change the model's tensors in place, as a function of them and the number alone:
-            a run that was cut off calls it again.
-        evaluate: From the index of a run to its final metrics, after the last step. It may also
-            save what is to be kept of the run.
-        progress: Told about every report.
+    Args:
+        program: One run, or stacked runs.
+        runs: One folder for each run; the first one holds the checkpoint.
+        before_epoch: Called with the number of each epoch, from 0 on, before it starts. It may
+            change the model in place, as a function of the model and the number alone: a resumed
+            run calls it again.
+        evaluate: From the index of a run to its final metrics, called after the last step. It may
+            also save the model.
+        progress: Receives every report. It must not wait for another thread that trains.
 
     Raises:
-        Interrupted: On SIGINT or SIGTERM, after the step has been finished and saved.
-        RunError: Where a term is not finite, or nothing can be written.
+        Interrupted: On SIGINT or SIGTERM, after the step is finished and saved.
+        RunError: If a loss term is not finite, or a file cannot be written.
     """
     if len(runs) != program.width:
         raise ValueError(
-            f"runs must be {program.width}, one folder for each run, but got {len(runs)}."
+            f"runs must hold {program.width} folders, one for each run, but got {len(runs)}."
         )
     with TURN, ExitStack() as stack:
         stack.enter_context(matmul_precision(program.config.matmul))
@@ -90,7 +88,7 @@ def train(
             for index, run in enumerate(runs):
                 metrics.append(dict(evaluate(index)) if evaluate else {})
                 run.finish(metrics[index], device=program.device)
-        return Outcome(program.devices.gather(metrics)[0], runs[0].wall_time)
+        return TrainingResult(program.devices.gather(metrics)[0], runs[0].wall_time)
 
 
 class _Training:
@@ -114,7 +112,7 @@ class _Training:
 
     def _resume(self) -> int:
         if self.writes:
-            keep_company(self.runs)
+            check_stack_members(self.runs)
         saved = load_latest(self.checkpoints)
         if saved is None:
             self.program.seed_noise()
@@ -144,7 +142,7 @@ class _Training:
                 self.progress.stop()
 
     def _prepare(self) -> Callable[[], None]:
-        """The step in the form that the configuration asks for."""
+        """The step in the configured form."""
         one_card = self.program.device.type == "cuda" and self.program.devices.count == 1
         way: str = self.config.step
         if way == "auto":
@@ -169,7 +167,7 @@ class _Training:
             self.step += 1
             report = self.step % config.log_every == 0 or self.step % self.per_epoch == 0
             save = self._checkpoint_due()
-            # Looked at once a step: a signal that comes later is the next step's.
+            # Read once per step.
             signal = self._agree(stop.signal, report or save)
             if report or save or signal is not None:
                 self._report(program.readings())
@@ -179,7 +177,7 @@ class _Training:
                 raise Interrupted(signal, self.step, self.runs[0].path)
 
     def _agree(self, signal: int | None, together: bool) -> int | None:
-        """A signal to any process stops all of them, at a step where they exchange numbers."""
+        """A signal to any process stops all of them, at the next report."""
         if self.program.devices.count == 1:
             return signal
         return (self.program.devices.largest(signal or 0) or None) if together else None
@@ -191,7 +189,7 @@ class _Training:
         return step == self.total or step % (config.checkpoint_every * self.per_epoch) == 0
 
     def _report(self, readings: Readings) -> None:
-        """Write a line for each run, and stop if anything is not finite."""
+        """Log a line for each run, and stop if a term is not finite."""
         means = readings.values.mean(0).T.tolist()
         records = [dict(zip(readings.names, values, strict=True)) for values in means]
         if self.writes:
@@ -208,7 +206,7 @@ class _Training:
             return
         row = int(broken.any(2).any(1).nonzero()[0])
         names = [name for name, bad in zip(readings.names, broken[row], strict=True) if bad.any()]
-        # The loss is a sum of the others, which say more.
+        # The loss is the sum of the others.
         named = [repr(name) for name in names if name != "loss"] or ["'loss'"]
         what = (
             f"The term {named[0]} was not a finite number"
@@ -221,7 +219,7 @@ class _Training:
         )
 
     def _which(self, broken: Tensor) -> str:
-        """The folders of those of several runs for which something is true; (terms, runs)."""
+        """The folders of the broken ones among several runs, from a mask (terms, runs)."""
         if len(self.runs) == 1:
             return ""
         affected = broken.any(0).tolist()
@@ -230,7 +228,7 @@ class _Training:
 
     def _save(self) -> None:
         state = self.program.state()
-        # A gradient can be infinite where the loss is not; such a state is of no use to anybody.
+        # A gradient can be infinite although the loss is not.
         for name, tensor in state["model"].items():
             if not torch.isfinite(tensor).all():
                 raise RunError(

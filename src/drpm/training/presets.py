@@ -1,14 +1,13 @@
 """Named configurations that come with the package: one TOML file each, in ``drpm/presets``.
 
-The second word of a name, as in ``fast-cluster`` and ``paper-cluster-mnist``, is the command that
-it is for.
+The second word of a name, as in ``fast-cluster`` and ``paper-cluster-mnist``, is its command.
 """
 
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import TypeVar
 
-from drpm.training.config import loads, nearest
+from drpm.training.config import loads, suggest
 from drpm.training.errors import ConfigError
 
 C = TypeVar("C")
@@ -22,11 +21,11 @@ def shipped() -> Traversable:
 
 
 def names(prefix: str = "", *, folder: Traversable | None = None) -> list[str]:
-    """The presets there are, in alphabetical order.
+    """The names of all presets, in alphabetical order.
 
-    Arguments:
-        prefix: Only those whose name begins like this.
-        folder: Where to look instead of in the package.
+    Args:
+        prefix: How the names must begin.
+        folder: The folder of the presets, by default that of the package.
     """
     folder = shipped() if folder is None else folder
     if not folder.is_dir():
@@ -36,7 +35,7 @@ def names(prefix: str = "", *, folder: Traversable | None = None) -> list[str]:
 
 
 def command_of(name: str) -> str:
-    """The command that a preset is for.
+    """The command of a preset.
 
     Example:
         >>> command_of("paper-cluster-mnist")
@@ -46,7 +45,7 @@ def command_of(name: str) -> str:
 
 
 def is_own(name: str) -> bool:
-    """Whether a preset is a file of the user's, not one that comes with the package."""
+    """Whether a preset is a user's own file."""
     return name.endswith(SUFFIX)
 
 
@@ -55,11 +54,11 @@ def load(
 ) -> C:
     """The configuration of a preset.
 
-    Arguments:
-        cls: The configuration's class; settings that the preset leaves out have its defaults.
+    Args:
+        cls: The configuration's class, with the defaults of settings that the preset leaves out.
         name: One of :func:`names`.
-        command: The one command whose presets will do; by default any.
-        folder: Where to look instead of in the package.
+        command: The command that the preset must be for; by default any.
+        folder: The folder of the presets, by default that of the package.
     """
     folder = shipped() if folder is None else folder
     known = names(folder=folder)
@@ -72,12 +71,7 @@ def load(
         known = own
     # Only a listed name is opened, so that a name with slashes leads nowhere.
     if name not in known:
-        meant = nearest(name, known)
-        if meant:
-            end = f"did you mean {' or '.join(map(repr, meant))}?"
-        else:
-            end = f"there are {', '.join(map(repr, known))}." if known else "there are none."
-        raise ConfigError(f"{name!r} is not a preset; {end}")
+        raise ConfigError(f"{name!r} is not a preset; {suggest(name, known)}")
     try:
         return loads(cls, (folder / f"{name}{SUFFIX}").read_text(encoding="utf-8"))
     except ConfigError as error:

@@ -1,15 +1,14 @@
-"""One training step and everything that it changes."""
+"""One training step and all state that it changes."""
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol, final
 
 import torch
 from torch import Tensor, nn
 
-from drpm import beside
+from drpm.training.checkpoint import State
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
 from drpm.training.errors import RunError
@@ -20,10 +19,10 @@ Terms = Mapping[str, Tensor]
 
 
 class Objective(Protocol):
-    """What is minimised: named scalars, of which ``"loss"`` is the one that counts.
+    """Returns named scalars, of which ``"loss"`` is minimised and the others are logged.
 
-    ``generator`` is the source of all noise. Where it is None, that is the device's own, which
-    dropout and its like draw from in any case; it resumes as exactly.
+    ``generator`` is the source of all noise; None stands for the default generator of the device,
+    which dropout uses in any case. Both are part of a checkpoint.
     """
 
     def __call__(
@@ -38,11 +37,11 @@ class Objective(Protocol):
 Augmentation = Callable[[Batch, torch.Generator | None], Batch]
 
 
-class Evaluated(nn.Module):
-    """A model inside its objective, so that one forward pass is all that is differentiated.
+class LossModule(nn.Module):
+    """A model and its objective as one module, whose forward pass returns the loss terms.
 
-    Exchanging the parameters, or averaging their gradients over devices, then reaches whatever
-    the objective calls of the model.
+    So ``functional_call`` and DistributedDataParallel reach every method of the model that the
+    objective calls.
     """
 
     def __init__(
@@ -57,26 +56,25 @@ class Evaluated(nn.Module):
         self.augment, self.generator = augment, generator
 
     def forward(self, batch: Batch, schedule: Mapping[str, Tensor]) -> Terms:
-        # The compiler cannot follow a generator: it would break the step in two at every draw, and
-        # leave stacked runs uncompiled altogether.
+        # torch.compile cannot trace a generator.
         generator = None if torch.compiler.is_compiling() else self.generator
         if self.augment is not None:
             batch = self.augment(batch, generator)
         terms = self.objective(self.model, batch, schedule, generator)
-        # Only the loss is differentiated. A compiler would fill gradients of the others with zeros.
+        # Only the loss is differentiated; compiled, gradients of the others would be zeros.
         return {name: x if name == "loss" else x.detach() for name, x in terms.items()}
 
 
 def make_optimizer(
     parameters: Sequence[Tensor], config: TrainingConfig, device: torch.device
 ) -> torch.optim.Optimizer:
-    """The configured optimiser; on CUDA in the form that a graph can replay."""
+    """The configured optimizer; on CUDA in a form that a CUDA graph can replay."""
     on_cuda = device.type == "cuda"
-    # A learning rate that lives on the device can change between replays of one graph.
+    # A learning rate on the device can change between replays of one graph.
     rate: Any = (
         torch.tensor(config.learning_rate, device=device) if on_cuda else config.learning_rate
     )
-    # One kernel for all parameters on CUDA; on the CPU the loop over them is as quick.
+    # On the CPU a loop over the parameters is as fast.
     common: dict[str, Any] = {
         "lr": rate,
         "weight_decay": config.weight_decay,
@@ -89,32 +87,32 @@ def make_optimizer(
 
 
 class Readings(NamedTuple):
-    """The terms of some successive steps: their names, and values of shape (steps, terms, S)."""
+    """Loss terms of successive steps: their names, and values of shape (steps, terms, S)."""
 
     names: list[str]
     values: Tensor
 
 
 def count_steps(examples: int, config: TrainingConfig, devices: int = 1) -> int:
-    """How many steps an epoch has.
+    """The number of steps of an epoch.
 
-    Arguments:
-        examples: How many there are.
-        config: Its ``batch_size`` and ``drop_last`` count.
-        devices: How many share the work.
+    Args:
+        examples: Number of examples.
+        config: Its ``batch_size`` and ``drop_last`` are used.
+        devices: Number of devices that share each step.
     """
     batches = examples / (min(config.batch_size, examples) * devices)
     return max(1, math.floor(batches) if config.drop_last else math.ceil(batches))
 
 
 class BaseProgram(ABC):
-    """What one run and stacked runs have in common: batches, noise, optimiser and counters.
+    """What a single run and stacked runs have in common: batches, noise, optimizer, counters.
 
-    The state is all that :meth:`state` returns, so that a saved program goes on exactly as it
-    would have. A step changes tensors in place and reads none back, which a captured graph needs.
+    :meth:`state` is the whole state, so a restored program continues bit for bit. A step changes
+    tensors in place and reads none back, as a CUDA graph requires.
 
-    With several devices the processes split one permutation of the examples among them, so that
-    an epoch shows every example once.
+    With several devices the processes split one permutation of the examples. An epoch shows every
+    example once, except those that ``drop_last`` omits or that fill up the last step.
     """
 
     optimizer: torch.optim.Optimizer
@@ -128,21 +126,20 @@ class BaseProgram(ABC):
         runs: int | None,
         schedules: Mapping[str, Schedule] | None,
         devices: Devices | None,
-        seed: int | None,
     ) -> None:
         self.config = config
         self.devices = devices or Devices()
         self.device = self.devices.device
         self.schedules = dict(schedules or {})
         self.width = runs or 1
-        """How many runs this program trains at once."""
+        """Number of stacked runs."""
         self._shape = () if runs is None else (runs,)
         self.data = {name: self.adapt(x) for name, x in data.items()}
         self.run_data = {name: self.adapt(x) for name, x in run_data.items()}
         self.examples = _count_examples(self.data, self.run_data, self.width)
         self.batch_size = min(config.batch_size, self.examples)
         self.steps_per_epoch = count_steps(self.examples, config, self.devices.count)
-        self.seed = self.devices.seed(config.seed if seed is None else seed)
+        self.seed = self.devices.seed(config.seed)
         self.generator = torch.Generator(self.device).manual_seed(self.seed)
         # Steps since the start, and since the start of the epoch.
         self._counters = torch.zeros(2, dtype=torch.int64, device=self.device)
@@ -152,13 +149,13 @@ class BaseProgram(ABC):
             dtype=torch.int64,
             device=self.device,
         )
-        # The terms of every step of the epoch; made when the first step tells which they are.
+        # The terms of every step of the epoch; allocated when the first step names them.
         self._terms: list[str] = []
         self._history: Tensor | None = None
         self._read = 0
 
     def adapt(self, tensor: Tensor) -> Tensor:
-        """The tensor on the device; floats in float64 where the precision asks for it."""
+        """The tensor on the device; floats in float64 if the precision is ``64-true``."""
         double = self.config.precision == "64-true" and tensor.is_floating_point()
         return tensor.to(self.device, torch.float64 if double else tensor.dtype)
 
@@ -168,29 +165,29 @@ class BaseProgram(ABC):
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """The model's parameters and buffers, or those of all models."""
+        """Parameters and buffers of the model, or of all stacked models."""
 
     @abstractmethod
     def model_state(self, run: int = 0) -> dict[str, Tensor]:
-        """The parameters and buffers of one run, as its model's ``state_dict`` has them."""
+        """The ``state_dict`` of one run's model."""
 
     @abstractmethod
     def _differentiate(self, batch: Batch, schedule: Mapping[str, Tensor]) -> Terms:
-        """Give every trained parameter its gradient."""
+        """Compute the gradients of the trained parameters."""
 
     @abstractmethod
     def _clip(self, limit: float) -> None:
-        """Shorten each run's gradient to a norm of at most ``limit``."""
+        """Clip each run's gradient to a norm of at most ``limit``."""
 
     def seed_noise(self) -> None:
-        """Seed the device's own generator, which dropout and its like draw from."""
+        """Seed the default generator of the device, which dropout uses."""
         torch.manual_seed(self.seed)
 
     def shuffle(self) -> None:
-        """Start an epoch: a new permutation of the examples, for each run its own.
+        """Start an epoch with a new permutation of the examples, one for each run.
 
-        Where the last batch would be short, it is filled up from the start of the permutation.
-        With several devices all processes call this; each takes its share of every step.
+        A last batch that would be short is filled up from the start of the permutation. With
+        several devices all processes call this, and each takes its share of every step.
         """
         steps, count, rank = self.steps_per_epoch, self.devices.count, self.devices.rank
         needed = steps * count * self.batch_size
@@ -202,7 +199,7 @@ class BaseProgram(ABC):
         self.rewind()
 
     def rewind(self) -> None:
-        """Go back to the first batch of the epoch."""
+        """Return to the first batch of the epoch."""
         self._cursor.zero_()
         self._read = 0
 
@@ -217,7 +214,7 @@ class BaseProgram(ABC):
         return {name: schedule.value(self.step_count) for name, schedule in self.schedules.items()}
 
     def batch(self) -> Batch:
-        """The next examples: (B, ...), or (S, B, ...) for stacked runs."""
+        """The next batch: (B, ...), or (S, B, ...) for stacked runs."""
         index = self.order.index_select(0, self._cursor).squeeze(0)
         batch = {
             name: x.index_select(0, index.flatten()).unflatten(0, index.shape)
@@ -229,7 +226,7 @@ class BaseProgram(ABC):
         return batch
 
     def step(self) -> None:
-        """Draw a batch, follow the gradient, count."""
+        """Take one optimizer step on the next batch."""
         terms = self._differentiate(self.batch(), self.schedule_values())
         if self.config.gradient_clip is not None:
             self._clip(self.config.gradient_clip)
@@ -238,7 +235,7 @@ class BaseProgram(ABC):
         self._counters.add_(1)
 
     def update(self) -> None:
-        """Follow the gradient."""
+        """Apply the gradients."""
         self.optimizer.step()
 
     def _record(self, terms: Terms) -> None:
@@ -250,10 +247,7 @@ class BaseProgram(ABC):
         self._history.index_copy_(0, self._cursor, values.unsqueeze(0))
 
     def readings(self) -> Readings:
-        """The terms of all steps of this epoch since they were last read.
-
-        Reading waits for the device, so it is not done at every step.
-        """
+        """The terms of the steps of this epoch since the last call; synchronizes the device."""
         start, self._read = self._read, int(self._cursor)
         if self._history is None or start == self._read:
             return Readings(self._terms, torch.zeros(0, len(self._terms), self.width))
@@ -262,12 +256,11 @@ class BaseProgram(ABC):
         values = self.devices.mean(values)
         return Readings(self._terms, values.reshape(len(values), len(self._terms), -1).cpu())
 
-    def state(self) -> dict[str, Any]:
-        """All that the next step depends on; all processes ask for it together."""
+    def state(self) -> State:
+        """Everything that the next step depends on; all processes call this together."""
         own = {
             "generator": self.generator.get_state(),
             "noise": _device_noise(self.device),
-            # Processes exchange this; each knows its own device only.
             "order": self.order.cpu(),
         }
         return {
@@ -277,21 +270,21 @@ class BaseProgram(ABC):
             "ranks": self.devices.gather(own),
         }
 
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned; the learning rate is the loop's to set.
+    def load_state(self, state: State) -> None:
+        """Restore what :meth:`state` returned; the learning rate is set by the loop.
 
-        Tensors keep their place in memory, by which a captured graph knows them.
+        Tensors are changed in place, since a captured graph refers to their memory.
         """
         if len(state["ranks"]) != self.devices.count:
             raise RunError(
-                f"The run was begun on {len(state['ranks'])} devices and can only go on on as "
-                f"many, but there are {self.devices.count}."
+                f"The run was started on {len(state['ranks'])} devices and can only be resumed on "
+                f"as many, but there are {self.devices.count}."
             )
         own = state["ranks"][self.devices.rank]
         if own["order"].shape != self.order.shape:
             raise RunError(
-                f"The run was begun with batches of the shape {tuple(own['order'].shape)} and can "
-                f"only go on with such, but now they have {tuple(self.order.shape)}."
+                f"The run was started with batches of the shape {tuple(own['order'].shape)} and "
+                f"can only be resumed with those, but got {tuple(self.order.shape)}."
             )
         with torch.no_grad():
             for name, tensor in self.tensors().items():
@@ -311,7 +304,7 @@ class BaseProgram(ABC):
         for parameter, moments in state["state"].items():
             for name, value in moments.items():
                 if isinstance(value, Tensor):
-                    # What was not there yet starts at zero.
+                    # A moment that was not saved starts at zero.
                     value.copy_(saved.get(parameter, {}).get(name, torch.zeros(())))
 
 
@@ -319,15 +312,14 @@ class BaseProgram(ABC):
 class Program(BaseProgram):
     """One model in training.
 
-    Arguments:
-        model: The model; parameters that need no gradient stay as they are.
-        objective: What is minimised.
-        data: Tensors of examples, all of one length.
-        config: How it is trained.
-        schedules: Numbers that change with the step, by the name the objective knows them by.
-        augment: What is done to a batch before the objective sees it.
-        devices: Where; by default the CPU.
-        seed: Settles batches and noise, instead of the configuration's.
+    Args:
+        model: The model; parameters that do not require gradients stay fixed.
+        objective: What is minimized.
+        data: Tensors of examples, all of equal length.
+        config: Training settings; its seed determines batches and noise.
+        schedules: Schedules by the names that the objective looks up.
+        augment: Applied to each batch before the objective.
+        devices: Where to train; by default the CPU.
     """
 
     def __init__(
@@ -340,18 +332,13 @@ class Program(BaseProgram):
         schedules: Mapping[str, Schedule] | None = None,
         augment: Augmentation | None = None,
         devices: Devices | None = None,
-        seed: int | None = None,
     ) -> None:
-        super().__init__(
-            data, config, run_data={}, runs=None, schedules=schedules, devices=devices, seed=seed
-        )
+        super().__init__(data, config, run_data={}, runs=None, schedules=schedules, devices=devices)
         self.model = self.adapt_model(model)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(self.parameters, config, self.device)
-        evaluated = Evaluated(self.model, objective, augment, self.generator)
-        self._evaluate = self.devices.share(evaluated)
-        self.backend: beside.Backend | None = None
-        """The compiler, where the step is compiled."""
+        loss_module = LossModule(self.model, objective, augment, self.generator)
+        self._evaluate = self.devices.share(loss_module)
 
     def tensors(self) -> dict[str, Tensor]:
         return dict(self.model.state_dict())
@@ -361,11 +348,8 @@ class Program(BaseProgram):
 
     def _differentiate(self, batch: Batch, schedule: Mapping[str, Tensor]) -> Terms:
         self.optimizer.zero_grad()
-        # Several devices exchange gradients as they come, and only know of one stream.
-        alone = self.devices.count == 1
-        with self.devices.precision(), beside.allowed(self.backend) if alone else nullcontext():
-            terms: Terms = self._evaluate(batch, schedule)
-        self.devices.backward(terms["loss"])
+        terms: Terms = self._evaluate(batch, schedule)
+        terms["loss"].backward()
         return terms
 
     def _clip(self, limit: float) -> None:
@@ -376,14 +360,14 @@ def _count_examples(data: Mapping[str, Tensor], run_data: Mapping[str, Tensor], 
     for name, x in run_data.items():
         if x.dim() < 2 or len(x) != width:
             raise ValueError(
-                f"run_data[{name!r}] must have a leading axis of {width}, one entry a run, but "
-                f"got the shape {tuple(x.shape)}."
+                f"run_data[{name!r}] must have a leading dimension of {width}, one entry per run, "
+                f"but got the shape {tuple(x.shape)}."
             )
     lengths = {name: len(x) for name, x in data.items()}
     lengths |= {name: x.shape[1] for name, x in run_data.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise ValueError(
-            f"data must hold tensors of one length that is not 0, but got the lengths {lengths}."
+            f"data must hold tensors of equal, nonzero length, but got the lengths {lengths}."
         )
     return next(iter(lengths.values()))
 

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -34,7 +34,7 @@ FIGURES: Final = "figures"
 EVENTS: Final = "events"
 ARRAYS: Final = "arrays.npz"
 PAGE: Final = "index.html"
-COMPANY: Final = "company.json"
+STACK_MEMBERS: Final = "stack.json"
 LOCK: Final = ".lock"
 
 # How a revision ends whose tree had uncommitted changes.
@@ -45,7 +45,17 @@ FINGERPRINT: Final = "fingerprint"
 
 # What starting over removes, the result first: a half-removed run must not look finished. The
 # configuration is not among them, because the new one takes its place in one rename.
-_CONTENTS: Final = (RESULT, MODEL, CHECKPOINTS, COMPANY, METRICS, FIGURES, EVENTS, ARRAYS, PAGE)
+_CONTENTS: Final = (
+    RESULT,
+    MODEL,
+    CHECKPOINTS,
+    STACK_MEMBERS,
+    METRICS,
+    FIGURES,
+    EVENTS,
+    ARRAYS,
+    PAGE,
+)
 
 
 @final
@@ -311,17 +321,23 @@ class RunFolder:
                     os.truncate(target, size)
             raise self._not_written(METRICS, error) from error
 
-    def take_metrics(self, stage: Path) -> None:
-        """Make the numbers of a stage those of the whole run.
+    def take_metrics(self, stages: Sequence[Path]) -> None:
+        """Make the metrics of stages those of the run; each record of several names its stage.
 
-        Arguments:
-            stage: The stage's folder; without any epoch it has no numbers.
+        Args:
+            stages: The folders of the stages, in order.
         """
-        spent = self.wall_time
-        path = stage / METRICS
-        self.write_atomic(METRICS, path.read_bytes() if path.exists() else b"")
-        # Of the time before a run was cut off only its stage knows. What was spent on the run since
-        # then may be a part of that; so it counts only as far as it is more.
+        spent, lines, before = self.wall_time, [], 0.0
+        for stage in stages:
+            after = before
+            for record in RunFolder(stage).metrics():
+                after = before + record.get("wall_time", 0.0)
+                named = {"stage": stage.name} if len(stages) > 1 else {}
+                lines.append({**record, **named, "wall_time": round(after, 3)})
+            before = after
+        self.write_atomic(METRICS, "".join(json.dumps(line) + "\n" for line in lines))
+        # Only the stages know the time before an interruption. What this process has spent may be
+        # a part of it.
         self._before = (self._before or 0.0) + max(0.0, self._logged_time() - spent)
 
     def truncate_metrics(self, step: int) -> None:

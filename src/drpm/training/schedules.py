@@ -1,8 +1,7 @@
-r"""Numbers that change with the training step: temperatures, weights of loss terms.
+r"""Scalars that change with the training step: temperatures, weights of loss terms.
 
-A schedule is a pure function of the step, so a resumed run needs nothing but its step counter.
-Given a tensor it stays on the tensor's device and reads no value back, which a captured graph
-requires.
+A schedule is a pure function of the step, so a resumed run needs only its step counter. A tensor
+stays on its device, as a CUDA graph requires.
 """
 
 import math
@@ -28,22 +27,22 @@ class Schedule(ABC):
     def value(self, step: int | Tensor) -> float | Tensor:
         """The number at a step.
 
-        Arguments:
-            step: How many steps were taken before, as a number or as a tensor of any shape.
+        Args:
+            step: The number of earlier steps, as a number or a tensor of any shape.
 
         Returns:
-            A float for a number. For a tensor one of the same shape on the same device, of the
-            same type if that is floating and of float32 otherwise.
+            A float for a number. For a tensor a tensor of the same shape and device, and of the
+            same dtype if that is floating, else float32.
         """
         if not isinstance(step, Tensor):
             return float(self._at(torch.tensor(step, dtype=torch.float64)))
         dtype = step.dtype if step.is_floating_point() else torch.float32
-        # Steps beyond 2 ** 24 are not whole numbers in float32.
+        # float32 has no integers beyond 2 ** 24.
         return self._at(step.to(torch.float64)).to(dtype)
 
     @abstractmethod
     def _at(self, step: Tensor) -> Tensor:
-        """The numbers at steps given as a floating tensor, in the same type."""
+        """The values at steps given as a floating-point tensor, in the same dtype."""
 
 
 @final
@@ -51,7 +50,7 @@ class Schedule(ABC):
 class ConstantSchedule(Schedule):
     """The same number at every step.
 
-    Arguments:
+    Args:
         constant: That number.
     """
 
@@ -69,7 +68,7 @@ class ConstantSchedule(Schedule):
 class LinearSchedule(Schedule):
     """From one number to another along a line, and constant from there on.
 
-    Arguments:
+    Args:
         start: The number at step 0.
         end: The number from ``steps`` on.
         steps: How many steps it takes.
@@ -104,7 +103,7 @@ class ExponentialSchedule(Schedule):
 
     with the minimum in place of the maximum where the numbers rise.
 
-    Arguments:
+    Args:
         start: The number :math:`\tau_{init}` at step 0.
         end: The number :math:`\tau_{final}` from ``steps`` on.
         steps: How many steps it takes.
@@ -132,7 +131,7 @@ class ExponentialSchedule(Schedule):
 class WarmUp(Schedule):
     """An :class:`ExponentialSchedule` from a fraction of a number up to that number.
 
-    Arguments:
+    Args:
         end: The number from ``steps`` on.
         steps: How many steps it takes.
         fraction: The fraction of it at step 0.

@@ -1,4 +1,4 @@
-"""Asking a run to stop."""
+"""Stopping a run by a signal."""
 
 import signal
 import threading
@@ -8,9 +8,9 @@ from typing import Any, Self, final
 
 @final
 class StopRequest:
-    """While entered, SIGINT and SIGTERM are noted instead of raised, so that a step can finish.
+    """A context in which SIGINT and SIGTERM are recorded, so that a step can finish.
 
-    A second signal of the same kind acts as it would have without us.
+    A second signal of the same kind has its default effect.
     """
 
     def __init__(self) -> None:
@@ -18,10 +18,10 @@ class StopRequest:
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        # Handlers belong to the main thread; elsewhere a run is stopped by whoever started it.
+        # Only the main thread can have handlers.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                # None stands for a handler that Python did not set and cannot set again.
+                # None is a handler that Python did not set and cannot restore.
                 if signal.getsignal(number) is not None:
                     self._previous[number] = signal.signal(number, self._note)
         return self

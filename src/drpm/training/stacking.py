@@ -1,8 +1,8 @@
 """Several runs in one program.
 
-Runs that differ in their seed, or in a scalar setting, do the same operations on tensors of the
-same shapes. Stacked along a leading axis they cost one run's kernel launches, which on a GPU is
-most of what a small model costs.
+Runs that differ only in their seed apply the same operations to tensors of the same shapes.
+``torch.func.vmap`` stacks them along a leading dimension, so that they need as many kernel launches
+as one run, which is most of the cost of a small model on a GPU.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from drpm.training.program import (
     Augmentation,
     BaseProgram,
     Batch,
-    Evaluated,
+    LossModule,
     Objective,
     Terms,
     make_optimizer,
@@ -29,19 +29,17 @@ from drpm.training.schedules import Schedule
 
 @final
 class StackedProgram(BaseProgram):
-    """S models in training at once, each with its own batches and its own noise.
+    """S models in training at once, each with its own batches and noise.
 
-    Arguments:
-        models: S models of one architecture, each initialised from its own seed.
-        objective: As for one model; it sees one model, one batch and one set of values.
+    Args:
+        models: S models of one architecture, each initialized from its own seed.
+        objective: As for one model; it sees one model and one batch.
         data: Tensors of examples that all runs share.
-        config: The settings that all runs share.
-        run_data: Tensors of examples with a leading axis of S, where runs see different data.
-        settings: Scalars of shape (S,) that reach the objective beside the schedules.
-        schedules: Numbers that change with the step, the same for all runs.
-        augment: What is done to each run's batch before the objective sees it.
-        devices: Where; by default the CPU. Stacked runs share one device.
-        seed: Settles batches and noise, instead of the configuration's.
+        config: Training settings that all runs share; its seed determines batches and noise.
+        run_data: Tensors of examples with a leading dimension of S, for data that differ by run.
+        schedules: Schedules by the names that the objective looks up.
+        augment: Applied to each run's batch before the objective.
+        devices: Where to train; by default the CPU. Stacked runs share one device.
     """
 
     def __init__(
@@ -52,11 +50,9 @@ class StackedProgram(BaseProgram):
         config: TrainingConfig,
         *,
         run_data: Mapping[str, Tensor] | None = None,
-        settings: Mapping[str, Tensor] | None = None,
         schedules: Mapping[str, Schedule] | None = None,
         augment: Augmentation | None = None,
         devices: Devices | None = None,
-        seed: int | None = None,
     ) -> None:
         if not models:
             raise ValueError("models must hold at least one model, but got none.")
@@ -67,20 +63,12 @@ class StackedProgram(BaseProgram):
             runs=len(models),
             schedules=schedules,
             devices=devices,
-            seed=seed,
         )
         if self.devices.count > 1:
             raise ConfigError(
                 f"devices must be 1 for stacked runs, but got {self.devices.count}: "
                 "spread the runs over the devices instead."
             )
-        self.settings = {name: self.adapt(x) for name, x in (settings or {}).items()}
-        for name, values in self.settings.items():
-            if values.shape != self._shape:
-                raise ValueError(
-                    f"settings[{name!r}] must have the shape {self._shape}, a number for each "
-                    f"run, but got {tuple(values.shape)}."
-                )
         parameters, buffers = stack_module_state([self.adapt_model(model) for model in models])
         needed = {name for name, p in models[0].named_parameters() if p.requires_grad}
         self._trained = {
@@ -89,14 +77,14 @@ class StackedProgram(BaseProgram):
             if name in needed
         }
         self._fixed = {name: p.detach() for name, p in parameters.items() if name not in needed}
-        # Buffers too: a batch norm's statistics change in place.
+        # Buffers as well: batch norm changes its statistics in place.
         self._fixed |= {name: buffer.clone() for name, buffer in buffers.items()}
         self.optimizer = make_optimizer(list(self._trained.values()), config, self.device)
-        # The first model lends its structure; its own tensors take no part.
+        # Only the structure of the first model is used, not its tensors.
         self._template = models[0]
-        self._evaluated = Evaluated(models[0], objective, augment, self.generator)
+        self._loss_module = LossModule(models[0], objective, augment, self.generator)
         self._gradients = vmap(
-            grad(self._loss, has_aux=True), in_dims=(0, 0, 0, 0, None), randomness="different"
+            grad(self._loss, has_aux=True), in_dims=(0, 0, 0, None), randomness="different"
         )
 
     def tensors(self) -> dict[str, Tensor]:
@@ -105,7 +93,7 @@ class StackedProgram(BaseProgram):
     def model_state(self, run: int = 0) -> dict[str, Tensor]:
         stacked = self.tensors()
         own = dict(self._template.named_parameters()) | dict(self._template.named_buffers())
-        # By identity, because tied tensors have several names in a state and one in the stack.
+        # By identity: tied tensors have several names in a state_dict and one in the stack.
         names = {id(tensor): name for name, tensor in own.items()}
         state = self._template.state_dict(keep_vars=True)
         return {name: stacked[names[id(x)]][run].detach() for name, x in state.items()}
@@ -115,39 +103,34 @@ class StackedProgram(BaseProgram):
         trained: dict[str, Tensor],
         fixed: dict[str, Tensor],
         batch: Batch,
-        settings: dict[str, Tensor],
         schedule: Mapping[str, Tensor],
     ) -> tuple[Tensor, Terms]:
-        """The loss of one run, as a function of its parameters."""
+        """The loss of one run as a function of its parameters."""
         tensors = {f"model.{name}": x for name, x in (trained | fixed).items()}
-        terms: Terms = functional_call(self._evaluated, tensors, (batch, {**schedule, **settings}))
+        terms: Terms = functional_call(self._loss_module, tensors, (batch, dict(schedule)))
         return terms["loss"], terms
 
     def _differentiate(self, batch: Batch, schedule: Mapping[str, Tensor]) -> Terms:
         gradients, terms = self._find_gradients(batch, schedule)
         for name, parameter in self._trained.items():
-            # Compiled, they are views. A compiled optimiser would look into what each is a view
-            # of, and take longer to compile for that than for all else.
+            # Compiled gradients are views, whose bases would slow down compiling the optimizer.
             parameter.grad = gradients[name].detach()
         return terms
 
     def _find_gradients(
         self, batch: Batch, schedule: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], Terms]:
-        """The gradients of all parameters, which nothing is done with yet, and the terms."""
-        # torch.func records what it needs by itself; autograd need not keep a second graph.
-        with self.devices.precision(), torch.no_grad():
-            gradients, terms = self._gradients(
-                self._trained, self._fixed, batch, self.settings, schedule
-            )
-        # A slice of a larger gradient has strides that no fused optimiser takes. (Compiled with
-        # padded products they may have such strides again.)
+        """The gradients of all parameters, and the terms."""
+        # torch.func records its own graph.
+        with torch.no_grad():
+            gradients, terms = self._gradients(self._trained, self._fixed, batch, schedule)
+        # Fused optimizers refuse the strides of a slice of a larger gradient.
         return {name: x.contiguous() for name, x in gradients.items()}, dict(terms)
 
     def _clip(self, limit: float) -> None:
         gradients = [p.grad for p in self._trained.values() if p.grad is not None]
         squares = [g.flatten(1).square().sum(1) for g in gradients]
-        # The same formula as torch's `clip_grad_norm_`.
+        # The formula of torch's `clip_grad_norm_`.
         scale = (limit / (torch.stack(squares).sum(0).sqrt() + 1e-6)).clamp_max(1.0)
         for gradient in gradients:
             gradient.mul_(scale.reshape(-1, *(1,) * (gradient.dim() - 1)))

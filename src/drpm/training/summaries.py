@@ -1,29 +1,23 @@
-"""Several seeds in two numbers."""
+"""Means and standard deviations over seeds."""
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
-
-Key = TypeVar("Key")
+from typing import Any, Final, NamedTuple
 
 DEVIATION: Final = "over seeds, divided by their number less one"
 
 
 class Summary(NamedTuple):
-    """A metric over seeds.
-
-    The deviation divides by the number of seeds less one, as deviations over seeds usually do;
-    one seed has none.
-    """
+    """The mean and the sample standard deviation of a metric over seeds; one seed has none."""
 
     mean: float
     deviation: float | None
 
 
 def summarize(values: Sequence[float]) -> Summary:
-    """Mean and deviation of a metric.
+    """Mean and standard deviation of a metric.
 
-    Arguments:
+    Args:
         values: One for each seed.
 
     Example:
@@ -34,45 +28,21 @@ def summarize(values: Sequence[float]) -> Summary:
     return Summary(statistics.fmean(values), deviation)
 
 
-def is_tied(one: Summary, other: Summary) -> bool:
-    """Whether two means are no further apart than the larger deviation, so that nobody can tell
-    which is larger.
-
-    Example:
-        >>> is_tied(Summary(0.5, 0.1), Summary(0.7, 0.2))
-        True
-    """
-    spread = max(one.deviation or 0.0, other.deviation or 0.0)
-    return abs(one.mean - other.mean) <= spread
-
-
-def is_as_good(found: Summary, best: Summary) -> bool:
-    """Whether a mean is below the best by no more than a deviation.
-
-    It is the best one's deviation that counts: by its own, whatever strays far would be as good as
-    anything.
-
-    Example:
-        >>> is_as_good(Summary(0.5, 0.3), Summary(0.7, 0.1))
-        False
-    """
-    return best.mean - found.mean <= (best.deviation or 0.0)
-
-
-def as_good(best: Key, means: Mapping[Key, Summary]) -> list[Key]:
-    """What of several comes within the deviation of the best."""
-    return [x for x, found in means.items() if x != best and is_as_good(found, means[best])]
+def spread(values: Sequence[float], digits: int = 3) -> str:
+    """Mean and deviation as text, such as 0.912 ± 0.004."""
+    mean, deviation = summarize(values)
+    return f"{mean:.{digits}f} ± {deviation or 0:.{digits}f}"
 
 
 def summarize_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean and deviation of every metric; none where a seed has no finite number.
+    """Mean and standard deviation of every metric; None if a seed has no finite value.
 
-    Arguments:
-        results: What the runs of all seeds ended with.
+    Args:
+        results: The results of all seeds.
     """
     summary: dict[str, Any] = {}
     for metric in results[0]["metrics"]:
-        # One that was finished by an earlier version may lack some.
+        # Results of an earlier version may lack some.
         values = [result["metrics"].get(metric) for result in results]
         summary[metric] = None if None in values else summarize(values)._asdict()
     return summary

@@ -1,130 +1,83 @@
-"""Sweeps: the grid of runs behind a table or a figure.
+"""Sweeps: the runs behind a table or a figure, the registry of all sweeps, and their results.
 
-A sweep is a name and a list of runs, each with a folder of its own. Running it again skips what
-is finished and continues what was cut off, so that a sweep that was stopped, wherever and
-however, is brought to its end by the same command (:mod:`drpm.training.sweep_running`).
+A sweep is a name and a list of runs, each with a folder of its own.
+:mod:`drpm.training.sweep_running` runs them.
 """
 
-import dataclasses
 import inspect
-import json
-import re
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, TypeAlias
 
-from drpm.training.config import nearest
-from drpm.training.errors import ConfigError
+from drpm.training.checkpoint import write_atomic
+from drpm.training.config import suggest
+from drpm.training.errors import ConfigError, RunError, reason
+from drpm.training.runs import ARRAYS, CONFIG, RESULT, RunFolder
 
 Job: TypeAlias = Callable[..., object]
 
-# What is kept of runs beside them and not in them: a job makes its own run folder and takes that
-# folder's lock.
-CLAIMS: Final = ".sweep"
+ARCHIVE: Final = ".tar.gz"
+# The arrays of figures are collected for the first seed of our own models, if they are small.
+_ARRAYS_SEED: Final = "seed-0"
+_ARRAYS_OF: Final = "drpm"
+_ARRAYS_BYTES: Final = 1_000_000
 
 
 @dataclass(frozen=True)
 class SweepRun:
     """One run of a sweep.
 
-    The job is called as ``job(folder, **arguments)`` in a process of its own. It begins the run in
-    that folder, or continues the one it finds there, and ends with :meth:`RunFolder.finish`.
-    A job that can choose where it computes has another argument, ``device``, with a default.
+    The job is called as ``job(folder, **arguments)`` in a process of its own. It starts or resumes
+    the run in that folder and ends with :meth:`RunFolder.finish`. A job that can choose its device
+    has another argument, ``device``, with a default.
 
-    Arguments:
-        folder: The run's folder, from the sweep's folder on.
+    Args:
+        folder: The run's folder, relative to that of the sweep.
         job: The function, or where to import it from: ``package.module:function``.
-        arguments: What JSON can hold, and dataclasses and paths of it.
+        arguments: What JSON can hold.
     """
 
     folder: str
     job: str | Job
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        parts = PurePosixPath(self.folder).parts
-        if not parts or "/" in parts or ".." in parts or parts[0] == CLAIMS:
-            raise ValueError(
-                f"folder must be a path that leads to a place inside the sweep's folder, "
-                f"but got {self.folder!r}."
-            )
-        if isinstance(self.job, str) and not re.fullmatch(r"[\w.]+:\w+", self.job):
-            raise ValueError(
-                f"job must be a function or have the form 'package.module:function', "
-                f"but got {self.job!r}."
-            )
-        self.plain_arguments()
-
-    def plain_arguments(self) -> Any:
-        """The arguments as JSON holds them."""
-        try:
-            return json.loads(json.dumps(dict(self.arguments), allow_nan=False, default=_plain))
-        except (TypeError, ValueError) as error:
-            raise ValueError(
-                f"arguments of the run {self.folder!r} must be what JSON can hold: {error}."
-            ) from error
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"{value!r} is not")
-
 
 @dataclass(frozen=True)
 class Sweep:
     """A name and a list of runs.
 
-    Arguments:
-        name: What the sweep is called, as in ``drpm reproduce NAME``.
-        runs: The runs, in the order in which they are begun.
+    Args:
+        name: The name, as in ``drpm reproduce NAME``.
+        runs: The runs, in the order in which they are started; none lies inside another.
     """
 
     name: str
     runs: tuple[SweepRun, ...]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "runs", tuple(self.runs))
-        seen: set[PurePosixPath] = set()
-        for run in self.runs:
-            path = PurePosixPath(run.folder)
-            if path in seen:
-                raise ValueError(f"The sweep {self.name!r} has two runs in {run.folder!r}.")
-            seen.add(path)
-        for path in seen:
-            for parent in path.parents:
-                if parent in seen:
-                    raise ValueError(
-                        f"The sweep {self.name!r} has the run {str(path)!r} inside the run "
-                        f"{str(parent)!r}."
-                    )
 
-
-# The sweeps there are. Applications fill it, so that this module need not know them.
+# Applications fill it, so that this module need not know them.
 SWEEPS: dict[str, Callable[[], Sweep]] = {}
 
 
 def register(name: str) -> Callable[[Callable[[], Sweep]], Callable[[], Sweep]]:
-    """Make a sweep known under a name; for use above a function that returns it.
+    """Register the sweep that the decorated function returns.
 
-    The first line of the function's docstring is what lists of sweeps say about it.
+    The first line of the function's docstring describes the sweep in lists.
 
     Example:
         >>> @register("an-example")
         ... def example() -> Sweep:
-        ...     "A run that is not there."
-        ...     return Sweep("an-example", [SweepRun("seed-0", "package.module:train")])
+        ...     "An example."
+        ...     return Sweep("an-example", (SweepRun("seed-0", "package.module:train"),))
         >>> find("an-example").runs[0].folder
         'seed-0'
         >>> del SWEEPS["an-example"]
     """
 
     def add(make: Callable[[], Sweep]) -> Callable[[], Sweep]:
-        if name in SWEEPS:
-            raise ValueError(f"There is a sweep {name!r} already.")
         SWEEPS[name] = make
         return make
 
@@ -132,7 +85,7 @@ def register(name: str) -> Callable[[Callable[[], Sweep]], Callable[[], Sweep]]:
 
 
 def describe(name: str) -> str:
-    """What a registered sweep says about itself, in one line."""
+    """The description of a registered sweep, in one line."""
     return (inspect.getdoc(SWEEPS[name]) or "").partition("\n")[0]
 
 
@@ -140,9 +93,62 @@ def find(name: str) -> Sweep:
     """The sweep that is registered under a name."""
     if name in SWEEPS:
         return SWEEPS[name]()
-    known = sorted(SWEEPS)
-    if meant := nearest(name, known):
-        end = f"did you mean {' or '.join(map(repr, meant))}?"
-    else:
-        end = f"there are {', '.join(map(repr, known))}." if known else "there are none."
-    raise ConfigError(f"{name!r} is not a sweep; {end}")
+    raise ConfigError(f"{name!r} is not a sweep; {suggest(name, sorted(SWEEPS))}")
+
+
+def collect(source: Path, name: str, studies: Sequence[str], target: Path) -> list[str]:
+    """Copy the settings and results of finished runs, without models and checkpoints.
+
+    Args:
+        source: The folder of a sweep.
+        name: The sweep's name, which becomes a folder in the target.
+        studies: The folders of its runs or studies.
+        target: A folder, to which the files are added, or an archive that ends in ``.tar.gz``.
+
+    Returns:
+        The copied files, by their path in the target.
+    """
+    found = {
+        str(Path(name) / path.relative_to(source)): path
+        for study in studies
+        for path in _files(source / study)
+    }
+    if not found:
+        raise RunError(f"The folder {source} holds no finished run of {name!r} to collect.")
+    try:
+        if not target.name.endswith(ARCHIVE):
+            _copy(found, target)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory() as folder, TemporaryDirectory() as elsewhere:
+                _copy(found, Path(folder))
+                archive = shutil.make_archive(f"{elsewhere}/archive", "gztar", folder)
+                write_atomic(target, Path(archive).read_bytes())
+    except OSError as error:
+        raise RunError(f"{target} was not written, because {reason(error)}.") from error
+    return list(found)
+
+
+def _copy(files: Mapping[str, Path], target: Path) -> None:
+    for relative, path in files.items():
+        (target / relative).parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(target / relative, path.read_bytes())
+
+
+def _files(study: Path) -> Iterator[Path]:
+    if RunFolder(study).status == "finished":
+        yield study / RESULT
+    runs = sorted(study.rglob("seed-*"))
+    if not runs and RunFolder(study).status == "finished":
+        yield study / CONFIG  # it is the run itself
+    for run in runs:
+        if RunFolder(run).status == "finished":
+            yield run / CONFIG
+            yield run / RESULT
+            arrays = run / ARRAYS
+            ours = any(
+                part.startswith(_ARRAYS_OF) for part in (study.name, *run.relative_to(study).parts)
+            )
+            small = arrays.exists() and arrays.stat().st_size < _ARRAYS_BYTES
+            if ours and small and run.name == _ARRAYS_SEED:
+                yield arrays

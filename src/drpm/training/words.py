@@ -1,10 +1,10 @@
-"""Words as parts of sentences."""
+"""Parts of sentences."""
 
 from collections.abc import Sequence
 
 
 def joined(names: Sequence[str]) -> str:
-    """Names as a part of a sentence.
+    """Names joined by commas and "and".
 
     Example:
         >>> joined(["a", "b", "c"])

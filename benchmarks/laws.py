@@ -1,0 +1,287 @@
+"""Time and peak memory of the distributions, against a dense textbook implementation.
+
+Every operation includes the construction of the distribution, since its parameters change at every
+training step. On the CPU each case runs in a fresh process, and memory is the growth of its
+resident memory.
+"""
+
+import contextlib
+import gc
+import json
+import multiprocessing
+import resource
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from torch import Tensor
+from torch.utils.benchmark import Timer
+
+from benchmarks import textbook
+from benchmarks.environment import describe_environment, format_bytes, format_seconds
+from drpm import RandomPartition, RelaxedPlackettLuce, RelaxedRandomPartition
+
+# The highest temperature of the usual schedules, which is the most expensive one.
+TEMPERATURE = 1.0
+
+OPERATIONS = {
+    "sample": "sample",
+    "log_prob": "exact log_prob",
+    "log_prob_grad": "exact log_prob with gradients",
+    "rsample_grad": "hard rsample with gradients",
+    "sort_grad": "soft sort (n x n) with gradients",
+}
+DRPM, TEXTBOOK = "drpm", "textbook"
+
+SIZES = {
+    "cpu": (64, 256, 512, 1024, 4096, 20_000),
+    "cuda": (64, 256, 512, 1024, 2048, 10_000, 100_000),
+}
+# Operations whose cost is linear in n are measured at a larger n as well.
+LARGE_SIZES = {"cpu": 100_000, "cuda": 1_000_000}
+LARGE_OPERATIONS = ("sample", "log_prob", "log_prob_grad")
+QUICK_SIZES = (16, 64)
+GROUPS = (10, 2, 100)
+# Group counts other than the first are measured at the largest size up to this one.
+GROUPS_SIZE = 1024
+# Dense implementations are skipped if they would need more memory than this.
+LIMIT_BYTES = {"cpu": 8e9, "cuda": 40e9}
+# Number of n x n matrices of 8 bytes at the peak, plus some for each group.
+MATRICES = {
+    "sample": (4, 0),
+    "log_prob": (4, 0),
+    "log_prob_grad": (3, 1),
+    "rsample_grad": (2, 2),
+    "sort_grad": (4, 0),
+}
+
+SECONDS_PER_CASE = 1.5
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation of one implementation at one size."""
+
+    operation: str
+    implementation: str
+    num_elements: int
+    num_groups: int
+    device: str
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The cost of a case: median and minimum time, peak memory beyond the inputs, and number of
+    repeats; or, if it was skipped, the memory that it would need; or why it failed."""
+
+    case: Case
+    seconds: float | None = None
+    fastest_seconds: float | None = None
+    peak_bytes: int | None = None
+    repeats: int = 0
+    needed_bytes: float | None = None
+    failure: str | None = None
+
+
+def run(
+    device: str,
+    path: Path,
+    *,
+    operations: Sequence[str],
+    sizes: Sequence[int] | None,
+    groups: Sequence[int] | None,
+    quick: bool,
+) -> Iterator[Table]:
+    """Measure all cases, write them to a file after each, and return a table per operation."""
+    document: dict[str, Any] = {"device": device, "environment": describe_environment(device)}
+    measurements: list[Measurement] = []
+    for case in plan(device, operations, sizes, groups, quick):
+        needed = needed_bytes(case)
+        measurements.append(
+            measure(case) if needed is None else Measurement(case, needed_bytes=needed)
+        )
+        document["measurements"] = [asdict(measurement) for measurement in measurements]
+        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return (make_table(operation, measurements) for operation in operations)
+
+
+def plan(
+    device: str,
+    operations: Sequence[str],
+    sizes: Sequence[int] | None = None,
+    groups: Sequence[int] | None = None,
+    quick: bool = False,
+) -> Iterator[Case]:
+    """All cases, in order."""
+    groups = groups or ((3,) if quick else GROUPS)
+    kind = torch.device(device).type
+    for operation in operations:
+        large = (LARGE_SIZES[kind],) if operation in LARGE_OPERATIONS else ()
+        chosen = sorted(sizes or (QUICK_SIZES if quick else (*SIZES[kind], *large)))
+        middle = max((size for size in chosen if size <= GROUPS_SIZE), default=chosen[0])
+        shapes = [(size, groups[0]) for size in chosen]
+        if operation != "sort_grad":
+            shapes += [(middle, number) for number in sorted(groups[1:])]
+        for implementation in (DRPM, TEXTBOOK):
+            for num_elements, num_groups in shapes:
+                yield Case(operation, implementation, num_elements, num_groups, device)
+
+
+def needed_bytes(case: Case) -> float | None:
+    """Approximate memory of a case that is skipped because it is dense and too large."""
+    if case.implementation == DRPM and case.operation != "sort_grad":
+        return None
+    matrices, per_group = MATRICES[case.operation]
+    needed = 8.0 * (matrices + per_group * case.num_groups) * case.num_elements**2
+    return needed if needed > LIMIT_BYTES[torch.device(case.device).type] else None
+
+
+def prepare(case: Case) -> Callable[[], object]:
+    """The operation as a function without arguments."""
+    generator = torch.Generator().manual_seed(0)
+    needs_grad = case.operation.endswith("_grad")
+    log_scores = torch.randn(case.num_elements, generator=generator)
+    log_weights = 0.5 * torch.randn(case.num_groups, generator=generator)
+    rows = case.num_elements if case.operation == "sort_grad" else case.num_groups
+    functional = torch.randn(rows, case.num_elements, generator=generator).to(case.device)
+    # Its sizes follow the weights, so that no group is far from its expected size.
+    labels = torch.multinomial(
+        log_weights.softmax(0), case.num_elements, replacement=True, generator=generator
+    )
+    partition = torch.nn.functional.one_hot(labels, case.num_groups).mT.float().to(case.device)
+    log_scores = log_scores.to(case.device).requires_grad_(needs_grad)
+    log_weights = log_weights.to(case.device).requires_grad_(needs_grad)
+    is_drpm = case.implementation == DRPM
+
+    def value() -> Tensor:
+        match case.operation:
+            case "sample" if is_drpm:
+                return RandomPartition(log_scores, log_weights).sample()
+            case "sample":
+                return textbook.sample(log_scores, log_weights)
+            case "log_prob" | "log_prob_grad" if is_drpm:
+                return RandomPartition(log_scores, log_weights).log_prob(partition)
+            case "log_prob" | "log_prob_grad":
+                return textbook.log_prob(log_scores, log_weights, partition)
+            case "rsample_grad" if is_drpm:
+                law = RelaxedRandomPartition(TEMPERATURE, log_scores, log_weights)
+                return (law.rsample() * functional).sum()
+            case "rsample_grad":
+                drawn = textbook.rsample(TEMPERATURE, log_scores, log_weights)
+                return (drawn * functional).sum()
+            case _ if is_drpm:
+                order = RelaxedPlackettLuce(TEMPERATURE, log_scores, hard=False)
+                return (order.rsample() * functional).sum()
+            case _:
+                return (textbook.neural_sort(TEMPERATURE, log_scores).soft * functional).sum()
+
+    if not needs_grad:
+        return value
+    # With a single group nothing depends on the scores.
+    return lambda: torch.autograd.grad(
+        value(), (log_scores, log_weights), materialize_grads=True, allow_unused=True
+    )
+
+
+def measure(case: Case, *, isolate: bool = True) -> Measurement:
+    """Measure a case; running out of memory is reported as a failure."""
+    if torch.device(case.device).type == "cuda":
+        return _measure_cuda(case)
+    if not isolate:
+        return _measure_cpu(case)
+    try:
+        with ProcessPoolExecutor(1, mp_context=_process_context()) as executor:
+            return executor.submit(_measure_cpu, case).result()
+    except BrokenProcessPool:
+        return Measurement(case, failure="the process was killed, most likely out of memory")
+
+
+def _measure_cpu(case: Case) -> Measurement:
+    # Libraries load on first use.
+    prepare(replace(case, num_elements=min(16, case.num_elements)))()
+    run = prepare(case)
+    gc.collect()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = _peak_memory()
+    run()
+    return _timed(case, run, max(0, _peak_memory() - before))
+
+
+def _measure_cuda(case: Case) -> Measurement:
+    try:
+        run = prepare(case)
+        run()
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        torch.cuda.synchronize()
+        return _timed(case, run, torch.cuda.max_memory_allocated() - before)
+    except torch.cuda.OutOfMemoryError:
+        return Measurement(case, failure="out of memory")
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def _timed(case: Case, run: Callable[[], object], peak_bytes: int) -> Measurement:
+    timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
+    times = timer.blocked_autorange(min_run_time=SECONDS_PER_CASE).times
+    return Measurement(case, statistics.median(times), min(times), peak_bytes, len(times))
+
+
+def _process_context() -> multiprocessing.context.BaseContext:
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    # The server imports torch once, so that its forks start at once and clean.
+    context.set_forkserver_preload(["benchmarks.laws"])
+    return context
+
+
+def _peak_memory() -> int:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # macOS counts in bytes, other systems in kilobytes.
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def make_table(operation: str, measurements: Sequence[Measurement]) -> Table:
+    """Both implementations side by side."""
+    found = {measurement.case: measurement for measurement in measurements}
+    table = Table(title=OPERATIONS[operation], box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for header in ("n", "K", "drpm", "memory", "textbook", "memory", "ratio"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for case, ours in found.items():
+        if case.operation != operation or case.implementation != DRPM:
+            continue
+        theirs = found[replace(case, implementation=TEXTBOOK)]
+        ratio = theirs.seconds / ours.seconds if theirs.seconds and ours.seconds else None
+        table.add_row(
+            f"{case.num_elements:,}",
+            f"{case.num_groups:,}",
+            *_cells(ours),
+            *_cells(theirs),
+            "" if ratio is None else f"{ratio:.1f}x",
+        )
+    return table
+
+
+def _cells(measurement: Measurement) -> tuple[str, str]:
+    if measurement.needed_bytes is not None:
+        return "skipped", f"~ {format_bytes(measurement.needed_bytes)}"
+    if measurement.seconds is None or measurement.peak_bytes is None:
+        return "failed", measurement.failure or ""
+    return format_seconds(measurement.seconds), format_bytes(measurement.peak_bytes)

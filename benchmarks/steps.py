@@ -1,0 +1,240 @@
+"""The time of training steps: compiled and captured in a CUDA graph, or eager on the CPU.
+
+Times are those of whole epochs, shuffling included, divided by their steps. DRPM-VC is
+also measured with five stacked seeds.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.environment import describe_environment, format_seconds
+from drpm.clustering.config import ClusteringConfig
+from drpm.clustering.models import MixtureVAE, build_objective
+from drpm.clustering.pipeline import build_schedules
+from drpm.factors.config import FactorsConfig
+from drpm.factors.models import FactorObjective, FactorVAE
+from drpm.factors.pairs import PairSampler, arm_world
+from drpm.multitask.config import MultitaskConfig
+from drpm.multitask.models import MultitaskNetwork, MultitaskObjective
+from drpm.supervised.config import SupervisedConfig
+from drpm.supervised.models import Partitioner, SupervisedObjective
+from drpm.training import config as configs
+from drpm.training import presets
+from drpm.training.compiling import compile_step
+from drpm.training.config import TrainingConfig
+from drpm.training.devices import Devices
+from drpm.training.graphs import CapturedStep
+from drpm.training.matmul import matmul_precision
+from drpm.training.program import Augmentation, BaseProgram, Batch, Objective, Program
+from drpm.training.schedules import ExponentialSchedule, Schedule
+from drpm.training.stacking import StackedProgram
+
+BATCH_SIZE = 256
+PAIRS = 64  # in a batch
+STACKED = 5
+REPEATS = 5
+# Of the arm; the number of angles does not affect the time.
+ANGLES, IMAGE_SIZE = 4, 64
+TASKS = 2
+TEMPERATURE: dict[str, Schedule] = {"temperature": ExponentialSchedule(1.0, 0.5, 1000)}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model in training, and whether stacked runs of it are measured as well."""
+
+    make: Callable[[], nn.Module]
+    objective: Objective
+    data: tuple[str, ...]
+    schedules: Mapping[str, Schedule] = field(default_factory=lambda: TEMPERATURE)
+    augment: Callable[[str], Augmentation] | None = None
+    batch_size: int = BATCH_SIZE
+    stacked: bool = False
+
+
+class LeNet(nn.Module):
+    """A plain encoder with a head for each of two digits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        convolutions = [nn.Conv2d(1, 10, 5), nn.MaxPool2d(2), nn.ReLU()]
+        convolutions += [nn.Conv2d(10, 20, 5), nn.MaxPool2d(2), nn.ReLU()]
+        self.encoder = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(320, 50), nn.ReLU())
+        self.heads = nn.ModuleList(
+            nn.Sequential(nn.Linear(50, 50), nn.ReLU(), nn.Linear(50, 10)) for _ in range(TASKS)
+        )
+
+
+def lenet_objective(
+    model: LeNet, batch: Batch, schedule: Mapping[str, Tensor], generator: torch.Generator | None
+) -> dict[str, Tensor]:
+    code = model.encoder(batch["images"].float() / 255)
+    losses = [
+        functional.cross_entropy(head(code), batch["targets"][:, task])
+        for task, head in enumerate(model.heads)
+    ]
+    return {"loss": torch.stack(losses).mean()}
+
+
+CLUSTERING = presets.load(ClusteringConfig, "paper-cluster-fashion-mnist")
+
+
+def make_clustering() -> nn.Module:
+    """DRPM-VC after pretraining: its encoder is frozen, and features come with the data."""
+    model = MixtureVAE(28 * 28, CLUSTERING, "bernoulli")
+    nn.init.normal_(model.prior.means)
+    model.autoencoder.encoder.requires_grad_(False)
+    return model
+
+
+def factors_subject(*settings: str) -> Subject:
+    config = configs.override(presets.load(FactorsConfig, "paper-factors"), settings)
+    return Subject(
+        lambda: FactorVAE((3, IMAGE_SIZE, IMAGE_SIZE), config),
+        FactorObjective(config),
+        ("labels",),  # only their number is used
+        augment=lambda device: PairSampler(arm_world(device, ANGLES, IMAGE_SIZE), 3),
+        batch_size=PAIRS,
+    )
+
+
+def multitask_subject(*settings: str) -> Subject:
+    config = configs.override(presets.load(MultitaskConfig, "paper-multitask-multimnist"), settings)
+    return Subject(
+        lambda: MultitaskNetwork((1, 28, 28), [10] * TASKS, config),
+        MultitaskObjective([str(task) for task in range(TASKS)]),
+        ("images", "targets"),
+    )
+
+
+def supervised_subject() -> Subject:
+    config = presets.load(SupervisedConfig, "paper-supervised-mnist")
+    return Subject(
+        lambda: Partitioner(28 * 28, 10, config), SupervisedObjective(config), ("rows", "labels")
+    )
+
+
+SUBJECTS = {
+    "DRPM-VC": Subject(
+        make_clustering,
+        build_objective(CLUSTERING),
+        ("rows", "features"),
+        build_schedules(CLUSTERING),
+        stacked=True,
+    ),
+    "DRPM-VAE": factors_subject("method=drpm"),
+    "HG-VAE": factors_subject("method=hg"),
+    "Ada-VAE": factors_subject("method=ada"),
+    "Label-VAE": factors_subject("method=label"),
+    "multitask LeNet": Subject(LeNet, lenet_objective, ("images", "targets")),
+    "ULS": multitask_subject("method=uls"),
+    "DRPM-MTL": multitask_subject("method=drpm"),
+    "supervised": supervised_subject(),
+}
+
+
+def make_data(examples: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (examples, 1, 28, 28), generator=generator, dtype=torch.uint8)
+    return {
+        "images": images,
+        "rows": images.flatten(1) / 255,
+        "features": torch.rand(examples, CLUSTERING.network.encoder[-1], generator=generator),
+        "labels": torch.randint(10, (examples,), generator=generator),
+        "targets": torch.randint(10, (examples, TASKS), generator=generator),
+    }
+
+
+def make_program(subject: Subject, runs: int | None, device: str, steps: int) -> BaseProgram:
+    """A program of some stacked runs, or of one."""
+    batch_size = min(subject.batch_size, BATCH_SIZE)
+    config = TrainingConfig(batch_size=batch_size, learning_rate=1e-4)
+    data = make_data(steps * batch_size)
+    chosen = {name: data[name] for name in subject.data}
+    options: Any = {
+        "devices": Devices(device),
+        "schedules": subject.schedules,
+        "augment": None if subject.augment is None else subject.augment(device),
+    }
+    if runs is None:
+        return Program(subject.make(), subject.objective, chosen, config, **options)
+    models = [subject.make() for _ in range(runs)]
+    return StackedProgram(models, subject.objective, chosen, config, **options)
+
+
+def seconds_per_step(program: BaseProgram) -> float:
+    """The median over some epochs, after one to warm up."""
+    on_cuda = program.device.type == "cuda"
+    step = program.step
+    if on_cuda:
+        if not compile_step(program):
+            raise RuntimeError("The step was not compiled; see above.")
+        step = CapturedStep(program)  # type: ignore[assignment]
+    times = []
+    for _ in range(REPEATS + 1):
+        if on_cuda:
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        program.shuffle()
+        for _ in range(program.steps_per_epoch):
+            step()
+        if on_cuda:
+            torch.cuda.synchronize()
+        times.append((time.perf_counter() - start) / program.steps_per_epoch)
+    return statistics.median(times[1:])
+
+
+def run(device: str, path: Path, models: Sequence[str] | None, *, quick: bool) -> Iterator[Table]:
+    """Measure the steps of all models, write them to a file after each, and return a table."""
+    on_cuda = torch.device(device).type == "cuda"
+    steps = 1 if quick else 200 if on_cuda else 10
+    document: dict[str, Any] = {"environment": describe_environment(device), "steps": []}
+    for name in models or SUBJECTS:
+        subject = SUBJECTS[name]
+        with matmul_precision("high"):
+            alone = seconds_per_step(make_program(subject, None, device, steps))
+            stacked = None
+            if subject.stacked:
+                stacked = seconds_per_step(make_program(subject, STACKED, device, steps))
+        document["steps"].append(
+            {
+                "model": name,
+                "step": "compile" if on_cuda else "eager",
+                "matmul": "high",
+                "batch_size": min(subject.batch_size, BATCH_SIZE),
+                "alone": alone,
+                "stacked": stacked,
+                "ratio": None if stacked is None else stacked / alone,
+            }
+        )
+        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    yield make_table(document["steps"])
+
+
+def make_table(steps: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(title="One training step")
+    for heading in ("model", "batch", "step"):
+        table.add_column(heading)
+    for heading in ("one run", f"{STACKED} stacked runs", "ratio"):
+        table.add_column(heading, justify="right")
+    for step in steps:
+        stacked, ratio = step["stacked"], step["ratio"]
+        table.add_row(
+            step["model"],
+            str(step["batch_size"]),
+            step["step"],
+            format_seconds(step["alone"]),
+            "" if stacked is None else format_seconds(stacked),
+            "" if ratio is None else f"{ratio:.2f}",
+        )
+    return table

@@ -1,0 +1,235 @@
+"""Supervised partitions as an experiment."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from drpm.data import load
+from drpm.data.fingerprints import content_hash
+from drpm.data.preprocessing import class_target, scale_of, split_rows, with_test_part
+from drpm.data.registry import file_names
+from drpm.data.types import Dataset, Split
+from drpm.experiments.base import Evaluation, Experiment
+from drpm.experiments.jobs import parse_options
+from drpm.supervised.config import SupervisedJob
+from drpm.supervised.figures import figure_data
+from drpm.supervised.fitted import FittedPartitioner
+from drpm.supervised.training import TrainedPartitioner, check_labels, fit_partitioner, split
+from drpm.training.checks import require_classes
+from drpm.training.devices import Devices
+from drpm.training.errors import ConfigError
+from drpm.training.runs import RunFolder
+from drpm.training.stages import ProgressFactory
+
+LABELS: Final = "labels.csv"
+
+
+class LabelledData(NamedTuple):
+    """A data set and the classes to learn.
+
+    Args:
+        dataset: The data set, with a test part.
+        target: The target that is the class.
+        names: Names of the classes.
+        is_split: Whether the test part was split off here.
+    """
+
+    dataset: Dataset
+    target: str
+    names: tuple[str, ...]
+    is_split: bool = False
+
+    def labels(self, part: Split) -> Tensor:
+        return part.targets[self.target]
+
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """Row numbers of the training part and of the test part in the data as it was read."""
+        taught, tested = len(self.dataset.train), len(self.dataset.test)
+        if self.is_split:
+            return split_rows(taught + tested)
+        return torch.arange(taught), torch.arange(tested)
+
+
+def find_classes(dataset: Dataset, target: str | None = None) -> LabelledData:
+    """The classes of a data set; a fifth of it becomes the test part if it has none.
+
+    Args:
+        dataset: The data set.
+        target: The target that is the class; by default ``label``, or else the first.
+    """
+    parts = (dataset.train, dataset.test)
+    known = [name for name in dataset.classes if all(name in part.targets for part in parts)]
+    chosen = class_target(dataset) if target is None else target
+    if chosen not in known:
+        if target is not None and known:
+            raise ConfigError(
+                f"target must be one of {', '.join(map(repr, known))}, but got {target!r}."
+            )
+        raise ConfigError(
+            f"data must have a class for every element, but {dataset.name!r} has none."
+        )
+    if len(dataset.classes[chosen]) < 2:
+        raise ConfigError(f"data must have two classes or more, but {dataset.name!r} has one.")
+    is_split = dataset.train is dataset.test
+    return LabelledData(with_test_part(dataset), chosen, tuple(dataset.classes[chosen]), is_split)
+
+
+class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
+    """Batches of labelled elements, partitioned into their classes."""
+
+    scores: ClassVar[Mapping[str, str]] = {
+        "f1": "F1",
+        "accuracy": "ACC",
+        "size_error": "Error of sizes",
+    }
+    digits: ClassVar[int] = 4
+    outputs: ClassVar[tuple[str, ...]] = ("training", LABELS)
+
+    def load(self, job: SupervisedJob, device: torch.device) -> LabelledData:
+        return find_classes(load(job.data, device=device, **parse_options(job.options)), job.target)
+
+    def fingerprint(self, job: SupervisedJob, data: LabelledData) -> str:
+        return content_hash(job.data, data.dataset)
+
+    def check(self, job: SupervisedJob, data: LabelledData) -> list[str]:
+        train, test, classes = data.dataset.train, data.dataset.test, len(data.names)
+        check_labels(train.inputs, data.labels(train), classes)
+        require_classes("labels of the test part", data.labels(test), len(test), classes)
+        rows, _ = split(len(train), job.supervised)
+        found = []
+        if job.target is None and len(data.dataset.classes) > 1:
+            targets = ", ".join(data.dataset.classes)
+            found.append(f"The target is {data.target!r}; --target chooses among {targets}.")
+        if (asked := job.supervised.training.batch_size) > len(rows):
+            found.append(
+                f"training.batch_size is {asked:,}, but there are {len(rows):,} elements to train "
+                "on; every batch has all of them."
+            )
+        taught = torch.bincount(data.labels(train).cpu()[rows], minlength=classes)
+        tested = torch.bincount(data.labels(test), minlength=classes)
+        if missing := int((taught == 0).sum()):
+            found.append(f"{missing} of the {classes} classes have no elements to train on.")
+        if few := int((tested < 2).sum()):
+            found.append(
+                f"{few} of the {classes} classes have fewer than two elements in the test part, "
+                "so the scores say little."
+            )
+        return found
+
+    def train(
+        self,
+        jobs: Sequence[SupervisedJob],
+        data: LabelledData,
+        folders: Sequence[Path],
+        devices: Devices,
+        progress: ProgressFactory,
+    ) -> list[TrainedPartitioner]:
+        train = data.dataset.train
+        return [
+            fit_partitioner(
+                train.inputs,
+                data.labels(train),
+                len(data.names),
+                job.supervised,
+                folder,
+                device=devices.device,
+                progress=progress,
+            )
+            for job, folder in zip(jobs, folders, strict=True)
+        ]
+
+    def evaluate(
+        self,
+        job: SupervisedJob,
+        model: TrainedPartitioner,
+        data: LabelledData,
+        run: RunFolder,
+        progress: ProgressFactory,
+    ) -> Evaluation:
+        train, test = data.dataset.train, data.dataset.test
+        fitted = saved = model.model
+        if len(fitted.shape) == 1:
+            # The saved model takes rows of a table as they are in its file.
+            shift, scale = scale_of(data.dataset)
+            saved = replace(fitted, shift=shift, scale=scale)
+        saved.save(run.model_dir)
+        judged = fitted.judge(test.inputs, data.labels(test))
+        sizes = torch.bincount(judged.batch)
+        about = ["Scores are those of the test part, after the last epoch."]
+        if model.f1:
+            about.append(
+                f"The weight of the size term, {model.size_weight:g}, is the candidate with the "
+                f"best F1 score on {model.held_out:,} held-out training elements."
+            )
+        described = {
+            "name": data.dataset.name,
+            "target": data.target,
+            "examples": len(train),
+            "test examples": len(test),
+            "batch size": min(job.supervised.training.batch_size, len(train) - model.held_out),
+            "test batches": len(sizes),
+            "test batch size": " to ".join(f"{size:,}" for size in sorted(set(sizes.tolist()))),
+        }
+        selection = {
+            "size_weight": model.size_weight,
+            "held_out": model.held_out,
+            "scores": [
+                {"size_weight": weight, "seed": job.seed, "f1": f1}
+                for weight, f1 in model.f1.items()
+            ],
+        }
+        return Evaluation(
+            judged.scores._asdict(),
+            figure_data(judged, test.inputs, data.labels(test), data.names),
+            [model.folder],
+            {LABELS: label_table(fitted, data, file_names(job.data, len(train) + len(test)))},
+            {
+                "about": " ".join([*about, *self.check(job, data)]),
+                "data": described,
+                "names": self.scores,
+                "selection": selection,
+            },
+        )
+
+    def title(self, job: SupervisedJob, data: LabelledData) -> str:
+        return f"{data.dataset.name}: supervised partitions"
+
+    def describe(self, results: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+        selections = [result["selection"] for result in results]
+        if not selections[0]["scores"]:
+            return ()
+        weights = ", ".join(f"{selection['size_weight']:g}" for selection in selections)
+        return (f"Weight of the size term, chosen on held-out elements: {weights}",)
+
+
+def label_table(model: FittedPartitioner, data: LabelledData, files: Sequence[str]) -> str:
+    """A csv file with the class of every element and the subset that it was put into.
+
+    Args:
+        model: The model.
+        data: The data.
+        files: The file of every row, where rows are images of a folder.
+    """
+    lines = []
+    parts = {"train": data.dataset.train, "test": data.dataset.test}
+    for number, ((name, part), rows) in enumerate(zip(parts.items(), data.rows(), strict=True)):
+        judged = model.judge(part.inputs, data.labels(part))
+        labels = data.labels(part).cpu()
+        columns = (rows[judged.order], labels[judged.order], judged.subsets, judged.batch)
+        for row, label, subset, batch in zip(*(x.tolist() for x in columns), strict=True):
+            file = files[row : row + 1] if data.is_split else []
+            line = [name, row, data.names[label], data.names[subset], batch, *file]
+            # Parts of one file come in the order of the file.
+            lines.append(((0 if data.is_split else number, row), line))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    header = ["split", "index", "class", "subset", "batch"]
+    writer.writerow([*header, "file"] if files and data.is_split else header)
+    writer.writerows(line for _, line in sorted(lines, key=lambda pair: pair[0]))
+    return text.getvalue()

@@ -1,0 +1,439 @@
+"""Clustering runs and studies: what they write, refuse, share and resume."""
+
+import json
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from drpm.clustering.config import (
+    ClusteringConfig,
+    ClusteringJob,
+    MixtureConfig,
+    NetworkConfig,
+    PretrainingConfig,
+)
+from drpm.clustering.drawn import unstandardiser
+from drpm.clustering.experiment import Clustering, ClusteringData, copy_stage, undo_scaling
+from drpm.clustering.fitted import load_clustering
+from drpm.data.tables import table
+from drpm.data.types import DataError, Dataset, Split
+from drpm.experiments.running import open_runs, run_jobs
+from drpm.experiments.studies import run_study
+from drpm.training import config as configs
+from drpm.training import presets, stages
+from drpm.training.config import TrainingConfig
+from drpm.training.devices import Devices
+from drpm.training.errors import ConfigError, RunError
+from drpm.training.runs import RunFolder
+
+pytestmark = pytest.mark.usefixtures("blank_pictures")
+
+TRAINING = TrainingConfig(epochs=1, batch_size=16, device="cpu")
+SMALL = ClusteringConfig(
+    clusters=2,
+    partitions=2,
+    network=NetworkConfig(latent=2, encoder=(4,), decoder=(4,)),
+    pretraining=PretrainingConfig(training=TRAINING),
+    mixture=MixtureConfig(restarts=1),
+    training=TRAINING,
+)
+JOB = ClusteringJob("rows.csv", clustering=SMALL)
+MIXTURE = JOB.with_config(method="gmm")
+
+
+def rows_of(count: int = 40) -> Dataset:
+    """Two groups of rows, far from mean 0 and deviation 1."""
+    groups = np.arange(count) % 2
+    noise = np.random.default_rng(0).normal(size=(count, 2))
+    columns = {
+        "weight": 1000 + 100 * groups + noise[:, 0],
+        "height": -0.5 + 0.1 * groups + 0.001 * noise[:, 1],
+    }
+    return table("rows.csv", columns)
+
+
+def prepare(job: ClusteringJob, data: Dataset) -> ClusteringData:
+    found = ClusteringData(data, undo_scaling(job, data))
+    Clustering().check(job, found)
+    return found
+
+
+def open_job(folder: Path, job: ClusteringJob, **options: Any) -> RunFolder:
+    return open_runs(Clustering(), [job], [folder], devices=Devices(), **options)[0]
+
+
+def run(
+    folder: Path, job: ClusteringJob = JOB, data: Dataset | None = None, **options: Any
+) -> dict[str, Any]:
+    loaded = prepare(job, rows_of() if data is None else data)
+    runs = [open_job(folder, job)]
+    arguments: dict[str, Any] = {"devices": Devices(), "command": ["drpm"], **options}
+    return run_jobs(Clustering(), [job], loaded, runs, **arguments)[0]
+
+
+# Run folders.
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(JOB, data="others.csv"),
+        replace(JOB, options=("header=false",)),
+        replace(JOB, compare=True),
+        JOB.with_config(clusters=3),
+        JOB.with_seed(1),
+    ],
+    ids=["data", "options", "compare", "clusters", "seed"],
+)
+def test_another_job_is_refused(tmp_path: Path, other: ClusteringJob) -> None:
+    open_job(tmp_path, JOB)
+    assert open_job(tmp_path, JOB).status == "new"
+    text = (tmp_path / "config.toml").read_text()
+    with pytest.raises(RunError, match="has other settings"):
+        open_job(tmp_path, other)
+    assert (tmp_path / "config.toml").read_text() == text
+
+
+def test_another_job_overwrites(tmp_path: Path) -> None:
+    run(tmp_path)
+    assert open_job(tmp_path, MIXTURE, overwrite=True).status == "new"
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", "config.toml"}
+
+
+def test_a_folder_without_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "thesis.txt").touch()
+    with pytest.raises(RunError, match="holds no run"):
+        open_job(tmp_path, JOB, overwrite=True)
+    assert (tmp_path / "training" / "thesis.txt").exists()
+
+
+def test_interrupted_while_overwriting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(tmp_path)
+
+    def interrupt(path: Any) -> None:
+        raise KeyboardInterrupt
+
+    other = JOB.with_config(clusters=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            open_job(tmp_path, other, overwrite=True)
+    # Neither finished, nor the new run with the stages of the old one.
+    assert RunFolder.open(tmp_path).status != "finished"
+    with pytest.raises(RunError, match="has other settings"):
+        open_job(tmp_path, other)
+
+
+def test_a_run_in_use_is_left_alone(tmp_path: Path) -> None:
+    def look(stage: str) -> None:
+        with pytest.raises(RunError, match="is in use"):
+            open_job(tmp_path, MIXTURE, overwrite=True)
+
+    run(tmp_path, progress=look)
+
+
+def test_the_time_before_an_interruption_counts(tmp_path: Path) -> None:
+    run(tmp_path)
+    for stage in ("pretraining", "training"):
+        path = tmp_path / stage / "metrics.jsonl"
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        lines = [json.dumps({**record, "wall_time": 1800}) + "\n" for record in records]
+        path.write_text("".join(lines))
+    (tmp_path / "result.json").unlink()
+    assert run(tmp_path)["wall_time"] >= 3600
+    metrics = RunFolder.open(tmp_path).metrics()
+    found = [(record["stage"], record["wall_time"]) for record in metrics]
+    assert found == [("pretraining", 1800), ("training", 3600)]
+
+
+# Data.
+
+
+@pytest.mark.parametrize("job", [JOB, MIXTURE], ids=["drpm-vc", "gmm"])
+def test_samples_of_a_table_are_in_its_units(tmp_path: Path, job: ClusteringJob) -> None:
+    run(tmp_path, job)
+    with np.load(tmp_path / "arrays.npz") as arrays:
+        assert arrays["samples"].shape == (2, 100, 2)
+        for name in ("samples", "partition_points"):
+            points = arrays[name].reshape(-1, 2)
+            assert np.abs(points[:, 0] - 1050).max() < 500
+            assert np.abs(points[:, 1] + 0.45).max() < 0.5
+
+
+def test_settings_that_do_not_fit_the_data() -> None:
+    with pytest.raises(ConfigError, match="at most the number of examples, 40, but got 41"):
+        prepare(JOB.with_config(clusters=41), rows_of())
+    views = replace(SMALL.pretraining, views="mnist")
+    with pytest.raises(ConfigError, match=r"^pretraining\.views must be 'noise'"):
+        prepare(JOB.with_config(pretraining=views), rows_of())
+    prepare(JOB.with_config(pretraining=views, method="gmm"), rows_of())  # not pretrained
+
+
+@pytest.mark.parametrize("method", ["drpm-vc", "gmm"])
+def test_data_of_a_bernoulli_is_not_standardised(tmp_path: Path, method: str) -> None:
+    raw = np.random.default_rng(0).beta(0.3, 0.3, (40, 9))
+    raw[:2] = [[0] * 9, [1] * 9]
+    data = table("rows.csv", {f"pixel {i}": raw[:, i] for i in range(9)})
+    run(tmp_path, JOB.with_config(likelihood="bernoulli", method=method), data)
+    model = load_clustering(tmp_path / "model")
+    rows = model.to_rows(torch.tensor(raw))
+    if method == "gmm":
+        torch.testing.assert_close(rows, data.train.inputs)
+    else:
+        np.testing.assert_allclose(rows, raw, atol=1e-6)
+        with np.load(tmp_path / "arrays.npz") as arrays:
+            assert ((arrays["samples"] >= 0) & (arrays["samples"] <= 1)).all()
+    assert not torch.equal(unstandardiser(data)(data.train.inputs), data.train.inputs)
+
+
+def test_a_bernoulli_of_other_numbers() -> None:
+    job = JOB.with_config(likelihood="bernoulli")
+    with pytest.raises(ConfigError, match=r"^rows\.csv must lie in \[0, 1\]"):
+        prepare(job, rows_of())
+    prepare(job.with_config(method="gmm"), rows_of())
+    with pytest.raises(ConfigError, match=r"^rows\.csv must lie in \[0, 1\]"):
+        prepare(replace(job.with_config(method="gmm"), compare=True), rows_of())
+
+
+def test_a_folder_that_changes_during_the_run(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for number in range(3):
+        (tmp_path / "images" / f"{number}.png").touch()
+    job = replace(MIXTURE, data=str(tmp_path / "images"))
+    with pytest.raises(DataError, match="has changed while it was read"):
+        run(tmp_path / "run", job)
+
+
+def test_a_test_part_that_lacks_classes(tmp_path: Path) -> None:
+    data = rows_of()
+    train = Split(data.train.inputs, {"label": torch.arange(40) % 3})
+    test = Split(data.train.inputs[:1], {"label": torch.zeros(1, dtype=torch.int64)})
+    run(tmp_path, JOB, replace(data, train=train, test=test, classes={"label": ("a", "b", "c")}))
+    with np.load(tmp_path / "arrays.npz") as arrays:
+        assert arrays["confusion"].shape == (3, 2)
+        assert arrays["label_names"].tolist() == ["a", "b", "c"]
+    lines = (tmp_path / "labels.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines[1:]] == ["train"] * 40 + ["test"]
+
+
+# Studies.
+
+SEEDS = [0, 3]
+SETTINGS = [
+    "clusters=3",
+    "partitions=2",
+    "network.latent=2",
+    "network.encoder=[6]",
+    "network.decoder=[6]",
+    "mixture.restarts=1",
+    "pretraining.views=digits",
+    "pretraining.training.epochs=1",
+    "training.epochs=1",
+]
+PRESETS = {
+    name: f"paper-cluster-mnist{end}"
+    for name, end in {"gmm": "-gmm", "drpm-vc": "", "vade": "-vade"}.items()
+}
+
+
+def study(folder: Path, variant: str = "gmm", **changes: Any) -> dict[str, Any]:
+    """A study that shares its pretraining with those beside it."""
+    arguments: dict[str, Any] = {"preset": PRESETS.get(variant), "seeds": SEEDS}
+    arguments |= {"settings": SETTINGS, "options": {"data": "digits"}, "share": True}
+    run_study(folder / variant, "cluster", **{**arguments, "device": "cpu", **changes})
+    return RunFolder.open(folder / variant).result()
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Studies that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("study") / "digits"
+    for variant in PRESETS:
+        study(folder, variant)
+    return folder
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The stages that are really trained."""
+    found: list[str] = []
+    train = stages.train
+
+    def listen(program: Any, runs: Any, **options: Any) -> Any:
+        found.append(runs[0].path.name)
+        return train(program, runs, **options)
+
+    monkeypatch.setattr(stages, "train", listen)
+    return found
+
+
+def models(folder: Path) -> Mapping[str, bytes]:
+    """The saved models and labels of every run."""
+    return {
+        f"{run.relative_to(folder)}/{kind}": path.read_bytes()
+        for run in folder.glob("*/seed-*")
+        for kind in ("model", "labels")
+        for path in (*run.glob(f"{kind}/*.safetensors"), *run.glob(f"{kind}.csv"))
+    }
+
+
+def test_every_run_is_as_the_command_writes_it(done: Path) -> None:
+    for name in PRESETS:
+        results = []
+        for seed in SEEDS:
+            run = RunFolder.open(done / name / f"seed-{seed}")
+            results.append(run.result())
+            assert (results[-1]["seed"], results[-1]["stacked"]) == (seed, [seed])
+            assert set(results[-1]["metrics"]) == {"nmi", "ari", "accuracy", "lower_bound"}
+            assert results[-1]["command"][:3] == ["drpm", "cluster", "digits"]
+            job = configs.loads(ClusteringJob, run.config_text())
+            assert job.seed == seed
+            assert load_clustering(run.model_dir).config == job.clustering
+        whole = RunFolder.open(done / name).result()
+        values = [result["metrics"]["nmi"] for result in results]
+        assert whole["metrics"]["nmi"]["mean"] == pytest.approx(statistics.mean(values))
+        assert whole["metrics"]["nmi"]["deviation"] == pytest.approx(statistics.stdev(values))
+        assert whole["wall_time"] == pytest.approx(sum(x["wall_time"] for x in results))
+    found = models(done)
+    assert found["vade/seed-0/model"] != found["vade/seed-3/model"]
+
+
+def test_a_study_is_resumed(
+    done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trained: list[str]
+) -> None:
+    evaluate = Clustering.evaluate
+
+    def interrupt(self: Clustering, job: ClusteringJob, *given: Any) -> Any:
+        if job.seed == 3 and job.clustering.method == "vade":
+            raise KeyboardInterrupt
+        return evaluate(self, job, *given)
+
+    study(tmp_path, "drpm-vc")
+    with monkeypatch.context() as patch:
+        patch.setattr(Clustering, "evaluate", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            study(tmp_path, "vade")
+    # The second study has copied the pretraining of the first.
+    assert trained == ["pretraining"] * 2 + ["training"] * 4
+    before = (tmp_path / "vade" / "seed-0" / "result.json").read_bytes()
+    result = study(tmp_path, "vade")
+    assert len(trained) == 6
+    assert (tmp_path / "vade" / "seed-0" / "result.json").read_bytes() == before
+    found = models(tmp_path)
+    assert found == {name: models(done)[name] for name in found}
+    assert study(tmp_path, "vade")["metrics"] == result["metrics"]
+
+
+def test_pretraining_is_shared_only_where_it_agrees(tmp_path: Path, trained: list[str]) -> None:
+    """Two kinds, two files, and two likelihoods of one of them."""
+    settings = [*SETTINGS, "pretraining.kind=reconstruction", "pretraining.views=auto"]
+    random = np.random.default_rng(0)
+    for name in ("one", "two"):
+        np.save(tmp_path / f"{name}.npy", random.uniform(size=(30, 4)))
+
+    def cluster(name: str, likelihood: str) -> None:
+        study(
+            tmp_path,
+            f"{name}-{likelihood}",
+            preset="paper-cluster-mnist-latent-gmm",
+            seeds=[0],
+            settings=[*settings, f"likelihood={likelihood}"],
+            options={"data": str(tmp_path / f"{name}.npy")},
+        )
+
+    for each in (("one", "bernoulli"), ("two", "bernoulli"), ("one", "gaussian")):
+        cluster(*each)
+    assert trained == ["pretraining"] * 3
+    # The same file with other content is other data.
+    np.save(tmp_path / "one.npy", random.uniform(size=(30, 4)))
+    with pytest.raises(RunError, match="has other settings"):
+        cluster("one", "bernoulli")
+
+
+def test_a_copy_that_was_interrupted_is_made_again(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "deep" / "target"
+    source.mkdir()
+    (source / "file").write_text("whole")
+    half = target.with_name(".target.tmp")
+    half.mkdir(parents=True)
+    (half / "other").touch()
+    copy_stage(source, target)
+    assert [path.name for path in target.iterdir()] == ["file"]
+    assert not half.exists()
+
+
+def test_a_preset_that_has_changed_is_another_study(
+    done: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = presets.load
+
+    def changed(kind: Any, name: str) -> Any:
+        config = load(kind, name)
+        return replace(config, mixture=replace(config.mixture, floor=0.5))
+
+    monkeypatch.setattr(presets, "load", changed)
+    with pytest.raises(RunError, match="has other settings"):
+        study(done)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from drpm.training import stages
+from tests.clustering.test_experiment import study
+
+train = stages.train
+
+def kill(program, runs, **options):
+    step = program.step
+
+    def last():
+        step()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    program.step = last
+    return train(program, runs, **options)
+
+stages.train = kill
+study(Path(sys.argv[1]), "vade")
+"""
+
+
+@pytest.mark.unshifted
+def test_killed_at_a_shared_pretraining(done: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    root = Path(__file__).parents[2]
+    assert subprocess.run(command, cwd=root, timeout=240).returncode == -signal.SIGKILL
+    (shared,) = tmp_path.glob("pretraining-*")
+    assert not list(shared.glob("*/pretraining/result.json"))
+    study(tmp_path, "drpm-vc")
+    study(tmp_path, "vade")
+    found = models(tmp_path)
+    assert found == {name: models(done)[name] for name in found}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"seeds": []}, "seeds must be one or more that differ"),
+        ({"seeds": [1, 1]}, "seeds must be one or more that differ"),
+        ({"preset": "paper-cluster"}, "'paper-cluster' is not a preset"),
+        ({"settings": ["clusters=5000"]}, "clusters must be at most the number of examples"),
+        ({"config": "0123456789abcdef"}, "has changed"),
+    ],
+)
+def test_bad_studies(tmp_path: Path, changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        study(tmp_path / "new", **changes)
+    assert not (tmp_path / "new").exists()

@@ -1,0 +1,174 @@
+"""The settings of a run, its scores and its figures."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from drpm.factors.config import FactorsConfig, FactorsJob
+from drpm.factors.experiment import NAMES, Factors, measure_usage, score
+from drpm.factors.figures import figure_data
+from drpm.factors.fitted import Evidence, FittedFactors, SharedFactors
+from drpm.factors.models import FactorVAE, average
+from drpm.nn.gaussians import Posterior
+from drpm.report.figure_data import figure_specs, read_arrays
+from drpm.training.errors import ConfigError
+from tests.oracles import generator
+
+
+def shares(*numbers: int, latent: int = 10) -> SharedFactors:
+    """Pairs that share their first dimensions."""
+    mask = (torch.arange(latent) < torch.tensor(numbers)[:, None]).float()
+    codes = torch.zeros(len(numbers), 2, latent)
+    return SharedFactors(mask.sum(-1), mask, codes, codes)
+
+
+def test_dimensions_in_use() -> None:
+    # Two of three dimensions in use are among the five that are shared.
+    deviations = torch.tensor([1.0, 0.5, *[0.1] * 7, 2.0])
+    codes = deviations * torch.randn(20, 2, 10, generator=generator(0))
+    usage = measure_usage(shares(*range(5), *[5] * 15)._replace(codes=codes))
+    assert usage == {"used_dimensions": 3, "shared_used": pytest.approx(1.9, abs=0.051)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": "arm", "shared": "8"}, "shared must be a number from 0 to 7 or 'mixed', but"),
+        ({"data": "arm", "test_pairs": 99}, "test_pairs must be at least 100, but got 99"),
+        (
+            {"data": "arm", "factors": FactorsConfig(method="label", latent=6)},
+            "latent must be at least 7, one for each factor, for the method 'label', but got 6",
+        ),
+        ({"data": "mpi3d", "image_size": 32}, "image_size must be 64 for mpi3d, but got 32"),
+    ],
+)
+def test_what_does_not_fit_the_data_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        FactorsJob(**changes)
+
+
+def untrained(latent: int) -> FittedFactors:
+    torch.manual_seed(0)
+    return FittedFactors(FactorVAE((1, 8, 8), FactorsConfig(latent=latent)), (1, 8, 8))
+
+
+def drawn(found: SharedFactors, names: tuple[str, ...] = (), **batch: Any) -> dict[str, Any]:
+    fitted = untrained(found.mask.shape[-1])
+    images = torch.rand(len(found.mask), 1, 8, 8)
+    packed = figure_data(fitted, {"first": images, "second": images, **batch}, found, names)
+    with np.load(io.BytesIO(packed)) as arrays:
+        return dict(arrays)
+
+
+def test_a_model_is_judged_by_what_it_averages() -> None:
+    """The second images tell what pairs share, and the weighted mean knows it; the first do not."""
+    count = 600
+    factors = torch.randint(4, (count, 2, 2), generator=generator(0))
+    factors[:, 1, 0] = factors[:, 0, 0]
+    codes = 2.0 * factors - 3
+    codes[:, 0, 0] = 20 * torch.randn(count, generator=generator(1))
+    log_variances = torch.tensor([[9.0, 0.0], [-9.0, 0.0]]).expand(count, 2, 2)
+    views = (Posterior(codes[:, view], log_variances[:, view]) for view in range(2))
+    mask = torch.tensor([[1.0, 0.0]]).expand(count, 2)
+    shared = mask[:, None].bool()
+    averaged = torch.where(shared, average(*views, "multi-level").mean[:, None], codes)
+    found = SharedFactors(mask.sum(-1), mask, codes, averaged)
+    scores = score(found, factors, shared[:, 0])
+    assert scores["shared_accuracy"] == scores["independent_accuracy"] == 1
+    assert (scores["count_error"], scores["mean_count"]) == (0, 1)
+    # Dimension by dimension it is the first image by itself: one factor of two is guessed.
+    assert scores["informativeness"] == pytest.approx((1 + 1 / 4) / 2, abs=0.06)
+
+
+def test_figures_of_own_pairs() -> None:
+    arrays = drawn(shares(3, 3, 5, 0), ("ant", "bee", "cat", "dog"))
+    assert arrays["matrix_rows__shared"].tolist() == ["ant", "bee", "cat", "dog"]
+    assert arrays["matrix__shared"].dtype == np.int64
+    assert arrays["matrix__shared"].sum(1).tolist() == [3, 3, 5, 0]
+    assert arrays["bars__rates"][:, 0].tolist() == [0.75] * 3 + [0.25] * 2 + [0] * 5
+    expected = [0.25, 0, 0, 0.5, 0, 0.25, 0, 0, 0, 0, 0]
+    assert arrays["bars__count"][:, 0].tolist() == expected
+    assert arrays["bars_groups__count"].tolist() == [str(i) for i in range(11)]
+
+
+def test_images_with_the_shared_part_of_the_next_pair() -> None:
+    """They show whether what is shared says anything: exchanged within a pair, it need not."""
+    codes = 30 * torch.randn(3, 2, 4, generator=generator(0))
+    # The first pair shares two dimensions, the second all of them, the third none.
+    found = shares(2, 4, 0, latent=4)
+    found = found._replace(averaged=codes)
+    arrays = drawn(found)
+    assert arrays["grid_rows__pairs"].tolist()[-2:] == ["first, next pair's", "second, next pair's"]
+    expected = codes.clone()
+    expected[0, :, :2] = codes[1, 0, :2]
+    expected[1] = codes[2, 0]
+    images = 255 * untrained(4).decode(expected).squeeze(2).movedim(0, 1)
+    assert np.abs(arrays["grid__pairs"][-2:] - images.numpy()).max() <= 0.51
+    # Both images of the second pair become the same one, and those of the third stay.
+    rows = arrays["grid__pairs"].astype(int)
+    assert (rows[-2, 1] == rows[-1, 1]).all()
+    assert (rows[-2:, 2] == rows[2:4, 2]).all()
+    assert (rows[-2:, 0] != rows[2:4, 0]).any()
+
+
+def test_every_dimension_goes_from_end_to_end_of_the_prior() -> None:
+    images = torch.rand(2, 1, 8, 8, generator=generator(0))
+    fitted, found = untrained(3), shares(1, 2, latent=3)
+    packed = figure_data(fitted, {"first": images, "second": images}, found)
+    with np.load(io.BytesIO(packed)) as arrays:
+        assert arrays["grid_columns__traversals"].tolist() == [
+            *("-2.0", "-1.5", "-1.0", "-0.5", "0.0", "0.5", "1.0", "1.5", "2.0")
+        ]
+        grid = arrays["grid__traversals"]
+    expected = 255 * fitted.traverse(images[0], torch.linspace(-2, 2, 9)).squeeze(2)
+    assert np.abs(grid - expected.numpy()).max() <= 0.51
+
+
+def test_a_single_pair_has_no_next_one() -> None:
+    arrays = drawn(shares(2, latent=4))
+    assert arrays["grid__pairs"].shape == (6, 1, 8, 8)
+
+
+@pytest.mark.parametrize("latent", [39, 40, 41, 90])
+def test_figures_of_many_dimensions_fit_on_a_page(tmp_path: Path, latent: int) -> None:
+    arrays = drawn(shares(3, 5, latent=latent))
+    assert ("bars__rates" in arrays) == (latent <= 40)
+    assert ("bars__count" in arrays) == (latent < 40)
+    np.savez(tmp_path / "arrays.npz", **arrays)
+    assert figure_specs(read_arrays(tmp_path))
+
+
+def test_defaults_depend_on_the_device() -> None:
+    def resolve(job: FactorsJob, device: str) -> FactorsJob:
+        return Factors().resolve(job, torch.device(device))
+
+    assert resolve(FactorsJob(), "cuda") == FactorsJob("arm", "3", 40, 64, 10_000)
+    assert resolve(FactorsJob(), "cpu") == FactorsJob("arm", "3", 2, 32, 2_000)
+    job = FactorsJob("mpi3d", "mixed", 2)
+    assert resolve(job, "cpu") == FactorsJob("mpi3d", "mixed", 2, 64, 2_000)
+    assert resolve(FactorsJob("own.npz"), "cpu") == FactorsJob("own.npz")
+
+
+def test_figures_of_a_world() -> None:
+    three = torch.tensor([[1, 1, 1, 0, 0, 0, 0]] * 4, dtype=torch.bool)
+    arrays = drawn(shares(3, 3, 5, 0), is_shared=three)
+    assert arrays["matrix_rows__shared"].tolist() == [f"pair {i}" for i in range(4)]
+    # Where all pairs share as many, how often each number is estimated; else their means.
+    assert arrays["bars__count"].shape == (11, 1)
+    mixed = three.clone()
+    mixed[0] = False
+    arrays = drawn(shares(2, 3, 5, 1), is_shared=mixed)
+    assert arrays["bars__count"].tolist() == [[0, 2], [3, 3]]
+    assert arrays["bars_groups__count"].tolist() == ["n_s = 0", "n_s = 3"]
+
+
+def test_every_name_is_explained() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "factors.md").read_text()
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("|")]
+    explained = {name.strip() for row in rows for name in row.split(",")}
+    assert set(NAMES.values()) <= explained
+    assert set(Evidence._fields) <= set(NAMES)

@@ -1,0 +1,111 @@
+"""Tables of results: means over seeds, published numbers, and the document they stand in."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drpm.report.tables import (
+    Table,
+    fill_tables,
+    metric_columns,
+    parse_published,
+    step_times,
+    summarize_metrics,
+)
+from drpm.training.errors import RunError
+from tests.training.results_folder import write_json, write_study
+
+PUBLISHED = parse_published("main/mnist/gmm  0.32 0.01  - -", "nmi", "accuracy")
+METRICS = {"nmi": "NMI", "accuracy": "ACC"}
+TABLE = Table(
+    ("data", "method"),
+    {"GMM": "gmm", "DRPM": "drpm", "never run": "other"},
+    metric_columns("main/{group}/{row}", METRICS),
+    {"MNIST": "mnist", "Digits": "digits"},
+    PUBLISHED,
+)
+
+
+def rows(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+
+
+def test_means_beside_published_numbers(tmp_path: Path) -> None:
+    write_study(tmp_path / "main" / "mnist", {"gmm": [0.4, 0.5, 0.6], "drpm": [0.9]}, 1.5)
+    heading, _, *lines = rows(TABLE(tmp_path))
+    assert heading == ["data", "method", "NMI", "NMI, paper", "ACC", "runs", "time", "revision"]
+    # The deviation of three values at distances of 0.1 is 0.1 with n - 1 in the denominator.
+    gmm = ["MNIST", "GMM", "0.400 ± 0.100", "0.32 ± 0.01", "0.500 ± 0.100", "3", "1:30:00", "none"]
+    drpm = ["", "DRPM", "**0.800**", "-", "**0.900**", "1", "1:30:00", "none"]
+    assert lines == [gmm, drpm]
+
+
+def test_studies_that_were_not_run(tmp_path: Path) -> None:
+    heading, _, *lines = rows(TABLE(tmp_path))
+    assert heading == ["data", "method", "NMI, paper"]
+    assert lines == [["MNIST", "GMM", "0.32 ± 0.01"]]
+
+
+def test_equal_means_are_both_bold_and_a_missing_value_is_a_dash(tmp_path: Path) -> None:
+    write_study(tmp_path / "main" / "digits", {"gmm": [0.70001], "drpm": [0.69999]})
+    assert TABLE(tmp_path).count("**0.700**") == 2
+    path = tmp_path / "main" / "digits" / "gmm" / "seed-0" / "result.json"
+    write_json(path, {"metrics": {"nmi": None, "accuracy": 0.5}})
+    assert rows(TABLE(tmp_path))[-2][2:4] == ["-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("revision", "shown"),
+    [("a" * 40, "aaaaaaa"), (f"{'a' * 40}-dirty", "aaaaaaa+"), (None, "none")],
+)
+def test_revisions(tmp_path: Path, revision: str | None, shown: str) -> None:
+    facts = {"wall_time": 60, "git_revision": revision}
+    path = tmp_path / "main" / "mnist" / "drpm" / "seed-0" / "result.json"
+    write_json(path, {"metrics": {"nmi": 0.5, "accuracy": 0.5}, **facts})
+    assert rows(TABLE(tmp_path))[-1][-3:] == ["1", "0:01:00", shown]
+
+
+def test_metrics_of_every_row(tmp_path: Path) -> None:
+    write_study(tmp_path / "main", {"drpm": [0.9, 0.7]})
+    columns = {"DRPM": ("main/drpm", "{row}")}
+    table = Table(("metric",), {"a": "nmi", "b": "accuracy"}, columns, has_runs=False, digits=1)
+    assert rows(table(tmp_path))[2:] == [["a", "0.7 ± 0.1"], ["b", "**0.8 ± 0.1**"]]
+
+
+def test_arrays_for_figures(tmp_path: Path) -> None:
+    write_study(tmp_path, {"drpm": [0.4, 0.6], "one": [0.5]})
+    cells = [("drpm", "accuracy"), ("one", "accuracy"), ("none", "accuracy")]
+    means, deviations = summarize_metrics(tmp_path, cells)
+    np.testing.assert_allclose(means, [0.5, 0.5, np.nan])
+    np.testing.assert_allclose(deviations, [0.02**0.5, 0, 0])
+
+
+def test_a_document_is_filled_in(tmp_path: Path) -> None:
+    text = "One.\n\n<!-- table: a -->\nold\n<!-- end -->\n\n<!-- table: b -->\n<!-- end -->\nTwo.\n"
+    filled = fill_tables(text, {"a": lambda _: "new\n", "b": lambda _: "| x |\n"}, tmp_path)
+    assert filled == text.replace("old", "new").replace("b -->\n", "b -->\n| x |\n")
+    for tables in ({"a"}, {"a", "b", "c"}):
+        with pytest.raises(RunError, match=r"each declared table once, but differs in [bc]"):
+            fill_tables(text, dict.fromkeys(tables, str), tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", "[1]"])
+def test_a_damaged_result_is_one_sentence(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "main" / "mnist" / "gmm" / "seed-0" / "result.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(RunError, match=r"result\.json is not a readable result\.$"):
+        TABLE(tmp_path)
+
+
+def test_the_later_of_two_measurements_counts(tmp_path: Path) -> None:
+    step = {"model": "VAE", "step": "compile", "matmul": "high", "batch_size": 64}
+    for name, date, alone in (("", "2026-01-02", 2e-4), ("-more", "2026-01-01", 9e-4)):
+        slow = {**step, "step": "eager", "alone": 1.0, "stacked": None}
+        content = {
+            "environment": {"date": date, "git_revision": "f" * 40},
+            "steps": [{**step, "alone": alone, "stacked": 3e-4}, slow],
+        }
+        write_json(tmp_path / "benchmarks" / f"loop-h200{name}.json", content)
+    assert rows(step_times(tmp_path))[2:] == [["VAE", "64", "200", "300", "1.50", "fffffff"]]
