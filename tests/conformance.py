@@ -30,7 +30,7 @@ class Case:
     shapes: Mapping[str, tuple[int, ...]]
     event_shape: tuple[int, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
-    streamed: bool = False  # run with `filling` told that every matrix is too large to be built
+    streamed: bool = False  # run as if every matrix were too large to build
 
     @property
     def relaxed(self) -> bool:

@@ -69,7 +69,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 def parameters(
     n: int, groups: int, scale: float = 1.0, seed: int = 0, weight_scale: float | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Log-scores of n elements and log-weights of some groups, of one scale if not told."""
+    """Log-scores of n elements and log-weights of some groups, of one scale by default."""
     noise = normal(n + groups, seed=seed)
     return scale * noise[:n], (scale if weight_scale is None else weight_scale) * noise[n:]
 
@@ -286,7 +286,7 @@ def permutations(n: int) -> Tensor:
 
 
 def plackett_luce_log_prob(log_scores: Tensor, order: Tensor) -> Tensor:
-    """Each element is chosen among those that remain, with chances proportional to its score."""
+    """Each element is chosen among the remaining ones with probability proportional to score."""
     drawn = log_scores.double()[order]
     steps = [drawn[..., r] - torch.logsumexp(drawn[..., r:], -1) for r in range(order.shape[-1])]
     return torch.stack(steps, -1).sum(-1)
@@ -527,7 +527,7 @@ def assert_mean(
     return error
 
 
-_UNSEEN = 1e-7  # the chance that one of the events occurs which are too rare to be considered
+_UNSEEN = 1e-7  # the probability of all events that are too rare to be considered
 
 
 def _deviation(

@@ -38,8 +38,8 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # The laws need torch, which takes a second to import. Whoever only asks the command line for
-    # help should not wait for it, so they are fetched when the first of them is used.
+    # The laws need torch, which takes a second to import. They are imported on first use, so that
+    # the command line's help does not wait for it.
 
     _fetch, __dir__ = fetch_from(__name__, {"distributions": __all__})
 

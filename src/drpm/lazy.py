@@ -1,6 +1,6 @@
-"""Packages whose names are fetched when they are first asked for.
+"""Packages that import their names on first use.
 
-Whoever only wants the settings of an application should not wait for torch and scikit-learn.
+Reading the settings of an application should not wait for torch and scikit-learn.
 """
 
 import sys
@@ -14,7 +14,7 @@ def fetch_from(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """A package's ``__getattr__`` and ``__dir__``.
 
-    Arguments:
+    Args:
         package: Its name.
         places: Its modules, and what comes from each of them.
     """

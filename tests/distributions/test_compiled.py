@@ -1,4 +1,4 @@
-"""Two groups, whose sizes compiled code sums over, are the law that they are elsewhere."""
+"""Compiled and captured sizes are those of eager code."""
 
 from typing import Any
 
@@ -7,28 +7,27 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from drpm import RelaxedFisherHypergeometric
+from drpm import RelaxedFisherHypergeometric, RelaxedRandomPartition
 from tests.oracles import normal
-
-TRACED = "aot_eager"
 
 
 def compiled(function: Any) -> Any:
     torch.compiler.reset()
-    return torch.compile(function, backend=TRACED, fullgraph=True, dynamic=False)
+    return torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=False)
 
 
-@pytest.mark.parametrize("n", [1, 8, 300])
-@pytest.mark.parametrize("capacities", [None, (1, 400)])
-def test_drawn_sizes(n: int, capacities: tuple[int, int] | None) -> None:
+@pytest.mark.parametrize("noise", [True, False])
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize(("n", "bounded"), [(1, False), (8, True), (300, False), (300, True)])
+def test_drawn_sizes(n: int, bounded: bool, groups: int, noise: bool) -> None:
     """The same noise leads to the same sizes, and to the same soft ones."""
-    room = None if capacities is None else torch.tensor(capacities)
-    weights = 2 * normal(6, 2, seed=3)
+    room = torch.tensor([1, n, 0, n][-groups:]) if bounded else None
+    weights = 2 * normal(6, groups, seed=3)
     slopes = normal(n, seed=4)
 
     def loss(weights: Tensor) -> tuple[Tensor, Tensor]:
         law = RelaxedFisherHypergeometric(0.5, n, weights, room, validate_args=False)
-        draw = law.draw(torch.Size([3]), noise=True)
+        draw = law.draw(torch.Size([3]), noise=noise)
         return (draw.survival * slopes).sum(), draw.hard
 
     step = vmap(grad(loss, has_aux=True), randomness="different")
@@ -36,3 +35,25 @@ def test_drawn_sizes(n: int, capacities: tuple[int, int] | None) -> None:
     expected = step(weights)
     torch.manual_seed(0)
     torch.testing.assert_close(compiled(step)(weights), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("noise", ["both", "none"])
+def test_a_draw_is_captured_in_a_graph(noise: str) -> None:
+    """Nothing waits for the device."""
+    scores = normal(256).float().cuda().requires_grad_()
+    weights = normal(10, seed=1).float().cuda().requires_grad_()
+
+    def step() -> tuple[Tensor, ...]:
+        law = RelaxedRandomPartition(0.5, scores, weights, hard=False, validate_args=False)
+        value = law.rsample_parts((2,), noise=noise).Y.square().sum()
+        return (value, *torch.autograd.grad(value, (scores, weights)))
+
+    expected = step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    graph.replay()
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in found)
+    if noise == "none":
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

@@ -118,19 +118,6 @@ def test_values_broadcast_against_the_batch(case: Case) -> None:
             torch.testing.assert_close(log_probs[a, b], single.log_prob(values[a, 0]))
 
 
-@every_case
-def test_batched_summaries_equal_looped_ones(case: Case) -> None:
-    tensors = case.tensors((2, 3), scale=3.0)
-    batched = statistics(case, case.make(tensors))
-    if "marginals" in batched:
-        batched.pop("entropy")  # an estimate, from other draws
-    for a in range(2):
-        for b in range(3):
-            single = statistics(case, case.make({k: v[a, b] for k, v in tensors.items()}))
-            for name, value in batched.items():
-                torch.testing.assert_close(value[a, b], single[name], rtol=1e-10, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     "case", [c for c in CASES if len(c.shapes) == 2], ids=lambda case: case.name
 )

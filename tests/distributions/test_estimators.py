@@ -109,16 +109,6 @@ def test_the_baseline_leaves_the_own_draw_out() -> None:
     assert not torch.equal(first, second)
 
 
-def test_batches() -> None:
-    scores, weights = normal(3, 4, seed=0).requires_grad_(), normal(2, seed=1).requires_grad_()
-    law = drpm.RandomPartition(scores, weights)
-    loss = drpm.score_function_loss(law, lambda y: y[..., 0, :2].sum(-1), 8, generator=generator())
-    assert loss.shape == (3,)
-    (grad,) = torch.autograd.grad(loss[1], scores)
-    assert (grad[[0, 2]] == 0).all()
-    assert (grad[1] != 0).any()
-
-
 @pytest.mark.parametrize("draws", [0, -3])
 def test_too_few_draws_are_refused(draws: int) -> None:
     law = drpm.PlackettLuce(torch.zeros(3))

@@ -83,19 +83,6 @@ def test_subset_permutation_equals_sequential_draws() -> None:
             torch.testing.assert_close(alone, exact, rtol=0, atol=1e-10)
 
 
-def test_subset_permutations_chain_to_the_whole_order() -> None:
-    scores = random_scores(7, 20.0)
-    order = torch.randperm(7, generator=generator())
-    total, taken, start = torch.zeros(()).double(), torch.zeros(7, dtype=torch.bool), 0
-    for size in (2, 0, 4, 1):
-        subset = order[start : start + size]
-        total = total + drpm.subset_permutation_log_prob(scores, subset, taken)
-        taken = taken.clone()
-        taken[subset] = True
-        start += size
-    torch.testing.assert_close(total, drpm.PlackettLuce(scores).log_prob(order), rtol=0, atol=1e-9)
-
-
 TAKEN = torch.tensor([True, False, False, False, False])
 
 

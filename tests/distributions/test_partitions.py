@@ -107,24 +107,6 @@ def test_bounds_sandwich_the_exact_value(n: int, groups: int) -> None:
             torch.testing.assert_close(upper[index], expected[1], rtol=0, atol=1e-9)
 
 
-def test_bounds_with_a_given_order() -> None:
-    scores, weights = parameters(5, 3, 1.0)
-    law = drpm.RandomPartition(scores, weights)
-    labels = torch.tensor([0, 2, 0, 2, 1])
-    value = oracles.to_matrix(labels, 3)
-    sizes = law.sizes.log_prob(value.sum(-1))
-    for fill in ([0, 2, 4, 1, 3], [2, 0, 4, 3, 1]):
-        order = torch.tensor(fill)
-        bounds = law.log_prob_bounds(value, order)
-        expected = oracles.bounds(scores, labels, sizes, order)
-        torch.testing.assert_close(bounds.lower, expected[0])
-        torch.testing.assert_close(bounds.upper, expected[1])
-        assert bounds.lower <= law.log_prob(value) <= bounds.upper
-    best = law.log_prob_bounds(value)
-    assert best.lower >= bounds.lower
-    assert best._fields == ("lower", "upper")
-
-
 COMPATIBLE, LABELS = [0, 2, 4, 1, 3], [0, 2, 0, 2, 1]
 
 
@@ -213,16 +195,6 @@ def test_equal_scores_closed_form(level: float) -> None:
     assert single.log_prob(value.float()).item() == pytest.approx(closed, rel=1e-5)
 
 
-@pytest.mark.parametrize("scale", [0.3, 2.0, 30.0])
-def test_marginals_of_twelve_elements(scale: float) -> None:
-    """Against rank probabilities summed over all sets of predecessors."""
-    scores, weights = parameters(12, 4, scale, 9)
-    capacities = [12, 3, 0, 7]
-    law = drpm.RandomPartition(scores, weights, torch.tensor(capacities))
-    exact = oracles.subset_marginals(scores.numpy(), oracles.fisher(12, weights, capacities))
-    np.testing.assert_allclose(law.marginals().numpy(), exact, rtol=0, atol=1e-9)
-
-
 @pytest.mark.parametrize(("n", "scale"), [(150, 0.0), (150, 1.0), (60, 100.0)])
 def test_marginals_at_moderate_n(n: int, scale: float) -> None:
     """Sums over subsets and elements, and three elements against a fine quadrature."""
@@ -248,33 +220,6 @@ SPREADS = {
     1_500: [750.0, 0.0, -750.0, 10.0],
     5_000: [2_500.0, 0.5, -2_500.0],  # fewer: the grid of arrival times grows with the spread
 }
-
-
-# --- boundaries -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [
-        [1, 2, 1, 2],  # first subset empty
-        [0, 2, 0, 2],  # middle
-        [0, 1, 0, 1],  # last
-        [1, 1, 1, 1],  # all but the middle
-        [2, 2, 2, 2],
-        [0, 0, 0, 0],
-    ],
-)
-@pytest.mark.parametrize("scale", [1.0, 50.0])
-def test_empty_subsets(labels: list[int], scale: float) -> None:
-    scores, weights = parameters(4, 3, scale, 2)
-    leaves = (scores.requires_grad_(), weights.requires_grad_())
-    law = drpm.RandomPartition(*leaves)
-    exact = oracles.random_partition(scores.detach(), weights.detach())
-    log_prob = law.log_prob(oracles.to_matrix(torch.tensor(labels), 3))
-    code = int("".join(map(str, labels)), 3)
-    torch.testing.assert_close(log_prob.detach(), exact.log_mass[code], rtol=0, atol=1e-9)
-    for grad in torch.autograd.grad(log_prob, leaves):
-        assert torch.isfinite(grad).all()
 
 
 # --- samples --------------------------------------------------------------------------------

@@ -56,11 +56,6 @@ def test_gradients_in_and_out_of_maps(function: Callable[[Tensor], Tensor]) -> N
         torch.testing.assert_close(expected, 2 * x.round() * x.cos())
 
 
-def test_compiled_hard_values_are_hard_to_the_last_bit() -> None:
-    hard, soft = torch.tensor([0.0, 1.0]), torch.tensor([[0.1, 1 / 3], [0.7, 1e-9]])
-    assert torch.equal(compiled(straight_through)(hard, soft), hard.expand(2, 2))
-
-
 @pytest.mark.parametrize("mapped", [False, True])
 @pytest.mark.parametrize("hard", [True, False, "sizes"])
 def test_partitions_that_are_counted(

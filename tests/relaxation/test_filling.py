@@ -123,11 +123,6 @@ def test_auto_switches_with_the_size(sort: str, monkeypatch: pytest.MonkeyPatch)
     assert used == ["fill_dense", "fill_streamed"]
 
 
-def test_sinkhorn_is_always_dense() -> None:
-    found = fill_softly(windows(2, 800).float(), normal(800).float(), "sinkhorn")
-    torch.testing.assert_close(found.sum(-2), torch.ones(800), rtol=0, atol=1e-3)
-
-
 @streamable
 def test_memory_is_linear(sort: str) -> None:
     """The matrix of 30,000 elements alone takes 3.6 GB; nothing near it is kept for backward."""

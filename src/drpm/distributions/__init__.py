@@ -1,6 +1,6 @@
 """Laws over sizes, orders and partitions.
 
-All of them at once, whichever module is asked for: some register themselves with torch.
+Importing any of them imports all: some register themselves with torch.
 """
 
 from drpm.distributions.base import OrderLaw, SizeLaw

@@ -271,7 +271,7 @@ class RandomPartition(Law):
         n = self.event_shape[1]
         if n > MODE_LIMIT:
             raise ValueError(
-                f"mode must be asked of at most {MODE_LIMIT} elements (its cost grows as n^2.5), "
+                f"mode is limited to {MODE_LIMIT} elements (its cost grows as n^2.5), "
                 f"but got {n}; the noise-free mode of RelaxedRandomPartition has no such limit."
             )
         with torch.no_grad():

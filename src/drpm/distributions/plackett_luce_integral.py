@@ -8,9 +8,9 @@ probability
           = \int e^{x - e^x} \prod_{i \in S} (1 - e^{-e^{x + a_i}}) \, dx,
           \qquad a_i = \log s_i - \log \Lambda,
 
-where u is the chance that nothing of the later set has arrived yet. The right-hand integrand is
-log-concave and analytic in x, so a trapezoid rule over the stretch that carries its mass converges
-geometrically: the sum over all |S|! inner orders costs O(|S|).
+where u is the probability that nothing of the later set has arrived yet. The right-hand integrand
+is log-concave and analytic in x, so a trapezoid rule over the stretch that carries its mass
+converges geometrically: the sum over all |S|! inner orders costs O(|S|).
 """
 
 import math
@@ -153,7 +153,7 @@ class _RaceLogProb(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor, None, None]:
         edges, block, nodes, weights = ctx.saved_tensors
-        if torch.is_grad_enabled():  # someone asked for second derivatives
+        if torch.is_grad_enabled():  # for second derivatives
             members = block[..., None, :] == torch.arange(ctx.groups, device=block.device)[:, None]
             slopes = _Race(edges, block, members.to(edges.dtype)).differentiable_slopes(nodes)
         else:

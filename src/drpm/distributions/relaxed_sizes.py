@@ -43,7 +43,7 @@ def draw_softly(
     n, groups = law.total_count, law.event_shape[0]
     full = shape + law.batch_shape if noise else law.batch_shape
     if groups == 1:
-        # Nothing depends on the weight of the only group, but a gradient may be asked for.
+        # Nothing depends on the weight of the only group, but a gradient may be requested.
         nothing = (law.log_weights.double() * 0).expand(*full, 1)
         return SizeDraw(nothing.detach() + n, nothing[..., None].expand(*full, 1, n)[..., :0, :])
     temperature = temperature.double()

@@ -133,7 +133,7 @@ def is_listed(total: int, groups: int) -> bool:
 class Pair(NamedTuple):
     """All sizes of two groups, by the size of the first."""
 
-    log_masses: Tensor  # (..., n + 1), not normalised
+    log_masses: Tensor  # (..., n + 1), not normalized
 
     def mode(self) -> Tensor:
         """The most likely sizes; of two equally likely ones, those with the larger first group."""

@@ -344,8 +344,7 @@ class FisherHypergeometric(SizeLaw):
     def expected_log_binomials(self, capacities: Tensor) -> Tensor:
         r"""(..., K): :math:`E \log\binom{m_k}{n_k}` under this law, for any capacities m, float64.
 
-        Infinite sizes do not occur: sizes beyond ``capacities`` count as 0, and it is the caller
-        who knows whether they are possible.
+        Sizes beyond ``capacities`` count as 0; the caller checks whether they are possible.
         """
         if self.event_shape[0] == 1:
             total = torch.full_like(self._capacities, float(self.total_count))

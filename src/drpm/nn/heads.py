@@ -11,7 +11,7 @@ from drpm.nn.validation import positive_number, require_features
 class PartitionHead(nn.Module):
     """Two linear layers, one to the log-scores and one to the log-weights of a partition.
 
-    Arguments:
+    Args:
         in_features: How many features there are, in the last dimension.
         num_elements: n, how many elements the partition splits.
         num_subsets: K, into how many subsets.
@@ -57,7 +57,7 @@ class PartitionHead(nn.Module):
     ) -> RelaxedRandomPartition:
         """The law of the partition of every row, in single precision at least.
 
-        Arguments:
+        Args:
             features: (..., in_features).
             temperature: In place of the layer's own.
         """

@@ -19,7 +19,7 @@ _COUNTED_UP_TO = 512
 
 
 class Sorted(NamedTuple):
-    """Scores in descending order, and who is where."""
+    """Scores in descending order, with the permutation and its inverse."""
 
     scores: Tensor  # (..., n)
     order: Tensor  # (..., n) the element at every rank
@@ -184,7 +184,7 @@ def soft_sort(scores: Tensor) -> Tensor:
 
 
 def sinkhorn_sort(scores: Tensor) -> Tensor:
-    """Doubly stochastic, by Sinkhorn's alternating normalisation.
+    """Doubly stochastic, by Sinkhorn's alternating normalization.
 
     The logits are NeuralSort's: their column term is the optimal potential of the hard sort, so
     few rounds suffice at low temperatures. Columns come last, and sum to one exactly.
