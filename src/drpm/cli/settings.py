@@ -16,7 +16,7 @@ RUN_TABLES: Final = {
 def read_settings(
     cls: type[C],
     command: str,
-    preset: str,
+    preset: str | None,
     settings: Sequence[str],
     device: str,
     **options: object,
@@ -26,7 +26,8 @@ def read_settings(
     Args:
         cls: The configuration's class.
         command: The command; presets of others are refused.
-        preset: A preset of the package, or a TOML file, which may be that of a run.
+        preset: A preset of the package, or a TOML file, which may be that of a run; None for the
+            defaults of the class.
         settings: Overrides, as ``name=value``; a later one wins.
         device: The device, unless ``settings`` override it.
         options: Settings with an option of their own, by name; None if it was not given.
@@ -44,7 +45,9 @@ def read_settings(
             raise ConfigError(
                 f"{name} must be given once, but got --{name} {named[name]} and --set {setting}."
             )
-    if presets.is_own(preset):
+    if preset is None:
+        start = cls()
+    elif presets.is_own(preset):
         start = _build_own(cls, command, preset)
     else:
         start = presets.load(cls, preset, command=command)

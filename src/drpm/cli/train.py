@@ -89,11 +89,13 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
     together = "on a GPU they are trained together" if kind.stacks else "one after the other"
     found |= {
         "out": (Out, Path("out") / kind.command),
-        "preset": (Annotated[str, preset_option(kind.example_preset)], f"fast-{kind.command}"),
         "settings": (Settings, None),
         "seeds": (Annotated[str | None, seeds_option(together)], None),
         "device": (Device, "auto"),
     }
+    if kind.example_preset is not None:
+        preset = Annotated[str, preset_option(kind.example_preset)]
+        found["preset"] = (preset, f"fast-{kind.command}")
     if kind.several_devices:
         help = "GPUs that share one run, each with a part of every batch."
         found["devices"] = (Annotated[int, whole_number_option(help, least=1)], 1)
@@ -160,12 +162,13 @@ def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     types, settings = get_type_hints(kind), list(values["settings"] or ())
     shortcuts = {name: values[name] for name in kind.shortcuts}
+    preset = values.get("preset")
     if "devices" in values:
         settings = [*_for_all_stages(types[kind.section], values), *settings]
     config = read_settings(
-        types[kind.section], kind.command, values["preset"], settings, values["device"], **shortcuts
+        types[kind.section], kind.command, preset, settings, values["device"], **shortcuts
     )
-    own = read_own(kind.command, values["preset"]).settings if is_own(values["preset"]) else {}
+    own = read_own(kind.command, preset).settings if preset and is_own(preset) else {}
     given = dict.fromkeys(own, False)
     given |= {name: True for name, value in shortcuts.items() if value is not None}
     given |= {setting.partition("=")[0].strip(): True for setting in settings}

@@ -47,8 +47,8 @@ class Job:
     """The field with the configuration, which has ``training``."""
     experiment: ClassVar[str]
     """The experiment as ``package.module:Class``."""
-    example_preset: ClassVar[str]
-    """A preset that the help names."""
+    example_preset: ClassVar[str | None] = None
+    """A preset that the help names; None where there are no presets."""
     help: ClassVar[str]
     """What the command does."""
     data_option: ClassVar[bool] = False
