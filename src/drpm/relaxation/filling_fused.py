@@ -11,7 +11,6 @@ from torch import Tensor
 
 from drpm.relaxation import filling_kernels as kernels
 from drpm.relaxation.filling import fill_softly
-from drpm.relaxation.launching import launch, power_of_two
 from drpm.relaxation.mapping import apply, needs_plain, plain_gradients
 
 _PROGRAMS = 256  # keep every processor of a large GPU busy
@@ -41,6 +40,19 @@ def fill_fused(alpha: Tensor, scores: Tensor, order: Tensor, sizes: Tensor | Non
         None if sizes is None else sizes.expand(*shared, groups).reshape(-1, groups).contiguous(),
     )
     return filled.reshape(*batch, groups, n)
+
+
+def launch(kernel: Any, grid: tuple[int, ...], like: Tensor, *args: Any, **options: Any) -> None:
+    """Run a kernel on the device of a tensor, whichever device is the current one."""
+    if not grid[0]:
+        return
+    with torch.cuda.device_of(like):
+        kernel[grid](*args, **options)
+
+
+def power_of_two(count: int) -> int:
+    """The smallest that is not less than a count."""
+    return 1 << max(0, count - 1).bit_length()
 
 
 def _tile(draws: int, n: int, groups: int) -> dict[str, int]:
