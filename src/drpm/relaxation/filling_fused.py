@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drpm.relaxation import filling_kernels as kernels
 from drpm.relaxation.filling import fill_softly
 from drpm.relaxation.mapping import apply, needs_plain, plain_gradients
 
@@ -68,6 +67,8 @@ def _tile(draws: int, n: int, groups: int) -> dict[str, int]:
 
 def _ranked(scores: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
     """Sorted scores and the sums of their distances to all others."""
+    from drpm.relaxation import filling_kernels as kernels  # imports Triton
+
     n, rows = scores.shape[-1], (scores.shape[:-1].numel(),)
     ranked, distances = torch.empty_like(scores), torch.empty_like(scores)
     launch(kernels.rank_kernel, rows, scores, scores, order, ranked, distances, n, power_of_two(n))
@@ -77,6 +78,8 @@ def _ranked(scores: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
 class _Fill(torch.autograd.Function):
     @staticmethod
     def forward(windows: Tensor, scores: Tensor, order: Tensor, sizes: Tensor | None) -> Tensor:
+        from drpm.relaxation import filling_kernels as kernels  # imports Triton
+
         draws, many, n = scores.shape
         groups = windows.shape[-2]
         filled = windows.new_empty(draws, many, groups, n)
@@ -115,6 +118,8 @@ def _gradients(
     windows: Tensor, scores: Tensor, order: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradients of the soft Y in windows and scores."""
+    from drpm.relaxation import filling_kernels as kernels  # imports Triton
+
     draws, many, n = scores.shape
     counts = (many, n, windows.shape[-2])
     ranked = _ranked(scores, order)
