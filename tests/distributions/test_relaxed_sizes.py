@@ -35,6 +35,22 @@ def test_gradients(count: int) -> None:
     assert gradcheck(lambda x: boundary_survival(x), given)
 
 
+def test_gradients_where_some_sizes_are_certain_and_others_are_not() -> None:
+    """Values of generating functions then differ by many orders of magnitude."""
+    smooth = (-0.5 * ((torch.arange(65) - 30) / 2.5).double().square()).softmax(-1)
+    certain = torch.eye(65, dtype=torch.float64)[[3, 7]]
+    given = torch.stack([certain[0], smooth, certain[1]]).requires_grad_()
+    slopes = torch.randn(3, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    (found,) = torch.autograd.grad((boundary_survival(given) * slopes).sum(), given)
+    total, loss = torch.eye(65, dtype=torch.float64)[0], torch.zeros((), dtype=torch.float64)
+    for k in range(3):
+        shifts = torch.stack([torch.nn.functional.pad(total, (i, 0))[:65] for i in range(65)])
+        total = given[k] @ shifts
+        loss = loss + ((1 - total.cumsum(0)[:64]) * slopes[k]).sum()
+    (expected,) = torch.autograd.grad(loss, given)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
 def test_second_derivatives() -> None:
     given = laws(3, 4).requires_grad_()
     assert gradgradcheck(lambda x: boundary_survival(x), given)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from drpm.relaxation.filling import fill_softly
-from drpm.relaxation.launching import has_triton
+from drpm.relaxation.filling import fill_softly, has_triton
 from drpm.relaxation.mapping import needs_plain
 from tests.oracles import normal
 

@@ -131,8 +131,9 @@ class RelaxedRandomPartition(RelaxedLaw):
         require_choice("noise", noise, ("both", "order", "none"))
         law: Any = self.discrete.sizes
         sizes = draw_softly(law, self.temperature, shape, generator, noise=noise == "both")
-        scores = self.log_scores.double().expand(shape + self.log_scores.shape)
-        if noise != "none":
+        if noise == "none":
+            scores = self.log_scores.double().expand(shape + self.log_scores.shape)
+        else:
             scores = noisy_scores(self.log_scores, shape, generator)
         order = order_descending(scores.detach())
         return self._filled(sizes, scores, order), sizes, order

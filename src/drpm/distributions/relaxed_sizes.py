@@ -109,9 +109,10 @@ class _Survival(torch.autograd.Function):
         sums = grad.cumsum(-1)
         tails = F.pad(sums - grad - sums[..., -1:], (0, 1))  # minus the sum of all from here on
         # A correlation of every tail with the products of all other terms of its sum.
-        pulls = torch.fft.rfft(tails / scale, nodes) * values.cumprod(-2).conj()
-        later = pulls.sum(-2, keepdim=True) - pulls.cumsum(-2) + pulls
-        found: Tensor = torch.fft.irfft(later / values.conj(), nodes)[..., : probs.shape[-1]]
+        conjugates = torch.conj_physical(values)
+        pulls = torch.fft.rfft(tails / scale, nodes) * conjugates.cumprod(-2)
+        later = pulls.flip(-2).cumsum(-2).flip(-2)
+        found: Tensor = torch.fft.irfft(later / conjugates, nodes)[..., : probs.shape[-1]]
         return found * scale
 
 

@@ -224,12 +224,12 @@ class SuffixTables(NamedTuple):
             hard = self._to_sizes(positions[..., 1:])
             reverse = torch.arange(self.width - 1, -1, -1, device=noise.device)
             index = positions[..., :-1, None] + reverse
-            before = self.total - F.pad(hard[..., :-2].cumsum(-1), (1, 0))
-            taken = (before[..., None] - self.remaining()).long().clamp(0, self.total)
+            sizes = self.sizes.expand(*index.shape[:-1], -1).gather(-1, index)
+            sizes = sizes.long().clamp(0, self.total)
         steps = self.log_steps.expand(*index.shape[:-1], -1).gather(-1, index)
         logits = steps + self.log_suffix + noise
         soft = torch.softmax(logits / temperature[..., None, None], -1)
-        probs = soft.new_zeros(*soft.shape[:-1], self.total + 1).scatter_add(-1, taken, soft)
+        probs = soft.new_zeros(*soft.shape[:-1], self.total + 1).scatter_add(-1, sizes, soft)
         return SoftSizes(hard, probs)
 
     def _prefix_masses(self) -> Tensor:

@@ -11,14 +11,15 @@ So Y is computed in blocks of rows, each over the columns that carry weight, and
 computed again in the backward pass: memory is linear in n.
 """
 
+import functools
 import math
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from drpm.relaxation.launching import has_triton
 from drpm.relaxation.mapping import apply, is_transformed, maps_leading
 from drpm.relaxation.sorting import SORTS, distance_sums
 
@@ -49,6 +50,26 @@ def can_fuse(alpha: Tensor, scores: Tensor, sort: str) -> bool:
         and not is_transformed(scores)
         and has_triton()
     )
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether kernels can be compiled here: Triton comes with torch, a C compiler may not."""
+    try:
+        from triton.runtime import driver
+
+        driver.active.get_current_device()  # builds its connection to the device
+    except ImportError:
+        return False
+    except Exception as error:
+        warnings.warn(
+            f"Triton cannot compile kernels here ({error}), so partitions on a GPU are drawn by "
+            "many small operations instead, which is slower.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 def fill_softly(alpha: Tensor, scores: Tensor, sort: str, *, path: str = "auto") -> Tensor:

@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drpm.relaxation import filling_kernels as kernels
 from drpm.relaxation.filling import fill_softly
-from drpm.relaxation.launching import launch, power_of_two
 from drpm.relaxation.mapping import apply, needs_plain, plain_gradients
 
 _PROGRAMS = 256  # keep every processor of a large GPU busy
@@ -43,6 +41,19 @@ def fill_fused(alpha: Tensor, scores: Tensor, order: Tensor, sizes: Tensor | Non
     return filled.reshape(*batch, groups, n)
 
 
+def launch(kernel: Any, grid: tuple[int, ...], like: Tensor, *args: Any, **options: Any) -> None:
+    """Run a kernel on the device of a tensor, whichever device is the current one."""
+    if not grid[0]:
+        return
+    with torch.cuda.device_of(like):
+        kernel[grid](*args, **options)
+
+
+def power_of_two(count: int) -> int:
+    """The smallest that is not less than a count."""
+    return 1 << max(0, count - 1).bit_length()
+
+
 def _tile(draws: int, n: int, groups: int) -> dict[str, int]:
     """How much of the order's matrix a program makes at once; a product needs 16 of everything.
 
@@ -56,6 +67,8 @@ def _tile(draws: int, n: int, groups: int) -> dict[str, int]:
 
 def _ranked(scores: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
     """Sorted scores and the sums of their distances to all others."""
+    from drpm.relaxation import filling_kernels as kernels  # imports Triton
+
     n, rows = scores.shape[-1], (scores.shape[:-1].numel(),)
     ranked, distances = torch.empty_like(scores), torch.empty_like(scores)
     launch(kernels.rank_kernel, rows, scores, scores, order, ranked, distances, n, power_of_two(n))
@@ -65,6 +78,8 @@ def _ranked(scores: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
 class _Fill(torch.autograd.Function):
     @staticmethod
     def forward(windows: Tensor, scores: Tensor, order: Tensor, sizes: Tensor | None) -> Tensor:
+        from drpm.relaxation import filling_kernels as kernels  # imports Triton
+
         draws, many, n = scores.shape
         groups = windows.shape[-2]
         filled = windows.new_empty(draws, many, groups, n)
@@ -103,6 +118,8 @@ def _gradients(
     windows: Tensor, scores: Tensor, order: Tensor, grad: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradients of the soft Y in windows and scores."""
+    from drpm.relaxation import filling_kernels as kernels  # imports Triton
+
     draws, many, n = scores.shape
     counts = (many, n, windows.shape[-2])
     ranked = _ranked(scores, order)
