@@ -26,10 +26,9 @@ from benchmarks.results import describe_environment
 from benchmarks.turns import measure_in_turn
 from benchmarks.units import format_ratio, format_seconds
 from drpm.clustering.config import ClusteringConfig
-from drpm.clustering.models import MixtureVAE, build_objective
-from drpm.clustering.networks import Autoencoder
+from drpm.clustering.models import Autoencoder, MixtureVAE, build_objective
 from drpm.clustering.pipeline import build_schedules
-from drpm.clustering.pretraining import ContrastiveObjective, Pretrained
+from drpm.clustering.pretraining import ContrastiveModel, ContrastiveObjective
 from drpm.clustering.views import choose_view
 from drpm.factors.config import FactorsConfig
 from drpm.factors.models import FactorObjective, FactorVAE
@@ -198,9 +197,9 @@ def pretraining_subject() -> Subject:
     """What comes before: an autoencoder and two projectors, over two views of every image."""
     config, shape = CLUSTERING.pretraining, torch.Size((1, 28, 28))
 
-    def make() -> Pretrained:
+    def make() -> ContrastiveModel:
         autoencoder = Autoencoder(shape.numel(), CLUSTERING.network, "bernoulli")
-        model = Pretrained(autoencoder, CLUSTERING.clusters)
+        model = ContrastiveModel(autoencoder, CLUSTERING.clusters)
         for part in model.idle_parts(config.kind):
             part.requires_grad_(False)
         return model

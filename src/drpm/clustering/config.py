@@ -91,7 +91,7 @@ class MixtureConfig:
     """
 
     restarts: int = 10
-    init: Literal["auto", "k-means++", "kmeans", "contrastive-head"] = "k-means++"
+    init: Literal["auto", "k-means++", "contrastive-head"] = "k-means++"
     floor: float = 1e-4
     code_variance: bool = False
 

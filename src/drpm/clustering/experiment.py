@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from drpm.clustering.config import ClusteringJob, Method
-from drpm.clustering.drawn import draw_arrays, unstandardiser
-from drpm.clustering.estimators import estimator_of
-from drpm.clustering.examples import images_behind
+from drpm.clustering.estimators import as_estimator
+from drpm.clustering.figures import figure_data, source_images
 from drpm.clustering.fitted import FittedClustering
 from drpm.clustering.metrics import clustering_scores
-from drpm.clustering.models import choose_likelihood, require_chances
+from drpm.clustering.models import choose_likelihood, in_batches, require_unit_interval
 from drpm.clustering.pipeline import describe_pretraining, fit_clusterings, pretrain
 from drpm.clustering.views import choose_view
 from drpm.data import load
@@ -52,7 +51,6 @@ SCORES: Final = {"accuracy": "ACC", "nmi": "NMI", "ari": "ARI"}
 
 # Values this close to [0, 1] are rounding errors of standardisation.
 _ROUNDING: Final = 1e-5
-_BATCH: Final = 8192  # rows in double precision
 
 
 class ClusteringData(NamedTuple):
@@ -165,12 +163,12 @@ class Clustering(Experiment[ClusteringJob, ClusteringData, FittedClustering]):
         comparison = {NAMES[method]: metrics} if metrics else {}
         if job.compare and metrics:
             comparison |= _compare(job, dataset, run, progress)
-        images = images_behind(job.data, dataset)
+        images = source_images(job.data, dataset)
         is_mixture = method == "gmm"
         bound = model.lower_bounds(dataset.test.inputs.flatten(1)).mean().item()
         return Evaluation(
             {**metrics, "lower_bound": bound},
-            draw_arrays(model, dataset, job.seed, images),
+            figure_data(model, dataset, job.seed, images),
             [run.path / stage for stage in STAGES if (run.path / stage).exists()],
             {LABELS: _save(model, dataset, run, file_names(job.data, len(dataset.train)))},
             {
@@ -216,18 +214,20 @@ class Clustering(Experiment[ClusteringJob, ClusteringData, FittedClustering]):
 
 
 def undo_scaling(job: ClusteringJob, data: Dataset) -> Dataset:
-    """The data as the likelihood needs it: that of a Bernoulli is not standardised."""
+    """Undo the standardization of the data if the likelihood is Bernoulli."""
     has_likelihood = job.clustering.method != "gmm" or job.compare
     if job.clustering.likelihood != "bernoulli" or not has_likelihood:
         return data
-    undo = unstandardiser(data)
+    shift, scale = scale_of(data)
 
     def restored(split: Split) -> Split:
-        inputs = undo(split.inputs).to(split.inputs)
-        if data.preprocessing:
+        inputs = split.inputs
+        if shift is not None and scale is not None:
+            raw = (inputs.flatten(1).cpu().double() * scale + shift).reshape(inputs.shape)
+            inputs = raw.to(inputs)
             near = inputs.clamp(0, 1)
             inputs = torch.where((inputs - near).abs() < _ROUNDING, near, inputs)
-        require_chances(data.name, inputs)
+        require_unit_interval(data.name, inputs)
         return replace(split, inputs=inputs)
 
     train = restored(data.train)
@@ -311,23 +311,17 @@ def _save(model: FittedClustering, data: Dataset, run: RunFolder, files: Sequenc
     if data.test is not data.train:
         splits["test"] = data.test
     rows = {name: split.inputs.flatten(1) for name, split in splits.items()}
-    # Column names that the file did not have are not asked of new rows.
+    # Column names that are not in the file are not required of new rows.
     numbered = tuple(f"column {number + 1}" for number in range(len(data.columns)))
-    estimator = estimator_of(model, () if data.columns == numbered else data.columns)
+    estimator = as_estimator(model, () if data.columns == numbered else data.columns)
     if estimator is None:
-        probs = {name: model.chances(part) for name, part in rows.items()}
+        probs = {name: model.predict_proba(part) for name, part in rows.items()}
         model.save(run.model_dir)
     else:
-        # By the saved estimator, so that it predicts the same when it is loaded.
-        place = data.train.inputs.device
-        saved = estimator.model_.to(place)
+        # Predicted by the saved estimator, so that it agrees with the table.
+        saved = estimator.model_.to(data.train.inputs.device)
         probs = {
-            name: torch.cat(
-                [
-                    saved.chances(some.to(place).double(), sampled=False).cpu()
-                    for some in part.split(_BATCH)
-                ]
-            )
+            name: in_batches(lambda x: saved.predict_proba(x.double(), sampled=False), part).cpu()
             for name, part in rows.items()
         }
         estimator.labels_ = probs["train"].argmax(-1).numpy()
