@@ -200,7 +200,7 @@ def pretraining_subject() -> Subject:
     def make() -> ContrastiveModel:
         autoencoder = Autoencoder(shape.numel(), CLUSTERING.network, "bernoulli")
         model = ContrastiveModel(autoencoder, CLUSTERING.clusters)
-        for part in model.idle_parts(config.kind):
+        for part in model.untrained_modules(config.kind):
             part.requires_grad_(False)
         return model
 

@@ -148,7 +148,7 @@ def test_the_scores_are_those_of_the_test_part(whole: Path) -> None:
     from drpm.data import load
 
     clusters = [int(row["cluster"]) for row in labels(whole) if row["split"] == "test"]
-    scores = clustering_scores(load("digits").test.targets["label"], clusters)._asdict()
+    scores = clustering_scores(load("digits").test.targets["label"], clusters)
     metrics = result(whole)["metrics"]
     assert {name: metrics[name] for name in scores} == pytest.approx(scores)
 
@@ -309,7 +309,7 @@ def test_a_table_with_labels(tmp_path: Path) -> None:
     write_table(tmp_path / "table.csv", ["cat", "dog", "<i>cow"])
     folder = tmp_path / "run"
     shown = cluster(tmp_path / "table.csv", *SMALL, "--out", folder)
-    assert shown.stdout.splitlines()[1].startswith("DRPM-VC\t")
+    assert shown.stdout.startswith("Seed\tACC\tNMI\tARI\n0\t")
     assert pictures(folder) == FIGURES
     with np.load(folder / "arrays.npz") as arrays:
         # As many clusters as classes, where nobody says how many.
@@ -408,7 +408,7 @@ def test_comparing(tmp_path: Path, method: str) -> None:
     everyone = {"DRPM-VC", "VaDE", "Latent GMM", "GMM", "Contrastive head", "k-means"}
     found = result(tmp_path)
     assert set(found["comparison"]) == everyone
-    assert {line.split("\t")[0] for line in shown.stdout.splitlines()[1:7]} == everyone
+    assert everyone < {line.split("\t")[0] for line in shown.stdout.splitlines()}
     mine = {"drpm-vc": "DRPM-VC", "gmm": "GMM"}[method]
     assert next(iter(found["comparison"])) == mine
     assert found["comparison"][mine] == {
@@ -457,7 +457,7 @@ def test_a_ruined_model_is_refused(tmp_path: Path) -> None:
     for _ in range(2):
         refused = cluster(*command, code=1)
         (line,) = [line for line in refused.stderr.splitlines() if line.startswith("error")]
-        assert "numbers that are not finite" in line
+        assert "not finite" in line
         assert not (tmp_path / "run" / "result.json").exists()
 
 
@@ -488,7 +488,7 @@ def test_two_processes_share_a_run(tmp_path: Path, kind: str) -> None:
     settings = ["digits", *SMALL, f"--set=pretraining.kind={kind}"]
     done = shell("-m", "drpm", "cluster", *settings, "--devices=2", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("DRPM-VC\t") == 1
+    assert done.stdout.count("Seed\t") == 1
     # On GPUs it would not be there. Nothing comes before it, such as a greeting of Lightning's.
     assert done.stderr.startswith("warning: 2 processes share the CPU")
     found = result(tmp_path / "run")

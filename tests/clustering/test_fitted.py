@@ -1,13 +1,10 @@
 """Finished clusterings: what they say of rows, what they make, and the way to disk and back."""
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import scipy.stats
 import torch
@@ -135,16 +132,6 @@ def test_lower_bounds_of_certain_codes() -> None:
     torch.testing.assert_close(fitted.lower_bounds(rows), expected, rtol=1e-3, atol=1e-3)
 
 
-@torch.no_grad()
-def test_a_cluster_in_three_parts_costs_what_it_costs_whole() -> None:
-    whole, rows = make("drpm-vc"), some_rows()
-    means, variances = (x[:1] for x in whole.mixture[1:])
-    single = replace(whole, mixture=Mixture(torch.zeros(1), means, variances))
-    parts = Mixture(whole.mixture.log_weights, means.expand(3, -1), variances.expand(3, -1))
-    found = replace(whole, mixture=parts).lower_bounds(rows)
-    torch.testing.assert_close(found, single.lower_bounds(rows))
-
-
 def test_among_rows_the_bound_is_the_density() -> None:
     fitted, rows = make("gmm"), some_rows()
     law = MixtureSameFamily(
@@ -169,12 +156,6 @@ def test_samples_follow_their_gaussians() -> None:
     rate = FALSE_ALARM / 72
     assert scipy.stats.norm.sf(errors.abs().numpy()).min() > rate
     assert min(law.cdf(squares).min(), law.sf(squares).min()) > rate
-
-
-def test_clusters_by_their_weights() -> None:
-    drawn = make("latent-gmm").draw_clusters(5_000, generator())
-    counts = torch.bincount(drawn, minlength=CLUSTERS).numpy()
-    assert chi_square_p_value(counts, np.array([0.7, 0.25, 0.05])) > FALSE_ALARM
 
 
 def test_a_partition_of_rows_without_preference() -> None:
@@ -221,31 +202,6 @@ def test_rows_of_raw_data(tmp_path: Path) -> None:
         assert rows.dtype == torch.float32
         assert rows.tolist() == (2 * torch.arange(12.0)).reshape(2, 6).tolist()
     assert make("gmm").to_rows(raw - 1e9).tolist() == torch.arange(12.0).reshape(2, 6).tolist()
-
-
-@pytest.mark.unshifted
-def test_a_fresh_process_predicts_the_same(tmp_path: Path) -> None:
-    rows, folders = some_rows(), [tmp_path / method for method in METHODS]
-    np.save(tmp_path / "rows.npy", rows.numpy())
-    for method, folder in zip(METHODS, folders, strict=True):
-        make(method).save(folder)
-    program = """
-import sys, numpy, torch
-from pathlib import Path
-from drpm.clustering.fitted import load_clustering
-rows = torch.from_numpy(numpy.load(sys.argv[1]))
-for folder in sys.argv[2:]:
-    numpy.save(folder + ".npy", load_clustering(Path(folder)).predict_proba(rows).numpy())
-"""
-    subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "rows.npy"), *map(str, folders)], check=True
-    )
-    for method, folder in zip(METHODS, folders, strict=True):
-        found = np.load(f"{folder}.npy")
-        expected = make(method).predict_proba(rows).numpy()
-        # How many threads share a product is not the model's to say.
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6, err_msg=method)
-        assert np.array_equal(found.argmax(1), expected.argmax(1)), method
 
 
 def test_another_kind_of_model_is_refused(tmp_path: Path) -> None:

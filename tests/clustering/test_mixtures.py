@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
 from drpm.clustering import mixtures
-from drpm.clustering.mixtures import Mixture, estimate_mixture, fit_mixture, refine_mixture
+from drpm.clustering.mixtures import Mixture, estimate_mixture, fit_mixture
 from tests.oracles import FALSE_ALARM, chi_square_p_value, generator, normal
 
 
@@ -99,20 +99,16 @@ def test_a_fit_is_that_of_sklearn(name: str, reg_covar: float) -> None:
     make, components = DATA[name]
     x = make()
     start = random_start(x, components)
-    found = refine_mixture(x, start, reg_covar=reg_covar)
+    found = fit_mixture(x, len(start.means), start=start, reg_covar=reg_covar)
     assert_same(found, fitted_by_sklearn(x, start, reg_covar=reg_covar))
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("steps", [1, 4])
 @pytest.mark.parametrize("max_iter", [1, 5])
-def test_a_fit_that_does_not_converge(
-    max_iter: int, steps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mixtures, "_steps_per_check", lambda device: steps)
+def test_a_fit_that_does_not_converge(max_iter: int) -> None:
     x = DATA["overlapping"][0]()
     start = random_start(x, 6)
-    found = refine_mixture(x, start, max_iter=max_iter)
+    found = fit_mixture(x, len(start.means), start=start, max_iter=max_iter)
     assert_same(found, fitted_by_sklearn(x, start, max_iter=max_iter))
 
 
@@ -121,10 +117,10 @@ def test_a_component_without_points() -> None:
     x -= x.mean(0)  # scikit-learn sends such a component to the origin, we to the mean
     start = random_start(x, 3)
     start.means[1] = 1e6
-    found = refine_mixture(x, start)
+    found = fit_mixture(x, len(start.means), start=start)
     assert_same(found, fitted_by_sklearn(x, start))
     assert found.log_weights[1] < -30
-    moved = refine_mixture(x + 64, start._replace(means=start.means + 64))
+    moved = fit_mixture(x + 64, 3, start=start._replace(means=start.means + 64))
     assert_close(moved, found._replace(means=found.means + 64))
 
 
@@ -133,7 +129,8 @@ def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = fit_mixture(x, 4, restarts=3, generator=generator())
     responsibilities = normal(300, 4).softmax(-1)
     estimate = estimate_mixture(x, responsibilities)
-    monkeypatch.setattr(mixtures, "_block_size", lambda numbers, device: 37)
+    monkeypatch.setattr(mixtures, "_BLOCK_CPU", 1)
+    monkeypatch.setattr(mixtures, "_SMALLEST_BLOCK", 37)
     assert_close(fit_mixture(x, 4, restarts=3, generator=generator()), whole)
     assert_close(estimate_mixture(x, responsibilities), estimate)
 
@@ -275,9 +272,11 @@ def test_refusals(x: Any, components: Any, message: str) -> None:
 def test_a_gpu_finds_the_same() -> None:
     x = blobs(3_000, 4, 5, 6.0, seed=1)
     start = random_start(x, 5)
-    found = refine_mixture(x.cuda(), Mixture(*(part.cuda() for part in start)))
+    found = fit_mixture(x.cuda(), 5, start=Mixture(*(part.cuda() for part in start)))
     assert found.means.is_cuda
-    assert_close(Mixture(*(part.cpu() for part in found)), refine_mixture(x, start))
+    assert_close(
+        Mixture(*(part.cpu() for part in found)), fit_mixture(x, len(start.means), start=start)
+    )
     on_gpu = fit_mixture(x.cuda(), 5, generator=generator(device="cuda"))
     other = log_prob(fit_mixture(x, 5, generator=generator()), x).mean()
     found_bound = log_prob(Mixture(*(part.cpu() for part in on_gpu)), x).mean()

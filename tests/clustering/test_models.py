@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Independent, Normal, kl_divergence
 
-from drpm import RandomPartition
 from drpm.clustering.config import ClusteringConfig, NetworkConfig
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.models import (
@@ -23,7 +22,6 @@ from drpm.clustering.models import (
 )
 from drpm.nn.gaussians import Posterior
 from drpm.training.config import TrainingConfig
-from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
 from drpm.training.stacking import StackedProgram
 from tests import oracles
@@ -195,27 +193,6 @@ def test_parameters_of_the_partition(seed: int) -> None:
     )
     for part, expected in zip(found, naive_parameters(model, batch), strict=True):
         torch.testing.assert_close(part, expected, **CLOSE)
-
-
-@torch.no_grad()
-def test_the_likeliest_partition_puts_every_row_in_its_nearest_cluster() -> None:
-    config = settings(clusters=4)
-    model = make_model(config)
-    model.log10_scale.fill_(1.0)
-    means = torch.tensor([[0.0, 0], [9, 0], [0, 9], [9, 9]], dtype=torch.float64)
-    model.prior.set_mixture(Mixture(normal(4).log_softmax(-1), means, torch.ones_like(means)))
-    labels = torch.tensor([3, 0, 2, 2, 0, 1, 3, 3, 1, 2])
-    posterior = Posterior(
-        means[labels] + 0.3 * normal(10, 2), torch.full((10, 2), -2.0, dtype=torch.float64)
-    )
-    mixture = model.prior.mixture()
-    distance = divergences(posterior, mixture)
-    scores, weights = PartitionObjective(config).parameters(model, posterior, mixture, distance)
-    assert torch.equal(distance.argmin(-1), labels)
-    # The nearer the first cluster, the sooner a row is drawn.
-    assert (scores[labels == 0].min() > scores[labels == 1].max()).all()
-    assert (scores[labels == 2].min() > scores[labels == 3].max()).all()
-    assert torch.equal(RandomPartition(scores, weights).mode.argmax(-2), labels)
 
 
 # The two parts of the partition's divergence.
@@ -391,28 +368,6 @@ def test_what_each_term_trains(objective: str) -> None:
     assert all(name.startswith("autoencoder.") for name in fit)
 
 
-def test_the_latent_term_moves_clusters_for_given_partitions() -> None:
-    """As if the partitions that were drawn had been given, which the choice of them ignores."""
-    config = settings(clusters=2, partitions=1)
-    model, batch = make_model(config), make_batch(6)
-    found = PartitionObjective(config)(model, batch, schedule(beta=1.0), generator(3))["latent"]
-    # With one draw the term itself tells the partition.
-    posterior, mixture = full_posterior(model, batch), model.prior.mixture()
-    table = divergences(posterior, mixture)
-    labels = oracles.assignments(6, 2)
-    costs = table.detach().gather(1, labels.T).sum(0) / 6
-    matches = labels[(costs - found.detach()).abs() < 1e-10]
-    assert len(matches) == 1
-    given = table.gather(1, matches[0][:, None]).sum() / 6
-    parameters = [model.prior.means, model.prior.log_variances, model.autoencoder.mean.weight]
-    for one, two in zip(
-        torch.autograd.grad(found, parameters, retain_graph=True),
-        torch.autograd.grad(given, parameters),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, two, **CLOSE)
-
-
 @pytest.mark.parametrize("method", ["drpm-vc", "vade"])
 def test_a_frozen_encoder_is_not_even_asked(method: str) -> None:
     config = settings(clusters=2, method=method)
@@ -425,20 +380,6 @@ def test_a_frozen_encoder_is_not_even_asked(method: str) -> None:
     torch.testing.assert_close(found, expected)
     found["loss"].backward()
     assert model.autoencoder.mean.weight.grad is not None
-
-
-@pytest.mark.parametrize("objective", ["bounds", "exact"])
-def test_a_detached_prior_gets_no_gradient(objective: str) -> None:
-    config = settings(clusters=2, objective=objective, partitions=99)
-    model, batch = make_model(config), make_batch(6)
-    place_on_rows(model, batch)
-    model.prior.set_mixture(Mixture(*(x.detach() for x in model.prior.mixture())), detached=True)
-    found = PartitionObjective(config)(model, batch, schedule(), generator())
-    found["loss"].backward()
-    for parameter in model.prior.parameters():
-        assert parameter.grad is None or not parameter.grad.any()
-    assert model.log10_scale.grad is not None
-    assert model.log10_scale.grad != 0
 
 
 # Stacked runs.
@@ -505,11 +446,3 @@ def test_stacked_runs_have_the_terms_of_their_own_models(method: str, objective:
 )
 def test_likelihood(rows: list[list[float]], asked: str, chosen: str) -> None:
     assert choose_likelihood(torch.tensor(rows), asked) == chosen
-
-
-@pytest.mark.parametrize("value", [3.0, -0.5, math.nan])
-def test_no_likelihood_outside_its_range(value: float) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^The rows must lie in \[0, 1\] .*, but got values from"
-    ):
-        choose_likelihood(torch.tensor([[0.0, value]]), "bernoulli")

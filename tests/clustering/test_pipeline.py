@@ -19,7 +19,7 @@ from drpm.clustering.config import (
 )
 from drpm.clustering.fitted import FittedClustering
 from drpm.clustering.metrics import accuracy
-from drpm.clustering.mixtures import Mixture, estimate_mixture
+from drpm.clustering.mixtures import Mixture
 from drpm.clustering.pipeline import fit_clusterings
 from drpm.training.config import TrainingConfig
 from drpm.training.runs import RunFolder
@@ -100,28 +100,6 @@ def test_every_method_finds_the_blobs(tmp_path: Path, method: str) -> None:
         assert RunFolder.open(tmp_path / "0" / stage).status == "finished"
 
 
-def test_a_latent_mixture_is_fitted_wherever_models_start(tmp_path: Path) -> None:
-    head = MixtureConfig(restarts=4, init="contrastive-head")
-    (one,) = fit(settings("latent-gmm"), tmp_path)
-    (two,) = fit(settings("latent-gmm", mixture=head), tmp_path)
-    assert same(one, two)
-
-
-@pytest.mark.parametrize("shape", [(4,), (1, 2, 2)])
-def test_images_start_at_the_head_and_rows_at_a_mixture(
-    tmp_path: Path, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
-    monkeypatch.setattr(
-        "drpm.clustering.pipeline.estimate_mixture",
-        lambda *inputs, **options: asked.append("head") or estimate_mixture(*inputs, **options),
-    )
-    config = settings(mixture=MixtureConfig(restarts=4, init="auto"))
-    rows = blobs().clamp(0, 1) if len(shape) > 1 else blobs()
-    fit_clusterings(rows, torch.Size(shape), config, [tmp_path], seeds=[0])
-    assert asked == (["head"] if len(shape) > 1 else [])
-
-
 @pytest.mark.parametrize("objective", ["bounds", "exact"])
 def test_reconstruction_and_either_objective(tmp_path: Path, objective: str) -> None:
     config = settings(objective=objective, pretraining=pretraining("reconstruction"))
@@ -183,16 +161,6 @@ def test_clusters_may_start_as_wide_as_their_codes(tmp_path: Path) -> None:
 # Seeds.
 
 
-def test_a_seed_settles_everything(tmp_path: Path) -> None:
-    config = settings(pretraining=pretraining(epochs=1))
-    (first,) = fit(config, tmp_path / "first")
-    torch.rand(3)
-    (again,) = fit(config, tmp_path / "again")
-    assert same(first, again)
-    (other,) = fit(config, tmp_path / "other", seeds=[1])
-    assert not same(first, other)
-
-
 @pytest.mark.parametrize("freeze", [True, False])
 def test_stacked_seeds(tmp_path: Path, freeze: bool) -> None:
     config = settings(freeze_encoder=freeze, refit_every=1)
@@ -212,15 +180,6 @@ def test_stacked_seeds(tmp_path: Path, freeze: bool) -> None:
 
 
 # Interruptions.
-
-
-def test_finished_stages_are_not_repeated(tmp_path: Path) -> None:
-    config, calls = settings(pretraining=pretraining(epochs=1)), []
-    (first,) = fit(config, tmp_path, progress=stages_of(calls))
-    assert calls == ["pretraining", "training"]
-    (again,) = fit(config, tmp_path, progress=stages_of(calls))
-    assert calls == ["pretraining", "training"]
-    assert same(first, again)
 
 
 @pytest.mark.parametrize("seeds", [[0], [0, 1]])
@@ -378,18 +337,3 @@ def test_one_cluster(tmp_path: Path, method: str) -> None:
     (fitted,) = fit(config, tmp_path)
     assert not fitted.predict(blobs()).any()
     assert fitted.lower_bounds(blobs()).isfinite().all()
-
-
-def test_schedules() -> None:
-    config = ClusteringConfig(beta=0.5, temperature=(1.0, 0.5), annealing_steps=100)
-    schedules = pipeline.build_schedules(config)
-    found = [
-        (s["temperature"], s["beta"])
-        for s in [
-            {name: schedule.value(step) for name, schedule in schedules.items()}
-            for step in (0, 50, 100, 1000)
-        ]
-    ]
-    expected = [(1.0, 0.05), (0.5**0.5, (0.05 * 0.5) ** 0.5), (0.5, 0.5), (0.5, 0.5)]
-    for one, two in zip(found, expected, strict=True):
-        assert one == pytest.approx(two)

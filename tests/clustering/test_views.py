@@ -39,7 +39,9 @@ def highest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         views._Draws,
         "uniform",
-        lambda self, low, high: torch.full((len(self.like),), float(high), dtype=self.like.dtype),
+        lambda self, low, high: torch.full(
+            (len(self.images),), float(high), dtype=self.images.dtype
+        ),
     )
 
 
@@ -77,23 +79,6 @@ def test_twice_as_large() -> None:
     torch.testing.assert_close(large[..., 1:-1, 1:-1], inner[..., 1:-1, 1:-1], **CLOSE)
 
 
-@pytest.mark.usefixtures("highest")
-def test_leaning_both_ways() -> None:
-    matrix, shift = Affine(0, 0, (1, 1), shear=10).draw(views._Draws(pictures(1), None))
-    lean = math.tan(math.radians(10))
-    expected = torch.tensor([[[1, lean], [lean, 1]]], dtype=torch.float64)
-    torch.testing.assert_close(matrix, expected)
-    assert not shift.any()
-
-
-@pytest.mark.usefixtures("highest")
-def test_a_crop_of_the_last_quarter() -> None:
-    images = pictures()
-    seen = ResizedCrop(area=(0.25, 0.25), aspect=(1, 1))(images, None)
-    expected = F.interpolate(images[..., 4:, 4:], size=(8, 8), mode="bilinear")
-    torch.testing.assert_close(seen[..., 1:-1, 1:-1], expected[..., 1:-1, 1:-1], **CLOSE)
-
-
 def test_a_mirror_by_a_coin() -> None:
     images = pictures(400, 1)
     seen = CropFlipBlur(WHOLE, SHARP)(images, generator())
@@ -114,16 +99,6 @@ def test_blur_is_that_of_scipy(sigma: float) -> None:
     expected = scipy.ndimage.gaussian_filter(images.numpy(), sigma, radius=1, axes=(-2, -1))
     inner = (..., slice(1, -1), slice(1, -1))
     torch.testing.assert_close(seen[inner], torch.from_numpy(expected)[inner], **CLOSE)
-
-
-def test_either_of_two() -> None:
-    turned = Affine(degrees=0, translation=0, scale=(-1, -1), shear=0)  # by half a circle
-    images = pictures(400, 1)
-    seen = Either(STILL, turned)(images, generator())
-    still = ((seen - images).abs() < 1e-10).flatten(1).all(1)
-    other = ((seen - images.flip(-1, -2)).abs() < 1e-10).flatten(1).all(1)
-    assert (still ^ other).all()
-    assert binomial_p_values(np.array([int(still.sum())]), np.array([0.5]), 400) > FALSE_ALARM
 
 
 def test_noise_and_dropped_columns() -> None:

@@ -37,7 +37,6 @@ from drpm.training.checkpoint import write_atomic
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import connect
 from drpm.training.errors import RunError
-from drpm.training.loop import Progress
 from drpm.training.turns import TURN
 
 Array = NDArray[Any]
@@ -126,6 +125,8 @@ class ClusteringEstimator(
     def _train(
         self, rows: Tensor, shape: tuple[int, ...], likelihood: str, start: FittedClustering | None
     ) -> FittedClustering:
+        from drpm.training.progress import make_progress  # imports rich
+
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         config = self._config(len(rows), shape, likelihood, start)
         device = connect(config.training).device
@@ -143,17 +144,10 @@ class ClusteringEstimator(
                 config,
                 [Path(folder)],
                 seeds=[seed],
-                progress=self._progress,
+                progress=lambda stage: make_progress() if self.verbose else None,
                 start=None if start is None else start.to(torch.float32).to(device),
             )
         return found.to("cpu")
-
-    def _progress(self, stage: str) -> Progress | None:
-        if not self.verbose:
-            return None
-        from drpm.training.progress import make_progress
-
-        return make_progress()
 
     def _config(
         self, rows: int, shape: tuple[int, ...], likelihood: str, start: FittedClustering | None
@@ -233,10 +227,10 @@ class ClusteringEstimator(
         if getattr(X, "ndim", 2) > 2:
             X = np.asarray(X)
             shape = X.shape[1:]
-            if len(shape) > 3 or 0 in X.shape:
+            if len(shape) > 3:
                 raise ValueError(
                     "X must have the shape (n, d), (n, height, width) or "
-                    f"(n, channels, height, width), none of them 0, but got {X.shape}."
+                    f"(n, channels, height, width), but got {X.shape}."
                 )
             # The one channel of gray images is optional.
             if not reset and self.model_.shape not in (shape, (1, *shape)):
@@ -244,7 +238,7 @@ class ClusteringEstimator(
                     f"X must have inputs of shape {tuple(self.model_.shape)}, as in fit, "
                     f"but got {shape}."
                 )
-            X = X.reshape(len(X), -1)
+            X = X.reshape(len(X), math.prod(shape))
         data: Array = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32])
         # A model of images also takes flattened images.
         if not reset:

@@ -150,14 +150,11 @@ def discriminative_columns(samples: Tensor, deviations: Tensor, count: int) -> T
     others = (means.sum(0) - means) / max(clusters - 1, 1)
     spread = deviations.double()
     distance = torch.where(spread > 0, (means - others) / spread, 0.0)
-    ranked = [iter(row) for row in distance.argsort(dim=-1, descending=True, stable=True).tolist()]
     chosen: list[list[int]] = [[] for _ in range(clusters)]
-    taken: set[int] = set()
-    while len(taken) < min(count, columns):
-        cluster = len(taken) % clusters
-        column = next(column for column in ranked[cluster] if column not in taken)
-        chosen[cluster].append(column)
-        taken.add(column)
+    for turn in range(min(count, columns)):
+        column = int(distance[turn % clusters].argmax())
+        chosen[turn % clusters].append(column)
+        distance[:, column] = -torch.inf
     return torch.tensor([column for own in chosen for column in own])
 
 

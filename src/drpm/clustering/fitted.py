@@ -91,10 +91,9 @@ class FittedClustering:
             assert self.autoencoder is not None
             encoder, head = self.autoencoder.encoder, self.head
             return in_batches(lambda part: head(encoder(part)).softmax(-1), rows)
+        points = self.embed(rows)
         if self.config.method == "vade" and sampled:
             points = self._sample_codes(rows)
-        else:
-            points = self.embed(rows)
         logits = in_batches(self.mixture.log_densities, points)
         # In the partition model, single rows have no weights.
         if self.config.method != "drpm-vc":

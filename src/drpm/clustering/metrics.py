@@ -1,6 +1,6 @@
 """Agreement of a clustering with known labels, invariant to the names of the clusters."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,15 +10,7 @@ from sklearn.metrics.cluster import contingency_matrix
 from torch import Tensor
 
 
-class ClusteringScores(NamedTuple):
-    """The scores of a clustering; each is 1 if it equals the labels up to a permutation."""
-
-    nmi: float
-    ari: float
-    accuracy: float
-
-
-def clustering_scores(labels: Any, clusters: Any) -> ClusteringScores:
+def clustering_scores(labels: Any, clusters: Any) -> dict[str, float]:
     """Normalized mutual information, adjusted Rand index and :func:`accuracy`.
 
     Args:
@@ -27,15 +19,15 @@ def clustering_scores(labels: Any, clusters: Any) -> ClusteringScores:
 
     Example:
         >>> scores = clustering_scores([0, 0, 1, 1, 2, 2], [2, 2, 0, 0, 1, 0])
-        >>> print(f"{scores.nmi:.3f} {scores.ari:.3f} {scores.accuracy:.3f}")
-        0.740 0.444 0.833
+        >>> {name: round(score, 3) for name, score in scores.items()}
+        {'nmi': 0.74, 'ari': 0.444, 'accuracy': 0.833}
     """
     pair = _integers(labels), _integers(clusters)
-    return ClusteringScores(
-        nmi=float(normalized_mutual_info_score(*pair)),
-        ari=float(adjusted_rand_score(*pair)),
-        accuracy=accuracy(*pair),
-    )
+    return {
+        "nmi": float(normalized_mutual_info_score(*pair)),
+        "ari": float(adjusted_rand_score(*pair)),
+        "accuracy": accuracy(*pair),
+    }
 
 
 def accuracy(labels: Any, clusters: Any) -> float:

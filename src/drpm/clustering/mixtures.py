@@ -29,9 +29,6 @@ _BLOCK_CPU = 1 << 18
 _BLOCK_GPU = 1 << 26
 _SMALLEST_BLOCK = 64
 
-# On a GPU, a convergence check waits for all queued work.
-_STEPS_PER_CHECK_GPU = 4
-
 
 class Mixture(NamedTuple):
     r"""A mixture of K Gaussians with diagonal covariances.
@@ -70,16 +67,17 @@ def fit_mixture(
     x: Tensor,
     n_components: int,
     *,
+    start: Mixture | None = None,
     restarts: int = 10,
     reg_covar: float = 1e-6,
     tol: float = 1e-3,
     max_iter: int = 100,
     generator: torch.Generator | None = None,
 ) -> Mixture:
-    """Fit a mixture by expectation maximization (EM) from k-means++ seeds.
+    """Fit a mixture by expectation maximization (EM).
 
-    Every component starts at a single point with the smallest variance, so that the first step
-    assigns each point to the nearest of them. Parameters have the names and meanings of
+    With k-means++, every component starts at a single point with the smallest variance, so that the
+    first step assigns each point to the nearest of them. Parameters have the names and meanings of
     scikit-learn's ``GaussianMixture``.
 
     References:
@@ -89,7 +87,9 @@ def fit_mixture(
     Args:
         x: Points (n, d).
         n_components: The number of components, at most n.
-        restarts: The number of fits. The one with the highest lower bound is returned.
+        start: The initial mixture; by default, k-means++ is used.
+        restarts: The number of fits from k-means++. The one with the highest lower bound is
+            returned.
         reg_covar: Added to every variance.
         tol: A fit has converged when its lower bound changes by less than this.
         max_iter: The maximum number of EM steps.
@@ -108,41 +108,14 @@ def fit_mixture(
             f"n_components must be at most {points.count}, the number of points, "
             f"but got {n_components}."
         )
-    centers = _kmeans_plusplus(points, n_components, restarts, generator)
-    equal = centers.new_full(centers.shape[:-1], -math.log(n_components))
-    start = Mixture(equal, centers, torch.full_like(centers, reg_covar))
-    return _best_fit(points, start, reg_covar, tol, max_iter)
-
-
-@torch.no_grad()
-def refine_mixture(
-    x: Tensor,
-    start: Mixture,
-    *,
-    reg_covar: float = 1e-6,
-    tol: float = 1e-3,
-    max_iter: int = 100,
-) -> Mixture:
-    """Fit a mixture by expectation maximization from a given mixture.
-
-    Args:
-        x: Points (n, d).
-        start: The initial mixture.
-        reg_covar: Added to every variance.
-        tol: The fit has converged when its lower bound changes by less than this.
-        max_iter: The maximum number of EM steps.
-
-    Example:
-        >>> x = torch.tensor([[-1.0], [1.0], [9.0], [11.0]])
-        >>> start = Mixture(torch.zeros(2), torch.tensor([[0.0], [5.0]]), torch.ones(2, 1))
-        >>> refine_mixture(x, start).means.round(decimals=3)
-        tensor([[ 0.],
-                [10.]])
-    """
-    points = _Points(x)
-    log_weights, means, variances = (part.detach().double()[None] for part in start)
-    centered = Mixture(log_weights, means - points.center, variances)
-    return _best_fit(points, centered, reg_covar, tol, max_iter)
+    if start is None:
+        means = _kmeans_plusplus(points, n_components, restarts, generator)
+        log_weights = means.new_full(means.shape[:-1], -math.log(n_components))
+        variances = torch.full_like(means, reg_covar)
+    else:
+        log_weights, means, variances = (part.detach().double()[None] for part in start)
+        means = means - points.center
+    return _best_fit(points, Mixture(log_weights, means, variances), reg_covar, tol, max_iter)
 
 
 @torch.no_grad()
@@ -192,7 +165,8 @@ class _Points:
 
     def blocks(self, columns: int) -> Iterator[tuple[slice, Tensor]]:
         """Yield the features (B, 2 d + 1) of B points, for results with so many columns."""
-        size = _block_size(max(columns, 2 * self.dims + 1), self.x.device)
+        budget = _BLOCK_CPU if self.x.device.type == "cpu" else _BLOCK_GPU
+        size = max(_SMALLEST_BLOCK, budget // max(columns, 2 * self.dims + 1))
         for first in range(0, self.count, size):
             rows = slice(first, first + size)
             centered = self.x[rows].double() - self.center
@@ -216,16 +190,6 @@ class _Points:
         dtype = torch.promote_types(self.x.dtype, torch.float32)
         moved = mixture._replace(means=mixture.means + self.center)
         return Mixture(*(part.to(dtype) for part in moved))
-
-
-def _block_size(numbers: int, device: torch.device) -> int:
-    """The number of points in a block if each comes with so many numbers."""
-    budget = _BLOCK_CPU if device.type == "cpu" else _BLOCK_GPU
-    return max(_SMALLEST_BLOCK, budget // max(1, numbers))
-
-
-def _steps_per_check(device: torch.device) -> int:
-    return 1 if device.type == "cpu" else _STEPS_PER_CHECK_GPU
 
 
 def _kmeans_plusplus(
@@ -295,31 +259,18 @@ def _best_fit(
     points: _Points, start: Mixture, reg_covar: float, tol: float, max_iter: int
 ) -> Mixture:
     """The best of the fits from centered mixtures (R, K, ...)."""
-
-    def step(state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        *mixture, before, done = state
-        sums, bound = _expect(points, Mixture(*mixture))
-        new = (*_maximize(sums, reg_covar), bound, (bound - before).abs() < tol)
-        # A fit that has converged keeps its state while others go on.
-        return tuple(
-            torch.where(done[(..., *(None,) * (x.dim() - 1))], old, x)
-            for old, x in zip(state, new, strict=True)
-        )
-
+    mixture = Mixture(*(part.clone() for part in start))
     bound = torch.full_like(start.log_weights[:, 0], -math.inf)
-    state: tuple[Tensor, ...] = (*start, bound, torch.zeros_like(bound, dtype=torch.bool))
-    per_check = _steps_per_check(bound.device)
-    for taken in range(0, max_iter, per_check):
-        running = (~state[-1]).nonzero()[:, 0]
+    running = torch.arange(len(bound), device=bound.device)
+    for _ in range(max_iter):
+        sums, new_bound = _expect(points, Mixture(*(part[running] for part in mixture)))
+        for whole, part in zip(mixture, _maximize(sums, reg_covar), strict=True):
+            whole[running] = part
+        changed = (new_bound - bound[running]).abs() >= tol
+        bound[running] = new_bound
+        running = running[changed | new_bound.isnan()]
         if len(running) == 0:
             break
-        part = tuple(whole[running] for whole in state)
-        for _ in range(min(per_check, max_iter - taken)):
-            part = step(part)
-        state = tuple(
-            whole.index_copy(0, running, new) for whole, new in zip(state, part, strict=True)
-        )
-    *mixture, bound, _ = state
     best = int(bound.nan_to_num(nan=-math.inf).argmax())
     if not bool(bound[best].isfinite()):
         raise ValueError(

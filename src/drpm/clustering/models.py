@@ -77,9 +77,6 @@ class MixturePrior(nn.Module):
     """
 
     detached: Tensor
-    fixed_means: Tensor
-    fixed_log_variances: Tensor
-    fixed_log_weights: Tensor
 
     def __init__(self, clusters: int, latent: int) -> None:
         super().__init__()
@@ -87,18 +84,18 @@ class MixturePrior(nn.Module):
         self.log_variances = nn.Parameter(torch.zeros(clusters, latent))
         self.log_weights = nn.Parameter(torch.full((clusters,), -math.log(clusters)))
         self.register_buffer("detached", torch.zeros(()))
-        self.register_buffer("fixed_means", torch.zeros(clusters, latent))
-        self.register_buffer("fixed_log_variances", torch.zeros(clusters, latent))
-        self.register_buffer("fixed_log_weights", torch.zeros(clusters))
+        for name in ("means", "log_variances", "log_weights"):
+            self.register_buffer(f"fixed_{name}", torch.zeros_like(getattr(self, name)))
 
     def mixture(self) -> Mixture:
-        # A choice between tensors instead of branches, so that a captured step can change it.
-        fixed = self.detached > 0.5
-        log_variances = torch.where(fixed, self.fixed_log_variances, self.log_variances)
+        def current(name: str) -> Tensor:
+            # A choice between tensors instead of branches, so that a captured step can change it.
+            return torch.where(
+                self.detached > 0.5, getattr(self, f"fixed_{name}"), getattr(self, name)
+            )
+
         return Mixture(
-            torch.where(fixed, self.fixed_log_weights, self.log_weights).log_softmax(-1),
-            torch.where(fixed, self.fixed_means, self.means),
-            log_variances.exp(),
+            current("log_weights").log_softmax(-1), current("means"), current("log_variances").exp()
         )
 
     @torch.no_grad()
@@ -282,8 +279,6 @@ def in_batches(function: Callable[[Tensor], Tensor], rows: Tensor, size: int = 8
 
 def choose_likelihood(rows: Tensor, likelihood: str) -> str:
     """Resolve ``"auto"``: Bernoulli if all values lie in [0, 1], else Gaussian."""
-    if likelihood == "bernoulli":
-        require_unit_interval("The rows", rows)
     if likelihood != "auto":
         return likelihood
     return "bernoulli" if _in_unit_interval(rows) else "gaussian"
@@ -307,8 +302,7 @@ def standardization(
 ) -> tuple[str, Tensor, Tensor]:
     """The likelihood of rows (n, d), and their shift and scale (d,): 0 and 1 if Bernoulli."""
     rows = rows.double()
-    if likelihood == "auto":
-        likelihood = choose_likelihood(rows, likelihood)
+    likelihood = choose_likelihood(rows, likelihood)
     shift, scale = torch.zeros(rows.shape[1]).double(), torch.ones(rows.shape[1]).double()
     if likelihood == "gaussian":
         # Columns of a table have their own units; pixels share one.

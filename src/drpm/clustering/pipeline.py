@@ -16,14 +16,12 @@ from torch import Tensor, nn
 from drpm.clustering.config import (
     TRAINED,
     ClusteringConfig,
-    MixtureConfig,
     NetworkConfig,
     PretrainingConfig,
 )
 from drpm.clustering.fitted import FittedClustering
-from drpm.clustering.mixtures import Mixture, estimate_mixture, fit_mixture, refine_mixture
+from drpm.clustering.mixtures import Mixture, estimate_mixture, fit_mixture
 from drpm.clustering.models import (
-    Autoencoder,
     MixtureVAE,
     build_objective,
     choose_likelihood,
@@ -40,7 +38,6 @@ from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
 from drpm.training.errors import SIGNAL_EXIT, Interrupted, RunError
 from drpm.training.program import BaseProgram, Program
-from drpm.training.runs import RunFolder
 from drpm.training.schedules import ConstantSchedule, ExponentialSchedule, Schedule, WarmUp
 from drpm.training.stages import ProgressFactory, open_run, train_stage
 from drpm.training.turns import TURN, seeded
@@ -72,36 +69,23 @@ def fit_clusterings(
     """
     rows = rows.float()
     if config.method == "gmm":
-        return [
-            FittedClustering(config, shape, _fit(rows, config.clusters, config.mixture, seed))
-            for seed in seeds
-        ]
-    known = None if start is None else start.autoencoder
-    likelihood = known.likelihood if known else choose_likelihood(rows, config.likelihood)
+        return [FittedClustering(config, shape, _fit(rows, config, seed)) for seed in seeds]
+    likelihood = choose_likelihood(rows, config.likelihood)
     stages = _Stages(rows, config, likelihood, folders, seeds, progress, devices)
-    models = stages.models
-    for model in models:
-        if known is not None:
-            model.autoencoder.load_state_dict(known.state_dict())
+    for model in stages.models:
+        if start is not None and start.autoencoder is not None:
+            model.autoencoder.load_state_dict(start.autoencoder.state_dict())
     if start is None or config.method == "latent-gmm":
         stages.pretrain(shape)
     stages.initialize_clusters(shape, start)
     if config.method in TRAINED:
         stages.train()
-    heads = [
-        pretrained.clusters if config.method == "contrastive-head" else None
-        for pretrained in stages.pretrained
-    ]
-    return [
-        FittedClustering(
-            config,
-            shape,
-            Mixture(*(x.detach() for x in model.prior.mixture())),
-            model.autoencoder,
-            head,
-        )
-        for model, head in zip(models, heads, strict=True)
-    ]
+    found = []
+    for model, pretrained in zip(stages.models, stages.pretrained, strict=True):
+        mixture = Mixture(*(x.detach() for x in model.prior.mixture()))
+        head = pretrained.clusters if config.method == "contrastive-head" else None
+        found.append(FittedClustering(config, shape, mixture, model.autoencoder, head))
+    return found
 
 
 def pretrain(
@@ -112,15 +96,7 @@ def pretrain(
     *,
     seeds: Sequence[int],
 ) -> None:
-    """Run only the pretraining of :func:`fit_clusterings`.
-
-    Args:
-        rows: (n, d), the training data on the device of the training.
-        shape: The shape of an input; a row is a flattened input.
-        config: The hyperparameters, of any method.
-        folders: The folder of each seed; interrupted stages are resumed.
-        seeds: The random seeds.
-    """
+    """Run only the pretraining of :func:`fit_clusterings`, with the same arguments."""
     likelihood = choose_likelihood(rows, config.likelihood)
     stages = _Stages(rows.float(), config, likelihood, folders, seeds, lambda stage: None, None)
     stages.pretrain(shape)
@@ -146,19 +122,17 @@ def describe_pretraining(config: ClusteringConfig, seed: int, likelihood: str) -
     )
 
 
-def _fit(points: Tensor, clusters: int, config: MixtureConfig, seed: int) -> Mixture:
+def _fit(
+    points: Tensor, config: ClusteringConfig, seed: int, start: Mixture | None = None
+) -> Mixture:
     return fit_mixture(
         points,
-        clusters,
-        restarts=config.restarts,
-        reg_covar=config.floor,
+        config.clusters,
+        start=start,
+        restarts=config.mixture.restarts,
+        reg_covar=config.mixture.floor,
         generator=torch.Generator(points.device).manual_seed(seed),
     )
-
-
-@torch.no_grad()
-def _features(autoencoder: Autoencoder, rows: Tensor) -> Tensor:
-    return in_batches(autoencoder.encoder, rows)
 
 
 class _Stages:
@@ -213,16 +187,16 @@ class _Stages:
             if start is not None and config.method != "latent-gmm":
                 model.prior.set_mixture(start.mixture)
                 continue
-            features = _features(model.autoencoder, self.rows)
+            features = in_batches(model.autoencoder.encoder, self.rows)
             codes = model.autoencoder.mean(features)
             if start is not None:
-                found = refine_mixture(codes, start.mixture, reg_covar=config.mixture.floor)
+                found = _fit(codes, config, seed, start.mixture)
             elif config.starts_at_head(shape):
                 probs = in_batches(pretrained.predict_proba, self.rows)
                 # Without EM steps, which would only see the codes and undo what the head learned.
                 found = estimate_mixture(codes, probs, reg_covar=config.mixture.floor)
             else:
-                found = _fit(codes, config.clusters, config.mixture, seed)
+                found = _fit(codes, config, seed)
             if config.mixture.code_variance and config.method in TRAINED:
                 own = model.autoencoder.log_variance(features).exp().mean(0)
                 found = found._replace(variances=found.variances + own)
@@ -233,13 +207,15 @@ class _Stages:
         data, run_data = {"rows": self.rows}, {}
         if config.freeze_encoder:
             # The features of a frozen encoder are computed once.
-            features = [_features(model.autoencoder, self.rows) for model in self.models]
+            with torch.no_grad():
+                encoders = [model.autoencoder.encoder for model in self.models]
+                features = [in_batches(encoder, self.rows) for encoder in encoders]
             if len(self.models) == 1:
                 data["features"] = features[0]
             else:
                 run_data["features"] = torch.stack(features)
-            for model in self.models:
-                model.autoencoder.encoder.requires_grad_(False)
+            for encoder in encoders:
+                encoder.requires_grad_(False)
         self._run(
             "training",
             self.models,
@@ -261,10 +237,12 @@ class _Stages:
         **options: Any,
     ) -> None:
         """Train the models of a stage, unless their folders hold finished ones."""
-        runs = [
-            self._open(folder / stage, stage, config, seed)
-            for folder, seed in zip(self.folders, self.seeds, strict=True)
-        ]
+        runs = []
+        for folder, seed in zip(self.folders, self.seeds, strict=True):
+            text = describe_pretraining(self.config, seed, self.likelihood)
+            if stage == "training":
+                text = configs.dumps(replace(self.config, training=replace(config, seed=seed)))
+            runs.append(open_run(folder / stage, text, devices=self.devices))
         train_stage(
             stage,
             models,
@@ -277,14 +255,6 @@ class _Stages:
             progress=self.progress,
             **options,
         )
-
-    def _open(self, path: Path, stage: str, config: TrainingConfig, seed: int) -> RunFolder:
-        """The folder of a stage; one with other settings is refused."""
-        if stage == "pretraining":
-            text = describe_pretraining(self.config, seed, self.likelihood)
-        else:
-            text = configs.dumps(replace(self.config, training=replace(config, seed=seed)))
-        return open_run(path, text, devices=self.devices)
 
     def _refitter(self, program: BaseProgram) -> Callable[[int], None]:
         """Refits the mixture to the current codes every few epochs while the temperature falls."""
@@ -302,11 +272,11 @@ class _Stages:
             for run, seed in enumerate(self.seeds):
                 generator = torch.Generator(self.rows.device).manual_seed(seed + epoch)
                 scratch.load_state_dict(program.model_state(run))
-                features = _features(scratch.autoencoder, self.rows)
+                features = in_batches(scratch.autoencoder.encoder, self.rows)
                 posterior = scratch.autoencoder.posterior(features)
                 sampled = config.refit_to == "samples"
                 codes = posterior.sample((), generator) if sampled else posterior.mean
-                found = _fit(codes, config.clusters, config.mixture, seed + epoch)
+                found = _fit(codes, config, seed + epoch)
                 scratch.prior.set_mixture(found, detached=config.refit_detaches_prior)
                 for name, value in scratch.prior.state_dict().items():
                     target = tensors[f"prior.{name}"]
