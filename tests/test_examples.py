@@ -144,7 +144,7 @@ def test_from_a_shell_killed_resumed_and_loaded(undisturbed: RunFolder, tmp_path
     assert run.status == "cut off"
     resumed = command(*arguments)
     assert resumed.returncode == 0, resumed.stderr
-    assert "going on after step 14 of" in resumed.stderr
+    assert "resuming after step 14 of" in resumed.stderr
     assert resumed.stdout == f"accuracy {run.result()['metrics']['accuracy']:.4f}\n"
     told = command("-c", PREDICT, str(folder), str(undisturbed.path))
     assert told.returncode == 0, told.stderr

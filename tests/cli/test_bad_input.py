@@ -377,16 +377,13 @@ CASES = {
         "drpm bench --sizes 8,many", ("--sizes: expected positive whole", "got '8,many'"), MISUSED
     ),
     "unknown operation": Case(
-        "drpm bench --operations sing", ("'sing' is not an operation; there are",), MISUSED
+        "drpm bench --operations sing", ("--operations: invalid choice: 'sing'",), MISUSED
     ),
     "unknown device to measure": Case(
         "drpm bench --device abacus", ("torch has no device 'abacus'",), MISUSED
     ),
-    "not results": Case(
-        "drpm bench --redraw good.csv", ("--redraw: expected what this program wrote",), MISUSED
-    ),
     "no place for results": Case(
-        "drpm bench --out file.xyz/a", ("--out: the folder 'file.xyz/a' cannot be made",), MISUSED
+        "drpm bench --out file.xyz/a", ("--out: the folder 'file.xyz/a' cannot be created",), MISUSED
     ),
     # A training run.
     "negative epochs": Case(

@@ -155,8 +155,8 @@ def test_pixels_are_clustered_as_images(
     monkeypatch.setenv("DRPM_DATA", str(done[0].parent / "data"))
     command = ["stl10", "--method=gmm", "--option=representation=images", "--device=cpu"]
     command += ["--set=mixture.restarts=1"]
-    told = json.loads(cluster(*command, "--json", "--out", tmp_path).stdout)
-    assert told["data"]["shape"] == "3 x 96 x 96"
+    found = json.loads(cluster(*command, "--json", "--out", tmp_path).stdout)
+    assert found["data"]["shape"] == "3 x 96 x 96"
     arrays = read_arrays(tmp_path)
     assert "samples" in arrays
     assert arrays["samples"].shape == (10, 32, 3, 96, 96)

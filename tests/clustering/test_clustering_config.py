@@ -1,8 +1,5 @@
 """Settings of a clustering: refusals in one sentence, and the way through TOML."""
 
-import dataclasses
-from typing import Any
-
 import pytest
 
 from drpm.clustering.config import (
@@ -18,77 +15,28 @@ from drpm.training.errors import ConfigError
 
 
 @pytest.mark.parametrize(
-    ("cls", "change", "sentence"),
-    [
-        (ClusteringConfig, {"clusters": 0}, "clusters must be greater than 0, but got 0."),
-        (ClusteringConfig, {"partitions": 0}, "partitions must be greater than 0, but got 0."),
-        (ClusteringConfig, {"codes": -1}, "codes must be greater than 0, but got -1."),
-        (
-            ClusteringConfig,
-            {"annealing_steps": 0},
-            "annealing_steps must be greater than 0, but got 0.",
-        ),
-        (ClusteringConfig, {"beta": -0.1}, "beta must be at least 0, but got -0.1."),
-        (ClusteringConfig, {"gamma": -1.0}, "gamma must be at least 0, but got -1.0."),
-        (ClusteringConfig, {"delta": float("nan")}, "delta must be a finite number, but got nan."),
-        (
-            ClusteringConfig,
-            {"temperature": (1.0, 0.0)},
-            "temperature[1] must be greater than 0, but got 0.0.",
-        ),
-        (
-            ClusteringConfig,
-            {"refit_every": 0},
-            "refit_every must be greater than 0, but got 0.",
-        ),
-        (NetworkConfig, {"latent": 0}, "latent must be greater than 0, but got 0."),
-        (
-            NetworkConfig,
-            {"encoder": ()},
-            "encoder must have at least 1 item, but got ().",
-        ),
-        (
-            NetworkConfig,
-            {"decoder": (5, 0)},
-            "decoder[1] must be greater than 0, but got 0.",
-        ),
-        (
-            PretrainingConfig,
-            {"instance_temperature": 0.0},
-            "instance_temperature must be greater than 0, but got 0.0.",
-        ),
-        (
-            PretrainingConfig,
-            {"cluster_temperature": -1.0},
-            "cluster_temperature must be greater than 0, but got -1.0.",
-        ),
-        (MixtureConfig, {"restarts": 0}, "restarts must be greater than 0, but got 0."),
-        (MixtureConfig, {"floor": 0.0}, "floor must be greater than 0, but got 0.0."),
-    ],
-)
-def test_refusals(cls: Any, change: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        cls(**change)
-    assert str(refused.value) == sentence
-
-
-@pytest.mark.parametrize(
     ("assignment", "sentence"),
     [
+        ("clusters=0", "clusters must be greater than 0, but got '0'"),
+        ("codes=-1", "codes must be greater than 0"),
+        ("annealing_steps=0", "annealing_steps must be greater than 0"),
+        ("beta=-0.1", "beta must be at least 0"),
+        ("delta=nan", "delta must be a finite number"),
+        ("temperature=1,0", r"temperature\[1\] must be greater than 0"),
+        ("temperature=1", "temperature must have more items"),
+        ("refit_every=0", "refit_every must be greater than 0"),
+        ("network.latent=0", "network.latent must be greater than 0"),
+        ("network.encoder=500,0", r"network.encoder\[1\] must be greater than 0"),
+        ("pretraining.instance_temperature=0", "pretraining.instance_temperature must be"),
+        ("pretraining.training.epochs=-1", "pretraining.training.epochs must be at least 0"),
+        ("mixture.restarts=0", "mixture.restarts must be greater than 0"),
+        ("mixture.floor=0", "mixture.floor must be greater than 0"),
         ("method=drpm", "method must be 'drpm-vc', 'vade'"),
         ("objective=exactly", "did you mean 'exact'"),
-        ("network.encoder=500,0", r"network.encoder\[1\] must be greater than 0"),
-        (
-            "pretraining.instance_temperature=0",
-            "pretraining.instance_temperature must be",
-        ),
-        ("pretraining.training.epochs=-1", "pretraining.training.epochs must be at least 0"),
-        ("mixture.floor=0", "mixture.floor must be greater than 0"),
         ("cluster=3", "did you mean clusters"),
-        ("temperature=1", "temperature must have more items"),
     ],
 )
-def test_overrides_are_refused_by_their_full_name(assignment: str, sentence: str) -> None:
+def test_refusals(assignment: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         override(ClusteringConfig(), [assignment])
 
@@ -117,35 +65,13 @@ def test_overrides_are_refused_by_their_full_name(assignment: str, sentence: str
             copy_mean_head=False,
             network=NetworkConfig(3, (4,), (5, 6, 7, 8)),
             pretraining=PretrainingConfig("reconstruction", "noise", 0.1, 0.2, TrainingConfig()),
-            mixture=MixtureConfig(2, "kmeans", 1e-5),
+            mixture=MixtureConfig(2, "auto", 1e-5),
             training=TrainingConfig(optimizer="sgd", gradient_clip=2.0),
         ),
     ],
 )
 def test_round_trip(config: ClusteringConfig) -> None:
     assert loads(ClusteringConfig, dumps(config)) == config
-
-
-def test_the_round_trip_above_leaves_no_setting_at_its_default() -> None:
-    """So that a setting which gets lost on the way is seen."""
-    marks = test_round_trip.pytestmark[0].args[1]
-    for default, other in zip(*(dataclasses.astuple(config) for config in marks), strict=True):
-        assert default != other
-
-
-def test_what_the_paper_says() -> None:
-    config = ClusteringConfig()
-    assert (config.beta, config.gamma, config.delta) == (1.0, 1.0, 0.01)
-    assert (config.codes, config.partitions) == (1, 100)
-    assert (config.temperature, config.annealing_steps) == ((1.0, 0.5), 100_000)
-    training = config.training
-    assert (training.optimizer, training.learning_rate) == ("adamw", 1e-4)
-    assert (training.batch_size, training.epochs) == (256, 1024)
-    assert config.freeze_encoder
-    pretraining = config.pretraining.training
-    assert (pretraining.epochs, pretraining.batch_size) == (200, 1024)
-    assert (pretraining.optimizer, pretraining.learning_rate) == ("adam", 1e-3)
-    assert (config.mixture.restarts, config.mixture.floor) == (10, 1e-4)
 
 
 def test_the_quick_look_at_the_digits_gets_to_the_end_of_its_schedules() -> None:

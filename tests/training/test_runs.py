@@ -239,7 +239,7 @@ def test_the_time_of_a_stage_is_that_of_the_run(
     again = RunFolder.open(run.path)
     with again.lock():
         now += 18
-        again.take_metrics(stage.path)
+        again.take_metrics([stage.path])
         assert again.wall_time == 600
         now += 2
         again.finish({})
@@ -248,7 +248,7 @@ def test_the_time_of_a_stage_is_that_of_the_run(
     other = RunFolder.open(run.path)
     with other.lock():
         now += 1000
-        other.take_metrics(stage.path)
+        other.take_metrics([stage.path])
         assert other.wall_time == 1600
 
 
@@ -508,9 +508,9 @@ def test_other_settings_are_refused_with_the_first_of_them(tmp_path: Path) -> No
 
 def test_the_numbers_of_a_stage_become_those_of_the_run(run: RunFolder, tmp_path: Path) -> None:
     stage = RunFolder.create(tmp_path / "stage", CONFIG)
-    run.take_metrics(stage.path)  # without any epoch
+    run.take_metrics([stage.path])  # without any epoch
     assert run.metrics() == []
     stage.log({"step": 1, "loss": 2.0})
-    run.take_metrics(stage.path)
+    run.take_metrics([stage.path])
     assert run.metrics() == stage.metrics()
     assert run.metrics()[0]["loss"] == 2.0

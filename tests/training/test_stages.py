@@ -76,7 +76,7 @@ def test_held_runs(tmp_path: Path) -> None:
     with hold_runs([run]):
         with pytest.raises(InUse), RunFolder(run.path).lock():
             pass
-        run.take_metrics(stage.path)
+        run.take_metrics([stage.path])
         # The time of a stage that was done before, and not twice.
         assert 100 <= run.wall_time < 150
 

@@ -12,7 +12,7 @@ from drpm.training.config import TrainingConfig, check_setting, settings
 from drpm.training.errors import ConfigError
 
 Method = Literal["drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head"]
-TRAINED = ("drpm-vc", "vade")  # after pretraining, from clusters to start from
+TRAINED = ("drpm-vc", "vade")  # after pretraining
 Likelihood = Literal["auto", "bernoulli", "gaussian"]
 Widths = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 Views = Literal["auto", "digits", "mnist", "fashion-mnist", "noise"]
@@ -20,14 +20,14 @@ Views = Literal["auto", "digits", "mnist", "fashion-mnist", "noise"]
 
 @settings
 class NetworkConfig:
-    """The autoencoder: fully connected, with ReLU between layers.
+    """The autoencoder: fully connected layers with ReLU.
 
-    Arguments:
-        latent: Dimensions of the latent space.
-        encoder: Widths of the encoder's layers.
-        decoder: Widths of the decoder's layers.
-        deviation: Of a Gaussian likelihood. Where columns have a deviation of one, as those of
-            tables do, one leaves the codes next to nothing to tell.
+    Args:
+        latent: The number of latent dimensions.
+        encoder: The widths of the encoder's layers.
+        decoder: The widths of the decoder's layers.
+        deviation: The standard deviation of a Gaussian likelihood. 1 is too large for standardized
+            tables: codes then carry little information.
     """
 
     latent: PositiveInt = 10
@@ -38,15 +38,15 @@ class NetworkConfig:
 
 @settings
 class PretrainingConfig:
-    """What happens before there are clusters.
+    """Pretraining of the autoencoder.
 
-    Arguments:
-        kind: ``contrastive``: instances and clusters told apart across two views, with
-            reconstruction; ``reconstruction``: that alone.
-        views: How the second view is made from the first; ``auto`` by the shape of the data.
-        instance_temperature: Of the loss between instances.
-        cluster_temperature: Of the loss between clusters.
-        training: How it is trained.
+    Args:
+        kind: ``contrastive``: twin-contrastive learning with reconstruction; ``reconstruction``:
+            reconstruction only.
+        views: The augmentation; ``auto`` depends on the shape of the data.
+        instance_temperature: The temperature of the contrastive loss between instances.
+        cluster_temperature: The temperature of the contrastive loss between clusters.
+        training: The optimization.
     """
 
     kind: Literal["contrastive", "reconstruction"] = "contrastive"
@@ -60,62 +60,56 @@ class PretrainingConfig:
 
 @settings
 class MixtureConfig:
-    """The Gaussian mixture that the clusters start from.
+    """The Gaussian mixture that initializes the clusters.
 
-    Arguments:
-        restarts: Independent starts, of which the likeliest is kept.
-        init: Where its iterations start. ``k-means++``: from seeds alone; ``kmeans``: from Lloyd's
-            iterations after them; ``contrastive-head``: no iterations, but the Gaussians of what
-            the cluster head of contrastive pretraining says, for models that are trained from
-            there; a latent mixture is fitted to the codes, from ``k-means++``. ``auto``: the head
-            for images, whose warped copies teach it what they show, and ``k-means++`` for rows of
-            numbers, of whose noisy copies it learns less than the codes tell.
-        floor: What is added to all variances.
-        code_variance: Whether models that are trained from there start with clusters as wide as
-            their codes, not only as the means of these: in dimensions where all means agree,
-            clusters are thin at first, and while they widen a small table may lose some of them.
+    Args:
+        restarts: The number of fits; the one with the highest likelihood is used.
+        init: ``k-means++``: a mixture fitted to the codes; ``contrastive-head``: the moments of the
+            clusters of the contrastive head; ``auto``: the head for images, k-means++ for tables. A
+            latent mixture is always fitted to the codes.
+        floor: Added to every variance.
+        code_variance: Whether to add the posterior variance of the codes to the clusters of trained
+            models. Without it, small tables may lose clusters at the start of training.
     """
 
     restarts: PositiveInt = 10
-    init: Literal["auto", "k-means++", "kmeans", "contrastive-head"] = "k-means++"
+    init: Literal["auto", "k-means++", "contrastive-head"] = "k-means++"
     floor: PositiveFloat = 1e-4
     code_variance: bool = False
 
 
 @settings
 class ClusteringConfig:
-    """A clustering from raw data to clusters.
+    """The hyperparameters of a clustering.
 
-    Arguments:
+    Args:
         method: The model.
-        clusters: How many.
-        objective: ``bounds``: the paper's loss; ``exact``: the exact mass in their place.
-        likelihood: Of the data given the latent code; ``auto``: Bernoulli where all values lie in
-            [0, 1], else Gaussian.
-        beta: The weight of the latent divergence; it grows from a tenth of it, exponentially.
-        gamma: The weight of the sizes' divergence.
-        delta: The weight of the order's divergence.
-        partitions: Partitions drawn in a step.
-        exact_partitions: Of these, how many the exact objective takes the mass of. All that their
-            gradient moves is one number, the scale of the scores, and each costs a good part of
-            a step.
-        codes: Latent codes drawn for an example in a step.
-        temperature: Of the relaxed orders, at the start and at the end.
-        annealing_steps: Steps over which temperature and beta reach their ends.
-        freeze_encoder: Whether the encoder's layers stay as pretraining left them.
-        refit_every: Epochs from one fit of the mixture to the next while the temperature falls;
-            none for the first one alone.
-        refit_to: What it is fitted to: ``means`` of the examples' codes, or ``samples`` of them.
-            Means leave out how far codes spread: in a dimension that a model makes no use of, all
-            means agree, the fitted variance falls to the floor, and a model whose encoder is
-            trained is ruined by the gradient of that.
-        refit_detaches_prior: Whether, from the first refit on, the clusters move by refits alone.
-        copy_mean_head: For VaDE, whether log-variances start as a copy of the means, as in the
-            authors' code, instead of all equal and small.
+        clusters: The number of clusters.
+        objective: ``bounds``: the paper's loss; ``exact``: with exact log-probabilities instead of
+            bounds.
+        likelihood: The likelihood of the data; ``auto``: Bernoulli if all values lie in [0, 1],
+            else Gaussian.
+        beta: The weight of the latent divergence, with an exponential warm-up from a tenth of it.
+        gamma: The weight of the divergence of the sizes.
+        delta: The weight of the divergence of the order.
+        partitions: Partitions sampled per step.
+        exact_partitions: How many of these have their exact log-probability in the loss. Only the
+            scale of the scores depends on them, and each is expensive.
+        codes: Latent codes sampled per example and step.
+        temperature: The temperature of the relaxed orders, at the start and at the end.
+        annealing_steps: The number of steps in which temperature and beta reach their final values.
+        freeze_encoder: Whether the encoder's layers are not trained after pretraining.
+        refit_every: Epochs between refits of the mixture while the temperature falls; none to fit
+            it only once.
+        refit_to: ``means`` or ``samples`` of the codes. Refits to means shrink the variance of
+            unused dimensions to the floor, which makes the training of an encoder diverge.
+        refit_detaches_prior: Whether, after the first refit, only refits change the clusters.
+        copy_mean_head: For VaDE, whether log-variances are initialized with a copy of the mean
+            head, as in the authors' code, or with a small constant.
         network: The autoencoder.
-        pretraining: What comes first.
-        mixture: The start of the clusters.
-        training: How the model is trained.
+        pretraining: Pretraining.
+        mixture: The initial clusters.
+        training: The optimization.
     """
 
     method: Method = "drpm-vc"
@@ -165,15 +159,11 @@ class ClusteringConfig:
             )
 
     def starts_at_head(self, shape: Sequence[int]) -> bool:
-        """Whether clusters of inputs are, at first or for good, those of the contrastive head.
-
-        Arguments:
-            shape: Of an input.
-        """
+        """Whether initial clusters are those of the contrastive head, for inputs of a shape."""
         if self.method not in TRAINED:
             return self.method == "contrastive-head"
-        learned = self.pretraining.kind == "contrastive" and len(shape) > 1
-        return self.mixture.init == "contrastive-head" or (self.mixture.init == "auto" and learned)
+        has_head = self.pretraining.kind == "contrastive" and len(shape) > 1
+        return self.mixture.init == "contrastive-head" or (self.mixture.init == "auto" and has_head)
 
 
 @dataclass(frozen=True)
@@ -223,4 +213,4 @@ class ClusteringJob(Job):
 
     @property
     def is_stacked(self) -> bool:
-        return self.clustering.method != "gmm"  # which is fitted in closed steps
+        return self.clustering.method != "gmm"  # which is not trained by gradient descent

@@ -1,34 +1,29 @@
-"""Clusterings as scikit-learn estimators: of tables or images, and able to make new ones."""
+"""Clusterings as scikit-learn estimators of tables and images, with sampling."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from drpm.clustering.config import ClusteringConfig
 from drpm.clustering.estimator_base import ClusteringEstimator
 from drpm.clustering.fitted import FittedClustering
 from drpm.distributions.validation import require_choice, require_count, require_number
-from drpm.training.config import TrainingConfig
 
-# Steps of pretraining, where their number is left open. After fewer, codes hardly tell rows apart,
-# and what follows soon loses the clusters.
+# Default steps of pretraining. After fewer, codes hardly separate the rows, and clusters are lost.
 _LEAST_PRETRAINING = 50
 
 
-class _Model(ClusteringEstimator):
-    """Those with a model of their own, that is trained after the networks were."""
+@dataclass(eq=False, repr=False, kw_only=True)
+class _TrainedEstimator(ClusteringEstimator):
+    """Base class of models that are trained after pretraining."""
 
-    pretrain_iter: int | None
+    pretrain_iter: int | None = None
 
-    def _pretraining(self, training: TrainingConfig, rows: int) -> TrainingConfig:
-        epochs = self.pretrain_iter
-        if epochs is None:
-            needed = math.ceil(_LEAST_PRETRAINING / math.ceil(rows / self.batch_size))
-            epochs = max(self.max_iter, needed)
-        return replace(training, epochs=epochs, checkpoint_every=epochs)
+    def _pretraining_epochs(self, rows: int) -> int:
+        if self.pretrain_iter is not None:
+            return self.pretrain_iter
+        needed = math.ceil(_LEAST_PRETRAINING / math.ceil(rows / self.batch_size))
+        return max(self.max_iter, needed)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -36,46 +31,45 @@ class _Model(ClusteringEstimator):
             require_count("pretrain_iter", self.pretrain_iter)
 
 
-class DRPMClustering(_Model):
-    """Clusters as the subsets of a random partition, which a whole batch falls into at once.
+@dataclass(eq=False, repr=False, kw_only=True)
+class DRPMClustering(_TrainedEstimator):
+    """Clustering with a random partition model (DRPM-VC).
 
-    An autoencoder learns latent codes, by contrast with noisy or warped copies of the rows. The
-    clusters to start from are those that the contrast itself finds where rows are images, and a
-    Gaussian mixture of the codes elsewhere. Then codes, clusters and the partition of every batch
-    are learned together.
+    A variational autoencoder whose prior partitions a whole batch at once. The networks are
+    pretrained by contrastive learning. Initial clusters are those of the contrastive cluster head
+    for images, and a Gaussian mixture of the latent codes for tables.
 
-    Where all values lie in [0, 1] they are the means of Bernoulli variables. Elsewhere they are
-    standardised on the way in, and back on the way out: the columns of a table each for itself,
-    the pixels of images all alike.
+    If all values of X lie in [0, 1], the likelihood is Bernoulli. Otherwise it is Gaussian, and
+    data are standardized: each column of a table separately, all pixels of images together.
 
     References:
         Sutter, Ryser, Liebeskind and Vogt, *Differentiable Random Partition Models*, 2023.
 
-    Arguments:
-        n_clusters: How many clusters.
-        latent_dim: Dimensions of the latent codes.
-        hidden: Widths of the encoder's layers; the decoder has them in reverse.
-        max_iter: Epochs of the model.
-        pretrain_iter: Epochs of the autoencoder before; by default as many, or 50 steps if those
-            are more.
-        batch_size: Rows in a step.
-        learning_rate: The size of steps; by default 3e-3 for images and 1e-3 for tables.
-        beta: The weight of the latent codes' divergence from their clusters.
-        objective: ``"bounds"``: the published loss; ``"exact"``: the exact mass of partitions in
-            the place of its bounds.
-        partitions: Partitions drawn in a step.
-        likelihood: ``"bernoulli"``, ``"gaussian"``, or ``"auto"`` to decide by the values.
-        warm_start: Whether another fit goes on from what the last one learned.
-        device: Where it is trained; ``"auto"`` takes a GPU where there is one.
-        verbose: Whether to show how far a fit is.
-        random_state: Settles everything that is random.
+    Args:
+        n_clusters: The number of clusters.
+        latent_dim: The number of latent dimensions.
+        hidden: The widths of the encoder's hidden layers; the decoder has them in reverse order.
+        max_iter: The number of training epochs.
+        pretrain_iter: The number of pretraining epochs; by default ``max_iter``, but at least 50
+            steps.
+        batch_size: The number of rows in a batch.
+        learning_rate: The learning rate; by default 3e-3 for images and 1e-3 for tables.
+        beta: The weight of the KL divergence of the latent codes.
+        objective: ``"bounds"``: the published loss; ``"exact"``: with the exact probability of
+            partitions instead of bounds.
+        partitions: The number of partitions sampled per step.
+        likelihood: ``"bernoulli"``, ``"gaussian"`` or ``"auto"``, which depends on the values of X.
+        warm_start: Whether ``fit`` continues from the last fit.
+        device: The device of the training; ``"auto"`` uses a GPU if there is one.
+        verbose: Whether to show progress.
+        random_state: The seed or generator of all random numbers.
 
     Attributes:
         labels_: The cluster of every training row, (n,).
-        cluster_centers_: What the mean of every cluster stands for, in the shape of X.
-        model_: The clustering itself.
-        n_features_in_: The numbers in a row.
-        n_iter_: The epochs of the last fit.
+        cluster_centers_: The decoded mean of every cluster, in the shape of X.
+        model_: The fitted model, a :class:`~drpm.clustering.fitted.FittedClustering`.
+        n_features_in_: The number of features of a row.
+        n_iter_: The number of epochs of the last fit.
 
     Example:
         >>> from sklearn.datasets import make_blobs
@@ -90,42 +84,9 @@ class DRPMClustering(_Model):
 
     _method = "drpm-vc"
 
-    def __init__(
-        self,
-        n_clusters: int = 10,
-        *,
-        latent_dim: int = 10,
-        hidden: tuple[int, ...] = (128, 128),
-        max_iter: int = 100,
-        pretrain_iter: int | None = None,
-        batch_size: int = 128,
-        learning_rate: float | None = None,
-        beta: float = 1.0,
-        objective: str = "bounds",
-        partitions: int = 10,
-        likelihood: str = "auto",
-        warm_start: bool = False,
-        device: str = "auto",
-        verbose: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        super().__init__(
-            n_clusters,
-            latent_dim=latent_dim,
-            hidden=hidden,
-            max_iter=max_iter,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            likelihood=likelihood,
-            warm_start=warm_start,
-            device=device,
-            verbose=verbose,
-            random_state=random_state,
-        )
-        self.pretrain_iter = pretrain_iter
-        self.beta = beta
-        self.objective = objective
-        self.partitions = partitions
+    beta: float = 1.0
+    objective: str = "bounds"
+    partitions: int = 10
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
@@ -133,42 +94,28 @@ class DRPMClustering(_Model):
         require_choice("objective", self.objective, ("bounds", "exact"))
         require_count("partitions", self.partitions)
 
-    def _config(self, rows: int, warm: bool) -> ClusteringConfig:
-        return replace(
-            super()._config(rows, warm),
-            beta=float(self.beta),
-            objective=self.objective,  # type: ignore[arg-type]  # checked already
-            partitions=int(self.partitions),
-            exact_partitions=int(self.partitions),
-        )
+    def _model_settings(self) -> dict[str, Any]:
+        partitions = int(self.partitions)
+        return {
+            "beta": float(self.beta),
+            "objective": self.objective,
+            "partitions": partitions,
+            "exact_partitions": partitions,
+        }
 
 
-class VaDE(_Model):
-    """Variational deep embedding: every row has a cluster of its own, drawn independently.
+@dataclass(eq=False, repr=False, kw_only=True)
+class VaDE(_TrainedEstimator):
+    """Variational deep embedding: a variational autoencoder with independent clusters.
 
-    It starts as :class:`DRPMClustering` does, from pretrained codes and the clusters found with
-    them, and then learns codes and clusters together. Data are treated in the same way.
+    Initialization and data are as in :class:`DRPMClustering`.
 
     References:
         Jiang et al., *Variational deep embedding: an unsupervised and generative approach to
         clustering*, 2017.
 
-    Arguments:
-        n_clusters: How many clusters.
-        latent_dim: Dimensions of the latent codes.
-        hidden: Widths of the encoder's layers; the decoder has them in reverse.
-        max_iter: Epochs of the model.
-        pretrain_iter: Epochs of the autoencoder before; by default as many, or 50 steps if those
-            are more.
-        batch_size: Rows in a step.
-        learning_rate: The size of steps; by default 3e-3 for images and 1e-3 for tables.
-        likelihood: ``"bernoulli"``, ``"gaussian"``, or ``"auto"`` to decide by the values.
-        warm_start: Whether another fit goes on from what the last one learned.
-        device: Where it is trained; ``"auto"`` takes a GPU where there is one.
-        verbose: Whether to show how far a fit is.
-        random_state: Settles everything that is random.
-
-    Attributes are those of :class:`DRPMClustering`.
+    Args are those of :class:`DRPMClustering` except ``beta``, ``objective`` and ``partitions``;
+    attributes are the same.
 
     Example:
         >>> from sklearn.datasets import make_blobs
@@ -179,62 +126,18 @@ class VaDE(_Model):
 
     _method = "vade"
 
-    def __init__(
-        self,
-        n_clusters: int = 10,
-        *,
-        latent_dim: int = 10,
-        hidden: tuple[int, ...] = (128, 128),
-        max_iter: int = 100,
-        pretrain_iter: int | None = None,
-        batch_size: int = 128,
-        learning_rate: float | None = None,
-        likelihood: str = "auto",
-        warm_start: bool = False,
-        device: str = "auto",
-        verbose: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        super().__init__(
-            n_clusters,
-            latent_dim=latent_dim,
-            hidden=hidden,
-            max_iter=max_iter,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            likelihood=likelihood,
-            warm_start=warm_start,
-            device=device,
-            verbose=verbose,
-            random_state=random_state,
-        )
-        self.pretrain_iter = pretrain_iter
-
-    def _config(self, rows: int, warm: bool) -> ClusteringConfig:
-        # Variances that start as large as means would drown the codes of a short training.
-        return replace(super()._config(rows, warm), freeze_encoder=False, copy_mean_head=False)
+    def _model_settings(self) -> dict[str, Any]:
+        # A short training does not recover from variances that start as large as the means.
+        return {"freeze_encoder": False, "copy_mean_head": False}
 
 
 class LatentGMM(ClusteringEstimator):
-    """A Gaussian mixture of the latent codes that an autoencoder has learned by itself.
+    """A Gaussian mixture of the latent codes of a contrastively trained autoencoder.
 
-    Data are treated as in :class:`DRPMClustering`, which starts from these clusters where the data
-    are a table.
+    Data are treated as in :class:`DRPMClustering`.
 
-    Arguments:
-        n_clusters: How many clusters.
-        latent_dim: Dimensions of the latent codes.
-        hidden: Widths of the encoder's layers; the decoder has them in reverse.
-        max_iter: Epochs of the autoencoder.
-        batch_size: Rows in a step.
-        learning_rate: The size of steps; by default 3e-3 for images and 1e-3 for tables.
-        likelihood: ``"bernoulli"``, ``"gaussian"``, or ``"auto"`` to decide by the values.
-        warm_start: Whether another fit goes on from what the last one learned.
-        device: Where it is trained; ``"auto"`` takes a GPU where there is one.
-        verbose: Whether to show how far a fit is.
-        random_state: Settles everything that is random.
-
-    Attributes are those of :class:`DRPMClustering`.
+    Args are those of :class:`DRPMClustering` except ``pretrain_iter``, ``beta``, ``objective`` and
+    ``partitions``; attributes are the same.
 
     Example:
         >>> from sklearn.datasets import make_blobs
@@ -245,52 +148,23 @@ class LatentGMM(ClusteringEstimator):
 
     _method = "latent-gmm"
 
-    def __init__(
-        self,
-        n_clusters: int = 10,
-        *,
-        latent_dim: int = 10,
-        hidden: tuple[int, ...] = (128, 128),
-        max_iter: int = 100,
-        batch_size: int = 128,
-        learning_rate: float | None = None,
-        likelihood: str = "auto",
-        warm_start: bool = False,
-        device: str = "auto",
-        verbose: bool = False,
-        random_state: Any = None,
-    ) -> None:
-        super().__init__(
-            n_clusters,
-            latent_dim=latent_dim,
-            hidden=hidden,
-            max_iter=max_iter,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            likelihood=likelihood,
-            warm_start=warm_start,
-            device=device,
-            verbose=verbose,
-            random_state=random_state,
-        )
 
+def as_estimator(found: FittedClustering, names: Sequence[str] = ()) -> ClusteringEstimator | None:
+    """The clustering of a run as an estimator, without labels.
 
-def estimator_of(found: FittedClustering, names: Sequence[str] = ()) -> ClusteringEstimator | None:
-    """A clustering of a run as the estimator of its method, but for the labels of its rows.
-
-    Arguments:
+    Args:
         found: The clustering.
-        names: Of the columns, where they have names.
+        names: The names of the columns, if they have any.
 
     Returns:
-        The estimator, with those of the run's settings that it knows; none where a method has none.
+        The estimator of the method; None if it has none.
     """
-    config, autoencoder = found.config, found.autoencoder
+    config = found.config
     kinds: dict[str, type[ClusteringEstimator]] = {
-        each._method: each for each in (DRPMClustering, VaDE, LatentGMM)
+        kind._method: kind for kind in (DRPMClustering, VaDE, LatentGMM)
     }
     kind = kinds.get(config.method)
-    if kind is None or autoencoder is None:
+    if kind is None or found.autoencoder is None:
         return None
     stage = config.pretraining.training if kind is LatentGMM else config.training
     settings = {
@@ -304,23 +178,14 @@ def estimator_of(found: FittedClustering, names: Sequence[str] = ()) -> Clusteri
         "beta": config.beta,
         "objective": config.objective,
         "partitions": config.partitions,
-        "likelihood": autoencoder.likelihood,
-        "random_state": config.training.seed % 2**32,  # as far as numpy's seeds go
+        "likelihood": found.autoencoder.likelihood,
+        "random_state": config.training.seed % 2**32,  # the range of numpy's seeds
     }
     known = [name for name in settings if name in kind._get_param_names()]
-    columns = found.shape.numel()
-    return kind._build(
-        {
-            "parameters": {name: settings[name] for name in known},
-            "shape": found.shape,
-            "likelihood": autoencoder.likelihood,
-            "labels": [],
-            "iterations": stage.epochs,
-            "names": list(names),
-        },
-        replace(
-            found.to("cpu"),
-            shift=torch.zeros(columns).double() if found.shift is None else found.shift,
-            scale=torch.ones(columns).double() if found.scale is None else found.scale,
-        ),
-    )
+    description = {
+        "parameters": {name: settings[name] for name in known},
+        "labels": [],
+        "iterations": stage.epochs,
+        "names": list(names),
+    }
+    return kind._build(description, found.to("cpu"))

@@ -8,18 +8,17 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple, get_args
+from typing import Any, ClassVar, Final, get_args
 
 import torch
 from torch import Tensor
 
 from drpm.clustering.config import ClusteringJob, Method
-from drpm.clustering.drawn import draw_arrays, unstandardiser
-from drpm.clustering.estimators import estimator_of
-from drpm.clustering.examples import images_behind
+from drpm.clustering.estimators import as_estimator
+from drpm.clustering.figures import figure_data, source_images
 from drpm.clustering.fitted import FittedClustering
 from drpm.clustering.metrics import clustering_scores
-from drpm.clustering.models import choose_likelihood, require_chances
+from drpm.clustering.models import choose_likelihood, in_batches, require_unit_interval
 from drpm.clustering.pipeline import describe_pretraining, fit_clusterings, pretrain
 from drpm.clustering.views import choose_view
 from drpm.data import load
@@ -51,58 +50,44 @@ SCORES: Final = {"accuracy": "ACC", "nmi": "NMI", "ari": "ARI"}
 
 # Values this close to [0, 1] are rounding errors of standardisation.
 _ROUNDING: Final = 1e-5
-_BATCH: Final = 8192  # rows in double precision
 
 
-class ClusteringData(NamedTuple):
-    """A data set.
-
-    Args:
-        loaded: As it was loaded.
-        data: As the likelihood needs it.
-    """
-
-    loaded: Dataset
-    data: Dataset
-
-
-class Clustering(Experiment[ClusteringJob, ClusteringData, FittedClustering]):
+class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
     """DRPM-VC and its baselines."""
 
     scores: ClassVar[Mapping[str, str]] = SCORES
     outputs: ClassVar[tuple[str, ...]] = (*STAGES, OTHERS, LABELS)
 
-    def load(self, job: ClusteringJob, device: torch.device) -> ClusteringData:
-        loaded = load(job.data, device=device, **parse_options(job.options))
-        return ClusteringData(loaded, undo_scaling(job, loaded))
+    def load(self, job: ClusteringJob, device: torch.device) -> Dataset:
+        return undo_scaling(job, load(job.data, device=device, **parse_options(job.options)))
 
-    def fingerprint(self, job: ClusteringJob, data: ClusteringData) -> str:
-        return content_hash(job.data, data.loaded)
+    def fingerprint(self, job: ClusteringJob, data: Dataset) -> str:
+        return content_hash(job.data, data)
 
     def complete(
-        self, job: ClusteringJob, data: ClusteringData, given: Mapping[str, bool]
+        self, job: ClusteringJob, data: Dataset, given: Mapping[str, bool]
     ) -> ClusteringJob:
-        classes = len(class_names(data.loaded))
+        classes = len(class_names(data))
         return job if "clusters" in given or not classes else job.with_config(clusters=classes)
 
-    def check(self, job: ClusteringJob, data: ClusteringData) -> list[str]:
-        config, examples = job.clustering, len(data.data.train)
+    def check(self, job: ClusteringJob, data: Dataset) -> list[str]:
+        config, examples = job.clustering, len(data.train)
         if config.clusters > examples:
             raise ConfigError(
                 f"clusters must be at most the number of examples, {examples}, "
                 f"but got {config.clusters}."
             )
         if config.pretraining.kind == "contrastive" and (config.method != "gmm" or job.compare):
-            choose_view(config.pretraining.views, data.data.input_shape)
+            choose_view(config.pretraining.views, data.input_shape)
         count = config.training.devices
-        if count > 1 and data.data.train.inputs.device.type == "cpu":
+        if count > 1 and data.train.inputs.device.type == "cpu":
             return [f"{count} processes share the CPU, which is slower than one alone."]
         return []
 
     def share(
         self,
         jobs: Sequence[ClusteringJob],
-        data: ClusteringData,
+        data: Dataset,
         folders: Sequence[Path],
         place: Path,
     ) -> None:
@@ -110,10 +95,10 @@ class Clustering(Experiment[ClusteringJob, ClusteringData, FittedClustering]):
         config, job = jobs[0].clustering, jobs[0]
         if config.method == "gmm" or all((folder / PRETRAINING).exists() for folder in folders):
             return
-        rows = data.data.train.inputs.flatten(1)
+        rows = data.train.inputs.flatten(1)
         likelihood = choose_likelihood(rows, config.likelihood)
         seeds = [each.seed for each in jobs]
-        # Named by all that it depends on: studies in one folder may differ in it.
+        # Named by a hash of its settings, in which studies in one folder may differ.
         text = json.dumps([job.data, job.options, job.fingerprint])
         text += "".join(describe_pretraining(config, seed, likelihood) for seed in seeds)
         shared = place / f"{PRETRAINING}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -124,21 +109,21 @@ class Clustering(Experiment[ClusteringJob, ClusteringData, FittedClustering]):
         with RunFolder(shared).lock(wait=True):
             for start in range(0, len(seeds), size):
                 some = slice(start, start + size)
-                pretrain(rows, data.data.input_shape, config, sources[some], seeds=seeds[some])
+                pretrain(rows, data.input_shape, config, sources[some], seeds=seeds[some])
         for source, folder in zip(sources, folders, strict=True):
             copy_stage(source / PRETRAINING, folder / PRETRAINING)
 
     def train(
         self,
         jobs: Sequence[ClusteringJob],
-        data: ClusteringData,
+        data: Dataset,
         folders: Sequence[Path],
         devices: Devices,
         progress: ProgressFactory,
     ) -> list[FittedClustering]:
         found = fit_clusterings(
-            data.data.train.inputs.flatten(1),
-            data.data.input_shape,
+            data.train.inputs.flatten(1),
+            data.input_shape,
             jobs[0].clustering,
             folders,
             seeds=[job.seed for job in jobs],
@@ -153,80 +138,68 @@ class Clustering(Experiment[ClusteringJob, ClusteringData, FittedClustering]):
         self,
         job: ClusteringJob,
         model: FittedClustering,
-        data: ClusteringData,
+        data: Dataset,
         run: RunFolder,
         progress: ProgressFactory,
     ) -> Evaluation:
-        dataset, method = data.data, job.clustering.method
-        shift, scale = scale_of(dataset)
+        method = job.clustering.method
+        shift, scale = scale_of(data)
         model = replace(model, config=job.clustering, shift=shift, scale=scale)
-        metrics = _score(dataset, model.predict)
+        metrics = _score(data, model.predict)
         comparison = {NAMES[method]: metrics} if metrics else {}
         if job.compare and metrics:
-            comparison |= _compare(job, dataset, run, progress)
-        images = images_behind(job.data, dataset)
-        is_mixture = method == "gmm"
-        bound = model.lower_bounds(dataset.test.inputs.flatten(1)).mean().item()
+            comparison |= _compare(job, data, run, progress)
+        images = source_images(job.data, data)
+        bound = model.lower_bounds(data.test.inputs.flatten(1)).mean().item()
         return Evaluation(
             {**metrics, "lower_bound": bound},
-            draw_arrays(model, dataset, job.seed, images),
+            figure_data(model, data, job.seed, images),
             [run.path / stage for stage in STAGES if (run.path / stage).exists()],
-            {LABELS: _save(model, dataset, run, file_names(job.data, len(dataset.train)))},
+            {LABELS: _save(model, data, run, file_names(job.data, len(data.train)))},
             {
                 "comparison": comparison,
                 "method": NAMES[method],
-                "about": _about(job, dataset),
+                "about": _about(job, data),
                 "names": {
                     **SCORES,
-                    "lower_bound": "log-density" if is_mixture else "ELBO, Gaussian mixture",
+                    "lower_bound": "log-density" if method == "gmm" else "ELBO, Gaussian mixture",
                 },
-                "data": _describe(dataset),
+                "data": _describe(data),
             },
         )
 
-    def title(self, job: ClusteringJob, data: ClusteringData) -> str:
-        return f"{data.data.name}: {job.clustering.clusters} clusters"
-
-    def columns(self, result: Mapping[str, Any]) -> Mapping[str, str]:
-        return {}  # in the tables of all methods
+    def title(self, job: ClusteringJob, data: Dataset) -> str:
+        return f"{data.name}: {job.clustering.clusters} clusters"
 
     def describe(self, results: Sequence[Mapping[str, Any]]) -> Sequence[Table | str]:
-        found: list[Table | str] = []
-        header = ["Method", *SCORES.values()]
+        """The scores of all methods, as mean and deviation over seeds."""
         comparisons = [result["comparison"] for result in results]
-        for result, methods in zip(results, comparisons, strict=True):
-            if not methods:
-                continue
-            if len(results) > 1:
-                found.append(f"Seed {result['seed']}:")
-            rows = [
-                [name, *(f"{scores[key]:.3f}" for key in SCORES)]
-                for name, scores in methods.items()
-            ]
-            found.append(Table(header, rows))
-        if len(results) > 1 and comparisons[0]:
-            found.append(f"Mean and deviation over {len(results)} seeds:")
-            rows = [
-                [name, *(spread([x[name][key] for x in comparisons]) for key in SCORES)]
-                for name in comparisons[0]
-            ]
-            found.append(Table(header, rows))
-        return found
+        if len(comparisons[0]) < 2:
+            return []
+
+        def text(method: str, score: str) -> str:
+            values = [methods[method][score] for methods in comparisons]
+            return spread(values) if len(values) > 1 else f"{values[0]:.3f}"
+
+        rows = [[name, *(text(name, score) for score in SCORES)] for name in comparisons[0]]
+        return [Table(["Method", *SCORES.values()], rows)]
 
 
 def undo_scaling(job: ClusteringJob, data: Dataset) -> Dataset:
-    """The data as the likelihood needs it: that of a Bernoulli is not standardised."""
+    """Undo the standardization of the data if the likelihood is Bernoulli."""
     has_likelihood = job.clustering.method != "gmm" or job.compare
     if job.clustering.likelihood != "bernoulli" or not has_likelihood:
         return data
-    undo = unstandardiser(data)
+    shift, scale = scale_of(data)
 
     def restored(split: Split) -> Split:
-        inputs = undo(split.inputs).to(split.inputs)
-        if data.preprocessing:
+        inputs = split.inputs
+        if shift is not None and scale is not None:
+            raw = (inputs.flatten(1).cpu().double() * scale + shift).reshape(inputs.shape)
+            inputs = raw.to(inputs)
             near = inputs.clamp(0, 1)
             inputs = torch.where((inputs - near).abs() < _ROUNDING, near, inputs)
-        require_chances(data.name, inputs)
+        require_unit_interval(data.name, inputs)
         return replace(split, inputs=inputs)
 
     train = restored(data.train)
@@ -235,13 +208,13 @@ def undo_scaling(job: ClusteringJob, data: Dataset) -> Dataset:
 
 
 def _require_finite(model: FittedClustering, folder: Path) -> None:
-    """Refuse what the last step, after which no loss is computed, may have ruined."""
+    """Check the parameters after the last step, whose loss is not computed."""
     tensors = [*model.mixture]
     for module in (model.autoencoder, model.head):
         tensors += [] if module is None else module.state_dict().values()
     if not all(x.isfinite().all() for x in tensors):
         raise RunError(
-            f"The model of the run {folder} has numbers that are not finite; overwrite it with "
+            f"The model of the run {folder} has parameters that are not finite; overwrite it with "
             "a smaller learning rate."
         )
 
@@ -251,7 +224,7 @@ def _score(data: Dataset, predict: Callable[[Tensor], Any]) -> dict[str, float]:
     labels = class_labels(data, data.test)
     if labels is None:
         return {}
-    return dict(clustering_scores(labels, predict(data.test.inputs.flatten(1)))._asdict())
+    return clustering_scores(labels, predict(data.test.inputs.flatten(1)))
 
 
 def _compare(
@@ -305,28 +278,22 @@ def copy_stage(source: Path, target: Path) -> None:
 
 
 def _save(model: FittedClustering, data: Dataset, run: RunFolder, files: Sequence[str]) -> str:
-    """Save the model, and return the table of every example's cluster."""
+    """Save the model and return the content of ``labels.csv``."""
     splits = {"train": data.train}
     if data.test is not data.train:
         splits["test"] = data.test
     rows = {name: split.inputs.flatten(1) for name, split in splits.items()}
-    # Column names that the file did not have are not asked of new rows.
+    # Column names that are not in the file are not required of new rows.
     numbered = tuple(f"column {number + 1}" for number in range(len(data.columns)))
-    estimator = estimator_of(model, () if data.columns == numbered else data.columns)
+    estimator = as_estimator(model, () if data.columns == numbered else data.columns)
     if estimator is None:
-        probs = {name: model.chances(part) for name, part in rows.items()}
+        probs = {name: model.predict_proba(part) for name, part in rows.items()}
         model.save(run.model_dir)
     else:
-        # By the saved estimator, so that it predicts the same when it is loaded.
-        place = data.train.inputs.device
-        saved = estimator.model_.to(place)
+        # Predicted by the saved estimator, so that it agrees with the table.
+        saved = estimator.model_.to(data.train.inputs.device)
         probs = {
-            name: torch.cat(
-                [
-                    saved.chances(some.to(place).double(), sampled=False).cpu()
-                    for some in part.split(_BATCH)
-                ]
-            )
+            name: in_batches(lambda x: saved.predict_proba(x.double(), sampled=False), part).cpu()
             for name, part in rows.items()
         }
         estimator.labels_ = probs["train"].argmax(-1).numpy()
@@ -335,7 +302,7 @@ def _save(model: FittedClustering, data: Dataset, run: RunFolder, files: Sequenc
 
 
 def _label_table(probs: Mapping[str, Tensor], files: Sequence[str]) -> str:
-    """Every example's cluster and its probability, as a csv file."""
+    """The cluster of every example and its probability, as a CSV file."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     header = ["split", "index", "cluster", "confidence"]
@@ -348,7 +315,7 @@ def _label_table(probs: Mapping[str, Tensor], files: Sequence[str]) -> str:
 
 
 def _about(job: ClusteringJob, data: Dataset) -> str:
-    """What the scores are computed on."""
+    """A sentence about the scores."""
     part = "the test part" if data.test is not data.train else "all examples; there is no test part"
     sentences = [f"Scores are those of {part}, after the last epoch."]
     if job.clustering.method == "vade":

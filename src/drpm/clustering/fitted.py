@@ -1,4 +1,4 @@
-"""A finished clustering: what it says of new rows, and what it can make."""
+"""Fitted clusterings: prediction, sampling, saving and loading."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from drpm.clustering.config import ClusteringConfig
 from drpm.clustering.mixtures import Mixture
-from drpm.clustering.networks import Autoencoder
+from drpm.clustering.models import Autoencoder, divergences, in_batches
 from drpm.clustering.pretraining import projector
-from drpm.clustering.prior import divergences, log_densities
 from drpm.data.preprocessing import scale_shapes, scaled_rows
 from drpm.distributions.partitions import RandomPartition
 from drpm.training import config as configs
@@ -21,24 +20,21 @@ from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.errors import RunError
 from drpm.training.turns import unseeded
 
-ESTIMATOR_FILE = "estimator.json"  # beside a clustering that is an estimator
-
-_ROWS_AT_ONCE = 8192
+ESTIMATOR_FILE = "estimator.json"  # in the folder of a clustering that is an estimator
 
 
 @dataclass(frozen=True)
 class FittedClustering:
-    """Clusters as Gaussians, in the space of codes or of the rows themselves.
+    """Clusters as Gaussians, in the latent space or the space of the rows.
 
-    Arguments:
-        config: The settings it was made with.
-        shape: The shape of an input, which a row is the flattened form of.
-        mixture: One Gaussian a cluster.
-        autoencoder: Between rows and codes; none where clusters live among the rows.
-        head: The cluster head of contrastive pretraining, where that decides.
-        shift: (d,) on the CPU, what data have taken off to become rows; none where they are rows
-            as they come.
-        scale: (d,) on the CPU, what they are then divided by.
+    Args:
+        config: The hyperparameters.
+        shape: The shape of an input; a row is a flattened input.
+        mixture: One Gaussian per cluster.
+        autoencoder: The networks; None if clusters are Gaussians of the rows.
+        head: The cluster head of contrastive pretraining, if it predicts the clusters.
+        shift: (d,) on the CPU, subtracted from data to get rows; None if data are not scaled.
+        scale: (d,) on the CPU, by which data are then divided.
     """
 
     config: ClusteringConfig
@@ -58,72 +54,74 @@ class FittedClustering:
         return self.mixture.means.shape[-2]
 
     def to_rows(self, data: Tensor | NDArray[Any]) -> Tensor:
-        """(n, d): rows as everything here takes them, from data as their owner has them.
+        """Flatten and scale data.
 
-        Arguments:
-            data: (n, d), or (n, ...) with each of the clustering's shape.
+        Args:
+            data: (n, d), or (n, ...) with inputs of the clustering's shape.
+
+        Returns:
+            Rows (n, d), as all other methods take them.
         """
         rows = scaled_rows("data", data, self.shape, self.shift, self.scale)
         return rows.to(self.mixture.means)
+
+    def from_rows(self, rows: Tensor) -> Tensor:
+        """Undo the scaling of rows (n, d) and return them in the shape of the inputs."""
+        if self.shift is not None and self.scale is not None:
+            # On the CPU and in double precision: float32 would lose minutes of a time stamp.
+            rows = rows.cpu().double() * self.scale + self.shift
+        return rows.reshape(-1, *self.shape)
 
     @torch.no_grad()
     def embed(self, rows: Tensor) -> Tensor:
         """The mean code of every row."""
         if self.autoencoder is None:
             return rows
-        autoencoder = self.autoencoder
-        return torch.cat(
-            [autoencoder.mean(autoencoder.encoder(part)) for part in rows.split(_ROWS_AT_ONCE)]
-        )
+        mean, encoder = self.autoencoder.mean, self.autoencoder.encoder
+        return in_batches(lambda part: mean(encoder(part)), rows)
 
     @torch.no_grad()
-    def chances(self, rows: Tensor, *, sampled: bool = True) -> Tensor:
-        """(n, K): how likely every cluster is for every row.
+    def predict_proba(self, rows: Tensor, *, sampled: bool = True) -> Tensor:
+        """The posterior probability of every cluster given each row, (n, K).
 
-        Arguments:
+        Args:
             rows: (n, d).
-            sampled: Whether VaDE judges a row by a draw of its code, as the paper has it, instead
-                of the mean, which depends on no other row.
+            sampled: Whether VaDE uses a sample of the code, as in the paper, or its mean.
         """
         if self.head is not None:
             assert self.autoencoder is not None
             encoder, head = self.autoencoder.encoder, self.head
-            parts = [head(encoder(part)).softmax(-1) for part in rows.split(_ROWS_AT_ONCE)]
-            return torch.cat(parts)
+            return in_batches(lambda part: head(encoder(part)).softmax(-1), rows)
         points = self.embed(rows)
         if self.config.method == "vade" and sampled:
-            points = self._sampled_codes(rows)
-        scores = torch.cat(
-            [log_densities(part, self.mixture) for part in points.split(_ROWS_AT_ONCE)]
-        )
-        # The partition model knows no weights of single rows; independent clusters do.
+            points = self._sample_codes(rows)
+        logits = in_batches(self.mixture.log_densities, points)
+        # In the partition model, single rows have no weights.
         if self.config.method != "drpm-vc":
-            scores = scores + self.mixture.log_weights
-        return scores.softmax(-1)
+            logits = logits + self.mixture.log_weights
+        return logits.softmax(-1)
 
-    def _sampled_codes(self, rows: Tensor) -> Tensor:
-        """One code a row, the same at every call."""
+    def _sample_codes(self, rows: Tensor) -> Tensor:
+        """One code per row, the same at every call."""
         assert self.autoencoder is not None
         autoencoder = self.autoencoder
         generator = torch.Generator(self.device).manual_seed(0)
-        return torch.cat(
-            [
-                autoencoder.posterior(autoencoder.encoder(part)).sample((), generator)
-                for part in rows.split(_ROWS_AT_ONCE)
-            ]
+        return in_batches(
+            lambda part: autoencoder.posterior(autoencoder.encoder(part)).sample((), generator),
+            rows,
         )
 
     def predict(self, rows: Tensor) -> Tensor:
-        """The likeliest cluster of every row."""
-        return self.chances(rows).argmax(-1)
+        """The most likely cluster of every row."""
+        return self.predict_proba(rows).argmax(-1)
 
     @torch.no_grad()
     def decode(self, codes: Tensor) -> Tensor:
-        """The row of every code."""
+        """The mean row of every code."""
         return codes if self.autoencoder is None else self.autoencoder.decode(codes)
 
     def sample(self, clusters: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """A new row from every one of some clusters (m,)."""
+        """Sample a row from each of the given clusters (m,)."""
         means, variances = self.mixture.means[clusters], self.mixture.variances[clusters]
         noise = torch.randn(
             means.shape, dtype=means.dtype, device=means.device, generator=generator
@@ -131,54 +129,59 @@ class FittedClustering:
         return self.decode(means + noise * variances.sqrt())
 
     def draw_clusters(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Independent clusters by their weights."""
-        chances = self.mixture.log_weights.exp()
-        return torch.multinomial(chances, count, replacement=True, generator=generator)
+        """Draw independent clusters by their weights."""
+        weights = self.mixture.log_weights.exp()
+        return torch.multinomial(weights, count, replacement=True, generator=generator)
 
     def draw_partition(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """The clusters of so many rows as one draw of the partition's prior."""
+        """Draw the clusters of ``count`` rows from the prior over partitions."""
         scores = torch.zeros(count, dtype=torch.float64, device=self.device)
         law = RandomPartition(scores, self.mixture.log_weights.double())
         return law.sample(generator=generator).argmax(-2)
 
     @torch.no_grad()
     def lower_bounds(self, rows: Tensor) -> Tensor:
-        """(n,): the evidence lower bound of every row, or its log-density among the rows.
+        """The evidence lower bound (ELBO) of every row, (n,); without networks, the log-density.
 
-        It is that of a Gaussian mixture, in which every row draws its cluster by the weights,
-        independently of the others. This also holds for DRPM-VC, although its own prior draws the
-        clusters of all rows together, and its :meth:`chances` leave the weights out. A Gaussian
-        likelihood leaves out its constant, which depends on its deviation.
+        The prior is a Gaussian mixture with independent clusters, also for DRPM-VC, whose own
+        prior draws the clusters of all rows together. A Gaussian likelihood omits its constant.
         """
         if self.autoencoder is None:
-            return self.mixture.log_prob(rows)
+            return in_batches(self._log_prob, rows, 1024)
+        autoencoder = self.autoencoder
         generator = torch.Generator(self.device).manual_seed(0)
-        found = []
-        for part in rows.split(_ROWS_AT_ONCE):
-            posterior = self.autoencoder.posterior(self.autoencoder.encoder(part))
-            fit = self.autoencoder.log_likelihood(part, posterior.sample((), generator))
-            scores = log_densities(posterior.mean, self.mixture) + self.mixture.log_weights
-            log_chances = scores.log_softmax(-1)
-            price = divergences(posterior, self.mixture) + log_chances - self.mixture.log_weights
-            found.append(fit - (log_chances.exp() * price).sum(-1))
-        return torch.cat(found)
 
-    def to(self, device: torch.device | str) -> "FittedClustering":
-        """The same on another device."""
+        def bound(part: Tensor) -> Tensor:
+            posterior = autoencoder.posterior(autoencoder.encoder(part))
+            fit = autoencoder.log_likelihood(part, posterior.sample((), generator))
+            log_weights = self.mixture.log_weights
+            log_probs = (self.mixture.log_densities(posterior.mean) + log_weights).log_softmax(-1)
+            cost = divergences(posterior, self.mixture) + log_probs - log_weights
+            return fit - (log_probs.exp() * cost).sum(-1)
+
+        return in_batches(bound, rows)
+
+    def _log_prob(self, rows: Tensor) -> Tensor:
+        """The log-density of rows (n, d), computed in float64."""
+        mixture = Mixture(*(x.double() for x in self.mixture))
+        joint = mixture.log_densities(rows.double()) + mixture.log_weights
+        return joint.to(rows.dtype).logsumexp(-1)
+
+    def to(self, target: torch.device | str | torch.dtype) -> "FittedClustering":
+        """A copy on another device or in another precision."""
         return replace(
             self,
-            mixture=Mixture(*(x.to(device) for x in self.mixture)),
-            # Copies: a module moves itself, and this clustering stays where it is.
-            autoencoder=copy.deepcopy(self.autoencoder).to(device) if self.autoencoder else None,
-            head=copy.deepcopy(self.head).to(device) if self.head else None,
+            mixture=Mixture(*(x.to(target) for x in self.mixture)),
+            # Modules are moved in place: copy them first.
+            autoencoder=copy.deepcopy(self.autoencoder).to(target) if self.autoencoder else None,
+            head=copy.deepcopy(self.head).to(target) if self.head else None,
         )
 
     def save(self, folder: str | Path) -> None:
-        """Write it to a folder, as numbers and text."""
+        """Save to a folder, as safetensors and JSON."""
         folder = Path(folder)
-        if folder.is_dir():
-            # An estimator that lies there goes with another clustering.
-            (folder / ESTIMATOR_FILE).unlink(missing_ok=True)
+        # An estimator in this folder belongs to another clustering.
+        (folder / ESTIMATOR_FILE).unlink(missing_ok=True)
         tensors = {f"mixture.{name}": x for name, x in self.mixture._asdict().items()}
         for name, module in (("autoencoder", self.autoencoder), ("head", self.head)):
             if module is not None:
@@ -196,15 +199,17 @@ class FittedClustering:
 
 
 def load_clustering(folder: str | Path, device: torch.device | str = "cpu") -> FittedClustering:
-    """Read a clustering of any method, as ``drpm cluster`` leaves one; nothing is unpickled.
+    """Load a clustering of any method, as ``drpm cluster`` saves it; nothing is unpickled.
 
-    Arguments:
+    Args:
         folder: The folder of the model, such as ``out/cluster/model``.
-        device: Where it goes.
+        device: The device of the loaded model.
     """
     tensors, description = load_model(Path(folder))
     if description.get("kind") != "clustering":
-        raise RunError(f"The folder {folder} holds another kind of model than a clustering.")
+        raise RunError(
+            f"The folder {folder} must hold a clustering, but got another kind of model."
+        )
     config = configs.loads(ClusteringConfig, description["config"])
     shape = torch.Size(description["shape"])
     clusters, columns = config.clusters, shape.numel()

@@ -1,21 +1,21 @@
-"""Variational autoencoders with a mixture for a prior, and what they minimise."""
+"""Variational autoencoders with a Gaussian mixture prior, and their objectives."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drpm.clustering.config import ClusteringConfig
+from drpm.clustering.config import ClusteringConfig, NetworkConfig
 from drpm.clustering.mixtures import Mixture
-from drpm.clustering.networks import Autoencoder
-from drpm.clustering.prior import MixturePrior, divergences, log_densities
 from drpm.distributions.estimators import leave_one_out_surrogate
 from drpm.distributions.orders import best_order_log_prob
 from drpm.distributions.partitions import RandomPartition
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
 from drpm.distributions.sizes import FisherHypergeometric
+from drpm.nn.dense import dense_layers
 from drpm.nn.gaussians import Posterior
 from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
@@ -23,12 +23,96 @@ from drpm.training.program import Batch
 Terms = dict[str, Tensor]
 
 
-class MixtureVAE(nn.Module):
-    """An autoencoder with a mixture of Gaussians as the prior of its codes.
+class Autoencoder(nn.Module):
+    """From rows (..., d) to Gaussian posteriors of latent codes, and from codes to rows.
 
-    Arguments:
+    Args:
+        columns: The length d of a row.
+        config: The widths.
+        likelihood: ``"bernoulli"`` or ``"gaussian"``.
+    """
+
+    def __init__(self, columns: int, config: NetworkConfig, likelihood: str) -> None:
+        super().__init__()
+        self.likelihood, self.deviation = likelihood, config.deviation
+        self.encoder = dense_layers([columns, *config.encoder])
+        self.mean = nn.Linear(config.encoder[-1], config.latent)
+        self.log_variance = nn.Linear(config.encoder[-1], config.latent)
+        self.decoder = nn.Sequential(
+            dense_layers([config.latent, *config.decoder]), nn.Linear(config.decoder[-1], columns)
+        )
+
+    def posterior(self, features: Tensor) -> Posterior:
+        """The posterior given the output of the encoder's layers."""
+        # Both heads in one product: narrow ones take as long as twice as wide ones.
+        heads = (self.mean, self.log_variance)
+        weight, bias = torch.cat([x.weight for x in heads]), torch.cat([x.bias for x in heads])
+        return Posterior(*F.linear(features, weight, bias).chunk(2, -1))
+
+    def decode(self, codes: Tensor) -> Tensor:
+        """The mean row of every code."""
+        raw: Tensor = self.decoder(codes)
+        return torch.sigmoid(raw) if self.likelihood == "bernoulli" else raw
+
+    def log_likelihood(self, rows: Tensor, codes: Tensor) -> Tensor:
+        """log p(row | code), summed over columns; up to a constant if Gaussian."""
+        raw: Tensor = self.decoder(codes)
+        rows = rows.expand_as(raw)
+        if self.likelihood == "bernoulli":
+            return -F.binary_cross_entropy_with_logits(raw, rows, reduction="none").sum(-1)
+        return -0.5 * ((raw - rows) / self.deviation).square().sum(-1)
+
+    def reset_variance(self, log_variance: float = -2.0) -> None:
+        """Set the same posterior variance for every row."""
+        nn.init.zeros_(self.log_variance.weight)
+        nn.init.constant_(self.log_variance.bias, log_variance)
+
+
+class MixturePrior(nn.Module):
+    """A Gaussian mixture as the prior of latent codes.
+
+    Args:
+        clusters: The number K of Gaussians.
+        latent: Their dimensions.
+    """
+
+    detached: Tensor
+
+    def __init__(self, clusters: int, latent: int) -> None:
+        super().__init__()
+        self.means = nn.Parameter(torch.zeros(clusters, latent))
+        self.log_variances = nn.Parameter(torch.zeros(clusters, latent))
+        self.log_weights = nn.Parameter(torch.full((clusters,), -math.log(clusters)))
+        self.register_buffer("detached", torch.zeros(()))
+        for name in ("means", "log_variances", "log_weights"):
+            self.register_buffer(f"fixed_{name}", torch.zeros_like(getattr(self, name)))
+
+    def mixture(self) -> Mixture:
+        def current(name: str) -> Tensor:
+            # A choice between tensors instead of branches, so that a captured step can change it.
+            return torch.where(
+                self.detached > 0.5, getattr(self, f"fixed_{name}"), getattr(self, name)
+            )
+
+        return Mixture(
+            current("log_weights").log_softmax(-1), current("means"), current("log_variances").exp()
+        )
+
+    @torch.no_grad()
+    def set_mixture(self, mixture: Mixture, *, detached: bool = False) -> None:
+        """Replace the mixture; if detached, by a constant that is no longer trained."""
+        values = (mixture.means, mixture.variances.log(), mixture.log_weights)
+        for name, value in zip(("means", "log_variances", "log_weights"), values, strict=True):
+            getattr(self, f"fixed_{name}" if detached else name).copy_(value)
+        self.detached.fill_(float(detached))
+
+
+class MixtureVAE(nn.Module):
+    """An autoencoder with a mixture prior.
+
+    Args:
         columns: The length of a row.
-        config: The settings.
+        config: The hyperparameters.
         likelihood: ``"bernoulli"`` or ``"gaussian"``.
     """
 
@@ -36,27 +120,33 @@ class MixtureVAE(nn.Module):
         super().__init__()
         self.autoencoder = Autoencoder(columns, config.network, likelihood)
         self.prior = MixturePrior(config.clusters, config.network.latent)
-        # The scores' scale is a power of ten, and so stays positive.
+        # The scale of the scores is a power of ten, and so stays positive.
         self.log10_scale = nn.Parameter(torch.ones(()))
 
     def features(self, batch: Batch) -> Tensor:
-        """What the encoder's layers make of a batch; those of a frozen encoder come with it."""
+        """The output of the encoder's layers, precomputed for a frozen encoder."""
         known = batch.get("features")
         return self.autoencoder.encoder(batch["rows"]) if known is None else known
 
-    def posterior(self, rows: Tensor) -> Posterior:
-        return self.autoencoder.posterior(self.autoencoder.encoder(rows))
+
+def divergences(posterior: Posterior, mixture: Mixture) -> Tensor:
+    """The KL divergence of every posterior from every Gaussian of the prior, (..., n, K)."""
+    gaps = posterior.mean[..., :, None, :] - mixture.means[..., None, :, :]
+    spread = posterior.log_variance.exp()[..., :, None, :] + gaps.square()
+    ratio = (spread / mixture.variances[..., None, :, :]).sum(-1)
+    logs = mixture.variances.log().sum(-1)[..., None, :] - posterior.log_variance.sum(-1)[..., None]
+    return 0.5 * (ratio + logs - posterior.mean.shape[-1])
 
 
 class PartitionObjective:
-    """The loss of DRPM-VC: a whole batch is partitioned at once.
+    """The loss of DRPM-VC, in which a whole batch is partitioned at once.
 
-    The partition's parameters are those that suit the latent divergences best, and carry no
-    gradient but that of the scores' scale: scores fall with the index of the nearest cluster, and
-    weights are the batch's mean responsibilities.
+    The parameters of the partition follow from the latent divergences: scores fall with the index
+    of the nearest cluster, and weights are the mean responsibilities of the batch. Only the scale
+    of the scores has a gradient.
 
-    Arguments:
-        config: The settings.
+    Args:
+        config: The hyperparameters.
     """
 
     def __init__(self, config: ClusteringConfig) -> None:
@@ -87,8 +177,8 @@ class PartitionObjective:
         else:
             few = parts.Y[: config.exact_partitions]
             size_term, order_term = exact_terms(few, sizes, log_scores, log_weights, mixture)
-        # Every term by the batch size; that of the order twice, and a negative one of the sizes,
-        # which the bounds allow, counts as none: so it is in the authors' code.
+        # As in the authors' code: every term is divided by the batch size, that of the order
+        # twice, and a negative size term, which the bounds allow, counts as zero.
         terms = {
             "reconstruction": -fit / n,
             "latent": schedule["beta"] * latent / n,
@@ -105,56 +195,56 @@ class PartitionObjective:
         nearest = distance.detach().argmin(-1)
         scale = (math.log(10) * model.log10_scale).exp()
         log_scores = scale * (clusters - nearest).to(distance.dtype)
-        responsibilities = log_densities(posterior.mean, mixture).detach().softmax(-1)
+        responsibilities = mixture.log_densities(posterior.mean).detach().softmax(-1)
         return log_scores, (responsibilities.mean(-2) + 1e-6).log()
 
 
 def bound_terms(
     sizes: Tensor, log_scores: Tensor, log_weights: Tensor, mixture: Mixture
 ) -> tuple[Tensor, Tensor]:
-    """The paper's bound on the divergence of the partition from its prior, in two parts.
+    """The paper's bound on the divergence of the partition from its prior: sizes and order.
 
-    The prior knows no order: all its scores are equal.
+    All scores of the prior are equal.
     """
     n = log_scores.shape[-1]
     size_divergence = _size_divergence(sizes, n, log_weights, mixture)
-    orders = torch.lgamma(sizes + 1).sum()  # log of how many lead to the same partition
+    orders = torch.lgamma(sizes + 1).sum()  # log of the number that leads to the same partition
     return orders + size_divergence, best_order_log_prob(log_scores) + math.lgamma(n + 1)
 
 
 def exact_terms(
     partitions: Tensor, sizes: Tensor, log_scores: Tensor, log_weights: Tensor, mixture: Mixture
 ) -> tuple[Tensor, Tensor]:
-    """The log-ratio itself at the given sizes, in the same two parts: of these, and who is where.
+    """The log-ratio of the partition and its prior: sizes, and the partition given the sizes.
 
-    Sizes are not drawn but the most likely ones, here as in the bounds: what is exact is the mass.
+    Like the bounds, it uses the most likely sizes instead of a sample of them.
     """
     n = log_scores.shape[-1]
     size_divergence = _size_divergence(sizes, n, log_weights, mixture)
     law = RandomPartition(log_scores, log_weights, validate_args=False)
     fills = law.fill_log_prob(partitions.detach())
-    # The mass of given draws has a gradient of mean zero: what counts is that others are drawn.
+    # The log-mass of given samples has a gradient of mean zero: the score-function part counts.
     fill = leave_one_out_surrogate(fills, fills)
     orders = torch.lgamma(sizes + 1).sum()
     return size_divergence, fill - (orders - math.lgamma(n + 1))
 
 
 def _size_divergence(sizes: Tensor, n: int, log_weights: Tensor, mixture: Mixture) -> Tensor:
-    """log q(sizes) - log p(sizes), with a gradient in the prior's weights alone.
+    """log q(sizes) - log p(sizes), with a gradient in the prior's weights only.
 
-    The law of sizes is an exponential family: the gradient is the mean minus the sizes, and needs
-    no pass back through the normaliser.
+    The sizes follow an exponential family: the gradient is the mean minus the sizes, and needs no
+    backward pass through the normalizer.
     """
     with torch.no_grad():
-        # Both laws at once, for half the operations.
+        # Both distributions at once, for half the operations.
         both = torch.stack([log_weights, mixture.log_weights])
         log_normalizers, means = FisherHypergeometric(n, both, validate_args=False).exact_mean()
         # The binomial coefficients of both are the same.
         gap = (sizes * (both[0] - both[1]).double()).sum(-1)
         value = (gap - log_normalizers[0] + log_normalizers[1]).to(both.dtype)
         slope = means[1].to(both.dtype) - sizes
-    pull = (slope * mixture.log_weights).sum(-1)
-    return value + (pull - pull.detach())
+    linear = (slope * mixture.log_weights).sum(-1)
+    return value + (linear - linear.detach())
 
 
 def vade_objective(
@@ -163,47 +253,63 @@ def vade_objective(
     schedule: Mapping[str, Tensor],
     generator: torch.Generator | None,
 ) -> Terms:
-    """The evidence lower bound of VaDE: every example has a cluster of its own."""
+    """The negative evidence lower bound of VaDE, with independent clusters."""
     n = len(batch["rows"])
     posterior = model.autoencoder.posterior(model.features(batch))
     codes = posterior.sample((), generator)
     fit = model.autoencoder.log_likelihood(batch["rows"], codes).sum()
     mixture = model.prior.mixture()
     log_weights = mixture.log_weights
-    log_chances = (log_densities(codes, mixture) + log_weights).log_softmax(-1)
-    chances = log_chances.exp()
-    latent = (chances * divergences(posterior, mixture)).sum()
-    clusters = (chances * (log_chances - log_weights)).sum()
+    log_probs = (mixture.log_densities(codes) + log_weights).log_softmax(-1)
+    probs = log_probs.exp()
+    latent = (probs * divergences(posterior, mixture)).sum()
+    clusters = (probs * (log_probs - log_weights)).sum()
     terms = {"reconstruction": -fit / n, "latent": latent / n, "clusters": clusters / n}
     return {"loss": torch.stack(list(terms.values())).sum(), **terms}
 
 
-def choose_likelihood(rows: Tensor, asked: str) -> str:
-    """Bernoulli where all values lie in [0, 1], unless something else is asked for."""
-    if asked == "bernoulli":
-        require_chances("The rows", rows)
-    if asked != "auto":
-        return asked
-    return "bernoulli" if _are_chances(rows) else "gaussian"
+def build_objective(config: ClusteringConfig) -> Any:
+    return vade_objective if config.method == "vade" else PartitionObjective(config)
 
 
-def require_chances(name: str, rows: Tensor) -> None:
-    """Refuse what cannot be the means of Bernoulli variables.
+def in_batches(function: Callable[[Tensor], Tensor], rows: Tensor, size: int = 8192) -> Tensor:
+    """Apply a function to batches of rows."""
+    return torch.cat([function(part) for part in rows.split(size)])
 
-    Arguments:
-        name: What the sentence calls it.
-        rows: The values.
-    """
-    if not _are_chances(rows):
+
+def choose_likelihood(rows: Tensor, likelihood: str) -> str:
+    """Resolve ``"auto"``: Bernoulli if all values lie in [0, 1], else Gaussian."""
+    if likelihood != "auto":
+        return likelihood
+    return "bernoulli" if _in_unit_interval(rows) else "gaussian"
+
+
+def require_unit_interval(name: str, rows: Tensor) -> None:
+    """Refuse values that cannot be the means of Bernoulli variables."""
+    if not _in_unit_interval(rows):
         raise ConfigError(
             f"{name} must lie in [0, 1] where likelihood is 'bernoulli', "
             f"but got values from {rows.min().item():g} to {rows.max().item():g}."
         )
 
 
-def _are_chances(rows: Tensor) -> bool:
+def _in_unit_interval(rows: Tensor) -> bool:
     return bool(((rows >= 0) & (rows <= 1)).all())
 
 
-def build_objective(config: ClusteringConfig) -> Any:
-    return vade_objective if config.method == "vade" else PartitionObjective(config)
+def standardization(
+    rows: Tensor, shape: tuple[int, ...], likelihood: str
+) -> tuple[str, Tensor, Tensor]:
+    """The likelihood of rows (n, d), and their shift and scale (d,): 0 and 1 if Bernoulli."""
+    rows = rows.double()
+    likelihood = choose_likelihood(rows, likelihood)
+    shift, scale = torch.zeros(rows.shape[1]).double(), torch.ones(rows.shape[1]).double()
+    if likelihood == "gaussian":
+        # Columns of a table have their own units; pixels share one.
+        some = rows if len(shape) == 1 else rows.reshape(-1, 1)
+        deviation = some.std(0, correction=0)
+        # A constant column differs from its mean by rounding only.
+        noise = 10 * torch.finfo(torch.float32).eps * some.abs().amax(0)
+        shift = some.mean(0).expand_as(shift).clone()
+        scale = torch.where(deviation > noise, deviation, 1.0).expand_as(scale).clone()
+    return likelihood, shift, scale

@@ -1,7 +1,4 @@
-"""Pretraining: codes that keep what clusters need.
-
-Twin-contrastive learning tells instances apart across two views, and clusters likewise, as columns
-of the batch's assignment; reconstruction prepares the decoder.
+"""Pretraining by twin-contrastive learning and reconstruction.
 
 References:
     Li et al., "Twin contrastive learning for online clustering", 2022.
@@ -15,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drpm.clustering.config import PretrainingConfig
-from drpm.clustering.networks import Autoencoder
+from drpm.clustering.models import Autoencoder
 from drpm.clustering.views import View
 from drpm.training.program import Batch
 
@@ -24,12 +21,12 @@ def projector(width: int, out: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, out))
 
 
-class Pretrained(nn.Module):
-    """An autoencoder with the two projectors of contrastive learning.
+class ContrastiveModel(nn.Module):
+    """An autoencoder with the instance head and the cluster head of contrastive learning.
 
-    Arguments:
-        autoencoder: What is pretrained.
-        clusters: How many columns the cluster head has.
+    Args:
+        autoencoder: The networks to pretrain.
+        clusters: The number of clusters of the cluster head.
     """
 
     def __init__(self, autoencoder: Autoencoder, clusters: int) -> None:
@@ -39,45 +36,45 @@ class Pretrained(nn.Module):
         self.instances = projector(width, autoencoder.mean.out_features)
         self.clusters = projector(width, clusters)
 
-    def idle_parts(self, kind: str) -> list[nn.Module]:
-        """What a kind of pretraining makes no use of."""
-        projectors = [self.instances, self.clusters] if kind == "reconstruction" else []
-        return [self.autoencoder.log_variance, *projectors]
+    def untrained_modules(self, kind: str) -> list[nn.Module]:
+        """The modules without a gradient in a kind of pretraining."""
+        heads = [self.instances, self.clusters] if kind == "reconstruction" else []
+        return [self.autoencoder.log_variance, *heads]
 
-    def chances(self, rows: Tensor) -> Tensor:
-        """What the cluster head says by itself, (..., K)."""
-        scores: Tensor = self.clusters(self.autoencoder.encoder(rows))
-        return scores.softmax(-1)
+    def predict_proba(self, rows: Tensor) -> Tensor:
+        """The cluster probabilities of the cluster head, (..., K)."""
+        logits: Tensor = self.clusters(self.autoencoder.encoder(rows))
+        return logits.softmax(-1)
 
 
-def contrast(first: Tensor, second: Tensor, temperature: float) -> Tensor:
-    """How badly rows are told apart: each should be most like its own other view."""
+def contrastive_loss(first: Tensor, second: Tensor, temperature: float) -> Tensor:
+    """The cross-entropy of identifying the other view of each row among all rows."""
     both = F.normalize(torch.cat([first, second]), dim=-1)
     count = len(first)
-    alike = both @ both.mT / temperature
+    similarity = both @ both.mT / temperature
     itself = torch.eye(2 * count, dtype=torch.bool, device=both.device)
     partner = torch.arange(2 * count, device=both.device).roll(count)
-    return F.cross_entropy(alike.masked_fill(itself, -torch.inf), partner)
+    return F.cross_entropy(similarity.masked_fill(itself, -torch.inf), partner)
 
 
-def imbalance(chances: Tensor) -> Tensor:
-    """How far the mean assignment of a batch is from using all clusters alike."""
-    mean = chances.mean(0)
-    return math.log(chances.shape[-1]) + (mean * mean.clamp_min(1e-12).log()).sum()
+def imbalance(probs: Tensor) -> Tensor:
+    """The KL divergence of a batch's mean assignment (n, K) from the uniform distribution."""
+    mean = probs.mean(0)
+    return math.log(probs.shape[-1]) + (mean * mean.clamp_min(1e-12).log()).sum()
 
 
-def reconstruction(autoencoder: Autoencoder, features: Tensor, rows: Tensor) -> Tensor:
-    """Mean squared error of every row."""
+def reconstruction_error(autoencoder: Autoencoder, features: Tensor, rows: Tensor) -> Tensor:
+    """The mean squared error of every row."""
     return (autoencoder.decode(autoencoder.mean(features)) - rows).square().mean(-1)
 
 
 class ContrastiveObjective:
-    """Instances, clusters and reconstruction over an image and its second view.
+    """Contrastive losses between instances and between clusters, with reconstruction.
 
-    Arguments:
-        config: The settings.
-        view: Makes the second view.
-        shape: The shape of an input, which rows are the flattened form of.
+    Args:
+        config: The hyperparameters.
+        view: Makes the second view of a batch.
+        shape: The shape of an input; rows are flattened inputs.
     """
 
     def __init__(self, config: PretrainingConfig, view: View, shape: torch.Size) -> None:
@@ -85,7 +82,7 @@ class ContrastiveObjective:
 
     def __call__(
         self,
-        model: Pretrained,
+        model: ContrastiveModel,
         batch: Batch,
         schedule: Mapping[str, Tensor],
         generator: torch.Generator | None,
@@ -97,21 +94,22 @@ class ContrastiveObjective:
         features = model.autoencoder.encoder(rows)
         one, other = model.instances(features).chunk(2)
         left, right = model.clusters(features).softmax(-1).chunk(2)
+        errors = reconstruction_error(model.autoencoder, features, rows)
         terms = {
-            "instances": contrast(one, other, self.config.instance_temperature),
-            "clusters": contrast(left.mT, right.mT, self.config.cluster_temperature),
+            "instances": contrastive_loss(one, other, self.config.instance_temperature),
+            "clusters": contrastive_loss(left.mT, right.mT, self.config.cluster_temperature),
             "imbalance": imbalance(left) + imbalance(right),
-            "reconstruction": reconstruction(model.autoencoder, features, rows).sum() / 2,
+            "reconstruction": errors.sum() / 2,
         }
         return {"loss": torch.stack(list(terms.values())).sum(), **terms}
 
 
 def reconstruction_objective(
-    model: Pretrained,
+    model: ContrastiveModel,
     batch: Batch,
     schedule: Mapping[str, Tensor],
     generator: torch.Generator | None,
 ) -> dict[str, Tensor]:
-    """The ablation: nothing but the mean squared error."""
+    """The mean squared error only: an ablation."""
     features = model.autoencoder.encoder(batch["rows"])
-    return {"loss": reconstruction(model.autoencoder, features, batch["rows"]).mean()}
+    return {"loss": reconstruction_error(model.autoencoder, features, batch["rows"]).mean()}

@@ -11,10 +11,10 @@ DATA = ("mnist", "fashion-mnist")
 CLUSTERS = range(6, 21, 2)
 CLUSTERS_DATA = "fashion-mnist"
 CLUSTERS_SEEDS = range(3)
-# Half of the paper's; temperatures come to their end after 428.
+# Half of the paper's; the temperature is constant after 428.
 CLUSTERS_EPOCHS = 512
 
-# From the name of a variant to the end of its preset's name; what takes longest comes last.
+# From the name of a variant to the suffix of its preset; the slowest come last.
 MAIN = {
     "gmm": "-gmm",
     "latent-gmm": "-latent-gmm",
@@ -42,15 +42,15 @@ def studies(
     settings: Sequence[str] = (),
     options: Sequence[str] = (),
 ) -> list[SweepRun]:
-    """Studies of a sweep that share their pretraining: ``name/variant`` for every variant.
+    """The studies ``name/variant`` of a sweep, which share their pretraining.
 
-    Arguments:
-        name: Their folder in that of the sweep.
+    Args:
+        name: Their folder in the folder of the sweep.
         data: The data set.
-        variants: From the name of a variant to the end of its preset's name.
-        seeds: Those of every variant.
+        variants: From the name of a variant to the suffix of its preset.
+        seeds: The seeds of every variant.
         settings: Changes to all presets, as ``name=value``.
-        options: Those of the data.
+        options: Options of the data.
     """
     given = {"data": data, **({"options": list(options)} if options else {})}
     return [
@@ -90,7 +90,7 @@ def table_reconstruction() -> Sweep:
 @register("stl10")
 def stl10() -> Sweep:
     """DRPM-VC and its baselines on features of STL-10 by a ResNet-50 (appendix)."""
-    # Named, because the features of whatever network is at hand would give another table.
+    # The default network depends on the installed packages.
     options = ("network=resnet50",)
     return Sweep("stl10", tuple(studies("stl10", "stl10", STL10, options=options)))
 

@@ -1,4 +1,4 @@
-"""Second views of a batch: the same images, seen otherwise. Batched, per sample, on the device."""
+"""Random augmentations of a batch for contrastive learning."""
 
 import math
 from collections.abc import Callable
@@ -14,29 +14,24 @@ View = Callable[[Tensor, torch.Generator | None], Tensor]
 
 
 class _Draws:
-    """Uniform numbers, one a sample."""
+    """Random numbers, one per image."""
 
     def __init__(self, images: Tensor, generator: torch.Generator | None) -> None:
-        self.like, self.generator = images, generator
+        self.images, self.generator = images, generator
 
     def uniform(self, low: float, high: float) -> Tensor:
+        like = self.images
         numbers = torch.rand(
-            len(self.like),
-            dtype=self.like.dtype,
-            device=self.like.device,
-            generator=self.generator,
+            len(like), dtype=like.dtype, device=like.device, generator=self.generator
         )
         return low + (high - low) * numbers
 
-    def coin(self, chance: float = 0.5) -> Tensor:
-        return self.uniform(0, 1) < chance
+    def coin(self) -> Tensor:
+        return self.uniform(0, 1) < 0.5
 
 
 def _warp(images: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:
-    """Images (N, C, H, W) whose point p shows what was at ``matrix p + shift``; zeros outside.
-
-    Coordinates run from -1 to 1.
-    """
+    """Sample images (N, C, H, W) at ``matrix p + shift`` for every point p in [-1, 1]^2."""
     height, width = images.shape[-2:]
     y = (torch.arange(height, dtype=images.dtype, device=images.device) + 0.5) * 2 / height - 1
     x = (torch.arange(width, dtype=images.dtype, device=images.device) + 0.5) * 2 / width - 1
@@ -49,15 +44,26 @@ def _matrix(rows: list[list[Tensor]]) -> Tensor:
     return torch.stack([torch.stack(row, -1) for row in rows], -2)
 
 
-@dataclass(frozen=True)
-class Affine:
-    """Turned, moved, scaled and sheared at random.
+class _Warp:
+    """An affine transformation of images."""
 
-    Arguments:
-        degrees: The largest turn.
-        translation: The largest shift, as a share of the image.
+    def draw(self, draws: _Draws) -> tuple[Tensor, Tensor]:
+        """The matrix (N, 2, 2) and the shift (N, 2) of each image."""
+        raise NotImplementedError
+
+    def __call__(self, images: Tensor, generator: torch.Generator | None) -> Tensor:
+        return _warp(images, *self.draw(_Draws(images, generator)))
+
+
+@dataclass(frozen=True)
+class Affine(_Warp):
+    """Random rotation, translation, scale and shear.
+
+    Args:
+        degrees: The maximum rotation.
+        translation: The maximum translation, as a fraction of the image.
         scale: The range of the scale.
-        shear: The largest shear in degrees, both ways.
+        shear: The maximum shear in degrees, in both directions.
     """
 
     degrees: float
@@ -76,17 +82,14 @@ class Affine:
         shift = torch.stack([draws.uniform(-reach, reach) for _ in range(2)], -1)
         return matrix, shift
 
-    def __call__(self, images: Tensor, generator: torch.Generator | None) -> Tensor:
-        return _warp(images, *self.draw(_Draws(images, generator)))
-
 
 @dataclass(frozen=True)
-class ResizedCrop:
-    """A part of the image in its full size.
+class ResizedCrop(_Warp):
+    """A random crop, resized to the size of the image.
 
-    Arguments:
-        area: The range of its share of the image; more than all of it is all of it.
-        aspect: The range of its width over its height.
+    Args:
+        area: The range of its area, as a fraction of the image; at most the whole image is used.
+        aspect: The range of its width divided by its height.
     """
 
     area: tuple[float, float]
@@ -100,16 +103,13 @@ class ResizedCrop:
         shift = torch.stack([draws.uniform(-1, 1) * (1 - size) for size in (width, height)], -1)
         return _matrix([[width, zero], [zero, height]]), shift
 
-    def __call__(self, images: Tensor, generator: torch.Generator | None) -> Tensor:
-        return _warp(images, *self.draw(_Draws(images, generator)))
-
 
 @dataclass(frozen=True)
 class Either:
-    """One of two warps, by a coin."""
+    """One of two transformations, each with probability 1/2."""
 
-    first: Affine | ResizedCrop
-    second: Affine | ResizedCrop
+    first: _Warp
+    second: _Warp
 
     def __call__(self, images: Tensor, generator: torch.Generator | None) -> Tensor:
         draws = _Draws(images, generator)
@@ -121,7 +121,7 @@ class Either:
 
 @dataclass(frozen=True)
 class CropFlipBlur:
-    """A crop, a mirror by a coin, and a blur of random width."""
+    """A crop, a horizontal flip with probability 1/2, and a Gaussian blur."""
 
     crop: ResizedCrop
     sigma: tuple[float, float]
@@ -132,7 +132,7 @@ class CropFlipBlur:
         mirrored = torch.where(draws.coin(), -1.0, 1.0)
         matrix = torch.stack([matrix[..., 0] * mirrored[:, None], matrix[..., 1]], -1)
         seen = _warp(images, matrix, shift)
-        # Three taps each way, a tenth of such an image.
+        # Three taps in each direction.
         side = (-0.5 / draws.uniform(*self.sigma).square()).exp()
         outer, centre = side / (1 + 2 * side), 1 / (1 + 2 * side)
         for dim in (-1, -2):
@@ -146,11 +146,11 @@ class CropFlipBlur:
 
 @dataclass(frozen=True)
 class Noise:
-    """For rows of numbers: Gaussian noise, and some columns at zero, their mean.
+    """Gaussian noise and dropout of columns, for tables.
 
-    Arguments:
-        scale: The noise's standard deviation.
-        dropped: The chance of a column.
+    Args:
+        scale: The standard deviation of the noise.
+        dropped: The probability that a column is set to zero.
     """
 
     scale: float = 0.2
@@ -175,7 +175,7 @@ VIEWS: dict[str, View] = {
 
 
 def choose_view(name: str, shape: torch.Size) -> View:
-    """The named view of inputs of a shape; by default small images keep more of themselves."""
+    """The augmentation of inputs of a shape; ``"auto"`` is weaker for small images."""
     if name == "auto":
         small = len(shape) == 3 and min(shape[-2:]) < 16
         name = "noise" if len(shape) != 3 else "digits" if small else "mnist"
