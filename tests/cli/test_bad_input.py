@@ -383,7 +383,9 @@ CASES = {
         "drpm bench --device abacus", ("torch has no device 'abacus'",), MISUSED
     ),
     "no place for results": Case(
-        "drpm bench --out file.xyz/a", ("--out: the folder 'file.xyz/a' cannot be created",), MISUSED
+        "drpm bench --out file.xyz/a",
+        ("--out: the folder 'file.xyz/a' cannot be created",),
+        MISUSED,
     ),
     # A training run.
     "negative epochs": Case(

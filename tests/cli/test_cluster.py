@@ -365,12 +365,6 @@ def test_the_settings_of_a_run_begin_another(tmp_path: Path) -> None:
     text = (third / "config.toml").read_text()
     assert 'method = "gmm"\nclusters = 3\n' in text
     assert "beta = 2.0\n" in text
-    # What it leaves out is as without a preset: the network, and a cluster for every class.
-    own.write_text('method = "gmm"\n[training]\nseed = 3\n')
-    cluster("digits", "--device=cpu", "--preset", own, "--out", tmp_path / "own")
-    cluster("digits", "--device=cpu", "--method=gmm", "--seeds=3", "--out", tmp_path / "named")
-    one, other = ((tmp_path / name / "config.toml").read_text() for name in ("own", "named"))
-    assert one == other
     own.write_text("cluters = 3\n")
     refused = cluster("digits", "--preset", own, "--out", tmp_path / "fourth", code=1)
     assert f"In {own}: cluters is not a setting; did you mean clusters?" in refused.stderr

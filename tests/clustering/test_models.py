@@ -16,7 +16,6 @@ from drpm.clustering.models import (
     bound_terms,
     build_objective,
     choose_likelihood,
-    divergences,
     exact_terms,
     vade_objective,
 )
@@ -182,19 +181,6 @@ def test_vade_against_a_sum_over_clusters(likelihood: str) -> None:
 
 
 # The parameters of the partition.
-
-
-@pytest.mark.parametrize("seed", range(3))
-@torch.no_grad()
-def test_parameters_of_the_partition(seed: int) -> None:
-    config = settings()
-    model, batch = make_model(config, seed=seed), make_batch(6, seed=seed)
-    posterior, mixture = posterior_of(model, batch), model.prior.mixture()
-    found = PartitionObjective(config).parameters(
-        model, posterior, mixture, divergences(posterior, mixture)
-    )
-    for part, expected in zip(found, naive_parameters(model, batch), strict=True):
-        torch.testing.assert_close(part, expected, **CLOSE)
 
 
 # The two parts of the partition's divergence.
