@@ -109,7 +109,7 @@ class _Survival(torch.autograd.Function):
         sums = grad.cumsum(-1)
         tails = F.pad(sums - grad - sums[..., -1:], (0, 1))  # minus the sum of all from here on
         # A correlation of every tail with the products of all other terms of its sum.
-        conjugates = torch.conj_physical(values)
+        conjugates = values.conj().resolve_conj()
         pulls = torch.fft.rfft(tails / scale, nodes) * conjugates.cumprod(-2)
         later = pulls.flip(-2).cumsum(-2).flip(-2)
         found: Tensor = torch.fft.irfft(later / conjugates, nodes)[..., : probs.shape[-1]]
