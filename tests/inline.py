@@ -3,14 +3,16 @@
 from concurrent.futures import Future
 from typing import Any
 
-from drpm.training.sweep_workers import Attempt, execute
+from drpm.training.sweep_workers import execute
 
 
 class Inline:
     """Makes each call at once, in this process."""
 
-    def submit(self, *args: Any) -> Future[Attempt]:
-        future: Future[Attempt] = Future()
+    size = 1
+
+    def submit(self, *args: Any) -> Future[str]:
+        future: Future[str] = Future()
         future.set_result(execute(*args))
         return future
 

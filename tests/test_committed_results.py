@@ -1,18 +1,16 @@
 """The results that are published: made with the settings of today, by sweeps of today."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 
-from drpm.cli.reproduce import SOURCES
 from drpm.experiments.jobs import find_job
+from drpm.studies.sweeps import SWEEPS
 from drpm.training import config as configs
 from drpm.training import presets
-from drpm.training.sweeps import SWEEPS, SweepRun
+from drpm.training.sweeps import SweepRun
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -24,16 +22,7 @@ WHOLE = [
 ]
 
 
-def studies() -> Iterator[tuple[str, SweepRun]]:
-    for module in SOURCES:
-        import_module(module)
-    for name, make in SWEEPS.items():
-        if make.__module__ in SOURCES:
-            for run in make().runs:
-                yield name, run
-
-
-STUDIES = {f"{name}/{run.folder}": run for name, run in studies()}
+STUDIES = {f"{name}/{run.folder}": run for name, make in SWEEPS.items() for run in make()}
 PUBLISHED = [
     name for name, run in STUDIES.items() if "preset" in run.arguments and (RESULTS / name).exists()
 ]

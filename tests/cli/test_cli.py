@@ -72,52 +72,17 @@ def test_help_lists_the_commands() -> None:
     assert "Exit codes: 0 done; 1 refused" in result.output
 
 
-def test_bounds_writes_the_study_and_ends_with_the_pictures(tmp_path: Path) -> None:
+def test_bounds(tmp_path: Path) -> None:
     out = tmp_path / "new" / "folder"
     result = run("bounds", "--out", str(out), "--draws", "500", "--seed", "3")
     assert result.exit_code == 0, result.output
     document = json.loads((out / "bounds.json").read_text())
     assert (document["num_draws"], document["seed"]) == (500, 3)
-    pictures = sorted(out.glob("*.png"))
-    assert len(pictures) == 5
-    ending = result.output.partition("Pictures:")[2]
-    assert sorted(ending.split()) == [str(picture) for picture in pictures]
     header, *rows = [line.split("\t") for line in result.stdout.splitlines()[:5]]
-    assert header[:2] == ["Setting", "Lower median"]
-    settings = ["omega = 1, s = 1", "omega ~ U, s = 1", "omega = 1, s ~ U", "omega ~ U, s ~ U"]
-    assert [row[0] for row in rows] == settings
+    assert [row[0] for row in rows][:2] == ["weights = 1, scores = 1", "weights ~ U, scores = 1"]
     assert {len(row) for row in rows} == {len(header)}
-
-
-def test_bounds_where_there_is_no_terminal(tmp_path: Path) -> None:
-    """Plain lines, in letters that any stream can take."""
-    done = shell("bounds", "--draws=100", "--out", str(tmp_path), PYTHONIOENCODING="ascii")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith(f"  {tmp_path / 'bounds.png'}\n")
-    assert done.stderr.splitlines() == [
-        "Four times 100 draws",
-        *(f"{count} of 400 draws" for count in (100, 200, 300, 400)),
-        "Pictures",
-    ]
-
-
-def test_bounds_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # which rich takes for a terminal
-    result = CliRunner().invoke(app, ["bounds", "--draws=100", "--out", str(tmp_path)])
-    assert result.exit_code == 0, result.output
-    assert "How loose are the bounds?" in result.stdout
-    assert "ω ~ U, s = 1" in result.stdout
-    assert "━" in result.stderr
-    assert "of 400 draws" not in result.stderr
-
-
-def test_bounds_as_json(tmp_path: Path) -> None:
-    result = run("bounds", "--out", str(tmp_path), "--draws", "100", "--json")
-    assert result.exit_code == 0, result.output
-    facts = json.loads(result.stdout)
-    pictures = facts.pop("pictures")
-    assert sorted(pictures) == sorted(map(str, tmp_path.glob("*.png")))
-    assert facts == json.loads((tmp_path / "bounds.json").read_text())
+    again = run("bounds", "--out", str(out), "--draws", "500", "--seed", "3", "--json")
+    assert json.loads(again.stdout) == {**document, "figure": str(out / "bounds.png")}
 
 
 # What a command prints may have nowhere to go.

@@ -1,28 +1,20 @@
 """The paper's tables as sweeps: what each study does, and that its settings are the paper's."""
 
-from collections.abc import Callable
-
 import pytest
 
-from drpm.clustering import sweeps
 from drpm.clustering.config import ClusteringConfig
 from drpm.clustering.pipeline import describe_pretraining
+from drpm.studies.sweeps import find
 from drpm.training import config as configs
 from drpm.training import presets
-from drpm.training.sweeps import Sweep
 
-ALL = [
-    sweeps.table_1,
-    sweeps.table_reconstruction,
-    sweeps.clusters,
-    sweeps.stl10,
-]
+ALL = ["table-1", "table-reconstruction", "clusters", "stl10"]
 
 
-def settings(sweep: Sweep) -> dict[str, dict[str, ClusteringConfig]]:
+def settings(sweep: str) -> dict[str, dict[str, ClusteringConfig]]:
     """From the folder of studies that share pretraining, to a variant, to its settings."""
     found: dict[str, dict[str, ClusteringConfig]] = {}
-    for run in sweep.runs:
+    for run in find(sweep).runs:
         preset = presets.load(ClusteringConfig, run.arguments["preset"])
         config = configs.override(preset, run.arguments["settings"])
         group, variant = run.folder.split("/")
@@ -31,13 +23,13 @@ def settings(sweep: Sweep) -> dict[str, dict[str, ClusteringConfig]]:
 
 
 def main_settings() -> dict[str, dict[str, ClusteringConfig]]:
-    return settings(sweeps.table_1())
+    return settings("table-1")
 
 
-@pytest.mark.parametrize("make", ALL)
-def test_every_study_loads_and_shares_one_pretraining(make: Callable[[], Sweep]) -> None:
-    assert all(run.arguments["share"] for run in make().runs)
-    for variants in settings(make()).values():
+@pytest.mark.parametrize("name", ALL)
+def test_every_study_loads_and_shares_one_pretraining(name: str) -> None:
+    assert all(run.arguments["share"] for run in find(name).runs)
+    for variants in settings(name).values():
         starts = {
             describe_pretraining(config, 0, config.likelihood)
             for config in variants.values()
@@ -48,7 +40,7 @@ def test_every_study_loads_and_shares_one_pretraining(make: Callable[[], Sweep])
 
 def test_reconstruction_changes_nothing_but_pretraining() -> None:
     main = main_settings()
-    for data, variants in settings(sweeps.table_reconstruction()).items():
+    for data, variants in settings("table-reconstruction").items():
         for name, config in variants.items():
             assert config.pretraining.kind == "reconstruction"
             assert config.pretraining.training.epochs == 50
@@ -57,11 +49,11 @@ def test_reconstruction_changes_nothing_but_pretraining() -> None:
 
 
 def test_stl10() -> None:
-    for run in sweeps.stl10().runs:
+    for run in find("stl10").runs:
         assert run.arguments["options"]["options"] == ["network=resnet50"]
     # All else as on the other data.
     main = main_settings()["fashion-mnist"]
-    for name, config in settings(sweeps.stl10())["stl10"].items():
+    for name, config in settings("stl10")["stl10"].items():
         assert config.mixture == main[name].mixture
         if name in ("drpm-vc", "vade"):
             changes = ["training.batch_size=256", "training.epochs=1024"]

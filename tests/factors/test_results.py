@@ -3,17 +3,8 @@
 from pathlib import Path
 from statistics import fmean
 
-from drpm.factors.sweeps import (
-    CHOSEN,
-    RATE,
-    RATES,
-    RATES_METHODS,
-    WEIGHED,
-    WEIGHTS,
-    rate_folder,
-    weight_folder,
-)
 from drpm.report.tables import summarize_metric
+from drpm.studies.sweeps import CHOSEN, RATE, RATES, RATES_METHODS, WEIGHED, WEIGHTS
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -26,9 +17,7 @@ def evidence(study: str) -> float:
 
 def test_the_learning_rate() -> None:
     means = {
-        rate: fmean(
-            evidence(f"factor-rates/{rate_folder(method, rate)}") for method in RATES_METHODS
-        )
+        rate: fmean(evidence(f"factor-rates/{method}/rate-{rate:g}") for method in RATES_METHODS)
         for rate in RATES
     }
     assert max(means, key=means.__getitem__) == RATE
@@ -37,7 +26,6 @@ def test_the_learning_rate() -> None:
 def test_the_weights() -> None:
     for method in WEIGHED:
         means = {
-            weight: evidence(f"factor-weights/{weight_folder(method, weight)}")
-            for weight in WEIGHTS
+            weight: evidence(f"factor-weights/{method}/weight-{weight:g}") for weight in WEIGHTS
         }
         assert max(means, key=means.__getitem__) == CHOSEN[method]

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 from drpm.cli import app
 from drpm.experiments.running import open_runs, run_jobs
 from drpm.experiments.studies import run_study
-from drpm.factors import sweeps
 from drpm.factors.config import FactorsConfig, FactorsJob
 from drpm.factors.experiment import Factors
 from drpm.factors.fitted import Evidence, load_factors, measure_evidence
 from drpm.factors.own_pairs import OwnPairs
+from drpm.studies.sweeps import find
 from drpm.training import config as configs
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
@@ -103,7 +103,7 @@ def test_own_pairs_need_no_labels_for_their_evidence(tmp_path: Path) -> None:
 
 
 def test_the_table() -> None:
-    sweep = sweeps.table_2()
+    sweep = find("table-2")
     methods = ("label", "ada", "hg", "drpm", "drpm-exact")
     assert [run.folder for run in sweep.runs] == [
         f"shared-{n}/{method}" for n in (0, 1, 3, 5) for method in methods

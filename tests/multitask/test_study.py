@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 from drpm.cli import app
 from drpm.data import multimnist
 from drpm.experiments.studies import run_study
-from drpm.multitask import experiment, sweeps, training
+from drpm.multitask import experiment, training
 from drpm.multitask.config import MultitaskConfig, MultitaskJob
 from drpm.multitask.evaluation import TaskScores, score_tasks
 from drpm.multitask.experiment import Multitask
+from drpm.studies.sweeps import find
 from drpm.training import config as configs
 from drpm.training import presets
 from drpm.training.errors import RunError
@@ -137,8 +138,7 @@ def test_the_command_does_the_same(tmp_path: Path, which: dict[str, Any]) -> Non
 
 
 def test_the_sweeps() -> None:
-    found = {sweep.name: sweep.runs for sweep in (x() for x in (sweeps.noise, sweeps.mosaic))}
-    found["celeba"] = sweeps.celeba().runs
+    found = {name: find(name).runs for name in ("noise", "mosaic", "celeba")}
     assert [run.folder for run in found["noise"]] == [
         f"{method}/noise-0.{tenths}" for method in ("uls", "drpm") for tenths in range(10)
     ]

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from drpm.cli import app
 from drpm.data.types import Dataset, Split
 from drpm.experiments.studies import digest_settings, run_study
-from drpm.supervised import sweeps
+from drpm.studies.sweeps import find
 from drpm.supervised.config import SupervisedConfig, SupervisedJob
 from drpm.supervised.experiment import LabelledData, Supervised, find_classes
 from drpm.supervised.fitted import load_partitioner
@@ -265,7 +265,7 @@ def test_bad_seeds(tmp_path: Path) -> None:
 
 
 def test_the_sweep() -> None:
-    runs = sweeps.supervised().runs
+    runs = find("supervised").runs
     assert [run.folder for run in runs] == ["mnist/drpm", "fashion-mnist/drpm"]
     for run in runs:
         config = presets.load(SupervisedConfig, run.arguments["preset"])

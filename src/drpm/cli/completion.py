@@ -21,26 +21,6 @@ DATA_SETS: Final = (
     "mosaic",
     "arm",
 )
-SWEEPS: Final = (
-    "bounds",
-    "table-1",
-    "table-reconstruction",
-    "stl10",
-    "clusters",
-    "table-2",
-    "factor-rates",
-    "factor-weights",
-    "noise",
-    "noise-order",
-    "mosaic",
-    "mosaic-free",
-    "celeba",
-    "supervised",
-    "list",
-)
-CLUSTERING_METHODS: Final = ("drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head")
-
-
 DEVICES: Final = ("auto", "cpu", "cuda")
 
 # Where the settings of a command are; these modules do without torch.

@@ -33,7 +33,7 @@ def one_sentence() -> Iterator[None]:
         if _output_is_lost(error):
             raise  # told of by printing
         why = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        message = f"error: {why}"
+        message = f"error: {why}."
     except (MemoryError, RuntimeError) as error:
         refused = memory_refusal(error)
         if refused is None:

@@ -1,31 +1,26 @@
 """The command ``drpm reproduce``: the runs behind a table or a figure."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
+from datetime import timedelta
 from enum import StrEnum
-from importlib import import_module
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from drpm.cli.completion import DEVICES, SWEEPS, among
+from drpm.cli.completion import DEVICES, among
 from drpm.cli.errors import one_sentence
-from drpm.cli.options import Json, number
+from drpm.cli.options import Json
 from drpm.cli.tables import print_table
+from drpm.studies.sweeps import SWEEPS, find
+from drpm.training.config import suggest
+from drpm.training.errors import ConfigError
 
 if TYPE_CHECKING:
-    from drpm.training.sweep_running import SweepReport
-    from drpm.training.sweeps import Sweep
-
-# The modules that register sweeps. An application is known here by this line alone.
-SOURCES = (
-    "drpm.studies.sweeps",
-    "drpm.clustering.sweeps",
-    "drpm.factors.sweeps",
-    "drpm.multitask.sweeps",
-    "drpm.supervised.sweeps",
-)
+    from drpm.training.sweeps import RunState, Sweep, SweepProgress
 
 LIST = "list"
 
@@ -41,7 +36,7 @@ def reproduce(
         typer.Argument(
             metavar="NAME",
             help=f"A sweep, or '{LIST}' for those there are.",
-            autocompletion=among(SWEEPS),
+            autocompletion=among([*SWEEPS, LIST]),
         ),
     ],
     out: Annotated[
@@ -50,11 +45,7 @@ def reproduce(
     ] = None,
     workers: Annotated[
         int,
-        typer.Option(
-            help="Runs in progress at once; 0 for as many as there is room for.",
-            metavar="NUMBER",
-            parser=number(int, 0),
-        ),
+        typer.Option(help="Runs in progress at once; 0 for as many as there is room for.", min=0),
     ] = 1,
     backend: Annotated[
         Where, typer.Option(help="Processes of this machine, or a Ray cluster.")
@@ -63,10 +54,7 @@ def reproduce(
     gpus: Annotated[
         float | None,
         typer.Option(
-            help="GPUs of each run on the cluster.",
-            metavar="NUMBER",
-            parser=number(float, 0),
-            show_default="1 where there are any",
+            help="GPUs of each run on the cluster.", min=0, show_default="1 where there are any"
         ),
     ] = None,
     device: Annotated[
@@ -97,24 +85,23 @@ def reproduce(
 
     The same command resumes a sweep that was stopped or killed.
     """
-    from drpm.training import sweeps
-
-    for source in SOURCES:
-        import_module(source)
     if name == LIST:
         _list(as_json)
         return
-    from drpm.cli.sweep_progress import follow
-    from drpm.training.sweep_running import run_sweep
-
     with one_sentence():
-        sweep = _choose(sweeps.find(name), only)
+        sweep = _choose(find(name), only)
         folder = out or Path("out/reproduce") / name
+        from drpm.training import sweeps
+
         if collect is not None:
-            _collect(sweep, folder, collect, as_json)
+            names = [run.folder for run in sweep.runs]
+            files = sweeps.collect(folder, sweep.name, names, collect)
+            copied = {"target": str(collect), "files": files}
+            line = f"Collected: {len(files)} file{'' if len(files) == 1 else 's'} in {collect}"
+            typer.echo(json.dumps(copied, indent=2) if as_json else line)
             return
-        with follow(sweep.name) as progress:
-            report = run_sweep(
+        with _follow(sweep.name) as progress:
+            report = sweeps.run_sweep(
                 sweep,
                 folder,
                 backend=backend.value,
@@ -124,51 +111,72 @@ def reproduce(
                 device=device,
                 progress=progress,
             )
-    typer.echo(json.dumps(_plain(report), indent=2) if as_json else report.summary())
-    if not as_json:
-        typer.echo(f"Runs: {folder}")
+    if as_json:
+        facts = {**asdict(report), "out": str(report.out), "exit_status": report.exit_status}
+        typer.echo(json.dumps(facts, indent=2))
+    else:
+        typer.echo(f"{report.summary()}\nRuns: {folder}")
     raise typer.Exit(report.exit_status)
 
 
 def _choose(sweep: "Sweep", only: list[str] | None) -> "Sweep":
-    """The sweep with some of its runs alone."""
-    from drpm.training.config import suggest
-    from drpm.training.errors import ConfigError
-
+    """The sweep with some of its runs alone; a folder stands for all runs in it."""
     if not only:
         return sweep
     only = [name.rstrip("/") for name in only]  # as shells complete the names of folders
-    # A folder of runs stands for all of them.
-    places = {
-        run.folder: [run.folder, *(str(x) for x in PurePosixPath(run.folder).parents if x.name)]
-        for run in sweep.runs
-    }
-    known = list(dict.fromkeys(place for each in places.values() for place in reversed(each)))
+    folders = [run.folder for run in sweep.runs]
+    known = list(dict.fromkeys([*(x.partition("/")[0] for x in folders), *folders]))
     for name in only:
-        if name not in known:
+        if not any(f"{x}/".startswith(f"{name}/") for x in folders):
             raise ConfigError(
                 f"only must be a run of the sweep {sweep.name!r}, but got {name!r}; "
                 f"{suggest(name, known)}"
             )
-    chosen = [run for run in sweep.runs if not set(only).isdisjoint(places[run.folder])]
+    chosen = [
+        run for run in sweep.runs if f"{run.folder}/".startswith(tuple(f"{x}/" for x in only))
+    ]
     return replace(sweep, runs=tuple(chosen))
 
 
-def _collect(sweep: "Sweep", folder: Path, target: Path, as_json: bool) -> None:
-    from drpm.training.sweeps import collect
+@contextmanager
+def _follow(name: str) -> "Iterator[SweepProgress]":
+    """Show progress on the error stream: a bar on a terminal, and a line for each change."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    files = collect(folder, sweep.name, [run.folder for run in sweep.runs], target)
-    if as_json:
-        typer.echo(json.dumps({"target": str(target), "files": files}, indent=2))
-        return
-    typer.echo(f"Collected: {len(files)} file{'' if len(files) == 1 else 's'} in {target}")
+    console = Console(stderr=True)
+    columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task(name, total=None)
+
+    def show(run: "RunState", settled: int, total: int) -> None:
+        bar.update(task, completed=settled, total=total)
+        line = f"{settled} of {total} runs: {run.folder} {_describe(run)}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    with bar:
+        yield show
+
+
+def _describe(run: "RunState") -> str:
+    again = f", attempt {run.attempts}" if run.attempts > 1 else ""
+    match run.state:
+        case "finished":
+            return f"finished in {timedelta(seconds=round(run.seconds))}{again}"
+        case "failed" | "waiting":
+            return f"{'failed' if run.state == 'failed' else 'not finished'}{again}: {run.reason}"
+        case state:
+            return f"{state}{again}"
 
 
 def _list(as_json: bool) -> None:
-    from drpm.training.sweeps import SWEEPS, describe, find
-
     entries = [
-        {"name": name, "runs": len(find(name).runs), "about": describe(name)} for name in SWEEPS
+        {
+            "name": name,
+            "runs": len(find(name).runs),
+            "about": (make.__doc__ or "").partition("\n")[0],
+        }
+        for name, make in SWEEPS.items()
     ]
     if as_json:
         typer.echo(json.dumps(entries, indent=2))
@@ -177,7 +185,3 @@ def _list(as_json: bool) -> None:
         ["Name", "Runs", "What it is"],
         [[str(entry[key]) for key in ("name", "runs", "about")] for entry in entries],
     )
-
-
-def _plain(report: "SweepReport") -> dict[str, Any]:
-    return {**asdict(report), "out": str(report.out), "exit_status": report.exit_status}

@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 from matplotlib.figure import Figure
 
-from drpm.clustering.sweeps import CLUSTERS
 from drpm.report.figure_data import read_arrays
 from drpm.report.run_figures import draw_partition, draw_samples
 from drpm.report.series import Series, series_panels
 from drpm.report.tables import Table, metric_columns, parse_published, summarize_metrics
+from drpm.studies.sweeps import CLUSTERS
 
 DATA: Final = {"MNIST": "mnist", "Fashion-MNIST": "fashion-mnist"}
 METRICS: Final = {"nmi": "NMI", "ari": "ARI", "accuracy": "ACC"}

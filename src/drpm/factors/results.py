@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from drpm.factors import sweeps
 from drpm.report.run_figures import draw_stored
 from drpm.report.series import Series, series_panels
 from drpm.report.tables import Table, metric_columns, parse_published, summarize_metrics
+from drpm.studies import sweeps
 
 METHODS: Final = {
     "Label-VAE": "label",

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from drpm.data import multimnist
 from drpm.multitask.evaluation import ACCURACIES, SIZES, TaskScores
-from drpm.multitask.sweeps import NOISE
 from drpm.multitask.tasks import TaskData, display_names, read_tasks, sort_by_noise
 from drpm.report.figure_data import MAX_BARS, MAX_LINES, pack_arrays
+from drpm.studies.sweeps import NOISE
 
 SHOWN: Final = 6  # images
 _MAX_CELLS: Final = 100

@@ -8,12 +8,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from drpm.data.mosaic import noise_ratios, task_names
-from drpm.multitask import sweeps
 from drpm.multitask.config import METHOD_NAMES
 from drpm.multitask.evaluation import BEST_ACCURACY
 from drpm.report.run_figures import draw_stored
 from drpm.report.series import Series, series_panels
 from drpm.report.tables import Table, metric_columns, parse_published, summarize_metrics
+from drpm.studies import sweeps
 
 METHODS: Final = {name: method for method, name in METHOD_NAMES.items()}
 PAPER_METHODS: Final = {METHOD_NAMES[method]: method for method in sweeps.PAPER_METHODS}

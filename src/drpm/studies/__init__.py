@@ -1,1 +1,1 @@
-"""Small studies of the laws themselves, each runnable from the command line."""
+"""Studies: of the bounds, and the sweeps behind the tables and figures of the paper."""

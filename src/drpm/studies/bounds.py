@@ -1,35 +1,40 @@
-r"""How tight are the bounds on the probability mass of a partition?
+r"""How tight are the bounds on the probability of a partition?
 
-The mass of a partition sums over every order that leads to it, so the paper bounds it by
+The probability of a partition sums over every order that leads to it, so the paper bounds it by
 
 .. math:: \max_{\pi \in \Pi_Y} p(n; \omega) \, p(\pi; s) \;\le\; p(Y; \omega, s) \;\le\;
     |\Pi_Y| \, p(n; \omega) \, \max_{\tilde\pi} p(\tilde\pi; s)
 
-and studies them on the partitions of five elements into five subsets, against an estimate that
-counts draws. Here the exact mass is available too, so the looseness of each bound is a number
-rather than an impression, and the counted draws become a test of the sampler.
+and studies them on the partitions of five elements into five subsets, against a Monte Carlo
+estimate. Here the exact probability is available too, which measures the looseness of each bound
+and tests the sampler.
 """
 
 import json
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from drpm import RandomPartition
+from drpm.report.plots import new_figure, png
+from drpm.training import toml
+from drpm.training.checkpoint import write_atomic
+from drpm.training.runs import RunFolder
 
 NUM_ELEMENTS = 5
 NUM_SUBSETS = 5
-NUM_SETTINGS = 4
 
 # Draws are counted in chunks, so that memory does not grow with their number.
 CHUNK = 50_000
 
-# A count is judged in standard errors only where the normal approximation means something: one
-# lucky draw of an assignment expected once in a thousand runs would read as thirty of them.
+# A count is compared in standard errors only where the normal approximation holds: one draw of an
+# assignment expected once in a thousand runs would be thirty of them.
 MIN_EXPECTED_COUNT = 10.0
 
 
@@ -37,17 +42,15 @@ MIN_EXPECTED_COUNT = 10.0
 class Setting:
     r"""One choice of the parameters.
 
-    Arguments:
+    Args:
         key: A short name, fit for a file name.
-        label: The setting in plain text, where U is the uniform law on (0, 1).
-        math_label: The setting in mathtext.
+        label: The setting in words, where U is the uniform distribution on (0, 1).
         log_weights: The group log-weights :math:`\log \omega`, shape (K,).
         log_scores: The element log-scores :math:`\log s`, shape (n,).
     """
 
     key: str
     label: str
-    math_label: str
     log_weights: Tensor
     log_scores: Tensor
 
@@ -60,13 +63,13 @@ class Setting:
 class Masses:
     """The mass of every assignment under one setting; all tensors have shape (K ** n,).
 
-    Arguments:
+    Args:
         setting: The parameters.
         log_exact: The exact log-mass.
         log_lower: The lower bound, with the most likely order that leads to the assignment.
         log_upper: The upper bound.
         counts: How many of the draws gave the assignment.
-        num_draws: How many draws were made.
+        num_draws: The number of draws.
     """
 
     setting: Setting
@@ -81,7 +84,7 @@ class Masses:
 class Looseness:
     """The gap between a bound and the exact log-mass, in nats.
 
-    Arguments:
+    Args:
         median: Over all assignments, each counted once.
         max: Over all assignments.
         expected: The mean gap of an assignment drawn from the law, which is the price of using
@@ -95,9 +98,9 @@ class Looseness:
 
 @dataclass(frozen=True)
 class Summary:
-    """What the study says about one setting.
+    """The results of one setting.
 
-    Arguments:
+    Args:
         key: The setting's short name.
         weights: The group weights, not their logs.
         scores: The element scores, not their logs.
@@ -105,7 +108,8 @@ class Summary:
         upper: How far the upper bound lies above it.
         total_mass: The exact masses summed over all assignments; 1 up to rounding.
         max_standard_errors: The largest distance between the counted and the exact mass, in
-            standard errors, among assignments expected at least ``MIN_EXPECTED_COUNT`` times.
+            standard errors, among assignments expected at least ``MIN_EXPECTED_COUNT`` times;
+            None if there are none.
         num_compared: How many assignments that is.
         num_never_drawn: How many assignments no draw gave.
     """
@@ -116,7 +120,7 @@ class Summary:
     lower: Looseness
     upper: Looseness
     total_mass: float
-    max_standard_errors: float
+    max_standard_errors: float | None
     num_compared: int
     num_never_drawn: int
 
@@ -135,12 +139,10 @@ def paper_settings(generator: torch.Generator) -> list[Setting]:
     random_weights, random_scores = log_uniform(NUM_SUBSETS), log_uniform(NUM_ELEMENTS)
     equal_weights, equal_scores = torch.zeros_like(random_weights), torch.zeros_like(random_scores)
     text = {"equal": "= 1", "random": "~ U"}
-    math_text = {"equal": r"= \mathbf{1}", "random": r"\sim U(0, 1)"}
     return [
         Setting(
             key=f"{weights}_weights_{scores}_scores",
-            label=f"ω {text[weights]}, s {text[scores]}",
-            math_label=rf"$\omega {math_text[weights]}$,  $s {math_text[scores]}$",
+            label=f"weights {text[weights]}, scores {text[scores]}",
             log_weights=log_weights,
             log_scores=log_scores,
         )
@@ -160,53 +162,36 @@ def all_assignments(num_elements: int, num_subsets: int) -> Tensor:
 
 
 def count_assignments(
-    law: RandomPartition,
-    num_draws: int,
-    *,
-    generator: torch.Generator,
-    on_draws: Callable[[int], None] | None = None,
+    law: RandomPartition, num_draws: int, *, generator: torch.Generator
 ) -> Tensor:
     """How often each assignment comes up in ``num_draws`` draws, in ``all_assignments``' order.
 
-    Arguments:
+    Args:
         law: An unbatched law.
         num_draws: The number of draws.
         generator: The source of randomness.
-        on_draws: Called with the size of every finished chunk of draws.
     """
     num_subsets, num_elements = law.event_shape
     place_values = _place_values(num_elements, num_subsets)
     counts = torch.zeros(num_subsets**num_elements, dtype=torch.long)
-    remaining = num_draws
-    while remaining > 0:
-        chunk = min(CHUNK, remaining)
+    for start in range(0, num_draws, CHUNK):
+        chunk = min(CHUNK, num_draws - start)
         labels = law.sample(torch.Size([chunk]), generator=generator).argmax(-2)
         counts += torch.bincount((labels * place_values).sum(-1), minlength=len(counts))
-        remaining -= chunk
-        if on_draws is not None:
-            on_draws(chunk)
     return counts
 
 
-def measure(
-    setting: Setting,
-    num_draws: int,
-    *,
-    generator: torch.Generator,
-    on_draws: Callable[[int], None] | None = None,
-) -> Masses:
+def measure(setting: Setting, num_draws: int, *, generator: torch.Generator) -> Masses:
     """The exact, bounded and counted mass of every assignment under ``setting``."""
     law = setting.law
-    num_subsets, num_elements = law.event_shape
-    assignments = all_assignments(num_elements, num_subsets)
+    assignments = all_assignments(NUM_ELEMENTS, NUM_SUBSETS)
     bounds = law.log_prob_bounds(assignments)
-    counts = count_assignments(law, num_draws, generator=generator, on_draws=on_draws)
     return Masses(
         setting=setting,
         log_exact=law.log_prob(assignments),
         log_lower=bounds.lower,
         log_upper=bounds.upper,
-        counts=counts,
+        counts=count_assignments(law, num_draws, generator=generator),
         num_draws=num_draws,
     )
 
@@ -224,44 +209,105 @@ def summarize(masses: Masses) -> Summary:
         lower=_looseness(masses.log_exact - masses.log_lower, exact),
         upper=_looseness(masses.log_upper - masses.log_exact, exact),
         total_mass=exact.sum().item(),
-        max_standard_errors=distance[comparable].max().item() if comparable.any() else math.nan,
+        max_standard_errors=distance[comparable].max().item() if comparable.any() else None,
         num_compared=int(comparable.sum()),
         num_never_drawn=int((masses.counts == 0).sum()),
     )
 
 
-def run(
-    num_draws: int,
-    seed: int,
-    *,
-    on_draws: Callable[[int], None] | None = None,
-) -> list[Masses]:
+def run(num_draws: int, seed: int) -> list[Masses]:
     """The whole study: one ``Masses`` for each of the paper's settings.
 
-    Arguments:
+    Args:
         num_draws: The number of draws counted per setting.
-        seed: Settles the random parameters, and then the draws.
-        on_draws: Called with the size of every finished chunk of draws.
+        seed: The seed of the random parameters and of the draws.
     """
     generator = torch.Generator().manual_seed(seed)
     return [
-        measure(setting, num_draws, generator=generator, on_draws=on_draws)
-        for setting in paper_settings(generator)
+        measure(setting, num_draws, generator=generator) for setting in paper_settings(generator)
     ]
 
 
-def write_summary(summaries: Iterable[Summary], path: Path, *, num_draws: int, seed: int) -> None:
-    """Write the summaries, and what is needed to compute them again, as JSON."""
+def write(results: Sequence[Masses], folder: Path, *, seed: int) -> list[Summary]:
+    """Write ``bounds.json`` and the figure ``bounds.png``.
+
+    Args:
+        results: One ``Masses`` for each setting.
+        folder: Where.
+        seed: The seed of the study.
+
+    Returns:
+        The summary of each setting.
+    """
+    summaries = [summarize(masses) for masses in results]
     document = {
         "num_elements": NUM_ELEMENTS,
         "num_subsets": NUM_SUBSETS,
-        "num_draws": num_draws,
+        "num_draws": results[0].num_draws,
         "seed": seed,
         "units": "nats",
-        # JSON knows no NaN; a comparison that could not be made is null.
-        "settings": [_without_nan(asdict(summary)) for summary in summaries],
+        "settings": [asdict(summary) for summary in summaries],
     }
-    path.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    write_atomic(folder / "bounds.json", json.dumps(document, indent=2).encode() + b"\n")
+    write_atomic(folder / "bounds.png", png(draw_settings(results)))
+    return summaries
+
+
+def run_study(folder: Path, draws: int, seed: int) -> None:
+    """The study as a run of a sweep; it takes seconds, so an interrupted one starts again.
+
+    Args:
+        folder: The run's folder.
+        draws: Monte Carlo draws per setting.
+        seed: The seed of the random parameters and of the draws.
+    """
+    settings = toml.dumps({"draws": draws, "seed": seed})
+    study = RunFolder.create(folder, settings, overwrite=True)
+    with study.lock():
+        summaries = write(run(draws, seed), study.path, seed=seed)
+        study.finish({summary.key: asdict(summary) for summary in summaries})
+
+
+def draw_settings(results: Sequence[Masses]) -> Figure:
+    """The exact probability of every assignment, its bounds and its Monte Carlo estimate."""
+    figure = new_figure(12, 8)
+    grid = figure.subplots(2, 2, sharex=True, sharey=True)
+    for axes, masses in zip(grid.flat, results, strict=True):
+        _draw(axes, masses)
+    figure.suptitle(f"All assignments of {NUM_ELEMENTS} elements to {NUM_SUBSETS} subsets")
+    for axes in grid[-1]:
+        axes.set_xlabel("Assignments, most likely first")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("Probability")
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), markerscale=3)
+    return figure
+
+
+def _draw(axes: Axes, masses: Masses) -> None:
+    order = masses.log_exact.argsort(descending=True)
+    ranks = np.arange(1, len(order) + 1)
+    exact, lower, upper = (
+        log_mass[order].exp().numpy()
+        for log_mass in (masses.log_exact, masses.log_lower, masses.log_upper)
+    )
+    frequency = masses.counts[order].numpy() / masses.num_draws
+    drawn = frequency > 0
+    # From back to front: the counts scatter around the exact probability, and the points of a
+    # tight bound must stay visible on both sides of the line. Okabe and Ito's palette.
+    for name, shown, values, color in (
+        (f"Monte Carlo ({masses.num_draws:,} draws)", drawn, frequency, "#009E73"),
+        ("Upper bound", ..., upper, "#D55E00"),
+        ("Lower bound", ..., lower, "#0072B2"),
+    ):
+        axes.scatter(ranks[shown], values[shown], s=3, color=color, linewidths=0, label=name)
+    axes.plot(ranks, exact, color="black", linewidth=1.0, label="Exact")
+    # A count of zero has no place on a log axis: such assignments are marked at its bottom.
+    missing, bottom, name = ranks[~drawn], axes.get_xaxis_transform(), "Never drawn"
+    axes.plot(missing, 0 * missing + 0.015, "|", color="#009E73", transform=bottom, label=name)
+    axes.set_yscale("log")
+    axes.set_title(masses.setting.label)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _place_values(num_elements: int, num_subsets: int) -> Tensor:
@@ -272,10 +318,3 @@ def _looseness(gap: Tensor, exact: Tensor) -> Looseness:
     return Looseness(
         median=gap.median().item(), max=gap.max().item(), expected=(exact * gap).sum().item()
     )
-
-
-def _without_nan(fields: dict[str, object]) -> dict[str, object]:
-    return {
-        name: None if isinstance(value, float) and math.isnan(value) else value
-        for name, value in fields.items()
-    }
