@@ -30,14 +30,13 @@ from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.models import Partitioner, SupervisedObjective
 from drpm.training import config as configs
 from drpm.training import presets
-from drpm.training.compiling import compile_step
+from drpm.training.compiling import CapturedStep, compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
-from drpm.training.graphs import CapturedStep
-from drpm.training.matmul import matmul_precision
 from drpm.training.program import Augmentation, BaseProgram, Batch, Objective, Program
 from drpm.training.schedules import ExponentialSchedule, Schedule
 from drpm.training.stacking import StackedProgram
+from drpm.training.torch_state import matmul_precision
 
 BATCH_SIZE = 256
 PAIRS = 64  # in a batch

@@ -107,7 +107,7 @@ def fit(config: Config, devices: Devices, run: RunFolder) -> dict[str, float]:
         save_model(run.model_dir, program.model_state(), description)
         return {"accuracy": accuracy(model.float(), data.test)}
 
-    return train(program, [run], evaluate=evaluate, progress=make_progress()).metrics[0]
+    return train(program, [run], evaluate=evaluate, progress=make_progress())[0]
 
 
 def read_model(folder: Path) -> nn.Module:
@@ -133,7 +133,7 @@ def open_run(folder: Path, config: Config, devices: Devices) -> RunFolder:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Train a classifier of handwritten digits.")
     action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--out", type=Path, help="the run's folder, new or cut off")
+    action.add_argument("--out", type=Path, help="the run's folder, new or interrupted")
     action.add_argument("--evaluate", type=Path, metavar="FOLDER", help="a finished run's folder")
     parser.add_argument("--preset", help="settings to start from, such as quick")
     parser.add_argument(
@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if run.status == "finished":
             print(f"{run.path} is finished: accuracy {run.result()['metrics']['accuracy']:.4f}")
             return 0
-        if run.status == "cut off" and devices.is_first:
+        if run.status == "interrupted" and devices.is_first:
             print(f"going on with {run.path}", file=sys.stderr)
         metrics = fit(config, devices, run)
         if devices.is_first:

@@ -17,16 +17,15 @@ from sklearn.datasets import load_diabetes
 from torch import Tensor, nn
 
 from drpm import RandomPartition
-from drpm.experiments.base import Evaluation, Experiment
-from drpm.experiments.jobs import JOBS, Job
+from drpm.experiments.base import JOBS, Evaluation, Experiment, Job
 from drpm.report.figure_data import pack_arrays
 from drpm.training import config as configs
 from drpm.training.checkpoint import save_model
 from drpm.training.config import TrainingConfig, settings
 from drpm.training.devices import Devices
-from drpm.training.runs import RunFolder
-from drpm.training.stages import ProgressFactory, open_run, train_stage
-from drpm.training.turns import seeded
+from drpm.training.loop import ProgressFactory, train_stage
+from drpm.training.runs import RunFolder, open_run
+from drpm.training.torch_state import seeded
 
 
 @settings

@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from drpm.experiments.jobs import find_job
+from drpm.experiments.base import find_job
 from drpm.studies.sweeps import SWEEPS
 from drpm.training import config as configs
 from drpm.training import presets

@@ -141,7 +141,7 @@ def test_from_a_shell_killed_resumed_and_loaded(undisturbed: RunFolder, tmp_path
     killed = command("-m", "tests.training.dying", "checkpoint/step-000015", *arguments)
     assert killed.returncode == -signal.SIGKILL
     run = RunFolder.open(folder)
-    assert run.status == "cut off"
+    assert run.status == "interrupted"
     resumed = command(*arguments)
     assert resumed.returncode == 0, resumed.stderr
     assert "resuming after step 14 of" in resumed.stderr
@@ -173,7 +173,7 @@ def test_a_signal_saves_and_ends(tmp_path: Path, number: int, code: int) -> None
     assert "and saved; run the same command again to resume" in complaints
     assert "Traceback" not in complaints
     run = RunFolder.open(folder)
-    assert run.status == "cut off"
+    assert run.status == "interrupted"
     last = run.metrics()[-1]["step"]
     assert list(run.checkpoint_dir.glob(f"step-{last:06d}-*"))
 

@@ -153,8 +153,8 @@ REFUSED = [
     ("drpm cluster digit --out run", "no data set 'digit'", "did you mean digits"),
     ("drpm cluster nan.csv --out run", "missing or infinite values in the column b (2)"),
     ("drpm cluster good.csv -o label_colum=a --out run", "did you mean label_column"),
-    ("drpm cluster good.csv --clusters 2 --out file.xyz/a", "file.xyz/a cannot be made, because"),
-    ("drpm cluster good.csv --clusters 2 --out file.xyz", "file.xyz cannot be made, because"),
+    ("drpm cluster good.csv --clusters 2 --out file.xyz/a", "file.xyz/a cannot be created, because"),
+    ("drpm cluster good.csv --clusters 2 --out file.xyz", "file.xyz cannot be created, because"),
     (
         "drpm cluster good.csv --clusters 2 --out other-run",
         "The run in other-run has other settings (",
@@ -162,7 +162,7 @@ REFUSED = [
     ),
     (
         "drpm cluster good.csv --clusters 2 --out damaged-run",
-        "damaged-run has other settings (its config.toml is damaged",
+        "damaged-run has other settings (config.toml is damaged",
     ),
     (
         "drpm cluster good.csv --clusters 2 --out folder --overwrite",

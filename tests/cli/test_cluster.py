@@ -197,7 +197,7 @@ def test_killed_resumed_and_loaded_in_a_fresh_process(whole: Path, tmp_path: Pat
     dying = "pretraining/checkpoint/step-000015"
     killed = shell("-m", "tests.training.dying", dying, *command)
     assert killed.returncode == -signal.SIGKILL
-    assert RunFolder.open(folder / "pretraining").status == "cut off"
+    assert RunFolder.open(folder / "pretraining").status == "interrupted"
     assert not (folder / "training").exists()
 
     resumed = shell("-m", *command)
@@ -465,7 +465,7 @@ def test_a_run_knows_its_data(tmp_path: Path) -> None:
     rows = (tmp_path / "table.csv").read_text().splitlines()
     (tmp_path / "table.csv").write_text("\n".join([*rows[:-1], "1,2,3"]) + "\n")
     refused = cluster(*command, code=1)
-    assert "table.csv holds is not what it was begun with); choose another" in refused.stderr
+    assert "the data have changed); choose another" in refused.stderr
     cluster(*command, "--overwrite")
 
 

@@ -151,7 +151,7 @@ import time
 from drpm import cli
 from drpm.studies import sweeps
 from drpm.training.runs import RunFolder
-from drpm.training.signals import StopRequest
+from drpm.training.errors import StopRequest
 from drpm.training.sweeps import SweepRun
 
 def train(folder):

@@ -27,7 +27,7 @@ from drpm.data.types import Dataset
 from drpm.experiments.running import open_runs, run_jobs
 from drpm.experiments.studies import run_study
 from drpm.training import config as configs
-from drpm.training import stages
+from drpm.training import loop
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError, RunError
@@ -178,13 +178,13 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The stages that are really trained."""
     found: list[str] = []
-    train = stages.train
+    train = loop.train
 
     def listen(program: Any, runs: Any, **options: Any) -> Any:
         found.append(runs[0].path.name)
         return train(program, runs, **options)
 
-    monkeypatch.setattr(stages, "train", listen)
+    monkeypatch.setattr(loop, "train", listen)
     return found
 
 
@@ -274,10 +274,10 @@ def test_pretraining_is_shared_only_where_it_agrees(tmp_path: Path, trained: lis
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from drpm.training import stages
+from drpm.training import loop
 from tests.clustering.test_experiment import study
 
-train = stages.train
+train = loop.train
 
 def kill(program, runs, **options):
     step = program.step
@@ -289,7 +289,7 @@ def kill(program, runs, **options):
     program.step = last
     return train(program, runs, **options)
 
-stages.train = kill
+loop.train = kill
 study(Path(sys.argv[1]), "vade")
 """
 

@@ -219,9 +219,9 @@ def test_a_cut_off_run_goes_on(
     assert (
         states
         == {
-            "pretraining": ["cut off"],
+            "pretraining": ["interrupted"],
             "between": ["finished"],
-            "training": ["finished", "cut off"],
+            "training": ["finished", "interrupted"],
         }[where]
     )
     calls: list[str] = []

@@ -424,7 +424,7 @@ def test_other_pairs_do_not_get_the_model_of_some(tmp_path: Path) -> None:
         again = fit(SMALL, folder, pairs=pairs)
         torch.testing.assert_close(again.model.state_dict(), first.model.state_dict())
         for other in others:
-            with pytest.raises(RunError, match="the data are others than those it was begun with"):
+            with pytest.raises(RunError, match="the data have changed"):
                 fit(SMALL, folder, pairs=other)
 
 

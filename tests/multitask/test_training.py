@@ -197,5 +197,5 @@ def test_a_folder_of_other_data_is_refused(tmp_path: Path) -> None:
     torch.testing.assert_close(again.network.state_dict(), first.network.state_dict())
     for name in ("images", "targets", "test_images", "test_targets"):
         turned = replace(data, **{name: getattr(data, name).flip(0)})
-        with pytest.raises(RunError, match="the data are others than those it was begun with"):
+        with pytest.raises(RunError, match="the data have changed"):
             fit_multitask(turned, config, tmp_path)

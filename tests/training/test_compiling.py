@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from drpm.training import loop
-from drpm.training.compiling import compile_step
+from drpm.training.compiling import CapturedStep, compile_step
 from drpm.training.devices import connect
-from drpm.training.graphs import CapturedStep
 from drpm.training.loop import train
 from drpm.training.program import BaseProgram, Program
 from drpm.training.schedules import LinearSchedule

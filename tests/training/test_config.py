@@ -22,7 +22,6 @@ from drpm.training.config import (
     loads,
     override,
     read_mapping,
-    require_one_device,
     settings,
 )
 from drpm.training.errors import ConfigError
@@ -290,12 +289,6 @@ def test_training_settings_that_cannot_be(name: str, value: Any) -> None:
 def test_a_device_without_float64_is_refused_for_that() -> None:
     with pytest.raises(ConfigError, match=r"float64.*, but got 'mps'"):
         TrainingConfig(device="mps")
-
-
-def test_one_device() -> None:
-    require_one_device(TrainingConfig(precision="64-true"))
-    with pytest.raises(ConfigError, match=r"devices must be 1 .* got 2; .* --devices N"):
-        require_one_device(TrainingConfig(devices=2))
 
 
 # What is made in Python.

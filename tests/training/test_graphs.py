@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from drpm.training.compiling import CapturedStep
 from drpm.training.devices import Devices
-from drpm.training.graphs import CapturedStep
 from drpm.training.loop import train
 from drpm.training.program import BaseProgram, Program
 from drpm.training.schedules import LinearSchedule

@@ -11,8 +11,8 @@ import torch
 
 from drpm.training.config import ConfigError, override
 from drpm.training.loop import train
-from drpm.training.matmul import matmul_precision
 from drpm.training.runs import RunFolder
+from drpm.training.torch_state import matmul_precision
 from tests.training.toys import make_program, make_run, settings, squares
 
 
@@ -39,7 +39,7 @@ def test_it_holds_for_a_block_only(precision: Any, expected: tuple[str, bool]) -
 # In a process of its own, because what is set this way cannot be unset.
 OPERATION_BY_OPERATION = """
 import torch
-from drpm.training.matmul import matmul_precision
+from drpm.training.torch_state import matmul_precision
 
 def values():
     backends = torch.backends

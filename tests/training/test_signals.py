@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from drpm.training.signals import StopRequest
+from drpm.training.errors import StopRequest
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from drpm import RandomPartition, RelaxedRandomPartition
+from drpm.training.config import dumps
 from drpm.training.errors import RunError
-from drpm.training.graphs import snapshot
 from drpm.training.loop import train
 from drpm.training.program import BaseProgram, Batch, Program
+from drpm.training.runs import RunFolder, open_run
 from drpm.training.schedules import LinearSchedule
 from drpm.training.stacking import StackedProgram
 from tests.training.toys import (
@@ -202,7 +203,6 @@ def partition_objective(
     return {"loss": far - likelihood, "far": far, "likelihood": likelihood}
 
 
-# What torch says where it falls back to a loop over the runs.
 def test_laws_inside_the_objective() -> None:
     data = {"wanted": GROUPS.expand(16, -1, -1)}
     config, schedules = settings(batch_size=4), {"temperature": LinearSchedule(1.0, 0.5, 30)}
@@ -246,7 +246,7 @@ def test_steps_are_undone_in_place(stacked: bool, optimizer: Any) -> None:
             program.seed_noise()
             if done:
                 take_steps(program, done)
-            before = snapshot(program.state())
+            before = copied(program.state())
             for _ in range(warm_ups):
                 program.rewind()
                 program.step()
@@ -290,7 +290,7 @@ def test_a_group_of_runs_resumes_bit_for_bit(tmp_path: Path) -> None:
             train(program, cut)
     program = make_stack(3, **vars(config))
     outcome = train(program, cut, evaluate=lambda run: {"run": float(run)})
-    assert [metrics["run"] for metrics in outcome.metrics] == [0.0, 1.0, 2.0]
+    assert [metrics["run"] for metrics in outcome] == [0.0, 1.0, 2.0]
     for run in range(3):
         assert same(program.model_state(run), whole.model_state(run))
         assert cut[run].status == "finished"
@@ -313,5 +313,20 @@ def test_a_broken_run_of_a_group_is_named(tmp_path: Path) -> None:
         run_data={"scale": columns(torch.tensor([1.0, torch.inf, 1.0]))},
     )
     folders = [make_run(tmp_path / f"run-{run}", config) for run in range(3)]
-    with pytest.raises(RunError, match=r"'loss' was not a finite number at step 1 of \S+run-1;"):
+    with pytest.raises(RunError, match=r"not finite \('loss'\) at step 1 of \S+run-1;"):
         train(program, folders)
+
+
+def test_a_stack_is_only_resumed_with_the_same_runs(tmp_path: Path) -> None:
+    config = settings(epochs=1)
+
+    def folders(*names: str) -> list[RunFolder]:
+        return [open_run(tmp_path / "new" / name / "training", dumps(config)) for name in names]
+
+    runs = [make_run(tmp_path / "old" / name / "training", config) for name in ("a", "b")]
+    train(make_stack(2, epochs=1), runs)
+    (tmp_path / "old").rename(tmp_path / "new")
+    train(make_stack(2, epochs=1), folders("a", "b"))
+    for names in (("a", "c"), ("a", "b", "c"), ("a",)):
+        with pytest.raises(RunError, match=r"was started together with .* cannot be resumed with"):
+            train(make_stack(len(names), epochs=1), folders(*names))

@@ -28,7 +28,7 @@ JOBS = '''
 import os, signal, time
 from pathlib import Path
 from drpm.training.runs import RunFolder
-from drpm.training.signals import StopRequest
+from drpm.training.errors import StopRequest
 
 
 def note(folder, word):

@@ -64,7 +64,7 @@ def report(folder: Path, devices: Devices) -> dict[str, Any]:
     found["noise"] = torch.rand(4, generator=make(devices).generator).tolist()
     whole = make(devices)
     outcome = train(whole, [open_run(folder / "whole", devices)], evaluate=lambda _: {"a": 1.0})
-    found["outcome"] = outcome.metrics
+    found["outcome"] = outcome
     found["parameters"] = [p.tolist() for p in whole.parameters]
 
     # A signal to the second process alone stops both, after the same step.

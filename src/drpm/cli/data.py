@@ -11,7 +11,7 @@ from drpm.cli.errors import one_sentence
 from drpm.cli.help import PlainCommand, PlainGroup
 from drpm.cli.options import Json, Seed
 from drpm.cli.tables import print_table
-from drpm.experiments.jobs import parse_options
+from drpm.experiments.base import parse_options
 
 if TYPE_CHECKING:
     from drpm.data.files import FileReport

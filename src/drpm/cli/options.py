@@ -79,7 +79,7 @@ Seed = Annotated[int, whole_number_option("Settles what is random.", least=0, mo
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 # What commands that train have in common.
-Out = Annotated[Path, typer.Option(help="The run's folder, new or cut off.")]
+Out = Annotated[Path, typer.Option(help="The run's folder, new or interrupted.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option(

@@ -29,7 +29,7 @@ from drpm.cli.options import (
 )
 from drpm.cli.settings import read_own, read_settings
 from drpm.cli.tables import print_table
-from drpm.experiments.jobs import JOBS, Job, find_experiment, find_job
+from drpm.experiments.base import JOBS, Job, find_experiment, find_job
 from drpm.training.summaries import spread
 
 if TYPE_CHECKING:

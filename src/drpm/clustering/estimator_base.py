@@ -37,7 +37,7 @@ from drpm.training.checkpoint import write_atomic
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import connect
 from drpm.training.errors import RunError
-from drpm.training.turns import TURN
+from drpm.training.torch_state import TRAINING_LOCK
 
 Array = NDArray[Any]
 
@@ -131,7 +131,7 @@ class ClusteringEstimator(
         config = self._config(len(rows), shape, likelihood, start)
         device = connect(config.training).device
         with (
-            TURN,
+            TRAINING_LOCK,
             translate_run_errors(),
             TemporaryDirectory(prefix="drpm-") as folder,
             # Training seeds the global generator, whose state is restored.

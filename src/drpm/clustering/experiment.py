@@ -26,12 +26,11 @@ from drpm.data.fingerprints import content_hash
 from drpm.data.preprocessing import class_labels, class_names, scale_of
 from drpm.data.registry import file_names
 from drpm.data.types import Dataset, Split
-from drpm.experiments.base import Evaluation, Experiment, Table
-from drpm.experiments.jobs import parse_options
+from drpm.experiments.base import Evaluation, Experiment, Table, parse_options
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError, RunError
+from drpm.training.loop import ProgressFactory
 from drpm.training.runs import CHECKPOINTS, RunFolder
-from drpm.training.stages import ProgressFactory
 from drpm.training.summaries import spread
 
 LABELS: Final = "labels.csv"

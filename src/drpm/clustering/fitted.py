@@ -18,7 +18,7 @@ from drpm.distributions.partitions import RandomPartition
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.errors import RunError
-from drpm.training.turns import unseeded
+from drpm.training.torch_state import unseeded
 
 ESTIMATOR_FILE = "estimator.json"  # in the folder of a clustering that is an estimator
 

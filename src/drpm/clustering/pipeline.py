@@ -37,10 +37,11 @@ from drpm.training import config as configs
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
 from drpm.training.errors import SIGNAL_EXIT, Interrupted, RunError
+from drpm.training.loop import ProgressFactory, train_stage
 from drpm.training.program import BaseProgram, Program
+from drpm.training.runs import open_run
 from drpm.training.schedules import ConstantSchedule, ExponentialSchedule, Schedule, WarmUp
-from drpm.training.stages import ProgressFactory, open_run, train_stage
-from drpm.training.turns import seeded, unseeded
+from drpm.training.torch_state import seeded, unseeded
 
 
 def fit_clusterings(

@@ -7,12 +7,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-from drpm.experiments.base import D, Evaluation, Experiment, J, M
-from drpm.experiments.jobs import Job
+from drpm.experiments.base import D, Evaluation, Experiment, J, Job, M
 from drpm.training import config as configs
 from drpm.training.devices import Devices, connect, connect_one
-from drpm.training.runs import ARRAYS, PAGE, RunFolder
-from drpm.training.stages import ProgressFactory, open_run
+from drpm.training.loop import ProgressFactory
+from drpm.training.runs import ARRAYS, PAGE, RunFolder, open_run
 from drpm.training.summaries import DEVIATION, summarize_results
 
 SUMMARY: Final = "summary.json"
@@ -67,7 +66,7 @@ def open_runs(
             folder,
             configs.dumps(job),
             overwrite=overwrite,
-            made=experiment.outputs,
+            outputs=experiment.outputs,
             devices=devices,
         )
         for folder, job in zip(folders, jobs, strict=True)
@@ -105,7 +104,6 @@ def run_jobs(
         with ExitStack() as held:
             for run in theirs if devices.is_first else ():
                 held.enter_context(run.lock())
-                _ = run.wall_time  # start the clock
             models = experiment.train(some, data, [run.path for run in theirs], devices, progress)
             for job, model, run in zip(some, models, theirs, strict=True):
                 if devices.is_first and run.status != "finished":

@@ -6,12 +6,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from drpm.experiments.jobs import Job, find_experiment, find_job
+from drpm.experiments.base import Job, find_experiment, find_job
 from drpm.experiments.running import connect_devices, open_runs, prepare, run_jobs
 from drpm.training import config as configs
-from drpm.training import presets, toml
+from drpm.training import presets
 from drpm.training.errors import ConfigError
-from drpm.training.stages import open_run
+from drpm.training.runs import open_run
 from drpm.training.summaries import DEVIATION, summarize_results
 from drpm.training.sweeps import SweepRun
 
@@ -65,7 +65,7 @@ def run_study(
     described |= {"config": digest}
     if content := getattr(job, "fingerprint", ""):
         described["content"] = content
-    study = open_run(folder, toml.dumps({**described, "seeds": list(seeds)}))
+    study = open_run(folder, configs.dumps({**described, "seeds": list(seeds)}))
     words = [*_words(kind, preset, settings, options), "--seeds", ",".join(map(str, seeds))]
     jobs = [job.with_seed(seed) for seed in seeds]
     folders = [folder / f"seed-{seed}" for seed in seeds]

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from drpm.experiments.jobs import Job, option
-from drpm.training.config import TrainingConfig, check_setting, require_one_device, settings
+from drpm.experiments.base import Job, option
+from drpm.training.config import TrainingConfig, check_setting, settings
 from drpm.training.errors import ConfigError
 
 Method = Literal["drpm", "hg", "ada", "label"]
@@ -69,7 +69,7 @@ class FactorsConfig:
     )
 
     def __post_init__(self) -> None:
-        require_one_device(self.training)
+        check_setting(self.training, "devices", "1 for this model", lambda count: count == 1)
 
 
 @dataclass(frozen=True)

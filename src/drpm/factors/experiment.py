@@ -19,8 +19,8 @@ from drpm.factors.pairs import PairSampler, arm_world, mpi3d_world
 from drpm.factors.training import STAGE, check_pairs, fit_factors, hash_pairs
 from drpm.training.config import check_setting
 from drpm.training.devices import Devices
+from drpm.training.loop import ProgressFactory
 from drpm.training.runs import RunFolder
-from drpm.training.stages import ProgressFactory
 
 PAIRS: Final = "pairs.csv"
 

@@ -16,9 +16,9 @@ from drpm.factors.own_pairs import require_views
 from drpm.nn.gaussians import standard_divergence
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
-from drpm.training.checks import require_classes
+from drpm.training.config import require_classes
 from drpm.training.errors import RunError
-from drpm.training.turns import unseeded
+from drpm.training.torch_state import unseeded
 
 _BATCH_SIZE = 1024
 

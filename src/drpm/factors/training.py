@@ -14,9 +14,10 @@ from drpm.factors.pairs import PairSampler
 from drpm.training import config as configs
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
+from drpm.training.loop import ProgressFactory, train_stage
+from drpm.training.runs import open_stage
 from drpm.training.schedules import ExponentialSchedule
-from drpm.training.stages import ProgressFactory, open_stage, train_stage
-from drpm.training.turns import seeded
+from drpm.training.torch_state import seeded
 
 STAGE = "training"
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from drpm.experiments.jobs import Job, option
-from drpm.training.config import TrainingConfig, check_setting, require_one_device, settings
+from drpm.experiments.base import Job, option
+from drpm.training.config import TrainingConfig, check_setting, settings
 from drpm.training.errors import ConfigError
 
 Method = Literal["drpm", "uls", "uncertainty", "gradient"]
@@ -101,7 +101,7 @@ class MultitaskConfig:
     )
 
     def __post_init__(self) -> None:
-        require_one_device(self.training)
+        check_setting(self.training, "devices", "1 for this model", lambda count: count == 1)
         # Its backward pass reads values, which neither a graph nor a compiler can.
         if self.method == "gradient" and self.training.step not in ("auto", "eager"):
             raise ConfigError(

@@ -12,8 +12,7 @@ from drpm.data.fingerprints import content_hash
 from drpm.data.own import looks_like_path
 from drpm.data.preprocessing import with_test_part
 from drpm.data.registry import DATASETS
-from drpm.experiments.base import Evaluation, Experiment, Table
-from drpm.experiments.jobs import parse_options
+from drpm.experiments.base import Evaluation, Experiment, Table, parse_options
 from drpm.multitask.config import METHOD_NAMES, MultitaskJob, refuse_unused
 from drpm.multitask.evaluation import (
     ACCURACIES,
@@ -32,10 +31,10 @@ from drpm.multitask.tasks import TaskData, display_names, read_tasks, sort_by_no
 from drpm.multitask.training import STAGE, check_multitask, fit_multitask
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
-from drpm.training.matmul import matmul_precision
+from drpm.training.loop import ProgressFactory
 from drpm.training.runs import RunFolder
-from drpm.training.stages import ProgressFactory
 from drpm.training.summaries import spread
+from drpm.training.torch_state import matmul_precision
 
 NAMES: Final = {
     "accuracy": "accuracy, mean over tasks",

@@ -14,7 +14,7 @@ from drpm.multitask.tasks import pixel_bytes
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.errors import RunError
-from drpm.training.turns import unseeded
+from drpm.training.torch_state import unseeded
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from drpm.data.types import Dataset, Split
-from drpm.training.checks import require_classes
+from drpm.training.config import require_classes
 from drpm.training.errors import ConfigError
 
 # Converted to bytes at once, to save memory.

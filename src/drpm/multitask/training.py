@@ -19,11 +19,11 @@ from drpm.multitask.tasks import TaskData
 from drpm.training import config as configs
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
+from drpm.training.loop import ProgressFactory, train_stage
 from drpm.training.program import BaseProgram, count_steps
-from drpm.training.runs import RunFolder
+from drpm.training.runs import RunFolder, open_stage
 from drpm.training.schedules import ExponentialSchedule
-from drpm.training.stages import ProgressFactory, open_stage, train_stage
-from drpm.training.turns import seeded
+from drpm.training.torch_state import seeded
 
 STAGE: Final = "training"
 

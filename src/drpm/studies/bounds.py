@@ -23,7 +23,7 @@ from torch import Tensor
 
 from drpm import RandomPartition
 from drpm.report.plots import new_figure, png
-from drpm.training import toml
+from drpm.training import config as configs
 from drpm.training.checkpoint import write_atomic
 from drpm.training.runs import RunFolder
 
@@ -261,7 +261,7 @@ def run_study(folder: Path, draws: int, seed: int) -> None:
         draws: Monte Carlo draws per setting.
         seed: The seed of the random parameters and of the draws.
     """
-    settings = toml.dumps({"draws": draws, "seed": seed})
+    settings = configs.dumps({"draws": draws, "seed": seed})
     study = RunFolder.create(folder, settings, overwrite=True)
     with study.lock():
         summaries = write(run(draws, seed), study.path, seed=seed)

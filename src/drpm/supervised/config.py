@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from drpm.experiments.jobs import Job, option
-from drpm.training.config import TrainingConfig, check_setting, require_one_device, settings
+from drpm.experiments.base import Job, option
+from drpm.training.config import TrainingConfig, check_setting, settings
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 
@@ -43,7 +43,7 @@ class SupervisedConfig:
     )
 
     def __post_init__(self) -> None:
-        require_one_device(self.training)
+        check_setting(self.training, "devices", "1 for this model", lambda count: count == 1)
         check_setting(
             self, "size_weights", "numbers that differ", lambda found: len(set(found)) == len(found)
         )

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drpm.training.checks import require_classes
+from drpm.training.config import require_classes
 
 
 class PartitionScores(NamedTuple):

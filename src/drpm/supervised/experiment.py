@@ -15,17 +15,16 @@ from drpm.data.fingerprints import content_hash
 from drpm.data.preprocessing import class_target, scale_of, split_rows, with_test_part
 from drpm.data.registry import file_names
 from drpm.data.types import Dataset, Split
-from drpm.experiments.base import Evaluation, Experiment
-from drpm.experiments.jobs import parse_options
+from drpm.experiments.base import Evaluation, Experiment, parse_options
 from drpm.supervised.config import SupervisedJob
 from drpm.supervised.figures import figure_data
 from drpm.supervised.fitted import FittedPartitioner
 from drpm.supervised.training import TrainedPartitioner, check_labels, fit_partitioner, split
-from drpm.training.checks import require_classes
+from drpm.training.config import require_classes
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
+from drpm.training.loop import ProgressFactory
 from drpm.training.runs import RunFolder
-from drpm.training.stages import ProgressFactory
 
 LABELS: Final = "labels.csv"
 

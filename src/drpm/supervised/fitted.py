@@ -16,7 +16,7 @@ from drpm.supervised.models import Partitioner
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.errors import RunError
-from drpm.training.turns import unseeded
+from drpm.training.torch_state import unseeded
 
 # The same batches for every model and seed.
 _BATCHES_SEED = 1_000_000

@@ -13,13 +13,14 @@ from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.fitted import FittedPartitioner, as_tensor
 from drpm.supervised.models import Partitioner, SupervisedObjective
 from drpm.training import config as configs
-from drpm.training.checks import require_classes
+from drpm.training.config import require_classes
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
+from drpm.training.loop import ProgressFactory, train_stage
 from drpm.training.program import count_steps
+from drpm.training.runs import open_stage
 from drpm.training.schedules import ExponentialSchedule
-from drpm.training.stages import ProgressFactory, open_stage, train_stage
-from drpm.training.turns import seeded
+from drpm.training.torch_state import seeded
 
 STAGE = "training"
 

@@ -9,13 +9,13 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor, nn
@@ -28,27 +28,16 @@ MODEL_FILE: Final = "model.json"
 _SUFFIX: Final = ".safetensors"
 
 
-class State(TypedDict):
-    """Everything that the next training step depends on.
-
-    Attributes:
-        model: Parameters and buffers by name.
-        optimizer: The moments of every parameter, by its index.
-        counters: Steps since the start of training and of the epoch.
-        ranks: For every process its random states and the order of its examples.
-    """
-
-    model: dict[str, Tensor]
-    optimizer: dict[int, dict[str, Tensor]]
-    counters: Tensor
-    ranks: list[dict[str, Tensor]]
+# Everything that the next training step depends on, by name.
+State: TypeAlias = dict[str, Tensor]
 
 
 class Checkpoint(NamedTuple):
-    """A saved state and the step after which it was saved."""
+    """A saved state, the step after which it was saved, and the names of the stacked runs."""
 
     state: State
     step: int
+    runs: list[str]
 
 
 class Model(NamedTuple):
@@ -88,13 +77,13 @@ def _checksum(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:12]
 
 
-def _to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+def _to_bytes(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
     # Copies, because safetensors refuses tensors that share memory.
     own = {
         name: x.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for name, x in tensors.items()
     }
-    return tensors_to_bytes(own)
+    return tensors_to_bytes(own, metadata)
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
@@ -113,7 +102,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 # Checkpoints.
 
 
-def save_state(folder: Path, state: State, step: int) -> None:
+def save_state(folder: Path, state: State, step: int, runs: Sequence[str] = (".",)) -> None:
     """Save a checkpoint, keep the one before it, and remove all others.
 
     Later ones are removed too: a run that saves an earlier step has gone back to it.
@@ -122,8 +111,9 @@ def save_state(folder: Path, state: State, step: int) -> None:
         folder: The folder of the checkpoints; it is made if it does not exist.
         state: The state to save.
         step: The number of steps taken so far.
+        runs: The names of the stacked runs that the state belongs to.
     """
-    data = _to_bytes(_flatten(state))
+    data = _to_bytes(state, {"runs": json.dumps(runs)})
     path = folder / f"step-{step:06d}-{_checksum(data)}{_SUFFIX}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -151,16 +141,16 @@ def load_latest(folder: Path) -> Checkpoint | None:
     damages: list[str] = []
     for path in _checkpoints(folder):
         try:
-            checkpoint = Checkpoint(_unflatten(_read_tensors(path)), _step(path))
+            state = _read_tensors(path)
         except RunError as error:
             damages.append(str(error))
             continue
         if damages:
-            found = f"{', '.join(damages)}; resuming from step {checkpoint.step}"
+            found = f"{', '.join(damages)}; resuming from step {_step(path)}"
             logger.warning("In %s a checkpoint is damaged: %s.", folder, found)
-        return checkpoint
-    if (folder / "latest").exists():
-        raise RunError(f"The checkpoints in {folder} are of an earlier version; {BEGIN_ANEW}.")
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+        return Checkpoint(state, _step(path), json.loads(metadata.get("runs", '["."]')))
     if damages:
         raise RunError(
             f"All checkpoints in {folder} are damaged ({', '.join(damages)}); {BEGIN_ANEW}."
@@ -175,30 +165,6 @@ def last_good(folder: Path) -> str:
             _read_tensors(path)
             return f"the last good checkpoint is step {_step(path)} in {folder}"
     return f"there is no earlier checkpoint in {folder}"
-
-
-def _flatten(state: State) -> dict[str, Tensor]:
-    flat = {f"model.{name}": x for name, x in state["model"].items()}
-    flat["counters"] = state["counters"]
-    for index, moments in state["optimizer"].items():
-        flat |= {f"optimizer.{index}.{name}": x for name, x in moments.items()}
-    for rank, own in enumerate(state["ranks"]):
-        flat |= {f"ranks.{rank}.{name}": x for name, x in own.items()}
-    return flat
-
-
-def _unflatten(flat: dict[str, Tensor]) -> State:
-    model: dict[str, Tensor] = {}
-    tables: dict[str, dict[int, dict[str, Tensor]]] = {"optimizer": {}, "ranks": {}}
-    for name, tensor in flat.items():
-        part, _, rest = name.partition(".")
-        if part == "model":
-            model[rest] = tensor
-        elif part in tables:
-            index, _, last = rest.partition(".")
-            tables[part].setdefault(int(index), {})[last] = tensor
-    ranks = [tables["ranks"][rank] for rank in sorted(tables["ranks"])]
-    return State(model=model, optimizer=tables["optimizer"], counters=flat["counters"], ranks=ranks)
 
 
 def _checkpoints(folder: Path) -> list[Path]:

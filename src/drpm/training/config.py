@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, dataclass_transform
 
 from pydantic import (
     ConfigDict,
@@ -26,8 +26,10 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from drpm.training import toml
 from drpm.training.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 C = TypeVar("C")
 
@@ -147,16 +149,26 @@ class TrainingConfig:
         )
 
 
-def require_one_device(training: TrainingConfig) -> None:
-    """Refuse several devices, for models that are trained on one.
+def require_classes(name: str, labels: "Tensor", examples: int, classes: int) -> None:
+    """Refuse labels that are not one class for each example, from 0 to K - 1.
 
     Args:
-        training: The training settings.
+        name: The caller's name for the labels.
+        labels: (N,), the class of every example.
+        examples: N.
+        classes: K.
     """
-    if training.devices != 1:
+    if labels.shape != (examples,) or labels.is_floating_point() or labels.is_complex():
         raise ConfigError(
-            f"training.devices must be 1 for this kind of model, but got {training.devices}; "
-            "several devices are for clustering (drpm cluster --devices N)."
+            f"{name} must be whole numbers of the shape ({examples},), but got "
+            f"{labels.dtype} of the shape {tuple(labels.shape)}."
+        )
+    if examples == 0:
+        raise ConfigError(f"{name} must be one or more, but got none.")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise ConfigError(
+            f"{name} must be from 0 to {classes - 1}, but got some from {low} to {high}."
         )
 
 
@@ -185,7 +197,7 @@ def override(config: C, assignments: Sequence[str]) -> C:
         >>> override(TrainingConfig(), ["epochs=3", "betas=0.95,0.999"]).betas
         (0.95, 0.999)
     """
-    known = dict(_flat(dataclasses.asdict(config)))  # type: ignore[call-overload]
+    known = dict(flatten(dataclasses.asdict(config)))  # type: ignore[call-overload]
     mapping: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = (part.strip() for part in assignment.partition("="))
@@ -202,11 +214,28 @@ def override(config: C, assignments: Sequence[str]) -> C:
 
 
 def dumps(config: Any) -> str:
-    """The configuration as TOML, from which :func:`loads` makes the same one.
+    r"""A configuration, or a mapping, as TOML, from which :func:`loads` makes the same one.
 
     Settings that are None are left out, as None is the default of every setting that may be None.
+
+    The text identifies finished studies, so its form must not change with the version of a library.
+
+    Example:
+        >>> dumps({"name": "a", "sizes": (1, 2), "inner": {"rate": 1e-05}})
+        'name = "a"\nsizes = [1, 2]\n\n[inner]\nrate = 1e-05\n'
     """
-    return toml.dumps(_without_none(dataclasses.asdict(config)))
+    mapping = config if isinstance(config, Mapping) else dataclasses.asdict(config)
+    tables = {"": mapping}
+    tables |= {name: x for name, x in flatten(mapping) if isinstance(x, Mapping)}
+    text = ""
+    for path, table in tables.items():
+        text += f"\n[{path}]\n" if path else ""
+        for name, value in table.items():
+            if value is not None and not isinstance(value, Mapping):
+                # Such values are written alike in JSON and TOML, except for one character.
+                line = f"{name} = {json.dumps(value, ensure_ascii=False, allow_nan=False)}\n"
+                text += line.replace("\x7f", "\\u007f")
+    return text
 
 
 def loads(cls: type[C], text: str) -> C:
@@ -246,17 +275,9 @@ def _split(text: str) -> list[str]:
     return [entry.strip() for entry in entries if entry.strip()]
 
 
-def _without_none(values: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: _without_none(value) if isinstance(value, dict) else value
-        for name, value in values.items()
-        if value is not None
-    }
-
-
 def _merge(cls: type[Any], mapping: Mapping[str, Any], base: Any) -> dict[str, Any]:
     """The values of a configuration with those of a mapping in their place."""
-    names = [name for name, _ in _flat(dataclasses.asdict(cls()))]
+    names = [name for name, _ in flatten(dataclasses.asdict(cls()))]
 
     def merge(known: dict[str, Any], given: Any, path: str) -> dict[str, Any]:
         if not isinstance(given, Mapping):
@@ -276,12 +297,12 @@ def _merge(cls: type[Any], mapping: Mapping[str, Any], base: Any) -> dict[str, A
     return merge(dataclasses.asdict(base), mapping, "")
 
 
-def _flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted names and values of all tables and settings."""
     for key, value in table.items():
         yield f"{path}{key}", value
-        if isinstance(value, dict):
-            yield from _flat(value, f"{path}{key}.")
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{path}{key}.")
 
 
 # Messages.

@@ -1,28 +1,32 @@
 """The training loop: the same for every model, data set and objective."""
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Final, NamedTuple, Protocol
+from dataclasses import replace
+from typing import Any, Final, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from drpm.training.checkpoint import last_good, load_latest, save_state
-from drpm.training.compiling import compile_step
+from drpm.training.checkpoint import (
+    last_good,
+    load_latest,
+    load_model,
+    load_modules,
+    save_model,
+    save_state,
+)
+from drpm.training.compiling import CapturedStep, compile_step
 from drpm.training.config import TrainingConfig
-from drpm.training.errors import Interrupted, RunError
-from drpm.training.events import Events
-from drpm.training.graphs import CapturedStep
-from drpm.training.matmul import matmul_precision
-from drpm.training.program import BaseProgram, Readings
+from drpm.training.devices import Devices
+from drpm.training.errors import Interrupted, RunError, StopRequest
+from drpm.training.program import Augmentation, BaseProgram, Objective, Program, Readings
 from drpm.training.runs import RunFolder
-from drpm.training.signals import StopRequest
-from drpm.training.stack_members import check_stack_members
-from drpm.training.turns import TURN
-from drpm.training.words import joined
-
-__all__ = ["Interrupted", "Progress", "TrainingResult", "learning_rate", "train"]
+from drpm.training.schedules import Schedule
+from drpm.training.stacking import StackedProgram
+from drpm.training.torch_state import TRAINING_LOCK, matmul_precision
 
 # On a CUDA device "auto" compiles runs of at least this many steps: compiling takes up to a minute
 # and saves up to 1.2 ms a step.
@@ -39,11 +43,8 @@ class Progress(Protocol):
     def stop(self) -> None: ...
 
 
-class TrainingResult(NamedTuple):
-    """The final metrics of each run, and the wall time in seconds."""
-
-    metrics: list[dict[str, float]]
-    seconds: float
+ProgressFactory = Callable[[str], Progress | None]
+"""From the name of a stage to its progress display."""
 
 
 def train(
@@ -53,7 +54,7 @@ def train(
     before_epoch: Callable[[int], None] | None = None,
     evaluate: Callable[[int], Mapping[str, float]] | None = None,
     progress: Progress | None = None,
-) -> TrainingResult:
+) -> list[dict[str, float]]:
     """Train from the last checkpoint, if any, to the last epoch, and finish the runs.
 
     The folders are locked and other threads wait meanwhile. With several devices all processes
@@ -69,6 +70,9 @@ def train(
             also save the model.
         progress: Receives every report. It must not wait for another thread that trains.
 
+    Returns:
+        The final metrics of each run.
+
     Raises:
         Interrupted: On SIGINT or SIGTERM, after the step is finished and saved.
         RunError: If a loss term is not finite, or a file cannot be written.
@@ -77,8 +81,7 @@ def train(
         raise ValueError(
             f"runs must hold {program.width} folders, one for each run, but got {len(runs)}."
         )
-    with TURN, ExitStack() as stack:
-        stack.enter_context(matmul_precision(program.config.matmul))
+    with TRAINING_LOCK, matmul_precision(program.config.matmul), ExitStack() as stack:
         if program.devices.is_first:
             for run in runs:
                 stack.enter_context(run.lock())
@@ -88,7 +91,7 @@ def train(
             for index, run in enumerate(runs):
                 metrics.append(dict(evaluate(index)) if evaluate else {})
                 run.finish(metrics[index], device=program.device)
-        return TrainingResult(program.devices.gather(metrics)[0], runs[0].wall_time)
+        return program.devices.gather(metrics)[0]
 
 
 class _Training:
@@ -104,6 +107,7 @@ class _Training:
         self.program, self.config = program, program.config
         self.before_epoch = before_epoch
         self.runs, self.checkpoints = runs, runs[0].checkpoint_dir
+        self.names = [os.path.relpath(run.path, runs[0].path) for run in runs]
         self.writes = program.devices.is_first
         self.progress = progress if self.writes else None
         self.per_epoch = program.steps_per_epoch
@@ -111,14 +115,19 @@ class _Training:
         self.step = self._resume()
 
     def _resume(self) -> int:
-        if self.writes:
-            check_stack_members(self.runs)
-        saved = load_latest(self.checkpoints)
+        saved, step = load_latest(self.checkpoints), 0
         if saved is None:
             self.program.seed_noise()
         else:
+            # The models of a stack are in the checkpoint of its first run.
+            if saved.runs != self.names:
+                raise RunError(
+                    f"The run in {self.runs[0].path} was started together with the runs "
+                    f"{saved.runs} and cannot be resumed with {self.names}: give the same seeds "
+                    "in the same order, or another folder."
+                )
             self.program.load_state(saved.state)
-        step = 0 if saved is None else saved.step
+            step = saved.step
         if self.writes:
             for run in self.runs:
                 run.truncate_metrics(step)
@@ -129,15 +138,15 @@ class _Training:
             return
         self.program.set_learning_rate(learning_rate(self.config, self.step // self.per_epoch))
         take_step = self._prepare()
-        folders = [run.events_dir for run in self.runs] if self.writes else []
-        self.events = Events(folders, self.step)
+        self.events = _open_events(self.runs, self.step) if self.writes else []
         if self.progress is not None:
             self.progress.start(self.total, self.step)
         try:
             with StopRequest() as stop:
                 self._steps(take_step, stop)
         finally:
-            self.events.close()
+            for events in self.events:
+                events.close()
             if self.progress is not None:
                 self.progress.stop()
 
@@ -195,7 +204,9 @@ class _Training:
         if self.writes:
             for run, record in zip(self.runs, records, strict=True):
                 run.log({"step": self.step, "epoch": self.step / self.per_epoch, **record})
-            self.events.write(self.step, records)
+            for events, record in zip(self.events, records, strict=False):
+                for name, value in record.items():
+                    events.add_scalar(name, value, self.step)
             if self.progress is not None:
                 self.progress.update(self.step, records[0])
         self._require_finite(readings)
@@ -207,38 +218,97 @@ class _Training:
         row = int(broken.any(2).any(1).nonzero()[0])
         names = [name for name, bad in zip(readings.names, broken[row], strict=True) if bad.any()]
         # The loss is the sum of the others.
-        named = [repr(name) for name in names if name != "loss"] or ["'loss'"]
-        what = (
-            f"The term {named[0]} was not a finite number"
-            if len(named) == 1
-            else f"The terms {joined(named)} were not finite numbers"
-        )
+        terms = ", ".join(repr(name) for name in names if name != "loss") or "'loss'"
+        affected = broken[row].any(0).tolist()
+        paths = [str(run.path) for run, bad in zip(self.runs, affected, strict=True) if bad]
+        of = f" of {', '.join(paths)}" if len(self.runs) > 1 else ""
         step = self.step - len(broken) + row + 1
         raise RunError(
-            f"{what} at step {step}{self._which(broken[row])}; {last_good(self.checkpoints)}."
+            f"The loss had terms that were not finite ({terms}) at step {step}{of}; "
+            f"{last_good(self.checkpoints)}."
         )
 
-    def _which(self, broken: Tensor) -> str:
-        """The folders of the broken ones among several runs, from a mask (terms, runs)."""
-        if len(self.runs) == 1:
-            return ""
-        affected = broken.any(0).tolist()
-        paths = [str(run.path) for run, is_one in zip(self.runs, affected, strict=True) if is_one]
-        return f" of {joined(paths)}"
-
     def _save(self) -> None:
-        state = self.program.state()
         # A gradient can be infinite although the loss is not.
-        for name, tensor in state["model"].items():
+        for name, tensor in self.program.tensors().items():
             if not torch.isfinite(tensor).all():
                 raise RunError(
                     f"The parameter {name!r} was not finite after step {self.step}; "
                     f"{last_good(self.checkpoints)}."
                 )
+        state = self.program.state()
         if self.writes:
-            save_state(self.checkpoints, state, self.step)
+            save_state(self.checkpoints, state, self.step, self.names)
 
 
 def learning_rate(config: TrainingConfig, epoch: int) -> float:
     """The learning rate of an epoch."""
     return config.learning_rate * math.pow(config.learning_rate_decay, epoch // config.decay_every)
+
+
+def _open_events(runs: Sequence[RunFolder], step: int) -> list[Any]:
+    """TensorBoard writers for all runs; none if ``tensorboard`` is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return []
+    # Later events are of a process that was killed.
+    return [SummaryWriter(run.events_dir, purge_step=step + 1) for run in runs]
+
+
+def train_stage(
+    stage: str,
+    models: Sequence[nn.Module],
+    objective: Objective,
+    config: TrainingConfig,
+    runs: Sequence[RunFolder],
+    data: Mapping[str, Tensor],
+    *,
+    seed: int,
+    devices: Devices,
+    run_data: Mapping[str, Tensor] | None = None,
+    before_epoch: Callable[[BaseProgram], Callable[[int], None]] | None = None,
+    progress: ProgressFactory = lambda stage: None,
+    schedules: Mapping[str, Schedule] | None = None,
+    augment: Augmentation | None = None,
+) -> None:
+    """Train models, or load them if their runs are finished.
+
+    Args:
+        stage: The name of this training in the models' folders.
+        models: One model, or several to be trained together; they are trained in place.
+        objective: What is minimized.
+        config: Training settings.
+        runs: The run of every model.
+        data: Tensors of examples that all models share.
+        seed: Determines batches and noise.
+        devices: Where to train.
+        run_data: Tensors of examples with a leading dimension, one entry per model.
+        before_epoch: From the program to what :func:`train` calls before each epoch.
+        progress: Makes the progress display.
+        schedules: Schedules by the names that the objective looks up.
+        augment: Applied to each batch before the objective.
+    """
+    if not all(run.status == "finished" for run in runs):
+        config = replace(config, seed=seed)
+        common: dict[str, Any] = {"schedules": schedules, "augment": augment, "devices": devices}
+        program: BaseProgram
+        if len(models) == 1:
+            program = Program(models[0], objective, data, config, **common)
+        else:
+            program = StackedProgram(models, objective, data, config, run_data=run_data, **common)
+
+        def save(index: int) -> dict[str, float]:
+            save_model(runs[index].model_dir, program.model_state(index), {"stage": stage})
+            return {}
+
+        train(
+            program,
+            runs,
+            before_epoch=None if before_epoch is None else before_epoch(program),
+            evaluate=save,
+            progress=progress(stage),
+        )
+    for model, run in zip(models, runs, strict=True):
+        load_modules(run.model_dir, load_model(run.model_dir).tensors, {"": model})
+        model.to(devices.device)

@@ -263,49 +263,55 @@ class BaseProgram(ABC):
             "noise": _device_noise(self.device),
             "order": self.order.cpu(),
         }
-        return {
-            "model": {name: x.detach() for name, x in self.tensors().items()},
-            "optimizer": self.optimizer.state_dict()["state"],
-            "counters": self._counters,
-            "ranks": self.devices.gather(own),
-        }
+        groups = {f"ranks.{rank}": each for rank, each in enumerate(self.devices.gather(own))}
+        moments = self.optimizer.state_dict()["state"]
+        groups |= {f"optimizer.{index}": each for index, each in moments.items()}
+        groups["model"] = self.tensors()
+        state = {f"{group}.{name}": x for group, each in groups.items() for name, x in each.items()}
+        return {**state, "counters": self._counters}
 
     def load_state(self, state: State) -> None:
         """Restore what :meth:`state` returned; the learning rate is set by the loop.
 
         Tensors are changed in place, since a captured graph refers to their memory.
         """
-        if len(state["ranks"]) != self.devices.count:
+        started = sum(name.endswith(".noise") for name in state if name.startswith("ranks."))
+        if started != self.devices.count:
             raise RunError(
-                f"The run was started on {len(state['ranks'])} devices and can only be resumed on "
-                f"as many, but there are {self.devices.count}."
+                f"The run was started on {started} devices and can only be resumed on as many, "
+                f"but there are {self.devices.count}."
             )
-        own = state["ranks"][self.devices.rank]
-        if own["order"].shape != self.order.shape:
+        rank = f"ranks.{self.devices.rank}"
+        order = state[f"{rank}.order"]
+        if order.shape != self.order.shape:
             raise RunError(
-                f"The run was started with batches of the shape {tuple(own['order'].shape)} and "
+                f"The run was started with batches of the shape {tuple(order.shape)} and "
                 f"can only be resumed with those, but got {tuple(self.order.shape)}."
             )
         with torch.no_grad():
             for name, tensor in self.tensors().items():
-                tensor.copy_(state["model"][name])
-        self._load_moments(state["optimizer"])
-        self.generator.set_state(own["generator"].cpu())
-        _set_device_noise(self.device, own["noise"].cpu())
-        self.order.copy_(own["order"])
+                tensor.copy_(state[f"model.{name}"])
+        self._load_moments(state)
+        self.generator.set_state(state[f"{rank}.generator"].cpu())
+        _set_device_noise(self.device, state[f"{rank}.noise"].cpu())
+        self.order.copy_(order)
         self._counters.copy_(state["counters"])
         self._read = int(self._cursor)
 
-    def _load_moments(self, saved: Mapping[int, Mapping[str, Any]]) -> None:
-        state = self.optimizer.state_dict()
-        if not state["state"]:
-            self.optimizer.load_state_dict({**state, "state": dict(saved)})
+    def _load_moments(self, state: State) -> None:
+        optimizer = self.optimizer.state_dict()
+        if not optimizer["state"]:
+            saved: dict[int, dict[str, Tensor]] = {}
+            for name, x in state.items():
+                if name.startswith("optimizer."):
+                    _, index, moment = name.split(".")
+                    saved.setdefault(int(index), {})[moment] = x
+            self.optimizer.load_state_dict({**optimizer, "state": saved})
             return
-        for parameter, moments in state["state"].items():
-            for name, value in moments.items():
-                if isinstance(value, Tensor):
-                    # A moment that was not saved starts at zero.
-                    value.copy_(saved.get(parameter, {}).get(name, torch.zeros(())))
+        for index, moments in optimizer["state"].items():
+            for moment, value in moments.items():
+                # A moment that was not saved starts at zero.
+                value.copy_(state.get(f"optimizer.{index}.{moment}", torch.zeros(())))
 
 
 @final

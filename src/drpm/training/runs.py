@@ -1,6 +1,5 @@
 """A run is a folder: its configuration, its metrics line by line, its checkpoints, its result."""
 
-import errno
 import fcntl
 import functools
 import json
@@ -12,7 +11,7 @@ import socket
 import subprocess
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -21,9 +20,11 @@ from typing import Any, Final, Literal, Self, TypeAlias, final
 import torch
 
 from drpm.training.checkpoint import last_good, write_atomic
+from drpm.training.config import flatten
+from drpm.training.devices import Devices
 from drpm.training.errors import BEGIN_ANEW, InUse, RunError, reason
 
-Status: TypeAlias = Literal["new", "cut off", "finished"]
+Status: TypeAlias = Literal["new", "interrupted", "finished"]
 
 CONFIG: Final = "config.toml"
 METRICS: Final = "metrics.jsonl"
@@ -34,35 +35,24 @@ FIGURES: Final = "figures"
 EVENTS: Final = "events"
 ARRAYS: Final = "arrays.npz"
 PAGE: Final = "index.html"
-STACK_MEMBERS: Final = "stack.json"
 LOCK: Final = ".lock"
 
-# How a revision ends whose tree had uncommitted changes.
+# The end of a revision with uncommitted changes.
 DIRTY: Final = "-dirty"
 
-# The setting that says what is in data of one's own.
+# The setting that holds the content hash of the data.
 FINGERPRINT: Final = "fingerprint"
 
-# What starting over removes, the result first: a half-removed run must not look finished. The
-# configuration is not among them, because the new one takes its place in one rename.
-_CONTENTS: Final = (
-    RESULT,
-    MODEL,
-    CHECKPOINTS,
-    STACK_MEMBERS,
-    METRICS,
-    FIGURES,
-    EVENTS,
-    ARRAYS,
-    PAGE,
-)
+# What overwriting removes, the result first: a half-removed run must not look finished. The
+# configuration is replaced last.
+_CONTENTS: Final = (RESULT, MODEL, CHECKPOINTS, METRICS, FIGURES, EVENTS, ARRAYS, PAGE)
 
 
 @final
 class RunFolder:
-    """The folder of one run; use :meth:`create` or :meth:`open`.
+    """The folder of one run; use :meth:`create`, :meth:`open` or :func:`open_run`.
 
-    Whoever writes holds :meth:`lock`; reading needs none.
+    A process that writes holds :meth:`lock`; reading needs no lock.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -77,35 +67,41 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._since = time.monotonic()
-        self._before: float | None = None
-        self._mended = False
+        self._start, self._before = time.monotonic(), 0.0
 
     @classmethod
-    def create(cls, path: Path | str, config_text: str, *, overwrite: bool = False) -> Self:
-        """A new run in a new or empty folder.
+    def create(
+        cls,
+        path: Path | str,
+        config_text: str,
+        *,
+        overwrite: bool = False,
+        outputs: Sequence[str] = (),
+    ) -> Self:
+        """Create a run in a new or empty folder.
 
-        Arguments:
-            path: The folder; made, with its parents, where it is missing.
-            config_text: Everything that is needed to run it again, as TOML.
-            overwrite: Whether a run that lies there is removed first. A folder that holds
-                anything else than a run is never touched.
+        Args:
+            path: The folder; it is created if it does not exist.
+            config_text: All settings of the run, as TOML.
+            overwrite: Whether to remove a run that is there. A folder with anything else is
+                never changed.
+            outputs: Files and folders to remove besides those that every run has.
         """
         run = cls(Path(path))
         try:
             run.path.mkdir(parents=True, exist_ok=True)
             with run.lock():
-                run._make_room(overwrite)
+                run._make_room(overwrite, outputs)
                 run.write_atomic(CONFIG, config_text)
         except OSError as error:
             raise RunError(
-                f"The run folder {path} cannot be made, because {reason(error)}."
+                f"The run folder {path} cannot be created, because {reason(error)}."
             ) from error
         return run
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
-        """The run that lies in a folder."""
+        """The run in a folder."""
         run = cls(Path(path))
         if not run.config_path.is_file():
             raise RunError(f"The folder {path} holds no run: {CONFIG} is missing.")
@@ -125,95 +121,59 @@ class RunFolder:
 
     @property
     def checkpoint_dir(self) -> Path:
-        return self._own(CHECKPOINTS)
+        return self.inside(CHECKPOINTS)
 
     @property
     def model_dir(self) -> Path:
-        return self._own(MODEL)
+        return self.inside(MODEL)
 
     @property
     def figures_dir(self) -> Path:
-        return self._own(FIGURES)
+        return self.inside(FIGURES)
 
     @property
     def events_dir(self) -> Path:
         """For TensorBoard."""
-        return self._own(EVENTS)
-
-    def _own(self, name: str) -> Path:
-        """A folder of this run, unless a link leads elsewhere."""
-        self.inside(name)
-        return self.path / name
+        return self.inside(EVENTS)
 
     @property
     def status(self) -> Status:
-        """Whether the run has a result, has left traces, or has done nothing yet."""
+        """Whether the run is finished, interrupted or has not started."""
         with suppress(OSError, ValueError):
             self.result()
             return "finished"
-        traces = self.metrics_path.exists() or self.checkpoint_dir.exists()
-        return "cut off" if traces else "new"
+        started = self.metrics_path.exists() or self.checkpoint_dir.exists()
+        return "interrupted" if started else "new"
 
     @property
     def wall_time(self) -> float:
-        """Seconds spent on this run so far, those before it was cut off included."""
-        if self._before is None:
-            self._before = self._logged_time()
-        return self._before + time.monotonic() - self._since
-
-    def _logged_time(self) -> float:
-        """The last time in the metrics."""
-        times = [record["wall_time"] for record in self.metrics() if "wall_time" in record]
-        return float(times[-1]) if times else 0.0
+        """Seconds spent on this run, including those before an interruption."""
+        return self._before + time.monotonic() - self._start
 
     def config_text(self) -> str:
-        try:
-            return self.config_path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise RunError(
-                f"The run in {self.path} has a damaged {CONFIG}, which is not text in UTF-8; "
-                f"{BEGIN_ANEW}."
-            ) from error
-
-    def require_settings(self, text: str) -> None:
-        """Refuse to go on with other settings than those that the run was begun with.
-
-        Data that one side does not know by a fingerprint, as an earlier version did not, is taken
-        on trust.
-        """
-        before = self.config_text()
-        if not all(map(_fingerprint_lines, (before, text))):
-            before, text = map(_without_fingerprint, (before, text))
-        if before != text:
-            raise RunError(
-                f"The run in {self.path} has other settings ({first_difference(before, text)}); "
-                f"{BEGIN_ANEW}."
-            )
+        return self.config_path.read_text(encoding="utf-8", errors="replace")
 
     def result(self) -> dict[str, Any]:
         """What :meth:`finish` wrote."""
-        content = json.loads(self.result_path.read_bytes())
-        if not isinstance(content, dict):
-            raise ValueError(f"The file {self.result_path} is not what a run writes.")
+        content: dict[str, Any] = json.loads(self.result_path.read_bytes())
         return content
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All records, in order, without a last line that a kill cut short."""
-        try:
-            lines = self.metrics_path.read_bytes().splitlines(keepends=True)
-        except FileNotFoundError:
-            return []
-        return [record for line in lines if (record := _parse(line)) is not None]
+        """All records, in order, without a last line that is incomplete."""
+        records: list[dict[str, Any]] = []
+        with suppress(FileNotFoundError, ValueError):
+            for line in self.metrics_path.read_bytes().splitlines():
+                records.append(json.loads(line))
+        return records
 
     @contextmanager
     def lock(self, *, wait: bool = False) -> Iterator[None]:
-        """Be the only one who writes this run, from here to the end of the block.
+        """Keep other processes from writing this run within the block.
 
-        The operating system gives the lock back when the process ends, however it ends, so a
-        dead process never stands in the way.
+        The operating system releases the lock when the process ends, even if it is killed.
 
-        Arguments:
-            wait: Whether to wait for whoever is at it, which suits what takes no time.
+        Args:
+            wait: Whether to wait for another process that holds the lock.
         """
         try:
             descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -222,62 +182,58 @@ class RunFolder:
                 f"The run folder {self.path} cannot be written, because {reason(error)}."
             ) from error
         try:
-            self._take(descriptor, wait)
-            self._since, self._before, self._mended = time.monotonic(), None, False
+            self._acquire(descriptor, wait)
+            times = [record["wall_time"] for record in self.metrics() if "wall_time" in record]
+            self._start, self._before = time.monotonic(), float(times[-1]) if times else 0.0
             yield
         finally:
             os.close(descriptor)
 
-    def _take(self, descriptor: int, wait: bool) -> None:
+    def _acquire(self, descriptor: int, wait: bool) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError as error:
-            # Some cluster file systems know no locks; a run there goes without.
-            if error.errno in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
-                return
+        except BlockingIOError:
             owner = os.read(descriptor, 1000).decode(errors="replace").strip()
             raise InUse(
                 f"The run folder {self.path} is in use by {owner or 'another process'}; "
                 "wait until it ends, or choose another folder."
             ) from None
-        # Only for the sentence above, so a full disk may keep it from being written.
-        with suppress(OSError):
+        except OSError:
+            return  # some cluster file systems have no locks
+        with suppress(OSError):  # only for the message above
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-        # With nobody else writing, temporary files can only be leftovers.
+        # Nobody else writes, so these are of a process that was killed.
         for leftover in self.path.glob(".*.tmp"):
             with suppress(OSError):
-                leftover.unlink()
+                _remove(leftover)
 
-    def _make_room(self, overwrite: bool) -> None:
-        if self.config_path.exists():
-            if not overwrite:
+    def _make_room(self, overwrite: bool, outputs: Sequence[str]) -> None:
+        if not self.config_path.exists():
+            others = sorted(entry.name for entry in self.path.iterdir() if entry.name != LOCK)
+            if others:
                 raise RunError(
-                    f"The folder {self.path} holds a run already ({self.status}); "
-                    f"resume it, {BEGIN_ANEW}."
+                    f"The folder {self.path} is not empty and holds no run (it has {others[0]}); "
+                    "choose another folder."
                 )
-            for name in _CONTENTS:
-                entry = self.path / name
-                if entry.is_dir() and not entry.is_symlink():
-                    shutil.rmtree(entry)
-                else:
-                    entry.unlink(missing_ok=True)
-        elif others := sorted(entry.name for entry in self.path.iterdir() if entry.name != LOCK):
+            return
+        if not overwrite:
             raise RunError(
-                f"The folder {self.path} is not empty and holds no run (it has {others[0]}); "
-                "choose another folder."
+                f"The folder {self.path} holds a run already ({self.status}); "
+                f"resume it, {BEGIN_ANEW}."
             )
+        for name in (*_CONTENTS, *outputs):
+            entry = self.path / name
+            if entry.exists() or entry.is_symlink():
+                # Renamed first: half of a finished stage would look like all of it.
+                _remove(entry.rename(self.path / f".{name}.tmp"))
 
     def inside(self, relative: Path | str) -> Path:
-        """The path of a file of this run; one that leads out of the folder is refused."""
+        """The path of a file of this run; a path that leads out of the folder is refused."""
         root = self.path.resolve()
-        try:
-            # Resolved, so that a symbolic link on the way is followed before it is judged.
-            target = (root / relative).resolve()
-        except (OSError, ValueError, RuntimeError):
-            target = root
-        outside = Path(relative).is_absolute() or ".." in Path(relative).parts
-        if outside or target == root or not target.is_relative_to(root):
+        # Resolved, so that symbolic links are followed.
+        target = (root / relative).resolve()
+        if target == root or not target.is_relative_to(root):
             raise RunError(
                 f"A file of the run must lie inside its folder {self.path}, "
                 f"but got the path {str(relative)!r}."
@@ -285,11 +241,11 @@ class RunFolder:
         return target
 
     def write_atomic(self, relative: Path | str, content: bytes | str) -> Path:
-        """Put a file of this run in place as a whole.
+        """Write a file of this run as a whole.
 
-        Arguments:
-            relative: Its path from the run folder on; missing folders are made.
-            content: What it is to hold; text is written as UTF-8.
+        Args:
+            relative: Its path relative to the run folder; missing folders are created.
+            content: Its content; text is written as UTF-8.
         """
         target = self.inside(relative)
         try:
@@ -300,69 +256,49 @@ class RunFolder:
         return target
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Append one line to the metrics; ``wall_time`` is added to it.
+        """Append a line to the metrics, with ``wall_time``; numbers that are not finite are null.
 
-        A number that is not finite becomes null, because JSON has no word for it. What belongs
-        to a step is logged before that step's checkpoint is saved, so that a resumed run neither
-        misses it nor has it twice.
+        Log what belongs to a step before its checkpoint is saved, so that a resumed run has it
+        exactly once.
         """
         target = self.inside(METRICS)
-        line = json.dumps(_plain({**record, "wall_time": round(self.wall_time, 3)})).encode()
-        size = None
+        line = json.dumps(_plain({**record, "wall_time": round(self.wall_time, 3)}))
         try:
-            if not self._mended:
-                self._drop_half_line()
-            with open(target, "ab") as file:
-                size = file.tell()
-                file.write(line + b"\n")
+            with open(target, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
         except OSError as error:
-            if size is not None:
-                with suppress(OSError):
-                    os.truncate(target, size)
             raise self._not_written(METRICS, error) from error
 
     def take_metrics(self, stages: Sequence[Path]) -> None:
-        """Make the metrics of stages those of the run; each record of several names its stage.
+        """Copy the metrics of stages to the run; if there are several, records name their stage.
 
         Args:
             stages: The folders of the stages, in order.
         """
-        spent, lines, before = self.wall_time, [], 0.0
+        records, total = [], 0.0
         for stage in stages:
-            after = before
+            before = total
             for record in RunFolder(stage).metrics():
-                after = before + record.get("wall_time", 0.0)
+                total = before + record.get("wall_time", 0.0)
                 named = {"stage": stage.name} if len(stages) > 1 else {}
-                lines.append({**record, **named, "wall_time": round(after, 3)})
-            before = after
-        self.write_atomic(METRICS, "".join(json.dumps(line) + "\n" for line in lines))
-        # Only the stages know the time before an interruption. What this process has spent may be
-        # a part of it.
-        self._before = (self._before or 0.0) + max(0.0, self._logged_time() - spent)
+                records.append({**record, **named, "wall_time": round(total, 3)})
+        self._write_metrics(records)
+        # Only the stages know the time before an interruption.
+        self._before += max(0.0, total - self.wall_time)
 
     def truncate_metrics(self, step: int) -> None:
-        """Go back to a checkpoint: drop the metrics from the first later step on.
+        """Drop the metrics of steps after a checkpoint, and a line that is incomplete.
 
-        Arguments:
-            step: The checkpoint's step.
+        Args:
+            step: The step of the checkpoint.
         """
-        # The time that went into the lost steps was spent all the same.
-        _ = self.wall_time
-        try:
-            lines = self.metrics_path.read_bytes().splitlines(keepends=True)
-        except FileNotFoundError:
-            return
-        kept = []
-        for line in lines:
-            record = _parse(line)
-            if record is None:
-                continue
-            at = record.get("step")
-            if isinstance(at, int | float) and at > step:
-                break
-            kept.append(line)
-        if kept != lines:
-            self.write_atomic(METRICS, b"".join(kept))
+        records = self.metrics()
+        later = [i for i, record in enumerate(records) if record.get("step", 0) > step]
+        if self.metrics_path.exists():
+            self._write_metrics(records[: later[0]] if later else records)
+
+    def _write_metrics(self, records: Sequence[Mapping[str, Any]]) -> None:
+        self.write_atomic(METRICS, "".join(json.dumps(record) + "\n" for record in records))
 
     def finish(
         self,
@@ -373,42 +309,38 @@ class RunFolder:
         facts: Mapping[str, Any] | None = None,
         wall_time: float | None = None,
     ) -> None:
-        """Write the result, which is what makes a run finished.
+        """Write the result, after which the run is finished.
 
-        Arguments:
-            metrics: The final numbers.
-            seed: The seed; where none is given, ``seed`` or ``training.seed`` of the
-                configuration.
-            device: What the run was computed on.
-            facts: What else a reader should know, such as the command or the data.
-            wall_time: Seconds that it took; by default those that were spent on this folder.
+        Args:
+            metrics: The final metrics.
+            seed: The seed; by default ``seed`` or ``training.seed`` of the configuration.
+            device: The device of the run.
+            facts: Further entries of the result, such as the command.
+            wall_time: Seconds that it took; by default those spent on this folder.
         """
+        import drpm
+
+        if seed is None:
+            config = tomllib.loads(self.config_text())
+            seed = config.get("seed", config.get("training", {}).get("seed"))
+        where = str(device)
+        if torch.device(device).type == "cuda" and torch.cuda.is_available():
+            where += f" ({torch.cuda.get_device_name(device)})"
         result = {
             **_plain(dict(facts or {})),
             "metrics": _plain(dict(metrics)),
-            "seed": self._configured_seed() if seed is None else seed,
-            "versions": versions(),
-            "device": describe_device(device),
+            "seed": seed,
+            "versions": {
+                "python": platform.python_version(),
+                "torch": torch.__version__,
+                "drpm": drpm.__version__,
+                "numpy": metadata.version("numpy"),
+            },
+            "device": where,
             "wall_time": round(self.wall_time if wall_time is None else wall_time, 3),
             "git_revision": git_revision(),
         }
         self.write_atomic(RESULT, json.dumps(result, indent=2) + "\n")
-
-    def _configured_seed(self) -> int | None:
-        try:
-            config = tomllib.loads(self.config_text())
-        except (OSError, ValueError):
-            return None
-        seed = config.get("seed", config.get("training", {}).get("seed"))
-        return seed if isinstance(seed, int) else None
-
-    def _drop_half_line(self) -> None:
-        """Remove what a kill left of a last line, so that the next one starts afresh."""
-        if self.metrics_path.exists():
-            content = self.metrics_path.read_bytes()
-            if not content.endswith(b"\n"):
-                os.truncate(self.metrics_path, content.rfind(b"\n") + 1)
-        self._mended = True
 
     def _not_written(self, name: str, error: OSError) -> RunError:
         return RunError(
@@ -417,79 +349,84 @@ class RunFolder:
         )
 
 
-def first_difference(before: str, now: str) -> str:
-    r"""The first setting in which two configurations differ, in words.
+def open_run(
+    path: Path,
+    text: str,
+    *,
+    overwrite: bool = False,
+    outputs: Sequence[str] = (),
+    devices: Devices | None = None,
+) -> RunFolder:
+    """The run in a folder, which is created if there is none; other settings are refused.
 
-    Example:
-        >>> first_difference("[training]\nepochs = 2", "[training]\nepochs = 3")
-        'training.epochs was 2 and is now 3'
+    Args:
+        path: The folder.
+        text: All settings that the run depends on, as TOML.
+        overwrite: Whether to start again if there is a run.
+        outputs: As in :meth:`RunFolder.create`.
+        devices: With several, all processes call this and the first one creates the folder.
     """
+    devices = devices or Devices()
+    if devices.is_first and (overwrite or not (path / CONFIG).exists()):
+        RunFolder.create(path, text, overwrite=overwrite, outputs=outputs)
+    devices.barrier()
+    run = RunFolder.open(path)
+    if difference := _first_difference(run.config_text(), text):
+        raise RunError(f"The run in {path} has other settings ({difference}); {BEGIN_ANEW}.")
+    return run
+
+
+def open_stage(
+    folder: Path | str, stage: str, text: str, *, fingerprint: Callable[[], str], devices: Devices
+) -> RunFolder:
+    """The run of a stage in a folder; other settings or data are refused.
+
+    The data are not compared if the folder is itself a run, such as a job's: its settings identify
+    the data, which may differ in the last digit on another device.
+
+    Args:
+        folder: The folder of all stages.
+        stage: The path of the stage in it.
+        text: All settings that the stage depends on, except the data.
+        fingerprint: Computes the content hash of the data.
+        devices: As in :func:`open_run`.
+    """
+    if not (Path(folder) / CONFIG).exists():
+        text = f'{FINGERPRINT} = "{fingerprint()}"\n{text}'
+    return open_run(Path(folder) / stage, text, devices=devices)
+
+
+def _first_difference(before: str, now: str) -> str | None:
+    """The first setting in which two configurations differ, in words."""
     try:
-        old, new = (_flat(tomllib.loads(text)) for text in (before, now))
+        old, new = (
+            {name: x for name, x in flatten(tomllib.loads(text)) if not isinstance(x, dict)}
+            for text in (before, now)
+        )
     except tomllib.TOMLDecodeError:
-        return f"its {CONFIG} is damaged, and no TOML"
-    # Data come last: a setting that chooses other data is what a person has changed.
-    for name in sorted((*old, *new), key=FINGERPRINT.__eq__):
-        was, is_now = (repr(x[name]) if name in x else "not there" for x in (old, new))
-        if was != is_now and name == FINGERPRINT:
-            # Which hash it was helps nobody.
-            if "data" in new:
-                return f"what {new['data']} holds is not what it was begun with"
-            return "the data are others than those it was begun with"
-        if was != is_now:
-            return f"{name} was {was} and is now {is_now}"
-    return "in their form"
+        return f"{CONFIG} is damaged"
+    changed = [name for name in (*old, *new) if old.get(name) != new.get(name)]
+    if changed == [FINGERPRINT] * len(changed):
+        return "the data have changed" if changed else None
+    # Another setting may be the reason why the data differ.
+    name = next(name for name in changed if name != FINGERPRINT)
+    was, is_now = (repr(x[name]) if name in x else "unset" for x in (old, new))
+    return f"{name} was {was} and is now {is_now}"
 
 
-def _fingerprint_lines(text: str) -> list[str]:
-    return [line for line in text.splitlines(keepends=True) if line.startswith(f"{FINGERPRINT} =")]
-
-
-def _without_fingerprint(text: str) -> str:
-    for line in _fingerprint_lines(text):
-        text = text.replace(line, "", 1)
-    return text
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one, with dotted names."""
-    found: dict[str, Any] = {}
-    for name, value in table.items():
-        inner = _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else None
-        found |= {f"{prefix}{name}": value} if inner is None else inner
-    return found
-
-
-def versions() -> dict[str, str]:
-    """The versions that a result depends on."""
-    import drpm
-
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "drpm": drpm.__version__,
-        "numpy": metadata.version("numpy"),
-    }
-
-
-def describe_device(device: torch.device | str) -> str:
-    """The device as torch spells it, with the card's name where there is one."""
-    device = torch.device(device)
-    if device.type == "cuda" and torch.cuda.is_available():
-        return f"{device} ({torch.cuda.get_device_name(device)})"
-    return str(device)
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 @functools.cache
 def git_revision(folder: Path = Path(__file__).parents[1]) -> str | None:
-    """The commit that this code comes from, marked where it was changed since, or None.
-
-    None is also the answer where the code only lies inside some repository, as in a virtual
-    environment, without belonging to it.
-    """
+    """The commit of this code, marked if it has uncommitted changes; None if it is not tracked."""
 
     def git(*arguments: str) -> str:
-        # Without optional locks: asking must not disturb a commit in progress.
+        # Optional locks could disturb a commit in progress.
         command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
         return answer.stdout.strip()
@@ -501,17 +438,6 @@ def git_revision(folder: Path = Path(__file__).parents[1]) -> str | None:
         return git("rev-parse", "HEAD") + (DIRTY if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _parse(line: bytes) -> dict[str, Any] | None:
-    """One record, or None for a line that was cut short or damaged."""
-    if not line.endswith(b"\n"):
-        return None
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
 
 
 def _plain(value: Any) -> Any:

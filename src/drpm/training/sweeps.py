@@ -20,9 +20,8 @@ from typing import Any, Final, Literal, TypeAlias
 from drpm.training.checkpoint import write_atomic
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import connect
-from drpm.training.errors import SIGNAL_EXIT, ConfigError, RunError, reason, sentence
+from drpm.training.errors import SIGNAL_EXIT, ConfigError, RunError, StopRequest, reason, sentence
 from drpm.training.runs import ARRAYS, CONFIG, RESULT, RunFolder
-from drpm.training.signals import StopRequest
 from drpm.training.sweep_workers import error_file, is_finished, open_workers
 
 BackendName: TypeAlias = Literal["local", "ray"]
