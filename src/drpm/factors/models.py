@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from drpm.factors.aggregation import AGGREGATIONS, AggregationInput, Shared
 from drpm.factors.config import SIDES, Averaging, FactorsConfig
+from drpm.factors.layers import DownConv2d, UpConv2d
 from drpm.nn.gaussians import Posterior, standard_divergence, symmetric_divergence
 from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
@@ -54,8 +55,7 @@ class ConvolutionalAutoencoder(nn.Module):
         widths = (colours, *CHANNELS[:depth])
         layers: list[nn.Module] = []
         for (inputs, outputs), kernel in zip(pairwise(widths), KERNELS[:depth], strict=True):
-            padding = (kernel - 2) // 2
-            layers += [nn.Conv2d(inputs, outputs, kernel, stride=2, padding=padding), nn.ReLU()]
+            layers += [DownConv2d(inputs, outputs, kernel), nn.ReLU()]
         deepest = widths[-1] * _SMALLEST**2
         self.encoder = nn.Sequential(
             *layers, _FlattenPixels(), nn.Linear(deepest, HIDDEN), nn.ReLU()
@@ -71,7 +71,7 @@ class ConvolutionalAutoencoder(nn.Module):
         )
         back: list[nn.Module] = []
         for inputs, outputs in pairwise((*widths[:0:-1], colours)):
-            back += [nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1), nn.ReLU()]
+            back += [UpConv2d(inputs, outputs), nn.ReLU()]
         self.decoder = nn.Sequential(*back[:-1])
         # As in the reference; torch's default is several times smaller, and codes stay empty for
         # long.
