@@ -10,8 +10,7 @@ import torch
 from sklearn.datasets import make_blobs
 
 from drpm.clustering import LatentGMM, load_clustering
-from drpm.factors.fitted import FittedFactors, load_factors
-from drpm.factors.models import FactorVAE
+from drpm.factors.models import FactorVAE, load_factors
 from drpm.multitask.fitted import FittedMultitask, load_multitask
 from drpm.multitask.models import MultitaskNetwork
 from drpm.supervised.fitted import FittedPartitioner, load_partitioner
@@ -34,7 +33,7 @@ def estimator() -> Any:
 
 
 def factors() -> Any:
-    return FittedFactors(FactorVAE((1, 8, 8), SMALL), (1, 8, 8))
+    return FactorVAE((1, 8, 8), SMALL)
 
 
 def tasks() -> Any:

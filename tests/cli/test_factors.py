@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from drpm.cli import app
 from drpm.factors.experiment import NAMES
-from drpm.factors.fitted import load_factors
+from drpm.factors.models import load_factors
 
 SHORT = [
     *("--device=cpu", "--set=steps_per_epoch=2", "--set=training.epochs=1"),

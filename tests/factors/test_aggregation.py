@@ -11,7 +11,6 @@ from drpm.factors.aggregation import AGGREGATIONS, AggregationInput, PartitionAg
 from drpm.factors.config import FactorsConfig
 from drpm.factors.models import average
 from drpm.nn.gaussians import Posterior, standard_divergence, symmetric_divergence
-from drpm.training.errors import ConfigError
 from tests import oracles
 from tests.oracles import generator, normal
 
@@ -34,8 +33,6 @@ def test_label() -> None:
     found = share("label", torch.rand(2, 4), label=torch.tensor([2, 0]))
     assert found.mask.tolist() == [[1, 1, 0, 1], [0, 1, 1, 1]]
     assert found.terms == {}
-    with pytest.raises(ConfigError, match="needs no labels"):
-        share("label", torch.rand(2, 4))
 
 
 def test_adaptive() -> None:

@@ -7,17 +7,16 @@ import pytest
 import torch
 import torch._dynamo.utils
 
-from drpm.data import arm
 from drpm.factors.config import FactorsConfig
 from drpm.factors.models import FactorObjective, FactorVAE
-from drpm.factors.pairs import PairLaw, PairSampler
+from drpm.factors.pairs import PairSampler, arm_world
 from drpm.training.compiling import BACKEND, compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
 from drpm.training.program import Program
 from drpm.training.schedules import ExponentialSchedule
-from tests.factors.toys import two_bars
-from tests.oracles import generator
+from tests.factors.test_pairs import assert_proper
+from tests.factors.toys import draw
 
 # Traces as inductor does, but calls torch's own operations: quick, and it needs no compiler.
 TRACED = "aot_eager"
@@ -41,7 +40,7 @@ def make(method: Any, objective: Any, device: str = "cpu") -> Program:
     config = FactorsConfig(
         method=method, objective=objective, latent=10, draws=2, training=training
     )
-    pairs = PairSampler(two_bars(), 1)({"pair": torch.zeros(16)}, generator(1))
+    pairs = draw(16, seed=1)
     torch.manual_seed(0)
     program = Program(
         FactorVAE((1, 8, 8), config),
@@ -112,21 +111,16 @@ def test_a_compiled_step_on_a_gpu(
 @pytest.mark.parametrize("shared", [0, 3, 7, "mixed"])
 def test_compiled_pairs_share_as_many_as_they_are_told(shared: Any) -> None:
     """All that is made of one draw is made of the same: compilers may draw noise again."""
-    law = PairLaw(arm.FACTOR_SIZES, shared, "cuda")
-    draw = torch.compile(lambda: law.draw(4096), backend=BACKEND, fullgraph=True, dynamic=False)
+    sampler = PairSampler(arm_world("cuda", angles=2, image_size=16), shared)
+    rows = {"row": torch.zeros(4096, device="cuda")}
+    compiled = torch.compile(
+        lambda: sampler(rows, None), backend=BACKEND, fullgraph=True, dynamic=False
+    )
     torch.manual_seed(0)
-    pairs = draw()
-    same = pairs.first == pairs.second
-    assert torch.equal(same, pairs.is_shared)
-    assert torch.equal(same.sum(-1), pairs.count_shared)
-    assert set(pairs.count_shared.tolist()) == set(law.counts)
-    sizes = torch.tensor(arm.FACTOR_SIZES, device="cuda")
-    for values in (pairs.first, pairs.second):
-        assert bool(((values >= 0) & (values < sizes)).all())
-    # The label names a factor that differs, where there is one.
-    labelled = same.gather(-1, pairs.label[:, None]).squeeze(-1)
-    assert torch.equal(labelled, pairs.count_shared == len(sizes))
-    assert not torch.equal(draw().first, pairs.first)
+    batch, again = ({name: x.cpu() for name, x in compiled().items()} for _ in range(2))
+    assert_proper(batch, sampler.world.sizes)
+    assert set(batch["is_shared"].sum(-1).tolist()) == set(sampler.counts)
+    assert not torch.equal(batch["factors"], again["factors"])
 
 
 @pytest.mark.parametrize("method", ["ada", "label"])

@@ -7,23 +7,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from drpm.factors import fitted as fitted_module
+from drpm.factors import models
 from drpm.factors.config import FactorsConfig
-from drpm.factors.fitted import Evidence, FittedFactors, measure_evidence
+from drpm.factors.evaluation import Evidence, measure_evidence
 from drpm.factors.models import FactorVAE
-from drpm.factors.pairs import PairSampler
 from drpm.nn.gaussians import Posterior, standard_divergence, symmetric_divergence
-from drpm.training.errors import ConfigError
 from tests import oracles
-from tests.factors.toys import two_bars
-from tests.oracles import generator
+from tests.factors.toys import draw
 
 LATENT = 3
 PRIOR = (0.5, -0.25)
 LOG_WEIGHTS = (-0.6, 0.8)
 
 
-def make(method: Any, **changes: Any) -> FittedFactors:
+def make(method: Any, **changes: Any) -> FactorVAE:
     """A model in float64 whose codes hardly vary, and whose weights are the same for all pairs."""
     settings = {"latent": LATENT, "gamma": 7.0, "delta": 3.0, "prior_log_weights": PRIOR, **changes}
     torch.manual_seed(0)
@@ -38,18 +35,15 @@ def make(method: Any, **changes: Any) -> FittedFactors:
         if method in ("drpm", "hg"):
             model.aggregation.weights.weight.zero_()
             model.aggregation.weights.bias.copy_(torch.tensor(LOG_WEIGHTS))
-    return FittedFactors(model, (1, 8, 8))
+    return model
 
 
 def draw_pairs(count: int) -> dict[str, Tensor]:
-    pairs = PairSampler(two_bars(), 1)({"pair": torch.zeros(count)}, generator(0))
-    return {name: x.double() if name in ("first", "second") else x for name, x in pairs.items()}
+    return {name: x.double() if x.dim() == 4 else x for name, x in draw(count).items()}
 
 
-def measure(fitted: FittedFactors, pairs: dict[str, Tensor], **options: Any) -> Evidence:
-    return measure_evidence(
-        fitted, pairs["first"], pairs["second"], label=pairs["label"], **options
-    )
+def measure(model: FactorVAE, pairs: dict[str, Tensor], **options: Any) -> Evidence:
+    return measure_evidence(model, pairs["first"], pairs["second"], label=pairs["label"], **options)
 
 
 def log_weights() -> Tensor:
@@ -77,8 +71,7 @@ def numbers(divergence: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize(("method", "enumerate_masks"), [("drpm", partitions), ("hg", numbers)])
 def test_evidence_against_everything_that_may_be_shared(method: str, enumerate_masks: Any) -> None:
     copies = 2000
-    fitted = make(method)
-    model, pair = fitted.model, draw_pairs(1)
+    model, pair = make(method), draw_pairs(1)
     both = torch.stack([pair["first"], pair["second"]])
     one, other = (Posterior(*x) for x in zip(*model.autoencoder.posterior(both), strict=True))
     masks, probs, gaps = enumerate_masks(symmetric_divergence(one, other)[0].detach())
@@ -96,7 +89,7 @@ def test_evidence_against_everything_that_may_be_shared(method: str, enumerate_m
         "minus_loss": -errors - latent.sum(-1).mean(0),
     }
     found = measure(
-        fitted, {name: x.repeat(copies, *[1] * (x.dim() - 1)) for name, x in pair.items()}
+        model, {name: x.repeat(copies, *[1] * (x.dim() - 1)) for name, x in pair.items()}
     )
 
     def moments(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -116,9 +109,9 @@ def test_evidence_against_everything_that_may_be_shared(method: str, enumerate_m
 @pytest.mark.parametrize("method", ["drpm", "hg"])
 def test_weights_and_bounds_of_training_do_not_count(method: str) -> None:
     pairs = draw_pairs(20)
-    fitted = make(method)
-    found = measure(fitted, pairs)
-    assert fitted.model.aggregation.config.gamma == 7.0
+    model = make(method)
+    found = measure(model, pairs)
+    assert model.aggregation.config.gamma == 7.0
     for changes in ({"gamma": 0.0, "delta": 100.0}, {"objective": "exact"}, {"beta": 5.0}):
         assert measure(make(method, **changes), pairs) == found
     assert measure(make(method, prior_log_weights=(3.0, 0.0)), pairs) != found
@@ -126,31 +119,23 @@ def test_weights_and_bounds_of_training_do_not_count(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["drpm", "hg", "ada", "label"])
 def test_parts_add_up_and_a_seed_settles_them(method: str) -> None:
-    fitted, pairs = make(method), draw_pairs(20)
+    model, pairs = make(method), draw_pairs(20)
     before = torch.random.get_rng_state()
-    found = measure(fitted, pairs)
+    found = measure(model, pairs)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert found.minus_loss == pytest.approx(-sum(found[2:]))
     # All parts are positive, and a shared dimension is counted once or twice.
     divergences = 2 * found.latent_divergence + found.partition_divergence
     once = -found.pair_evidence - 2 * found.reconstruction
     assert divergences / 2 < once <= divergences
-    assert measure(fitted, pairs) == found
-    assert measure(fitted, pairs, seed=1) != found
+    assert measure(model, pairs) == found
+    assert measure(model, pairs, seed=1) != found
     assert (found.partition_divergence > 0) == (method in ("drpm", "hg"))
 
 
 def test_many_pairs_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a method that draws nothing, and codes that hardly vary."""
-    fitted, pairs = make("ada"), draw_pairs(20)
-    found = measure(fitted, pairs)
-    monkeypatch.setattr(fitted_module, "_BATCH_SIZE", 7)
-    assert measure(fitted, pairs) == pytest.approx(found, rel=1e-3)
-
-
-def test_what_a_method_needs_is_asked_for() -> None:
-    pairs = draw_pairs(4)
-    with pytest.raises(ConfigError, match="needs no labels"):
-        measure_evidence(make("label"), pairs["first"], pairs["second"])
-    with pytest.raises(ValueError, match="second must hold 4 images as first does, but got 3"):
-        measure_evidence(make("ada"), pairs["first"], pairs["second"][1:])
+    model, pairs = make("ada"), draw_pairs(20)
+    found = measure(model, pairs)
+    monkeypatch.setattr(models, "_BATCH_SIZE", 7)
+    assert measure(model, pairs) == pytest.approx(found, rel=1e-3)

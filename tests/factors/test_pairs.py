@@ -1,6 +1,5 @@
-"""Pairs: their law, the images they are made of, and how a training step draws them."""
+"""Pairs: how they are drawn, the images they are made of, and files of them."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,61 +11,51 @@ from PIL import Image
 from torch import Tensor
 
 from drpm.data import DataError, arm, mpi3d
-from drpm.factors.own_pairs import OwnPairs, load_pairs
 from drpm.factors.pairs import (
     MIXED_COUNTS,
-    PairFactors,
-    PairLaw,
+    OwnPairs,
     PairSampler,
     World,
     arm_world,
+    load_pairs,
     mpi3d_world,
 )
+from tests.factors.toys import draw, numbered
 from tests.oracles import FALSE_ALARM, chi_square_p_value, generator
 
-SIZES = (6, 6, 2, 3, 3, 40, 40)
+SIZES = (6, 6, 2, 3, 3, 4, 5)
 SMALL = (3, 2, 4)
 
 
-def small_world(device: str = "cpu") -> World:
-    """Images whose one pixel is their number."""
-    images = torch.arange(math.prod(SMALL), dtype=torch.uint8, device=device)
-    return World(images.reshape(-1, 1, 1, 1), SMALL, ("a", "b", "c"))
-
-
-def draw_pairs(sizes: Any, shared: Any, count: int, source: Any = None) -> PairFactors:
-    return PairLaw(sizes, shared).draw(count, source)
-
-
-def assert_proper(pairs: PairFactors, sizes: tuple[int, ...]) -> None:
+def assert_proper(batch: dict[str, Tensor], sizes: tuple[int, ...]) -> None:
     """What holds for every pair, whatever was drawn."""
-    first, second, is_shared, count_shared, label = pairs
+    first, second = batch["factors"].unbind(1)
+    is_shared, label = batch["is_shared"], batch["label"]
     for values in (first, second):
         assert bool(((values >= 0) & (values < torch.tensor(sizes))).all())
     assert torch.equal(first == second, is_shared)
-    assert torch.equal(is_shared.sum(-1), count_shared)
     same = is_shared.gather(-1, label[..., None]).squeeze(-1)
-    assert torch.equal(same, count_shared == len(sizes))
+    assert torch.equal(same, is_shared.all(-1))
     assert not label[same].any()
 
 
 @pytest.mark.parametrize("shared", [*range(8), "mixed", (2, 6), [7, 0]])
 def test_pairs_share_as_many_factors_as_they_should(shared: Any) -> None:
-    pairs = draw_pairs(SIZES, shared, 500, generator())
-    assert_proper(pairs, SIZES)
+    batch = draw(500, shared, numbered(SIZES))
+    assert_proper(batch, SIZES)
     allowed = MIXED_COUNTS if shared == "mixed" else [shared] if isinstance(shared, int) else shared
-    assert set(pairs.count_shared.tolist()) == set(allowed)
+    assert set(batch["is_shared"].sum(-1).tolist()) == set(allowed)
 
 
 def test_the_mixed_numbers_are_equally_frequent() -> None:
-    counts = draw_pairs(SIZES, "mixed", 20_000, generator()).count_shared
+    counts = draw(20_000, "mixed", numbered(SIZES))["is_shared"].sum(-1)
     found = np.array([(counts == n).sum() for n in MIXED_COUNTS])
     assert chi_square_p_value(found, np.full(4, 1 / 4)) > FALSE_ALARM
 
 
-@pytest.mark.parametrize("shared", [1, 3, 5, 6])
+@pytest.mark.parametrize("shared", [1, 3, 6])
 def test_every_subset_of_factors_is_equally_often_shared(shared: int) -> None:
-    is_shared = draw_pairs(SIZES, shared, 20_000, generator()).is_shared
+    is_shared = draw(20_000, shared, numbered(SIZES))["is_shared"]
     code = (is_shared.long() << torch.arange(7)).sum(1)
     subsets = [n for n in range(128) if n.bit_count() == shared]
     found = np.array([(code == subset).sum() for subset in subsets])
@@ -75,11 +64,11 @@ def test_every_subset_of_factors_is_equally_often_shared(shared: int) -> None:
 
 @pytest.mark.parametrize("shared", [0, 2])
 def test_values_are_uniform_given_what_is_shared(shared: int) -> None:
-    pairs = draw_pairs(SMALL, shared, 20_000, generator())
-    first, second, is_shared = pairs[:3]
+    batch = draw(20_000, shared, numbered(SMALL))
+    first, second = batch["factors"].unbind(1)
     for factor, size in enumerate(SMALL):
         for same in (False, True):
-            rows = is_shared[:, factor] == same
+            rows = batch["is_shared"][:, factor] == same
             if not rows.any():
                 continue
             code = first[rows, factor] * size + second[rows, factor]
@@ -91,23 +80,21 @@ def test_values_are_uniform_given_what_is_shared(shared: int) -> None:
 
 
 def test_the_label_is_any_of_the_factors_that_differ() -> None:
-    pairs = draw_pairs(SMALL, 1, 20_000, generator())
-    shared = pairs.is_shared.long().argmax(1)
-    counts = torch.bincount(shared * 3 + pairs.label, minlength=9).numpy()
+    batch = draw(20_000, 1, numbered(SMALL))
+    shared = batch["is_shared"].long().argmax(1)
+    counts = torch.bincount(shared * 3 + batch["label"], minlength=9).numpy()
     assert chi_square_p_value(counts, (1 - np.eye(3)).reshape(-1) / 6) > FALSE_ALARM
 
 
 def test_the_sampler_compiles_whole() -> None:
-    sampler = PairSampler(small_world(), (0, 2))
+    sampler = PairSampler(numbered(SMALL), (0, 2))
     compiled = torch.compile(
         lambda row: sampler({"row": row}, None), backend="aot_eager", fullgraph=True, dynamic=False
     )
     batch, again = compiled(torch.zeros(50)), compiled(torch.zeros(50))
     assert not torch.equal(batch["factors"], again["factors"])
-    first, second = batch["factors"].unbind(-2)
-    is_shared, label = batch["is_shared"], batch["label"]
-    assert_proper(PairFactors(first, second, is_shared, is_shared.sum(-1), label), SMALL)
-    for name, values in (("first", first), ("second", second)):
+    assert_proper(batch, SMALL)
+    for name, values in zip(("first", "second"), batch["factors"].unbind(-2), strict=True):
         numbers = (batch[name].squeeze((-1, -2, -3)) * 255).round().long()
         assert torch.equal(numbers, (values * torch.tensor([8, 4, 1])).sum(-1))
 
@@ -125,21 +112,16 @@ def test_a_graph_replays_the_sampler_with_new_pairs(shared: Any) -> None:
     seen = []
     for _ in range(2):
         graph.replay()
-        first, second = batch["factors"].cpu().unbind(1)
-        is_shared = batch["is_shared"].cpu()
-        pairs = PairFactors(first, second, is_shared, is_shared.sum(1), batch["label"].cpu())
-        assert_proper(pairs, sampler.world.sizes)
-        seen.append(first)
-    assert not torch.equal(*seen)
+        seen.append({name: x.cpu() for name, x in batch.items()})
+        assert_proper(seen[-1], sampler.world.sizes)
+    assert not torch.equal(*(x["factors"] for x in seen))
 
 
 def test_the_world_of_the_arm_is_what_the_arm_draws() -> None:
     world = arm_world(angles=2, image_size=16)
     assert world.sizes == (6, 6, 2, 3, 3, 2, 2)
     assert world.names == arm.FACTOR_NAMES
-    assert world.image_shape == (3, 16, 16)
-    assert world.images.dtype == torch.uint8
-    factors = draw_pairs(world.sizes, 0, 200, generator()).first
+    factors = draw(200, 0, world)["factors"][:, 0]
     drawn = factors.clone()
     drawn[:, -2:] = torch.tensor([10, 30])[factors[:, -2:]]
     images = world.images_of(factors)
@@ -149,18 +131,16 @@ def test_the_world_of_the_arm_is_what_the_arm_draws() -> None:
     assert float(error) <= 0.5 / 255 + 1e-6
     # Any leading dimensions.
     assert torch.equal(world.images_of(factors.reshape(4, 50, 7)).flatten(0, 1), images)
-    assert torch.equal(world.images_of(factors[3]), images[3])
 
 
-@pytest.mark.parametrize("chunk", [7, 1000])
 def test_the_world_of_mpi3d_has_the_order_of_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = (2, 2, 2, 3, 3, 4, 4)
     monkeypatch.setenv("DRPM_DATA", str(tmp_path))
     monkeypatch.setattr(mpi3d, "FACTOR_SIZES", sizes)
     monkeypatch.setattr(mpi3d, "NUM_IMAGES", 1152)
-    monkeypatch.setattr("drpm.factors.pairs._CHUNK_CPU", chunk)
+    monkeypatch.setattr("drpm.factors.pairs._CHUNK_CPU", 7)
     pixels = np.zeros((1152, 64, 64, 3), np.uint8)
     number = np.arange(1152)
     pixels[:, 0, 5, 0], pixels[:, 0, 5, 1] = number % 256, number // 256
@@ -172,13 +152,12 @@ def test_the_world_of_mpi3d_has_the_order_of_its_file(
         return images[:, 0, 0, 5] + 256 * images[:, 1, 0, 5]
 
     everything = mpi3d_world(angles=4)
-    assert everything.sizes == sizes
-    assert everything.names == mpi3d.FACTOR_NAMES
+    assert (everything.sizes, everything.names) == (sizes, mpi3d.FACTOR_NAMES)
     factors = mpi3d.factors_of(torch.arange(1152))
     assert torch.equal(numbers(everything, factors), torch.arange(1152))
     half = mpi3d_world(angles=2)
     assert half.sizes == (2, 2, 2, 3, 3, 2, 2)
-    factors = draw_pairs(half.sizes, 0, 50, generator()).first
+    factors = draw(50, 0, half)["factors"][:, 0]
     in_file = torch.cat([factors[:, :5], 2 * factors[:, 5:] + 1], 1)
     assert torch.equal(numbers(half, factors), mpi3d.index_of(in_file))
     with pytest.raises(DataError, match="no variant 'unreal'"):
@@ -188,15 +167,13 @@ def test_the_world_of_mpi3d_has_the_order_of_its_file(
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: draw_pairs(SIZES, 8, 5), "shared must be a whole number from 0 to 7.* got 8"),
-        (lambda: draw_pairs(SIZES, -1, 5), "shared must be .* but got -1"),
-        (lambda: draw_pairs(SIZES, (), 5), r"shared must be .* but got \(\)"),
-        (lambda: draw_pairs(SIZES, (1, 2.0), 5), r"shared must be .* but got \(1, 2.0\)"),
-        (lambda: draw_pairs(SIZES, "some", 5), "shared must be .* or 'mixed', but got 'some'"),
-        (lambda: draw_pairs(SMALL, "mixed", 5), "shared must be .* from 0 to 3.* got 'mixed'"),
-        (lambda: draw_pairs((6, 1), 0, 5), r"sizes must be .* 2 or more.* got \(6, 1\)"),
-        (lambda: draw_pairs((), 0, 5), r"sizes must be whole numbers"),
-        (lambda: draw_pairs((40,) * 7, 0, 5), "sizes must fit a 64-bit number"),
+        (lambda: draw(5, 8, numbered(SIZES)), "shared must be .* from 0 to 7.* got 8"),
+        (lambda: draw(5, (), numbered(SIZES)), r"shared must be .* but got \(\)"),
+        (lambda: draw(5, (1, 2.0), numbered(SIZES)), r"shared must be .* but got \(1, 2.0\)"),
+        (lambda: draw(5, "some", numbered(SIZES)), "shared must be .* 'mixed', but got 'some'"),
+        (lambda: draw(5, "mixed", numbered(SMALL)), "shared must be .* from 0 to 3.* got 'mixed'"),
+        (lambda: numbered((6, 1)), r"sizes must be .* 2 or more.* got \(6, 1\)"),
+        (lambda: numbered(()), r"sizes must be whole numbers"),
         (lambda: arm_world(angles=1), "angles must be a whole number from 2 to 40, but got 1"),
         (lambda: arm_world(angles=41), "angles must be a whole number from 2 to 40, but got 41"),
         (lambda: World(torch.zeros(6, 1, 1, 1), (2, 3), ("a", "b")), "images must be bytes"),
@@ -204,6 +181,7 @@ def test_the_world_of_mpi3d_has_the_order_of_its_file(
             lambda: World(torch.zeros(5, 1, 1, 1).byte(), (2, 3), ("a", "b")),
             r"images must be bytes of the shape \(6, C, H, W\), .* but got .* \(5, 1, 1, 1\)",
         ),
+        (lambda: OwnPairs(*torch.zeros(2, 9, 1, 8, 8), ("a",)), "names must be 9, .* but got 1"),
     ],
 )
 def test_refusals(call: Callable[[], Any], message: str) -> None:
@@ -248,25 +226,9 @@ def test_pairs_from_two_folders(tmp_path: Path) -> None:
     assert value(pairs.second) == [101, 102, 100]
 
 
-def test_pairs_from_tensors() -> None:
-    images = torch.zeros(2, 11, 1, 8, 8)
-    assert OwnPairs(*images).names == tuple(map(str, range(11)))
-    assert OwnPairs(*images, tuple("abcdefghijk")).names[-1] == "k"
-    with pytest.raises(ValueError, match="names must be 11, one for each pair, but got 2"):
-        OwnPairs(*images, ("a", "b"))
-    for first, second in (
-        (images[0], torch.zeros(11, 1, 8, 9)),
-        (images[0, :0], images[1, :0]),
-        (images[0, 0], images[1, 0]),
-    ):
-        with pytest.raises(ValueError, match=r"first and second must be images \(P, C, H, W\) of"):
-            OwnPairs(first, second)
-
-
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_pairs_from_arrays(tmp_path: Path, save: Callable[..., None]) -> None:
+def test_pairs_from_arrays(tmp_path: Path) -> None:
     first = np.random.default_rng(0).integers(256, size=(6, 4, 5, 3), dtype=np.uint8)
-    save(tmp_path / "pairs.npz", first=first, second=255 - first)
+    np.savez_compressed(tmp_path / "pairs.npz", first=first, second=255 - first)
     pairs = load_pairs(tmp_path / "pairs.npz")
     assert pairs.names == tuple("012345")
     assert pairs.first.shape == (6, 3, 4, 5)
@@ -275,58 +237,46 @@ def test_pairs_from_arrays(tmp_path: Path, save: Callable[..., None]) -> None:
     small = load_pairs(tmp_path / "pairs.npz", image_size=(2, 5))
     assert small.first.shape == (6, 3, 2, 5)
     torch.testing.assert_close(small.first.mean(), pairs.first.mean(), atol=0.05, rtol=0)
-    assert [file.name for file in tmp_path.iterdir()] == ["pairs.npz"]
 
 
-def bad_folders(folder: Path) -> dict[str, str]:
-    """Folders that hold no pairs, each with what is said of it."""
-    write(folder / "lone" / "a-1.png", 1)
-    write(folder / "lone" / "b-1.png", 1)
-    write(folder / "lone" / "b-2.png", 1)
-    write(folder / "bare" / "holiday.png", 1)
-    write(folder / "twice" / "a-1.png", 1)
-    write(folder / "twice" / "a_1.png", 1)
-    write(folder / "sizes" / "a-1.png", 1)
-    write(folder / "sizes" / "a-2.png", 1, size=(9, 9))
-    write(folder / "missing" / "first" / "a.png", 1)
-    write(folder / "missing" / "first" / "b.png", 1)
-    write(folder / "missing" / "second" / "a.png", 1)
-    write(folder / "classes" / "cats" / "a.png", 1)
-    write(folder / "classes" / "dogs" / "a.png", 1)
-    write(folder / "damaged" / "a-1.png", 1)
-    (folder / "damaged" / "a-2.png").write_bytes(b"no image")
-    (folder / "empty").mkdir()
-    (folder / "text.txt").write_text("no image")
-    (folder / "damaged.npz").write_bytes(b"no array")
-    np.savez(folder / "names.npz", one=np.zeros(3), two=np.zeros(3))
-    np.savez(folder / "shapes.npz", first=np.zeros((3, 4, 5)), second=np.zeros((2, 4, 5)))
-    np.savez(folder / "table.npz", first=np.zeros((3, 4)), second=np.zeros((3, 4)))
-    np.savez(folder / "large.npz", first=np.full((3, 4, 5), 7.0), second=np.zeros((3, 4, 5)))
-    np.savez(folder / "objects.npz", first=np.array([{}]), second=np.array([{}]))
-    with (folder / "single.npz").open("wb") as file:
-        np.save(file, np.zeros((3, 4, 5)))
-    return {
-        "nowhere": "nowhere does not exist",
-        "lone": r"a-1.png should have a partner, but its pair has no second image",
-        "bare": r"holiday.png should be named as one of a pair, such as holiday-1.png",
-        "twice": r"a_1.png has the name and number of a-1.png",
-        "sizes": r"a-2.png is 9x9 pixels large, but a-1.png is 5x4: set image_size",
-        "missing": r"first/b.png should have a partner, but its pair has no second image",
-        "classes": "two folders `first` and `second` of images, but does not",
-        "damaged": r"a-2.png cannot be read as an image",
-        "empty": "empty should hold pairs of images",
-        "text.txt": "text.txt should be a folder of images or an npz file",
-        "damaged.npz": "damaged.npz is not a whole npz file",
-        "names.npz": "the arrays `first` and `second`, but holds one, two",
-        "shapes.npz": r"one shape and type, .* \(3, 4, 5\) and `second` .* \(2, 4, 5\)",
-        "table.npz": r"should hold images .* `first` is float64 of the shape \(3, 4\)",
-        "large.npz": "numbers from 0 to 1, but holds float64 from 0.0 to 7.0",
-        "objects.npz": "objects.npz is not a whole npz file of numbers",
-        "single.npz": "single.npz is not a whole npz file of numbers",
-    }
+IMAGES = {  # the names of images in a folder, and what is said of it
+    "lone": (("a-1", "b-1", "b-2"), r"a-1.png should have a partner, but .* no second image"),
+    "bare": (("holiday", "a-1"), r"holiday.png should be one of a pair, such as .*holiday-1.png"),
+    "twice": (("a-1", "a_1"), r"a_1.png has the name and number of a-1.png"),
+    "missing": (("first/a", "first/b", "second/a"), r"first/b.png should have a partner"),
+    "classes": (("cats/a-1", "dogs/a-2"), "cats/a-1.png should be one of a pair"),
+}
+ARRAYS = {
+    "names": ({"one": (3,), "two": (3,)}, "the arrays `first` and `second`, but holds one, two"),
+    "shapes": ({"first": (3, 4, 5), "second": (2, 4, 5)}, r"one shape and type, .* \(2, 4, 5\)"),
+    "table": ({"first": (3, 4), "second": (3, 4)}, r"should hold images .* shape \(3, 4\)"),
+}
 
 
 def test_bad_folders_are_refused(tmp_path: Path) -> None:
-    for name, message in bad_folders(tmp_path).items():
+    messages = {
+        "nowhere": "nowhere does not exist",
+        "sizes": r"a-2.png is 9x9 pixels large, but a-1.png is 5x4: set image_size",
+        "empty": "empty should hold at least two images",
+        "text.txt": "text.txt should be a folder of images or an npz file",
+        "damaged.npz": "damaged.npz cannot be read",
+        "large.npz": "numbers from 0 to 1, but holds float64 from 0.0 to 7.0",
+        "objects.npz": "objects.npz cannot be read",
+    }
+    for name, (images, message) in IMAGES.items():
+        for image in images:
+            write(tmp_path / name / f"{image}.png", 1)
+        messages[name] = message
+    for name, (shapes, message) in ARRAYS.items():
+        np.savez(tmp_path / name, **{key: np.zeros(shape) for key, shape in shapes.items()})
+        messages[f"{name}.npz"] = message
+    write(tmp_path / "sizes" / "a-1.png", 1)
+    write(tmp_path / "sizes" / "a-2.png", 1, size=(9, 9))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.txt").write_text("no image")
+    (tmp_path / "damaged.npz").write_bytes(b"no array")
+    np.savez(tmp_path / "large.npz", first=np.full((3, 4, 5), 7.0), second=np.zeros((3, 4, 5)))
+    np.savez(tmp_path / "objects.npz", first=np.array([{}]), second=np.array([{}]))
+    for name, message in messages.items():
         with pytest.raises(DataError, match=message):
             load_pairs(tmp_path / name)

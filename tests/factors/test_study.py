@@ -14,9 +14,10 @@ from drpm.cli import app
 from drpm.experiments.running import open_runs, run_jobs
 from drpm.experiments.studies import run_study
 from drpm.factors.config import FactorsConfig, FactorsJob
+from drpm.factors.evaluation import Evidence, measure_evidence
 from drpm.factors.experiment import Factors
-from drpm.factors.fitted import Evidence, load_factors, measure_evidence
-from drpm.factors.own_pairs import OwnPairs
+from drpm.factors.models import load_factors
+from drpm.factors.pairs import OwnPairs
 from drpm.studies.sweeps import find
 from drpm.training import config as configs
 from drpm.training.config import TrainingConfig

@@ -1,9 +1,13 @@
 """A world of two factors: where a bar lies in the left half of an image, and in the right half."""
 
+import math
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from drpm.factors.pairs import World
+from drpm.factors.pairs import PairSampler, World
+from tests.oracles import generator
 
 VALUES = 8
 
@@ -22,6 +26,17 @@ def two_bars() -> World:
     grid = torch.cartesian_prod(*[torch.arange(float(VALUES))] * 2)
     images = (255 * bars(grid[:, 0], grid[:, 1])).round().to(torch.uint8)
     return World(images, (VALUES, VALUES), ("left", "right"))
+
+
+def numbered(sizes: tuple[int, ...]) -> World:
+    """Images whose one pixel is their number, modulo 256."""
+    images = torch.arange(math.prod(sizes)).to(torch.uint8).reshape(-1, 1, 1, 1)
+    return World(images, sizes, tuple(map(str, sizes)))
+
+
+def draw(count: int, shared: Any = 1, world: World | None = None, seed: int = 0) -> Any:
+    """Pairs of a world, by default of two bars, one of which they share."""
+    return PairSampler(world or two_bars(), shared)({"pair": torch.zeros(count)}, generator(seed))
 
 
 def left_is_shared(

@@ -76,7 +76,7 @@ def load(
 
 def _arrays(path: Path) -> Dataset:
     """A table or images: one array, inputs and labels by their usual names, or two splits."""
-    arrays = _read(path)
+    arrays = read_arrays(path)
     if all(name in arrays for name in _PARTS):
         return _two_splits(path, *(arrays[name] for name in _PARTS))
     labels = next((name for name in _LABELS if name in arrays), None)
@@ -95,7 +95,8 @@ def _arrays(path: Path) -> Dataset:
     return Dataset(str(path), whole, whole, classes, dataset.columns, dataset.preprocessing)
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]]:
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of an npy or npz file by name; a single one is called ``inputs``."""
     try:
         # Opened here, because numpy leaves a damaged file open.
         with path.open("rb") as file:

@@ -6,31 +6,30 @@ from drpm.lazy import fetch_from
 
 if TYPE_CHECKING:
     from drpm.factors.config import FactorsConfig
-    from drpm.factors.evaluation import evaluate_pairs
-    from drpm.factors.fitted import (
-        Evidence,
-        FittedFactors,
-        SharedFactors,
-        load_factors,
-        measure_evidence,
+    from drpm.factors.evaluation import Evidence, evaluate_pairs, measure_evidence
+    from drpm.factors.experiment import fit_factors
+    from drpm.factors.models import FactorVAE, SharedFactors, load_factors
+    from drpm.factors.pairs import (
+        OwnPairs,
+        PairSampler,
+        World,
+        arm_world,
+        load_pairs,
+        mpi3d_world,
     )
-    from drpm.factors.own_pairs import OwnPairs, load_pairs
-    from drpm.factors.pairs import PairSampler, World, arm_world, mpi3d_world
-    from drpm.factors.training import fit_factors
 
 _PLACES = {
     "config": ("FactorsConfig",),
-    "evaluation": ("evaluate_pairs",),
-    "fitted": ("Evidence", "FittedFactors", "SharedFactors", "load_factors", "measure_evidence"),
-    "own_pairs": ("OwnPairs", "load_pairs"),
-    "pairs": ("PairSampler", "World", "arm_world", "mpi3d_world"),
-    "training": ("fit_factors",),
+    "evaluation": ("Evidence", "evaluate_pairs", "measure_evidence"),
+    "experiment": ("fit_factors",),
+    "models": ("FactorVAE", "SharedFactors", "load_factors"),
+    "pairs": ("OwnPairs", "PairSampler", "World", "arm_world", "load_pairs", "mpi3d_world"),
 }
 
 __all__ = [
     "Evidence",
+    "FactorVAE",
     "FactorsConfig",
-    "FittedFactors",
     "OwnPairs",
     "PairSampler",
     "SharedFactors",

@@ -20,7 +20,6 @@ from drpm.distributions.size_tables import list_pair
 from drpm.factors.config import FactorsConfig
 from drpm.relaxation.reparameterization import straight_through
 from drpm.relaxation.sorting import permuted, sort_descending
-from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
 
 # In nats: a divergence that is no more than rounding error.
@@ -78,11 +77,7 @@ class LabelAggregation(Aggregation):
     """
 
     def forward(self, given: AggregationInput) -> Shared:
-        label, divergence = given.batch.get("label"), given.divergence
-        if label is None:
-            raise ConfigError(
-                "method must be one that needs no labels for pairs without them, but got 'label'."
-            )
+        label, divergence = given.batch["label"], given.divergence
         dimensions = torch.arange(divergence.shape[-1], device=divergence.device)
         return Shared((dimensions != label[:, None]).to(divergence.dtype), {})
 

@@ -1,12 +1,18 @@
-"""Scores of representations of pairs, given the true factors."""
+"""Scores of representations of pairs: given the true factors, and without them."""
 
+import copy
 import warnings
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.special import entr
 from torch import Tensor
+
+from drpm.factors.models import FactorVAE
+from drpm.nn.gaussians import standard_divergence
 
 _MAX_ITERATIONS = 1000
 _TREES = 50
@@ -16,29 +22,21 @@ _SMALLEST_LEAF = 10
 _BINS = 20
 
 
-class FactorAccuracy(NamedTuple):
-    """Adjusted balanced accuracies: 1 is perfect, 0 is chance.
-
-    mean: Over the factors that have a score; None if none has.
-    by_factor: Of each factor; None if there are no pairs to learn it from or to test it on.
-    """
-
-    mean: float | None
-    by_factor: tuple[float | None, ...]
-
-
 class PairScores(NamedTuple):
     """Scores of a model on test pairs.
 
-    shared: Accuracy of the shared factors, predicted from the shared dimensions.
-    independent: Accuracy of the first image's other factors, predicted from the other dimensions.
+    Accuracies are adjusted and balanced (1 is perfect, 0 is chance) and averaged over the factors
+    that have pairs to learn them from and to test them on; None if there are none.
+
+    shared_accuracy: Of the shared factors, predicted from the shared dimensions.
+    independent_accuracy: Of the first image's other factors, predicted from the other dimensions.
     count_error: Mean squared error of the number of shared dimensions as an estimate of the number
         of shared factors.
     mean_count: Mean of that estimate.
     """
 
-    shared: FactorAccuracy
-    independent: FactorAccuracy
+    shared_accuracy: float | None
+    independent_accuracy: float | None
     count_error: float
     mean_count: float
 
@@ -58,78 +56,87 @@ class DisentanglementScores(NamedTuple):
     mutual_information_gap: float
 
 
-def evaluate_pairs(
-    codes: Any, mask: Any, factors: Any, is_shared: Any, *, num_train: int | None = None
-) -> PairScores:
+class Evidence(NamedTuple):
+    """Means over pairs, in nats.
+
+    Args:
+        pair_evidence: Lower bound on the log-probability of both images together: the parts of
+            both views are summed, and a shared dimension, one code for both, counts once. If a
+            fixed rule chooses the shared dimensions, these are taken as given.
+        minus_loss: Minus the sum of the next three: minus the loss with all weights equal to 1.
+        reconstruction: Negative log-likelihood of an image given its code, averaged over views.
+        latent_divergence: KL divergence of the codes from their prior, averaged over views.
+        partition_divergence: KL divergence of the shared dimensions, their number and choice, from
+            their prior; 0 for a fixed rule.
+    """
+
+    pair_evidence: float
+    minus_loss: float
+    reconstruction: float
+    latent_divergence: float
+    partition_divergence: float
+
+
+def evaluate_pairs(codes: Any, mask: Any, factors: Any, is_shared: Any) -> PairScores:
     """Evaluate what a model takes as shared.
 
     Linear classifiers predict each factor: from the mean of both images' codes, with zeros in the
     independent dimensions, for the pairs that share the factor; and from the first image's code,
-    with zeros in the shared dimensions, for the other pairs.
+    with zeros in the shared dimensions, for the other pairs. They are trained on the first two
+    thirds of the pairs and tested on the others.
 
     Args:
         codes: Posterior means of both images of each pair, (P, 2, d).
         mask: 1 for shared dimensions, else 0, (P, d).
         factors: The values of the factors of both images, (P, 2, F) integers.
         is_shared: Where these are equal by design, (P, F).
-        num_train: Number of pairs, from the front, that classifiers are trained on; they are
-            tested on the others. By default two thirds.
     """
-    codes = require_numbers("codes", codes, "P, 2, d")
-    mask = _require_mask("mask", mask, "P, d")
-    factors = require_numbers("factors", factors, "P, 2, F", whole=True)
-    shared = _require_mask("is_shared", is_shared, "P, F").astype(bool)
-    pairs, _, dimensions = codes.shape
-    for name, array, expected in (
-        ("codes", codes, (pairs, 2, dimensions)),
-        ("mask", mask, (pairs, dimensions)),
-        ("factors", factors, (pairs, 2, shared.shape[1])),
-        ("is_shared", shared, (pairs, factors.shape[2])),
+    codes, mask, factors, is_shared = map(_to_array, (codes, mask, factors, is_shared))
+    pairs, latent, width = len(codes), codes.shape[-1], is_shared.shape[-1]
+    for name, array, shape, expected, holds in (
+        ("codes", codes, (pairs, 2, latent), "finite numbers", np.isfinite(codes)),
+        ("mask", mask, (pairs, latent), "zeros and ones", np.isin(mask, (0, 1))),
+        ("factors", factors, (pairs, 2, width), "whole numbers", factors == factors.round()),
+        ("is_shared", is_shared, (pairs, width), "zeros and ones", np.isin(is_shared, (0, 1))),
     ):
-        if array.shape != expected:
-            raise ValueError(f"{name} must have the shape {expected}, but got {array.shape}.")
+        if array.shape != shape or array.size == 0:
+            raise ValueError(f"{name} must have the shape {shape}, but got {array.shape}.")
+        if not holds.all():
+            raise ValueError(f"{name} must hold {expected}, but got {array[~holds][0]:g}.")
+    shared, factors = is_shared.astype(bool), factors.astype(np.int64)
     if (shared & (factors[:, 0] != factors[:, 1])).any():
         raise ValueError(
             "factors must be equal in both images where is_shared is true, but differ."
         )
-    num_train = 2 * pairs // 3 if num_train is None else num_train
-    if not 0 < num_train < pairs:
-        raise ValueError(f"num_train must be from 1 to {pairs - 1}, but got {num_train}.")
-    training = np.arange(pairs) < num_train
     estimate = mask.sum(1)
     return PairScores(
-        _accuracy(codes.mean(1) * mask, factors[:, 0], shared, training),
-        _accuracy(codes[:, 0] * (1 - mask), factors[:, 0], ~shared, training),
+        _accuracy(codes.mean(1) * mask, factors[:, 0], shared),
+        _accuracy(codes[:, 0] * (1 - mask), factors[:, 0], ~shared),
         count_error=float(np.square(estimate - shared.sum(1)).mean()),
         mean_count=float(estimate.mean()),
     )
 
 
 def _accuracy(
-    inputs: NDArray[Any],
-    factors: NDArray[Any],
-    counts: NDArray[np.bool_],
-    training: NDArray[np.bool_],
-) -> FactorAccuracy:
-    """Of each factor, trained and tested on the pairs (P, F) that count for it."""
+    inputs: NDArray[Any], factors: NDArray[Any], counts: NDArray[np.bool_]
+) -> float | None:
+    """The mean over factors, each learned and tested on the pairs (P, F) that count for it."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import balanced_accuracy_score
 
-    scores: list[float | None] = []
+    training = np.arange(len(inputs)) < 2 * len(inputs) // 3
+    scores = []
     for values, counted in zip(factors.T, counts.T, strict=True):
         fitted, tested = counted & training, counted & ~training
         if min(len(np.unique(values[fitted])), len(np.unique(values[tested]))) < 2:
-            scores.append(None)
             continue
         # Unscaled: standardized, empty dimensions would weigh as much as the others.
         classifier = LogisticRegression(max_iter=_MAX_ITERATIONS)
         predicted = classifier.fit(inputs[fitted], values[fitted]).predict(inputs[tested])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "y_pred contains classes not in y_true", UserWarning)
-            found = balanced_accuracy_score(values[tested], predicted, adjusted=True)
-        scores.append(float(found))
-    known = [score for score in scores if score is not None]
-    return FactorAccuracy(float(np.mean(known)) if known else None, tuple(scores))
+            scores.append(balanced_accuracy_score(values[tested], predicted, adjusted=True))
+    return float(np.mean(scores)) if scores else None
 
 
 def disentanglement_scores(codes: Any, factors: Any, *, seed: int = 0) -> DisentanglementScores:
@@ -157,14 +164,7 @@ def disentanglement_scores(codes: Any, factors: Any, *, seed: int = 0) -> Disent
     """
     from sklearn.ensemble import RandomForestClassifier
 
-    codes = require_numbers("codes", codes, "N, d")
-    factors = require_numbers("factors", factors, "N, F", whole=True)
-    if len(factors) != len(codes):
-        raise ValueError(
-            f"factors must have the length of codes, {len(codes)}, but got {len(factors)}."
-        )
-    if (factors == factors[0]).all(0).any():
-        raise ValueError("factors must have two values or more in each column, but one has one.")
+    codes, factors = _to_array(codes), _to_array(factors).astype(np.int64)
     half = len(codes) // 2
     importance = np.empty((codes.shape[1], factors.shape[1]))
     accuracies = []
@@ -227,34 +227,54 @@ def _concentration(importance: NDArray[np.float64]) -> float:
     return float(np.average(concentration, weights=sums))
 
 
-def _require_mask(name: str, values: Any, axes: str) -> NDArray[np.float64]:
-    array = require_numbers(name, values, axes)
-    wrong = array[(array != 0) & (array != 1)]
-    if len(wrong):
-        raise ValueError(f"{name} must hold zeros and ones, but got {wrong[0]:g}.")
-    return array
+def _to_array(values: Any) -> NDArray[np.float64]:
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().double()
+    return np.atleast_1d(np.asarray(values, np.float64))
 
 
-def require_numbers(name: str, values: Any, axes: str, *, whole: bool = False) -> NDArray[Any]:
-    """Finite numbers as an array of float64, or of integers if ``whole``.
+@torch.no_grad()
+def measure_evidence(
+    model: FactorVAE,
+    first: Tensor,
+    second: Tensor,
+    *,
+    label: Tensor | None = None,
+    seed: int = 0,
+) -> Evidence:
+    """A lower bound on the log-probability of pairs, computed without labels.
+
+    All weights are 1 and the probability of a partition is exact, whatever the model was trained
+    with, so that models with other weights of one method can be compared. Do not compare methods
+    if one of them has a fixed rule, whose partition costs nothing.
 
     Args:
-        name: The argument's name.
-        values: A tensor, array or sequence.
-        axes: Names of its axes, such as "N, d"; none may be empty.
-        whole: Whether the numbers must be integers.
+        model: The model.
+        first: (P, C, H, W), values in [0, 1]; held-out pairs.
+        second: The same.
+        label: (P,), a factor that differs, for the method ``label``.
+        seed: Of the partitions and codes, one sample of each per pair.
     """
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        values = (values.double() if values.is_floating_point() else values).numpy()
-    array = np.asarray(values)
-    kinds = "biu" if whole else "biuf"
-    if array.ndim != axes.count(",") + 1 or array.size == 0 or array.dtype.kind not in kinds:
-        raise ValueError(
-            f"{name} must be {'whole ' if whole else ''}numbers of the shape ({axes}), "
-            f"but got {array.dtype} of the shape {array.shape}."
-        )
-    array = array.astype(np.int64 if whole else np.float64)
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name} must be finite, but some are not.")
-    return array
+    model = copy.deepcopy(model)
+    model.aggregation.config = replace(model.config, gamma=1.0, delta=1.0, objective="exact")
+    temperature = model.last_temperature
+    generator = torch.Generator(temperature.device).manual_seed(seed)
+    found = []
+    for batch in model.batches(first, second, label):
+        # Sampled, since the bound is an expectation over partitions.
+        views = model.compare(batch, temperature, generator)
+        errors = model.errors(batch, views.aggregated.sample((), generator))
+        latent = standard_divergence(views.aggregated)
+        shared = (views.shared.mask * latent).sum(-1)
+        terms = [torch.zeros_like(shared[0]), *views.shared.terms.values()]
+        parts = [errors.mean(0), latent.sum(-1).mean(0), torch.stack(terms).sum(0), shared.mean(0)]
+        found.append(torch.stack(parts).double())
+    reconstruction, latent, partition, shared = torch.cat(found, 1).mean(1)
+    views_mean = reconstruction + latent
+    return Evidence(
+        pair_evidence=-(2 * views_mean - shared + partition).item(),
+        minus_loss=-(views_mean + partition).item(),
+        reconstruction=reconstruction.item(),
+        latent_divergence=latent.item(),
+        partition_divergence=partition.item(),
+    )

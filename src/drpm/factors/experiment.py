@@ -1,27 +1,28 @@
-"""Shared factors as an experiment."""
+"""Shared factors as an experiment: training and evaluation of a model."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import pandas as pd
 import torch
-from torch import Tensor
 
 from drpm.experiments.base import Evaluation, Experiment
-from drpm.factors.config import MIXED, WORLDS, FactorsJob
-from drpm.factors.evaluation import disentanglement_scores, evaluate_pairs
+from drpm.factors.config import MIXED, WORLDS, FactorsConfig, FactorsJob
+from drpm.factors.evaluation import disentanglement_scores, evaluate_pairs, measure_evidence
 from drpm.factors.figures import figure_data
-from drpm.factors.fitted import FittedFactors, SharedFactors, measure_evidence
-from drpm.factors.own_pairs import OwnPairs, load_pairs
-from drpm.factors.pairs import PairSampler, arm_world, mpi3d_world
-from drpm.factors.training import STAGE, check_pairs, fit_factors, hash_pairs
+from drpm.factors.models import FactorObjective, FactorVAE, SharedFactors
+from drpm.factors.pairs import OwnPairs, PairSampler, arm_world, load_pairs, mpi3d_world
+from drpm.training import config as configs
 from drpm.training.config import check_setting
 from drpm.training.devices import Devices
-from drpm.training.loop import ProgressFactory
-from drpm.training.runs import RunFolder
+from drpm.training.errors import ConfigError
+from drpm.training.loop import ProgressFactory, train_stage
+from drpm.training.runs import RunFolder, open_stage
+from drpm.training.schedules import ExponentialSchedule
+from drpm.training.torch_state import seeded
 
+STAGE: Final = "training"
 PAIRS: Final = "pairs.csv"
 
 SCORES: Final = {
@@ -53,7 +54,59 @@ LEAST_VARIANCE: Final = 0.1
 _TEST_SEED: Final = 1_000_000
 
 
-class Factors(Experiment[FactorsJob, PairSampler | OwnPairs, FittedFactors]):
+def fit_factors(
+    pairs: PairSampler | OwnPairs,
+    config: FactorsConfig,
+    folder: Path | str,
+    *,
+    device: torch.device | str = "cpu",
+    progress: ProgressFactory = lambda stage: None,
+) -> FactorVAE:
+    """Train a model of pairs, or resume its training.
+
+    Args:
+        pairs: Pairs to draw from at every step, of a world of images or given ones.
+        config: The settings; ``config.training.seed`` determines everything random.
+        folder: For checkpoints and metrics. One with other pairs or settings is refused.
+        device: Where to train.
+        progress: From the name of a stage to its progress display.
+    """
+    check_pairs(pairs, config)
+    training, devices = config.training, Devices(device)
+    with seeded(training.seed):
+        model = FactorVAE(pairs.image_shape, config).to(device)
+    run = open_stage(
+        folder, STAGE, configs.dumps(config), fingerprint=pairs.fingerprint, devices=devices
+    )
+    steps = max(1, training.epochs * config.steps_per_epoch)
+    train_stage(
+        STAGE,
+        [model],
+        FactorObjective(config),
+        training,
+        [run],
+        # Pairs are drawn; of this column only the length is used.
+        {"pair": torch.zeros(config.steps_per_epoch * training.batch_size)},
+        seed=training.seed,
+        devices=devices,
+        schedules={"temperature": ExponentialSchedule(*config.temperature, steps)},
+        augment=pairs.to(device) if isinstance(pairs, OwnPairs) else pairs,
+        progress=progress,
+    )
+    return model
+
+
+def check_pairs(pairs: PairSampler | OwnPairs, config: FactorsConfig) -> None:
+    """Refuse pairs that a model cannot be trained on."""
+    if isinstance(pairs, OwnPairs) and config.method == "label":
+        raise ConfigError(
+            "method must be one that needs no labels for pairs without them, but got 'label'."
+        )
+    with torch.device("meta"):
+        FactorVAE(pairs.image_shape, config)
+
+
+class Factors(Experiment[FactorsJob, PairSampler | OwnPairs, FactorVAE]):
     """DRPM-VAE and its baselines on pairs of images."""
 
     scores: ClassVar[Mapping[str, str]] = SCORES
@@ -88,7 +141,7 @@ class Factors(Experiment[FactorsJob, PairSampler | OwnPairs, FittedFactors]):
         return PairSampler(world, given.shared if given.shared == MIXED else int(given.shared))
 
     def fingerprint(self, job: FactorsJob, data: PairSampler | OwnPairs) -> str:
-        return hash_pairs(data) if isinstance(data, OwnPairs) else ""
+        return data.fingerprint() if isinstance(data, OwnPairs) else ""
 
     def check(self, job: FactorsJob, data: PairSampler | OwnPairs) -> list[str]:
         check_pairs(data, job.factors)
@@ -101,7 +154,7 @@ class Factors(Experiment[FactorsJob, PairSampler | OwnPairs, FittedFactors]):
         folders: Sequence[Path],
         devices: Devices,
         progress: ProgressFactory,
-    ) -> list[FittedFactors]:
+    ) -> list[FactorVAE]:
         return [
             fit_factors(data, job.factors, folder, device=devices.device, progress=progress)
             for job, folder in zip(jobs, folders, strict=True)
@@ -110,29 +163,37 @@ class Factors(Experiment[FactorsJob, PairSampler | OwnPairs, FittedFactors]):
     def evaluate(
         self,
         job: FactorsJob,
-        model: FittedFactors,
+        model: FactorVAE,
         data: PairSampler | OwnPairs,
         run: RunFolder,
         progress: ProgressFactory,
     ) -> Evaluation:
         model.save(run.model_dir)
         described: dict[str, Any] = {"name": job.data}
+        names: Sequence[str] = ()
         if isinstance(data, OwnPairs):
-            batch, label, names = {"first": data.first, "second": data.second}, None, data.names
+            batch, names = {"first": data.first, "second": data.second}, data.names
             described["pairs"] = len(names)
         else:
             generator = torch.Generator(data.world.images.device).manual_seed(_TEST_SEED)
             batch = data({"pair": torch.zeros(job.test_pairs or 0)}, generator)
-            label, names = batch["label"], ()
             described |= {"images": len(data.world.images), "shared": job.shared}
-        found = model.share(batch["first"], batch["second"], label=label)
-        evidence = measure_evidence(model, batch["first"], batch["second"], label=label)
+        views = batch["first"], batch["second"]
+        found = model.share(*views, label=batch.get("label"))
         metrics: dict[str, float | None] = {"mean_count": found.number.mean().item()}
         files = {}
-        if isinstance(data, OwnPairs):
-            files[PAIRS] = _table(names, found.mask.tolist())
+        if names:
+            columns = [f"dimension {i}" for i in range(found.mask.shape[-1])]
+            table = pd.DataFrame(found.mask.int().tolist(), list(names), columns)
+            table.insert(0, "shared", table.sum(axis=1))
+            files[PAIRS] = table.to_csv(index_label="pair", lineterminator="\n")
         else:
-            metrics = score(found, batch["factors"], batch["is_shared"])
+            factors = batch["factors"]
+            # Averaged as the model does it, which need not be the plain mean of both codes.
+            scores = evaluate_pairs(found.averaged, found.mask, factors, batch["is_shared"])
+            single = disentanglement_scores(found.codes[:, 0], factors[:, 0])
+            metrics = scores._asdict() | single._asdict()
+        evidence = measure_evidence(model, *views, label=batch.get("label"))
         return Evaluation(
             metrics | measure_usage(found) | evidence._asdict(),
             figure_data(model, batch, found, names),
@@ -155,27 +216,3 @@ def measure_usage(found: SharedFactors) -> dict[str, float]:
         "used_dimensions": float(in_use.sum()),
         "shared_used": (found.mask * in_use).sum(-1).mean().item(),
     }
-
-
-def score(found: SharedFactors, factors: Tensor, is_shared: Tensor) -> dict[str, float | None]:
-    """All scores on test pairs of known factors."""
-    # Averaged as the model does it, which need not be the plain mean of both codes.
-    scores = evaluate_pairs(found.averaged, found.mask, factors, is_shared)
-    single = disentanglement_scores(found.codes[:, 0], factors[:, 0])
-    return {
-        "shared_accuracy": scores.shared.mean,
-        "independent_accuracy": scores.independent.mean,
-        "count_error": scores.count_error,
-        "mean_count": scores.mean_count,
-        **single._asdict(),
-    }
-
-
-def _table(names: Sequence[str], masks: Sequence[Sequence[float]]) -> str:
-    """The shared dimensions of every pair, as CSV."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["pair", "shared", *(f"dimension {i}" for i in range(len(masks[0])))])
-    for name, mask in zip(names, masks, strict=True):
-        writer.writerow([name, int(sum(mask)), *(int(x) for x in mask)])
-    return text.getvalue()

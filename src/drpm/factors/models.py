@@ -1,7 +1,8 @@
 """The variational autoencoder of pairs, and its objective."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -11,12 +12,16 @@ from torch import Tensor, nn
 from drpm.factors.aggregation import AGGREGATIONS, AggregationInput, Shared
 from drpm.factors.config import SIDES, Averaging, FactorsConfig
 from drpm.factors.layers import DownConv2d, UpConv2d
+from drpm.factors.pairs import require_views
 from drpm.nn.gaussians import Posterior, standard_divergence, symmetric_divergence
-from drpm.training.errors import ConfigError
+from drpm.training import config as configs
+from drpm.training.checkpoint import load_model, load_modules, save_model
+from drpm.training.config import require_classes
+from drpm.training.errors import ConfigError, RunError
 from drpm.training.program import Batch
+from drpm.training.torch_state import unseeded
 
 Terms = dict[str, Tensor]
-
 
 # For images of 64 x 64 pixels; smaller images use the first layers. Every layer halves the side.
 CHANNELS = (32, 32, 64, 64)
@@ -24,16 +29,7 @@ KERNELS = (4, 4, 2, 2)
 HIDDEN = 256
 _SMALLEST = 4  # the side of the last feature map
 
-
-def require_sides(height: int, width: int) -> None:
-    """Refuse images of sizes that the layers are not made for."""
-    if height != width or height not in SIDES:
-        *others, largest = SIDES
-        raise ConfigError(
-            f"images must be squares with a side of {', '.join(map(str, others))} or {largest} "
-            f"pixels, but got {height} x {width}; load_pairs resizes them to its image_size, and "
-            "drpm factors to --image-size."
-        )
+_BATCH_SIZE = 1024  # of pairs, in evaluation
 
 
 class ConvolutionalAutoencoder(nn.Module):
@@ -47,10 +43,16 @@ class ConvolutionalAutoencoder(nn.Module):
         latent: Dimensions of the latent space.
     """
 
-    def __init__(self, shape: tuple[int, int, int], latent: int) -> None:
+    def __init__(self, shape: tuple[int, ...], latent: int) -> None:
         super().__init__()
         colours, height, width = shape
-        require_sides(height, width)
+        if height != width or height not in SIDES:
+            *others, largest = SIDES
+            raise ConfigError(
+                f"images must be squares with a side of {', '.join(map(str, others))} or {largest} "
+                f"pixels, but got {height} x {width}; load_pairs resizes them to its image_size, "
+                "and drpm factors to --image-size."
+            )
         depth = SIDES.index(height) + 1
         widths = (colours, *CHANNELS[:depth])
         layers: list[nn.Module] = []
@@ -125,6 +127,22 @@ class Views(NamedTuple):
     shared: Shared
 
 
+class SharedFactors(NamedTuple):
+    """The shared dimensions of pairs.
+
+    Args:
+        number: (P,), the number of latent dimensions that the images of a pair share.
+        mask: (P, l), 1 for shared dimensions, else 0.
+        codes: (P, 2, l), the posterior means of each image by itself.
+        averaged: (P, 2, l), the same with shared dimensions averaged, as the decoder sees them.
+    """
+
+    number: Tensor
+    mask: Tensor
+    codes: Tensor
+    averaged: Tensor
+
+
 class FactorVAE(nn.Module):
     """An autoencoder of pairs of images that share some of their latent dimensions.
 
@@ -133,9 +151,9 @@ class FactorVAE(nn.Module):
         config: The settings.
     """
 
-    def __init__(self, shape: tuple[int, int, int], config: FactorsConfig) -> None:
+    def __init__(self, shape: tuple[int, ...], config: FactorsConfig) -> None:
         super().__init__()
-        self.config = config
+        self.shape, self.config = shape, config
         self.autoencoder = ConvolutionalAutoencoder(shape, config.latent)
         self.aggregation = AGGREGATIONS[config.method](config)
 
@@ -166,6 +184,87 @@ class FactorVAE(nn.Module):
         logits = self.autoencoder.logits(codes)
         error = F.binary_cross_entropy_with_logits(logits, images, reduction="none")
         return error.flatten(2).sum(-1)
+
+    def batches(
+        self, first: Tensor, second: Tensor, label: Tensor | None = None
+    ) -> Iterator[dict[str, Tensor]]:
+        """Checked pairs in batches on the model's device, as :meth:`share` takes them."""
+        require_views(first, second)
+        if first.shape[1:] != self.shape:
+            raise ValueError(
+                f"first and second must have the shape (P, {', '.join(map(str, self.shape))}), "
+                f"but got {tuple(first.shape)}."
+            )
+        like = self.autoencoder.heads.weight
+        columns = {"first": first.to(like), "second": second.to(like)}
+        if self.config.method == "label":
+            if label is None:
+                raise ValueError("label must be given for the method 'label'.")
+            columns["label"] = torch.as_tensor(label, device=like.device)
+            require_classes("label", columns["label"], len(first), self.config.latent)
+        for start in range(0, len(first), _BATCH_SIZE):
+            yield {name: x[start : start + _BATCH_SIZE] for name, x in columns.items()}
+
+    @torch.no_grad()
+    def share(self, first: Tensor, second: Tensor, *, label: Tensor | None = None) -> SharedFactors:
+        """Find the most likely shared dimensions of pairs, without noise.
+
+        Args:
+            first: (P, C, H, W), values in [0, 1].
+            second: The same.
+            label: (P,), a factor that differs, for the method ``label``.
+        """
+        found = []
+        for batch in self.batches(first, second, label):
+            views = self.compare(batch, self.last_temperature, noise=False)
+            means = (x.mean.movedim(0, 1) for x in (views.posterior, views.aggregated))
+            found.append((views.shared.mask.round(), *means))
+        mask, codes, averaged = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return SharedFactors(mask.sum(-1), mask, codes, averaged)
+
+    @property
+    def last_temperature(self) -> Tensor:
+        """The temperature at the end of training."""
+        like = self.autoencoder.heads.weight
+        return torch.tensor(self.config.temperature[1], device=like.device)
+
+    @torch.no_grad()
+    def decode(self, codes: Tensor) -> Tensor:
+        """The mean image of every code (..., l)."""
+        return self.autoencoder.decode(codes)
+
+    @torch.no_grad()
+    def traverse(self, image: Tensor, values: Tensor) -> Tensor:
+        """(l, V, C, H, W): an image with each dimension in turn set to some values."""
+        posterior = self.autoencoder.posterior(image[None].to(self.autoencoder.heads.weight))
+        codes = posterior.mean[0].repeat(self.config.latent, len(values), 1)
+        for dimension in range(self.config.latent):
+            codes[dimension, :, dimension] = values.to(codes)
+        return self.decode(codes)
+
+    @torch.no_grad()
+    def swap(self, codes: Tensor, mask: Tensor) -> Tensor:
+        """(P, 2, C, H, W): images with the shared dimensions of codes (P, 2, l) exchanged."""
+        exchanged = mask[:, None, :]
+        return self.decode(exchanged * codes.flip(1) + (1 - exchanged) * codes)
+
+    def save(self, folder: Path | str) -> None:
+        """Save to a folder, as safetensors and JSON."""
+        text = configs.dumps(self.config)
+        description = {"kind": "factors", "config": text, "shape": list(self.shape)}
+        save_model(Path(folder), self.state_dict(), description)
+
+
+def load_factors(folder: Path | str, device: torch.device | str = "cpu") -> FactorVAE:
+    """Load what :meth:`FactorVAE.save` wrote; nothing is unpickled."""
+    tensors, description = load_model(Path(folder))
+    if description.get("kind") != "factors":
+        raise RunError(f"The folder {folder} holds another kind of model than one of factors.")
+    config = configs.loads(FactorsConfig, description["config"])
+    with unseeded():
+        model = FactorVAE(tuple(description["shape"]), config)
+    load_modules(folder, tensors, {"": model})
+    return model.to(device)
 
 
 def average(one: Posterior, other: Posterior, kind: Averaging) -> Posterior:

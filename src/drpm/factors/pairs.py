@@ -1,19 +1,25 @@
-"""Pairs of images that share some of their generative factors.
+"""Pairs of images that share some of their generative factors: drawn from a world, or given.
 
 Pairs are drawn on the device at every training step. Shapes do not depend on values and nothing is
 read back, so that a step can be compiled and captured in a CUDA graph.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, Final, Literal, NamedTuple, final
+from pathlib import Path
+from typing import Any, Final, Literal, final
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
-from drpm.data import arm, mpi3d
-from drpm.data.types import Device
+from drpm.data import arm, image_folder, mpi3d, own
+from drpm.data.fingerprints import fingerprint_tensors
+from drpm.data.types import DataError, Device
+from drpm.distributions.validation import describe
 
 SharedCounts = int | Sequence[int] | Literal["mixed"]
 """How many factors a pair shares; of several numbers, each pair takes one at random."""
@@ -23,6 +29,11 @@ MIXED_COUNTS: Final = (0, 1, 3, 5)
 # Images drawn or read at once; as floats on a GPU these take 0.4 GB.
 _CHUNK_CPU = 1024
 _CHUNK_OTHER = 8192
+
+# Number of images of a world that its hash covers.
+_HASHED_IMAGES = 100
+
+# Worlds.
 
 
 @final
@@ -50,21 +61,19 @@ class World:
     _strides: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _require_sizes(self.sizes)
+        if len(self.sizes) == 0 or min(self.sizes) < 2:
+            raise ValueError(
+                "sizes must be whole numbers of 2 or more, one for each factor, "
+                f"but got {self.sizes}."
+            )
         shape = tuple(self.images.shape)
         if len(shape) != 4 or shape[0] != prod(self.sizes) or self.images.dtype != torch.uint8:
             raise ValueError(
                 f"images must be bytes of the shape ({prod(self.sizes)}, C, H, W), one for each "
-                f"combination of the sizes {self.sizes}, but got {self.images.dtype} of the shape "
-                f"{shape}."
+                f"combination of the sizes {self.sizes}, but got {describe(self.images)}."
             )
         # Made once: a copy from the CPU at every call could not be captured.
         object.__setattr__(self, "_strides", _strides(self.sizes, self.images.device))
-
-    @property
-    def image_shape(self) -> torch.Size:
-        """The shape (C, H, W) of an image."""
-        return self.images.shape[1:]
 
     def images_of(self, factors: Tensor) -> Tensor:
         """The images (..., C, H, W) in [0, 1] of factor values (..., F), which are not checked."""
@@ -130,110 +139,15 @@ def _world(
     sizes = (*all_sizes[:-2], angles, angles)
     # The midpoints of equal parts.
     values = (2 * torch.arange(angles, device=device) + 1) * every // (2 * angles)
-    radices, strides = torch.tensor(sizes, device=device), _strides(sizes, device)
     images = torch.empty((prod(sizes), *shape), dtype=torch.uint8, device=device)
     chunk = _CHUNK_CPU if device.type == "cpu" else _CHUNK_OTHER
     index = torch.arange(chunk, device=device)
     for part in images.split(chunk):
-        factors = _digits(index[: len(part)], strides, radices)
+        factors = torch.stack(torch.unravel_index(index[: len(part)], sizes), -1)
         factors[:, -2:] = values[factors[:, -2:]]
         part.copy_(make(factors))
         index += len(part)
     return World(images, sizes, names)
-
-
-class PairFactors(NamedTuple):
-    """The factors of B pairs.
-
-    first: The values of the first images, (B, F).
-    second: The values of the second images, (B, F).
-    is_shared: Where both are equal, (B, F).
-    count_shared: The number of shared factors, (B,).
-    label: A random factor that differs, (B,); 0 if none does.
-    """
-
-    first: Tensor
-    second: Tensor
-    is_shared: Tensor
-    count_shared: Tensor
-    label: Tensor
-
-
-@final
-class PairLaw:
-    """Pairs of uniform values that share a given number of random factors.
-
-    The second image's values of the other factors are uniform among those that differ.
-
-    Args:
-        sizes: Number of values of each factor.
-        shared: The number n_s of shared factors; or several numbers, of which every pair takes
-            one at random; or "mixed", which is 0, 1, 3 and 5.
-        device: Where pairs are drawn.
-    """
-
-    def __init__(self, sizes: Sequence[int], shared: SharedCounts, device: Device = "cpu") -> None:
-        _require_sizes(sizes)
-        self.counts = _require_counts(shared, len(sizes))
-        # One random integer per pair, whose digits are the values of the first image, the steps
-        # to those of the second, and the choice of a count.
-        radices = (*sizes, *(size - 1 for size in sizes), len(self.counts))
-        self._total = prod(radices)
-        if self._total >= 2**62:
-            raise ValueError(f"sizes must fit a 64-bit number, but got {sizes}.")
-        device = torch.device(device)
-        self._radices = torch.tensor(radices, device=device)
-        self._strides = _strides(radices, device)
-        self._sizes = torch.tensor(list(sizes), device=device)
-        self._counts = torch.tensor(self.counts, device=device)
-
-    def draw(self, count: int, generator: torch.Generator | None = None) -> PairFactors:
-        """Draw pairs."""
-        place: dict[str, Any] = {"generator": generator, "device": self._sizes.device}
-        number = torch.randint(self._total, (count,), **place)
-        width = len(self._sizes)
-        values, steps, option = _digits(number, self._strides, self._radices).split(
-            [width, width, 1], dim=-1
-        )
-        count_shared = self._counts[option.squeeze(-1)]
-        # In a random permutation the places of the smallest n_s numbers are a random subset, and
-        # the largest number is at a random one of the other places.
-        permutation = torch.rand(count, width, **place).argsort(-1)
-        is_shared = permutation < count_shared[:, None]
-        second = torch.where(is_shared, values, (values + 1 + steps) % self._sizes)
-        label = permutation.argmax(-1) * (count_shared < width)
-        return PairFactors(values, second, is_shared, count_shared, label)
-
-
-@final
-class PairSampler:
-    """The ``augment`` of a training program: new pairs of images in place of a batch.
-
-    It returns as many pairs as the batch has rows: "first" and "second" are the images
-    (B, C, H, W), "factors" their values (B, 2, F), "is_shared" and "label" as in
-    :class:`PairFactors`.
-
-    Args:
-        world: The images.
-        shared: The number n_s of shared factors, several numbers, or "mixed".
-    """
-
-    def __init__(self, world: World, shared: SharedCounts) -> None:
-        self.world = world
-        self.law = PairLaw(world.sizes, shared, world.images.device)
-
-    def __call__(
-        self, batch: Mapping[str, Tensor], generator: torch.Generator | None
-    ) -> dict[str, Tensor]:
-        rows = next(iter(batch.values())).shape[0]
-        pairs = self.law.draw(rows, generator)
-        return {
-            "first": self.world.images_of(pairs.first),
-            "second": self.world.images_of(pairs.second),
-            "label": pairs.label,
-            "factors": torch.stack([pairs.first, pairs.second], 1),
-            "is_shared": pairs.is_shared,
-        }
 
 
 def _strides(radices: Sequence[int], device: torch.device) -> Tensor:
@@ -241,16 +155,72 @@ def _strides(radices: Sequence[int], device: torch.device) -> Tensor:
     return torch.tensor(strides, device=device)
 
 
-def _digits(number: Tensor, strides: Tensor, radices: Tensor) -> Tensor:
-    """The digits (..., F) of integers (...) in mixed radices."""
-    return (number[..., None] // strides) % radices
+# Pairs.
 
 
-def _require_sizes(sizes: Sequence[int]) -> None:
-    if len(sizes) == 0 or min(sizes) < 2:
-        raise ValueError(
-            f"sizes must be whole numbers of 2 or more, one for each factor, but got {sizes}."
-        )
+@final
+class PairSampler:
+    """The ``augment`` of a training program: new pairs of images in place of a batch.
+
+    The first image's values of the factors are uniform. A pair shares a given number of random
+    factors; the second image's values of the others are uniform among those that differ.
+
+    It returns as many pairs as the batch has rows: "first" and "second" are the images
+    (B, C, H, W), "factors" their values (B, 2, F), "is_shared" (B, F) is true where these are
+    equal, and "label" (B,) is a random factor that differs, 0 if none does.
+
+    Args:
+        world: The images.
+        shared: The number n_s of shared factors; or several numbers, of which every pair takes
+            one at random; or "mixed", which is 0, 1, 3 and 5.
+    """
+
+    def __init__(self, world: World, shared: SharedCounts) -> None:
+        self.world = world
+        self.counts = _require_counts(shared, len(world.sizes))
+        # One random integer per pair, whose digits are the values of the first image, the steps
+        # to those of the second, and the choice of a count.
+        radices = (*world.sizes, *(size - 1 for size in world.sizes), len(self.counts))
+        self._total = prod(radices)
+        device = world.images.device
+        self._radices = torch.tensor(radices, device=device)
+        self._strides = _strides(radices, device)
+        self._sizes = torch.tensor(world.sizes, device=device)
+        self._counts = torch.tensor(self.counts, device=device)
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """C, H and W."""
+        return tuple(self.world.images.shape[1:])
+
+    def __call__(
+        self, batch: Mapping[str, Tensor], generator: torch.Generator | None
+    ) -> dict[str, Tensor]:
+        rows, width = next(iter(batch.values())).shape[0], len(self._sizes)
+        place: dict[str, Any] = {"generator": generator, "device": self._sizes.device}
+        number = torch.randint(self._total, (rows,), **place)
+        digits = (number[..., None] // self._strides) % self._radices
+        first, steps, option = digits.split([width, width, 1], dim=-1)
+        count = self._counts[option.squeeze(-1)]
+        # In a random permutation the places of the smallest n_s numbers are a random subset, and
+        # the largest number is at a random one of the other places.
+        permutation = torch.rand(rows, width, **place).argsort(-1)
+        is_shared = permutation < count[:, None]
+        second = torch.where(is_shared, first, (first + 1 + steps) % self._sizes)
+        return {
+            "first": self.world.images_of(first),
+            "second": self.world.images_of(second),
+            "label": permutation.argmax(-1) * (count < width),
+            "factors": torch.stack([first, second], 1),
+            "is_shared": is_shared,
+        }
+
+    def fingerprint(self) -> str:
+        """A hash of some images of the world."""
+        images = self.world.images
+        some = torch.linspace(0, len(images) - 1, _HASHED_IMAGES, dtype=torch.float64).long()
+        name = f"{self.world.sizes} {self.counts}"
+        return fingerprint_tensors([(name, images[some.to(images.device)])])
 
 
 def _require_counts(shared: SharedCounts, num_factors: int) -> tuple[int, ...]:
@@ -264,3 +234,151 @@ def _require_counts(shared: SharedCounts, num_factors: int) -> tuple[int, ...]:
             f"but got {shared!r}."
         )
     return counts
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class OwnPairs:
+    """Given pairs, of which random ones replace a batch in training.
+
+    Args:
+        first: The first images, (P, C, H, W) in [0, 1].
+        second: The second images, likewise.
+        names: Names of the pairs; by default their numbers, from 0 on.
+    """
+
+    first: Tensor
+    second: Tensor
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_views(self.first, self.second)
+        count = len(self.first)
+        if not self.names:
+            object.__setattr__(self, "names", tuple(map(str, range(count))))
+        if len(self.names) != count:
+            raise ValueError(
+                f"names must be {count}, one for each pair, but got {len(self.names)}."
+            )
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """C, H and W."""
+        return tuple(self.first.shape[1:])
+
+    def to(self, device: Device) -> "OwnPairs":
+        """The same pairs on another device."""
+        return replace(self, first=self.first.to(device), second=self.second.to(device))
+
+    def __call__(
+        self, batch: Mapping[str, Tensor], generator: torch.Generator | None
+    ) -> dict[str, Tensor]:
+        rows = next(iter(batch.values())).shape[0]
+        place: dict[str, Any] = {"generator": generator, "device": self.first.device}
+        chosen = torch.randint(len(self.first), (rows,), **place)
+        return {"first": self.first[chosen], "second": self.second[chosen]}
+
+    def fingerprint(self) -> str:
+        """A hash of all images."""
+        return fingerprint_tensors([("first", self.first), ("second", self.second)])
+
+
+def require_views(first: Any, second: Any) -> None:
+    """Refuse views that are not images (P, C, H, W) of one shape with values in [0, 1]."""
+    views = {"first": first, "second": second}
+    if (
+        not all(isinstance(x, Tensor) and x.is_floating_point() for x in views.values())
+        or first.dim() != 4
+        or len(first) == 0
+        or first.shape != second.shape
+    ):
+        raise ValueError(
+            "first and second must be tensors of floating-point numbers of one shape "
+            f"(P, C, H, W), but got {describe(first)} and {describe(second)}."
+        )
+    for name, images in views.items():
+        # Written so that NaN is refused.
+        if not ((images >= 0) & (images <= 1)).all():
+            raise ValueError(
+                f"{name} must have values from 0 to 1, but they go from {images.min():g} to "
+                f"{images.max():g}."
+            )
+
+
+# Files of pairs.
+
+
+def load_pairs(path: str | Path, image_size: int | tuple[int, int] | None = None) -> OwnPairs:
+    """Read pairs of images.
+
+    Args:
+        path: A folder of images named `<name>-1.png` and `<name>-2.png` (or `_1` and `_2`, or
+            jpg); a folder of two folders `first` and `second` that hold images of the same names;
+            or an npz file of the arrays `first` and `second`.
+        image_size: Height and width to resize to; if None, all images must have one size.
+    """
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise DataError(
+            f"{path} does not exist; pairs come from arm, mpi3d, a folder of images or an npz file."
+        )
+    if path.is_dir():
+        return _read_folder(path, image_size)
+    if path.suffix.lower() == ".npz":
+        return _read_arrays(path, image_size)
+    raise DataError(f"{path} should be a folder of images or an npz file.")
+
+
+def _read_folder(folder: Path, image_size: int | tuple[int, int] | None) -> OwnPairs:
+    rows: dict[tuple[str, int], int] = {}
+    files = image_folder.image_paths(folder)
+    for row, file in enumerate(files):
+        key = _name_and_view(folder, file)
+        if key in rows:
+            raise DataError(f"{file} has the name and number of {files[rows[key]].name}.")
+        rows[key] = row
+    for (name, view), row in rows.items():
+        if (name, 1 - view) not in rows:
+            other = ("first", "second")[1 - view]
+            raise DataError(
+                f"{files[row]} should have a partner, but its pair has no {other} image."
+            )
+    names = tuple(sorted({name for name, _ in rows}))
+    # In the order of `image_paths`.
+    images = image_folder.load_folder(folder, image_size).train.inputs
+    first, second = (images[[rows[name, view] for name in names]] for view in (0, 1))
+    return OwnPairs(first, second, names)
+
+
+def _name_and_view(folder: Path, file: Path) -> tuple[str, int]:
+    """The name of a pair, and 0 for its first image or 1 for its second."""
+    if file.parent != folder and file.parent.name in ("first", "second"):
+        return file.stem, int(file.parent.name == "second")
+    found = re.fullmatch(r"(.+)[-_]([12])", file.stem)
+    if file.parent != folder or found is None:
+        raise DataError(
+            f"{file} should be one of a pair, such as {folder / file.stem}-1{file.suffix} and "
+            f"{file.stem}-2{file.suffix}, or be in one of two folders `first` and `second`."
+        )
+    return found[1], int(found[2]) - 1
+
+
+def _read_arrays(path: Path, image_size: int | tuple[int, int] | None) -> OwnPairs:
+    arrays = own.read_arrays(path)
+    if not {"first", "second"} <= set(arrays):
+        raise DataError(
+            f"{path} should hold the arrays `first` and `second`, but holds "
+            f"{', '.join(arrays) or 'nothing'}."
+        )
+    first, second = arrays["first"], arrays["second"]
+    if first.shape != second.shape or first.dtype != second.dtype or first.ndim < 3:
+        raise DataError(
+            f"{path} should hold images in two arrays of one shape and type, but `first` is "
+            f"{first.dtype} of the shape {first.shape} and `second` {second.dtype} of the shape "
+            f"{second.shape}."
+        )
+    # Together, because a single image would be refused.
+    images = own.image_tensor(str(path), np.concatenate([first, second]))
+    if image_size is not None:
+        images = interpolate(images, image_size, mode="bilinear", antialias=True).clamp_(0, 1)
+    return OwnPairs(images[: len(first)], images[len(first) :])

@@ -26,7 +26,7 @@ Any run may store figures of its own as ``KIND__NAME``, drawn by the function of
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -67,6 +67,19 @@ def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     named: Any = arrays  # numpy's signature has an option among the names of arrays
     np.savez_compressed(buffer, **named)
     return buffer.getvalue()
+
+
+def pack_figures(specs: Iterable[FigureSpec]) -> bytes:
+    """The content of an ``arrays.npz`` with figures that a run describes itself."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for spec in specs:
+        arrays[f"{spec.kind}__{spec.name}"] = spec.values
+        for part, names in zip(_NAMES[spec.kind], (spec.rows, spec.columns), strict=True):
+            if names:
+                arrays[f"{part}__{spec.name}"] = np.array(names)
+        arrays[f"title__{spec.name}"] = np.array(spec.title)
+        arrays[f"about__{spec.name}"] = np.array(spec.about)
+    return pack_arrays(arrays)
 
 
 def read_arrays(folder: Path) -> dict[str, NDArray[Any]]:
