@@ -1,16 +1,106 @@
-"""Packages that fetch their names when they are asked for."""
+"""Packages import their names on first use, and the laws need only torch and numpy."""
 
+import subprocess
+import sys
 from importlib import import_module
 
 import pytest
 
+PACKAGES = ["drpm", *(f"drpm.{x}" for x in ("clustering", "factors", "multitask", "supervised"))]
 
-@pytest.mark.parametrize("name", ["clustering", "factors", "multitask", "supervised"])
-def test_all_names_can_be_had(name: str) -> None:
-    package = import_module(f"drpm.{name}")
+
+def run(code: str) -> None:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_all_names_can_be_imported(name: str) -> None:
+    package = import_module(name)
     assert set(package.__all__) <= set(dir(package))
-    assert sorted(each for names in package._PLACES.values() for each in names) == package.__all__
     for each in package.__all__:
         assert getattr(package, each).__name__ == each
-    with pytest.raises(AttributeError, match=f"module 'drpm.{name}' has no attribute 'absent'"):
+    with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'absent'"):
         _ = package.absent
+
+
+# Divergences are registered however a law was imported.
+DIVERGE = """
+import torch
+law = RandomPartition(torch.zeros(2).double(), torch.zeros(2).double())
+assert abs(torch.distributions.kl_divergence(law, law)) < 1e-9
+"""
+
+
+def test_names_and_parts_are_imported_on_first_use() -> None:
+    before = "import sys, drpm; assert 'torch' not in sys.modules; from drpm import RandomPartition"
+    after = (
+        "assert drpm.data.registry.DATASETS; "
+        "from drpm import *; assert RandomPartition is drpm.distributions.RandomPartition"
+    )
+    run(f"{before}\n{DIVERGE}\n{after}")
+
+
+def test_a_law_from_its_own_module_has_its_divergences() -> None:
+    run(f"from drpm.distributions.partitions import RandomPartition\n{DIVERGE}")
+
+
+# What the laws need: torch, numpy, and what these two need themselves.
+LAWS = """
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.metadata import packages_distributions, requires
+from packaging.requirements import Requirement
+
+names = {"torch", "numpy"}
+waiting = list(names)
+while waiting:
+    for line in requires(waiting.pop()) or ():
+        needed = Requirement(line)
+        if not needed.marker or needed.marker.evaluate({"extra": ""}):
+            if needed.name not in names:
+                names.add(needed.name)
+                waiting.append(needed.name)
+def canonical(name):
+    return name.lower().replace("_", "-")
+allowed = {canonical(name) for name in names} | {"drpm"}
+blocked = {
+    module
+    for module, owners in packages_distributions().items()
+    if not allowed & {canonical(owner) for owner in owners}
+}
+assert {"scipy", "sklearn", "pandas", "pydantic", "safetensors", "joblib", "rich"} <= blocked
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        # To be found is no harm: torch looks for some packages by name.
+        return ModuleSpec(name, self) if name.partition(".")[0] in blocked else None
+
+    def create_module(self, spec):
+        raise ImportError(f"{spec.name} was imported")
+
+    def exec_module(self, module):
+        pass
+
+for name in [name for name in sys.modules if name.partition(".")[0] in blocked]:
+    del sys.modules[name]
+sys.meta_path.insert(0, Refuse())
+
+import torch
+import drpm
+
+scores, weights = torch.randn(5), torch.zeros(3)
+law = drpm.RandomPartition(scores, weights)
+Y = law.sample((4,))
+assert law.log_prob(Y).shape == (4,)
+assert law.mode.shape == (3, 5)
+relaxed = drpm.RelaxedRandomPartition(1.0, scores.requires_grad_(), weights)
+(relaxed.rsample() * torch.randn(3, 5)).sum().backward()
+assert scores.grad.isfinite().all()
+for name in drpm.__all__:
+    getattr(drpm, name)
+"""
+
+
+def test_the_laws_need_only_torch_and_numpy() -> None:
+    run(LAWS)

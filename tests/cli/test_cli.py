@@ -1,20 +1,28 @@
-"""The command line: what it prints and what it writes."""
+"""The command line: help, version, completion, what it imports, and the study of the bounds."""
 
-import io
+import errno
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from drpm.cli import app
-from drpm.cli.errors import printing
+from drpm.cli import app, options
 from drpm.data import own
+from drpm.data.registry import DATASETS
+from drpm.experiments.base import JOBS, find_job
+from drpm.studies.sweeps import SWEEPS
+from drpm.training.config import TrainingConfig
+from drpm.training.errors import memory_refusal
+
+ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments: str) -> Result:
@@ -22,54 +30,25 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200", "NO_COLOR": "1"})
 
 
-def test_version() -> None:
-    result = run("--version")
-    assert result.exit_code == 0
-    assert re.match(r"drpm \S+", result.output)
-
-
-def shell(
-    *arguments: str, stdout: IO[str] | int = subprocess.PIPE, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def shell(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "drpm", *arguments],
-        stdout=stdout,
-        stderr=subprocess.PIPE,
+        [sys.executable, *arguments],
+        capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONUTF8": "0", **environment},
+        env={**os.environ, **environment},
     )
 
 
-def test_help_says_where_to_start() -> None:
+def test_version() -> None:
+    assert re.match(r"drpm \S+", run("--version").output)
+
+
+def test_help() -> None:
     text = run("--help").output
-    assert "drpm cluster digits " in text
-    assert "drpm cluster my.csv --clusters 5 " in text
-
-
-@pytest.mark.parametrize(
-    "command", ["", "data", "data list", "cluster", "factors", "multitask", "supervised", "bounds"]
-)
-def test_help_shows_no_value_of_a_flag(command: str) -> None:
-    text = run(*command.split(), "--help").output
-    assert "bool" not in text
-    assert re.search(r"--help +Show this message", text)
-
-
-def test_help_of_an_argument() -> None:
+    for word in ("bench", "bounds", "data", "reproduce", *JOBS, "Exit codes: 0 done; 1 refused"):
+        assert word in text
     text = run("cluster", "--help").output
-    assert "Usage: drpm cluster [OPTIONS] DATA " in text
-    for suffix in own.SUFFIXES:
-        assert suffix in text
-    assert "a folder of images" in text
-    assert "[OPTIONS] [DATA]" in run("multitask", "--help").output
-
-
-def test_help_lists_the_commands() -> None:
-    result = run("--help")
-    assert result.exit_code == 0
-    for command in ("bench", "bounds", "data", "reproduce"):
-        assert command in result.output
-    assert "Exit codes: 0 done; 1 refused" in result.output
+    assert all(suffix in text for suffix in own.SUFFIXES)
 
 
 def test_bounds(tmp_path: Path) -> None:
@@ -85,51 +64,160 @@ def test_bounds(tmp_path: Path) -> None:
     assert json.loads(again.stdout) == {**document, "figure": str(out / "bounds.png")}
 
 
-# What a command prints may have nowhere to go.
+def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # which rich takes for a terminal
+    assert "─" in run("data", "list").stdout
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
 @pytest.mark.parametrize(
-    ("command", "unbuffered"), [("--help", ""), ("--help", "1"), ("data check digits", "1")]
+    ("error", "expected"),
+    [
+        (MemoryError(), "none is left"),
+        (
+            RuntimeError("CUDA out of memory. Tried to allocate 2 GiB. Process 1 has 1 GiB.\nMore"),
+            "CUDA out of memory. Tried to allocate 2 GiB",
+        ),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "[Errno 12] Cannot allocate memory"),
+        (OSError(errno.ENOENT, "No such file"), None),
+        (RuntimeError("shapes differ"), None),
+    ],
 )
-def test_a_full_output(command: str, unbuffered: str) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = shell(*command.split(), stdout=full, PYTHONUNBUFFERED=unbuffered)
-    assert done.returncode == 1
-    assert done.stderr == (
-        "error: The standard output cannot be written, because the disk is full.\n"
+def test_errors_of_memory_are_recognized(error: Exception, expected: str | None) -> None:
+    assert memory_refusal(error) == expected
+
+
+# Threads wait briefly, unless the user has said how, and output never fails on a character.
+MAIN = """
+import os, sys
+sys.argv = ["drpm", "--version"]
+import drpm.cli
+try:
+    drpm.cli.main()
+except SystemExit:
+    assert "torch" not in sys.modules  # whose threads read the variable when it is imported
+    print(os.environ.get("GOMP_SPINCOUNT"), "±")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "found"),
+    [
+        ("OMP_WAIT_POLICY", "", "3000"),
+        ("GOMP_SPINCOUNT", "7", "7"),
+        ("OMP_WAIT_POLICY", "ACTIVE", "None"),
+    ],
+)
+def test_the_environment(
+    name: str, value: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(each, raising=False)
+    given = {name: value} if value else {}
+    done = shell("-c", MAIN, PYTHONIOENCODING="ascii", **given)
+    assert done.stdout.splitlines()[-1] == f"{found} ?", done.stderr
+
+
+# Help, completion and mistyped commands answer at once: torch is imported by what needs it. All
+# of them run in one process, which is quick.
+SLOW = ("torch", "numpy", "scipy", "sklearn", "matplotlib", "lightning", "joblib", "ray")
+COMMANDS = (
+    *("--help", "--version", "bounds --help", "cluster --help", "data --help", "data show --help"),
+    *("reproduce --help", "bound", "data show", "reproduce", "bounds --draws 0"),
+)
+HELP = f"""
+import sys
+from typer.testing import CliRunner
+import drpm.cli
+
+for command in {COMMANDS}:
+    result = CliRunner().invoke(drpm.cli.app, command.split())
+    assert isinstance(result.exception, SystemExit | None), (command, result.exception)
+    slow = set({SLOW}) & set(sys.modules)
+    assert not slow, (command, slow)
+"""
+
+
+def test_help_and_refusals_do_without_torch() -> None:
+    done = shell("-c", HELP)
+    assert done.returncode == 0, done.stderr
+
+
+# Words that a shell completes.
+
+
+def test_words_are_all_there_are() -> None:
+    assert list(options.DATA_SETS) == list(DATASETS)
+    assert options.among(options.DATA_SETS)("m") == ["mnist", "mpi3d", "multimnist", "mosaic"]
+    assert options.presets_of("factors")("") == ["fast-factors", "paper-factors"]
+    assert options.presets_of("cluster")("fast-") == ["fast-cluster"]
+    for device in options.DEVICES:
+        assert TrainingConfig(device=device).device == device
+
+
+@pytest.mark.parametrize("command", JOBS)
+def test_every_setting_is_completed_and_is_one(command: str) -> None:
+    config: Any = find_job(command)().config
+    found = options.settings_of(config)("")
+    for setting in found:
+        value = config
+        for word in setting.removesuffix("=").split("."):
+            value = getattr(value, word)
+        assert not is_dataclass(value)
+    assert {f"training.{field.name}=" for field in fields(config.training)} <= set(found)
+
+
+def test_the_document_lists_all_sweeps() -> None:
+    text = (ROOT / "docs" / "reproducing.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \| .* \| (\d+) \|$", text, re.MULTILINE)
+    found = {name: int(count) for name, count in rows}
+    assert found == {name: len(list(make())) for name, make in SWEEPS.items()}
+
+
+DRPM = shutil.which("drpm", path=str(Path(sys.executable).parent))
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.skipif(DRPM is None, reason="the package is not installed")
+def test_completion_is_installed_and_completes(tmp_path: Path) -> None:
+    assert DRPM is not None
+    path = os.pathsep.join([str(Path(DRPM).parent), os.environ["PATH"]])
+    environment = {**os.environ, "HOME": str(tmp_path), "PATH": path}
+    script = """
+        drpm --install-completion || exit 1
+        source ~/.bashrc
+        words() {
+            COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+            # The function that bash would call, as bash calls it.
+            $(complete -p drpm | sed 's/.*-F \\([^ ]*\\).*/\\1/') drpm
+            echo "${COMPREPLY[*]}"
+        }
+        words drpm reproduce --back
+        words drpm reproduce table-r
+        words drpm cluster --set training.ep
+    """
+    done = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, env=environment, cwd=tmp_path
     )
+    assert done.returncode == 0, done.stderr
+    found = ["--backend", "table-reconstruction", "training.epochs="]
+    assert done.stdout.splitlines()[-3:] == found
 
 
-def test_a_closed_output() -> None:
-    command = f"{sys.executable} -m drpm --help >&-"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr == "error: The standard output cannot be written, because it is closed.\n"
+# The benchmark program.
 
 
-def test_a_reader_that_has_had_enough_is_no_fault() -> None:
-    command = f"{sys.executable} -m drpm --help | true"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
-    assert done.stderr == ""
+def test_bench_passes_its_options_on(tmp_path: Path) -> None:
+    # Where there is another program of that name.
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "__main__.py").write_text("raise SystemExit('the wrong one')")
+    command = [sys.executable, "-m", "drpm", "bench", "--operations", "sing"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "invalid choice: 'sing'" in done.stderr
 
 
-def test_other_errors_are_not_taken_for_the_output(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(OSError, match="elsewhere"), printing():
-        raise OSError(28, "elsewhere")
-    assert capsys.readouterr().err == ""
-
-
-def test_letters_that_the_output_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    buffer = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(buffer, encoding="ascii"))
-    with printing():
-        print("0.5 ± 0.1")
-    assert buffer.getvalue() == b"0.5 ? 0.1\n"
-
-
-def test_the_module_is_the_command() -> None:
-    completed = subprocess.run(
-        [sys.executable, "-m", "drpm", "--version"], capture_output=True, text=True, check=True
-    )
-    assert completed.stdout.startswith("drpm ")
+def test_bench_without_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drpm.__file__", str(tmp_path / "lib" / "drpm" / "__init__.py"))
+    result = run("bench", "--quick")
+    assert result.exit_code == 1
+    assert "comes with the source checkout" in result.stderr

@@ -204,7 +204,7 @@ def test_options_of_the_data(tmp_path: Path) -> None:
         ("--seeds=0,0", "seeds must all differ"),
         ("--device=gpu", "device must be 'auto'"),
         ("--tasks=3", "tasks must be left out for the data 'multimnist', which has no such option"),
-        ("--set=training.devices=2", "devices must be 1 for this kind of model, but got 2"),
+        ("--set=training.devices=2", "devices must be 1"),
         ("--set=network.widht=5", "network.width"),
         ("--set=task_weights=1,2,3", "task_weights must be 2, one for each task"),
         ("--set=network.width=1", "network.width must be at least the number of tasks, 2, for"),

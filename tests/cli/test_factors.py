@@ -3,6 +3,7 @@
 import csv
 import html
 import json
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -77,15 +78,6 @@ def test_own_pairs(tmp_path: Path, own: Path) -> None:
         assert not {"shared", "angles", "image_size", "test_pairs"} & set(settings)
 
 
-@pytest.mark.parametrize("option", ["--shared=5", "--angles=10", "--test-pairs=200"])
-def test_options_of_worlds_are_refused_for_own_pairs(
-    tmp_path: Path, own: Path, option: str
-) -> None:
-    refused = factors("--data", own, *SHORT, option, "--out", tmp_path / "run", code=1)
-    assert "must be left out for pairs of your own, but got" in refused.stderr
-    assert not (tmp_path / "run").exists()
-
-
 def test_sizes_of_images(tmp_path: Path) -> None:
     images = np.zeros((2, 4, 24, 20), np.uint8)
     np.savez(tmp_path / "wide.npz", first=images[0], second=images[1])
@@ -93,19 +85,11 @@ def test_sizes_of_images(tmp_path: Path) -> None:
     refused = factors(*run, code=1)
     assert "a side of 8, 16, 32 or 64 pixels, but got 24 x 20" in refused.stderr
     assert not (tmp_path / "run").exists()
-    for side in ("20", "4", "128", "x"):
-        refused = factors(*run, "--image-size", side, code=2)
-        words = " ".join(refused.stderr.replace("│", " ").split())
-        assert f"expected 8, 16, 32 or 64, but got '{side}'." in words
+    refused = factors(*run, "--image-size=20", code=1)
+    assert "image_size must be one of 8, 16, 32, 64, but got 20." in refused.stderr
     # Refused for a size, the same folder takes another.
     factors(*run, "--image-size=8")
     assert load_factors(tmp_path / "run" / "model").shape == (1, 8, 8)
-
-
-def test_a_name_that_is_empty_is_not_the_arm(tmp_path: Path) -> None:
-    refused = factors("", *SMALL, "--out", tmp_path / "run", code=1)
-    assert refused.stderr.startswith("error: ")
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -115,25 +99,27 @@ def test_a_name_that_is_empty_is_not_the_arm(tmp_path: Path) -> None:
         ("--method=vae", "method must be"),
         ("--data=nowhere", "nowhere does not exist; pairs come from arm, mpi3d, a folder"),
         ("nowhere", "nowhere does not exist; pairs come from arm, mpi3d, a folder"),
+        ("''", "should hold pairs of images"),
         ("arm --data=mpi3d", "data must be given once, but got 'arm' and 'mpi3d'."),
-        ("--preset=fast", "is not a preset"),
-        ("--seeds=0,0", "seeds must all differ"),
-        ("--device=gpu", "device must be 'auto'"),
         ("--set=gama=1", "gamma"),
+        ("--set=training.devices=2", "devices must be 1"),
+        ("--data=pairs.npz --shared=5", "shared must be left out for pairs of your own"),
+        ("--data=pairs.npz --angles=10", "angles must be left out for pairs of your own"),
+        ("--data=pairs.npz --test-pairs=200", "test_pairs must be left out for pairs of your own"),
+        ("--data=pairs.npz --method=label", "method must be one that needs no labels"),
     ],
 )
-def test_bad_input(tmp_path: Path, arguments: str, sentence: str) -> None:
-    refused = factors(*SMALL, *arguments.split(), "--out", tmp_path / "run", code=1)
+@pytest.mark.usefixtures("own")
+def test_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = SHORT if "pairs.npz" in arguments else SMALL
+    refused = factors(*settings, *shlex.split(arguments), "--out=run", code=1)
     (line,) = refused.stderr.splitlines()
     assert line.startswith("error: ")
     assert sentence in line
-    assert not (tmp_path / "run").exists()
-
-
-def test_pairs_without_labels(tmp_path: Path, own: Path) -> None:
-    refused = factors("--data", own, "--method=label", "--out", tmp_path / "run", code=1)
-    assert "method must be one that needs no labels" in refused.stderr
-    assert not (tmp_path / "run").exists()
+    assert not Path("run").exists()
 
 
 def test_without_any_epoch(tmp_path: Path) -> None:
@@ -141,14 +127,8 @@ def test_without_any_epoch(tmp_path: Path) -> None:
     assert json.loads(shown.stdout)["metrics"]["reconstruction"] > 0
 
 
-def test_several_devices_are_refused(tmp_path: Path) -> None:
-    refused = factors(*SMALL, "--set=training.devices=2", "--out", tmp_path, code=1)
-    assert "devices must be 1 for this kind of model, but got 2; " in refused.stderr
-    assert not list(tmp_path.iterdir())
-
-
 def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     refused = factors(*SMALL, "--out", tmp_path, code=1)
-    assert "devices must be 1 for this kind of model, but torchrun has started 2" in refused.stderr
+    assert "torchrun has started 2" in refused.stderr
     assert not list(tmp_path.iterdir())

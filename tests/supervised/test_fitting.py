@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from drpm.cli.settings import read_settings
+from drpm.cli.train import read_settings
 from drpm.supervised import training
-from drpm.supervised.config import SupervisedConfig
+from drpm.supervised.config import SupervisedConfig, SupervisedJob
 from drpm.supervised.fitted import FittedPartitioner, load_partitioner
 from drpm.supervised.models import Partitioner
 from drpm.supervised.training import fit_partitioner, split
@@ -81,7 +81,8 @@ def test_the_settings_of_a_training_are_a_preset(tmp_path: Path) -> None:
     fit(tmp_path, QUICK)
     path = tmp_path / "training" / "weight-0.01" / "config.toml"
     assert "fingerprint" in path.read_text()
-    assert read_settings(SupervisedConfig, "supervised", str(path), [], "cpu") == QUICK
+    options = {"preset": str(path), "settings": [], "device": "cpu"}
+    assert read_settings(SupervisedJob, options)[0] == QUICK
 
 
 def test_the_best_candidate_on_held_out_examples_is_kept(

@@ -6,9 +6,8 @@ from typing import Annotated, Final
 
 import typer
 
-from drpm.cli.errors import one_sentence
 from drpm.cli.options import Json, Seed
-from drpm.cli.tables import print_table
+from drpm.cli.output import one_sentence, print_table
 
 _HEADER: Final = (
     "Setting",

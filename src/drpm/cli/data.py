@@ -6,20 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from drpm.cli.completion import DATA_SETS, among
-from drpm.cli.errors import one_sentence
-from drpm.cli.help import PlainCommand, PlainGroup
-from drpm.cli.options import Json, Seed
-from drpm.cli.tables import print_table
+from drpm.cli.options import DATA_SETS, Json, NameOrPath, Options, Seed, among
+from drpm.cli.output import one_sentence, print_table
 from drpm.experiments.base import parse_options
 
 if TYPE_CHECKING:
     from drpm.data.files import FileReport
     from drpm.data.types import Dataset, DatasetSpec
 
-app = typer.Typer(
-    cls=PlainGroup, no_args_is_help=True, help="List, fetch, check and show data sets."
-)
+app = typer.Typer(no_args_is_help=True, help="List, fetch, check and show data sets.")
 
 Name = Annotated[
     str,
@@ -29,24 +24,9 @@ Name = Annotated[
         autocompletion=among(DATA_SETS),
     ),
 ]
-NameOrPath = Annotated[
-    str,
-    typer.Argument(
-        help="A data set (drpm data list names them), or your own: a table or arrays in a .csv, "
-        ".npy, .npz or .parquet file, or a folder of images.",
-        metavar="DATA",
-        autocompletion=among(DATA_SETS),
-    ),
-]
-Options = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option", "-o", metavar="NAME=VALUE", help="An option of the data; may be repeated."
-    ),
-]
 
 
-@app.command("list", cls=PlainCommand)
+@app.command("list")
 def list_sets(as_json: Json = False) -> None:
     """List the data sets, and whether their files are available."""
     from drpm.data.registry import DATASETS
@@ -61,7 +41,7 @@ def list_sets(as_json: Json = False) -> None:
     )
 
 
-@app.command(cls=PlainCommand)
+@app.command()
 def fetch(name: Name, as_json: Json = False) -> None:
     """Find the files of a data set, compare them with their hashes, download what is missing.
 
@@ -84,7 +64,7 @@ def fetch(name: Name, as_json: Json = False) -> None:
         typer.echo(f"{name} needs no files.")
 
 
-@app.command(cls=PlainCommand)
+@app.command()
 def check(name: Name, as_json: Json = False) -> None:
     """Compare the files of a data set with their hashes, and check their structure.
 
@@ -114,7 +94,7 @@ def check(name: Name, as_json: Json = False) -> None:
             spec.inspect()
 
 
-@app.command(cls=PlainCommand)
+@app.command()
 def show(
     name: NameOrPath,
     out: Annotated[

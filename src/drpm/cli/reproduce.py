@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from drpm.cli.completion import DEVICES, among
-from drpm.cli.errors import one_sentence
-from drpm.cli.options import Json
-from drpm.cli.tables import print_table
+from drpm.cli.options import DEVICES, Json, among
+from drpm.cli.output import one_sentence, print_table
 from drpm.studies.sweeps import SWEEPS, find
 from drpm.training.config import suggest
 from drpm.training.errors import ConfigError

@@ -6,16 +6,16 @@ The text of the document is written by hand; see :mod:`drpm.report.tables`. The 
 folder ``figures`` beside it.
 """
 
-import argparse
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Final
 
+import typer
 from matplotlib.figure import Figure
 from PIL import Image
 
+from drpm.cli.output import one_sentence
 from drpm.clustering import results as clustering
 from drpm.factors import results as factors
 from drpm.multitask import results as multitask
@@ -23,7 +23,6 @@ from drpm.report.plots import png
 from drpm.report.tables import fill_tables, step_times
 from drpm.supervised import results as supervised
 from drpm.training.checkpoint import write_atomic
-from drpm.training.errors import RunError, reason
 
 _APPLICATIONS: Final = (clustering, factors, multitask, supervised)
 TABLES: Final[Mapping[str, Callable[[Path], str]]] = {
@@ -35,26 +34,15 @@ FIGURES: Final[Mapping[str, Callable[[Path], Figure]]] = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Updates the document; returns 1 after a one-sentence error."""
-    parser = argparse.ArgumentParser(prog="python -m drpm.cli.results_page")
-    parser.add_argument("results", type=Path, help="the folder of results")
-    parser.add_argument("page", type=Path, help="the document to update")
-    chosen = parser.parse_args(arguments)
-    try:
-        text = chosen.page.read_text(encoding="utf-8")
-        write_atomic(chosen.page, fill_tables(text, TABLES, chosen.results).encode())
-        folder = chosen.page.parent / "figures"
+def update(results: Path, page: Path) -> None:
+    """Update a document and its figures from a folder of results."""
+    with one_sentence():
+        text = page.read_text(encoding="utf-8")
+        write_atomic(page, fill_tables(text, TABLES, results).encode())
+        folder = page.parent / "figures"
         folder.mkdir(exist_ok=True)
         for name, draw in FIGURES.items():
-            write_atomic(folder / f"{name}.png", _with_palette(png(draw(chosen.results))))
-    except RunError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"error: {chosen.page} was not updated, because {reason(error)}.", file=sys.stderr)
-        return 1
-    return 0
+            write_atomic(folder / f"{name}.png", _with_palette(png(draw(results))))
 
 
 def _with_palette(png: bytes) -> bytes:
@@ -67,4 +55,4 @@ def _with_palette(png: bytes) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    typer.run(update)

@@ -3,33 +3,30 @@
 import inspect
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from drpm.cli.completion import among
-from drpm.cli.data import NameOrPath, Options
-from drpm.cli.errors import one_sentence
-from drpm.cli.help import PlainCommand
 from drpm.cli.options import (
     Device,
     Json,
+    NameOrPath,
+    Options,
     Out,
     Overwrite,
-    Settings,
-    number,
-    parse_seeds,
-    preset_option,
-    seed_folders,
-    seeds_option,
-    whole_number_option,
+    among,
+    presets_of,
+    settings_of,
 )
-from drpm.cli.settings import read_own, read_settings
-from drpm.cli.tables import print_table
+from drpm.cli.output import one_sentence, print_table
 from drpm.experiments.base import JOBS, Job, find_experiment, find_job
+from drpm.training import config as configs
+from drpm.training import presets
+from drpm.training.config import TrainingConfig
+from drpm.training.errors import ConfigError
 from drpm.training.summaries import spread
 
 if TYPE_CHECKING:
@@ -40,7 +37,7 @@ def add_commands(app: typer.Typer) -> None:
     """Add a command for every application."""
     for command in JOBS:
         kind = find_job(command)
-        app.command(command, help=kind.help, cls=PlainCommand)(make_command(kind))
+        app.command(command, help=kind.help)(make_command(kind))
 
 
 def make_command(kind: type[Job]) -> Any:
@@ -49,19 +46,17 @@ def make_command(kind: type[Job]) -> Any:
     def run(**values: Any) -> None:
         with one_sentence():
             results = _run(kind, values)
-        if results:  # of several processes the first one speaks
+        if results:  # of several processes the first one prints
             _show(kind, results, values["as_json"])
 
-    parameters = _parameters(kind)
-    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-            )
-            for name, (annotation, default) in parameters.items()
-        ]
-    )
-    run.__annotations__ = {name: annotation for name, (annotation, _) in parameters.items()}
+    parameters = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        )
+        for name, (annotation, default) in _parameters(kind).items()
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
 
 
@@ -73,32 +68,47 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
         if each.name == "data":
             found["data"] = _argument(each, kind.data_option)
             if kind.data_option:
-                help = typer.Option("--data", metavar="DATA", help="The same, by name.")
-                found["data_option"] = (Annotated[str | None, help], None)
+                option = typer.Option("--data", metavar="DATA", help="The same, by name.")
+                found["data_option"] = (Annotated[str | None, option], None)
         elif each.name == "options":
             found["option"] = (Options, None)
         elif "help" in each.metadata:
-            found[each.name] = (
-                Annotated[types[each.name], _typer_option(types[each.name], each.metadata)],
-                each.default,
-            )
-    config = get_type_hints(types[kind.section])
+            of = types[each.name]
+            found[each.name] = (Annotated[of, _option(of, each.metadata)], each.default)
+    config = types[kind.section]
     for name, details in kind.shortcuts.items():
-        of = str if "choices" in details else config[name]
-        found[name] = (Annotated[of | None, _typer_option(of, details)], None)
+        of = str if "choices" in details else get_type_hints(config)[name]
+        found[name] = (Annotated[of | None, _option(of, details)], None)
     together = "on a GPU they are trained together" if kind.stacks else "one after the other"
+    settings = typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="A setting, such as training.epochs=50; may be repeated.",
+        autocompletion=settings_of(config()),
+    )
+    seeds = typer.Option(
+        help=f"One seed, or several such as 0,1,2, each in its own folder; {together}.",
+        show_default="0",
+    )
     found |= {
         "out": (Out, Path("out") / kind.command),
-        "settings": (Settings, None),
-        "seeds": (Annotated[str | None, seeds_option(together)], None),
+        "settings": (Annotated[list[str] | None, settings], None),
+        "seeds": (Annotated[str | None, seeds], None),
         "device": (Device, "auto"),
     }
     if kind.example_preset is not None:
-        preset = Annotated[str, preset_option(kind.example_preset)]
-        found["preset"] = (preset, f"fast-{kind.command}")
+        preset = typer.Option(
+            help=f"Settings to start from: a preset, such as {kind.example_preset}, or a .toml "
+            "file.",
+            metavar="NAME_OR_FILE",
+            autocompletion=presets_of(kind.command),
+        )
+        found["preset"] = (Annotated[str, preset], f"fast-{kind.command}")
     if kind.several_devices:
-        help = "GPUs that share one run, each with a part of every batch."
-        found["devices"] = (Annotated[int, whole_number_option(help, least=1)], 1)
+        devices = typer.Option(
+            help="GPUs that share one run, each with a part of every batch.", min=1
+        )
+        found["devices"] = (Annotated[int, devices], 1)
     return found | {"overwrite": (Overwrite, False), "as_json": (Json, False)}
 
 
@@ -111,43 +121,17 @@ def _argument(each: Field[Any], has_option: bool) -> tuple[Any, Any]:
         autocompletion=among(each.metadata["choices"]),
         show_default=str(each.default),
     )
-    return (
-        (Annotated[str | None, argument], None)
-        if has_option
-        else (
-            Annotated[str, argument],
-            each.default,
-        )
-    )
+    return Annotated[str | None, argument], None if has_option else each.default
 
 
-def _typer_option(kind: Any, details: Mapping[str, Any]) -> Any:
-    extra: dict[str, Any] = {}
+def _option(kind: Any, details: Mapping[str, Any]) -> Any:
     if kind is bool:
         return typer.Option(f"--{details['flag']}", help=details["help"])
-    if "least" in details:
-        of = float if "float" in str(kind) else int
-        extra |= {"parser": number(of, details["least"], details.get("most")), "metavar": "NUMBER"}
-    if "among" in details:
-        extra |= {"parser": _one_of(details["among"]), "metavar": "NUMBER"}
+    names = {"least": "min", "most": "max", "metavar": "metavar", "shown": "show_default"}
+    extra = {ours: details[name] for name, ours in names.items() if name in details}
     if "choices" in details:
         extra["autocompletion"] = among(details["choices"])
-    if "metavar" in details:
-        extra["metavar"] = details["metavar"]
-    if "shown" in details:
-        extra["show_default"] = details["shown"]
     return typer.Option(help=details["help"], **extra)
-
-
-def _one_of(numbers: Sequence[int]) -> Callable[[Any], int]:
-    def parse(value: Any) -> int:
-        if str(value) not in map(str, numbers):
-            *others, largest = numbers
-            expected = f"{', '.join(map(str, others))} or {largest}"
-            raise typer.BadParameter(f"expected {expected}, but got '{value}'.")
-        return int(value)
-
-    return parse
 
 
 def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -158,35 +142,24 @@ def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
         run_jobs,
         write_summary,
     )
-    from drpm.training.presets import is_own
 
-    types, settings = get_type_hints(kind), list(values["settings"] or ())
-    shortcuts = {name: values[name] for name in kind.shortcuts}
-    preset = values.get("preset")
-    if "devices" in values:
-        settings = [*_for_all_stages(types[kind.section], values), *settings]
-    config = read_settings(
-        types[kind.section], kind.command, preset, settings, values["device"], **shortcuts
-    )
-    own = read_own(kind.command, preset).settings if preset and is_own(preset) else {}
-    given = dict.fromkeys(own, False)
-    given |= {name: True for name, value in shortcuts.items() if value is not None}
-    given |= {setting.partition("=")[0].strip(): True for setting in settings}
-    names = [each.name for each in fields(kind) if each.name in values]
-    chosen = {name: values[name] for name in names}
+    config, given = read_settings(kind, values)
+    chosen = {each.name: values[each.name] for each in fields(kind) if each.name in values}
     if kind.data_option:
         chosen["data"] = _choose_data(kind, values["data"], values["data_option"])
-    job = kind(**chosen, **{kind.section: config})
     if values.get("option"):
-        job = job.with_fields(options=tuple(values["option"]))
+        chosen["options"] = tuple(values["option"])
+    job = kind(**chosen, **{kind.section: config})
     devices = connect_devices(job)
     experiment = find_experiment(kind)
     job, data, warnings = prepare(experiment, job, devices, given)
     if devices.is_first:
         for warning in warnings:
             typer.echo(f"warning: {warning}", err=True)
-    seeds = parse_seeds(values["seeds"]) or [job.seed]
-    jobs, folders = [job.with_seed(seed) for seed in seeds], seed_folders(values["out"], seeds)
+    out: Path = values["out"]
+    seeds = _parse_seeds(values["seeds"]) or [job.seed]
+    folders = [out] if len(seeds) == 1 else [out / f"seed-{seed}" for seed in seeds]
+    jobs = [job.with_seed(seed) for seed in seeds]
     results = run_jobs(
         experiment,
         jobs,
@@ -197,27 +170,95 @@ def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
         progress=show_stage if devices.is_first else lambda stage: None,
     )
     if len(results) > 1:
-        write_summary(values["out"], results)
+        write_summary(out, results)
     return results
+
+
+def read_settings(kind: type[Job], values: Mapping[str, Any]) -> tuple[Any, dict[str, bool]]:
+    """The configuration of a command from its options.
+
+    Later ones win: the preset or the user's file, devices, options of their own, ``--set``.
+
+    Returns:
+        The configuration, and the settings that the user has chosen, by name: whether on the
+        command line, else in a file.
+    """
+    cls = get_type_hints(kind)[kind.section]
+    TrainingConfig(device=values["device"])  # refused under the option's own name
+    settings = list(values["settings"] or ())
+    named = {name: values[name] for name in kind.shortcuts if values[name] is not None}
+    names = [setting.partition("=")[0].strip() for setting in settings]
+    for name, setting in zip(names, settings, strict=True):
+        if name in named:
+            raise ConfigError(
+                f"{name} must be given once, but got --{name} {named[name]} and --set {setting}."
+            )
+    own: dict[str, Any] = {}
+    preset = values.get("preset")
+    if preset is None:
+        start = cls()
+    elif not presets.is_own(preset):
+        start = presets.load(cls, preset, command=kind.command)
+    else:
+        own, is_run = _read_file(kind.command, preset)
+        try:
+            # A run's file is complete, others are completed by the quick preset.
+            base = None if is_run else presets.load(cls, f"fast-{kind.command}")
+            start = configs.build(cls, own, base)
+        except ConfigError as error:
+            raise ConfigError(f"In {preset}: {error}") from error
+    stages = ["training"]
+    if "pretraining" in get_type_hints(cls):
+        stages.append("pretraining.training")
+    placed = [
+        f"{stage}.{name}={values[name]}"
+        for stage in stages
+        for name in ("device", "devices")
+        if name in values
+    ]
+    options = [f"{name}={value}" for name, value in named.items()]
+    config = configs.override(start, [*placed, *options, *settings])
+    return config, {**dict.fromkeys(own, False), **dict.fromkeys([*named, *names], True)}
+
+
+def _read_file(command: str, path: str) -> tuple[dict[str, Any], bool]:
+    """The settings of a user's file, and whether it is the ``config.toml`` of a run."""
+    from drpm.training.runs import FINGERPRINT
+
+    mapping = configs.read_mapping(path)
+    for known in JOBS:
+        section = find_job(known).section
+        if "data" in mapping and isinstance(mapping.get(section), dict):
+            if known != command:
+                raise ConfigError(f"{path} is of a run of drpm {known}, not of drpm {command}.")
+            return mapping[section], True
+    # The content hash of the data of a training in Python is not a setting.
+    mapping.pop(FINGERPRINT, None)
+    return mapping, False
+
+
+def _parse_seeds(text: str | None) -> list[int]:
+    """Seeds such as 0,1,2; none where there is no text."""
+    if text is None:
+        return []
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) < 2**63 for word in words):
+        raise ConfigError(f"seeds must be whole numbers such as 0,1,2, but got {text!r}.")
+    numbers = [int(word) for word in words]
+    if len(set(numbers)) != len(numbers):
+        raise ConfigError(f"seeds must all differ, but got {text!r}.")
+    return numbers
 
 
 def _choose_data(kind: type[Job], argument: str | None, option: str | None) -> str:
     if argument is not None and option is not None and argument != option:
-        raise ValueError(f"data must be given once, but got {argument!r} and {option!r}.")
+        raise ConfigError(f"data must be given once, but got {argument!r} and {option!r}.")
     given = option if argument is None else argument
     return kind.data if given is None else given  # type: ignore[attr-defined]
 
 
-def _for_all_stages(config: Any, values: Mapping[str, Any]) -> list[str]:
-    """Settings that place every training of a run on the same devices."""
-    stages = ["training"]
-    if "pretraining" in get_type_hints(config):
-        stages.append("pretraining.training")
-    return [f"{stage}.{name}={values[name]}" for stage in stages for name in ("device", "devices")]
-
-
 def show_stage(stage: str) -> "Progress":
-    """Name the stage that begins on the error stream, and show its progress."""
+    """Print the name of a stage on the error stream, and show its progress."""
     from drpm.training.progress import make_progress
 
     typer.echo(f"{stage[0].upper()}{stage[1:]}", err=True)
@@ -249,15 +290,11 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
 def _print_scores(
     results: Sequence[Mapping[str, Any]], columns: Mapping[str, str], digits: int
 ) -> None:
-
-    def number(value: float | None) -> str:
-        return "-" if value is None else f"{value:.{digits}f}"
-
+    values = {name: [result["metrics"].get(name) for result in results] for name in columns}
     rows = [
-        [str(result["seed"]), *(number(result["metrics"].get(name)) for name in columns)]
-        for result in results
+        [str(result["seed"]), *("-" if x is None else f"{x:.{digits}f}" for x in found)]
+        for result, *found in zip(results, *values.values(), strict=True)
     ]
     if len(results) > 1:
-        found = [[result["metrics"].get(name) for result in results] for name in columns]
-        rows.append(["mean", *("-" if None in x else spread(x, digits) for x in found)])
+        rows.append(["mean", *("-" if None in x else spread(x, digits) for x in values.values())])
     print_table(["Seed", *columns.values()], rows)

@@ -35,8 +35,8 @@ def option(default: Any, help: str, **details: Any) -> Any:
         default: The default value.
         help: The help text.
         details: ``choices`` (words that a shell completes), ``least`` and ``most`` (the range of
-            a number), ``among`` (the numbers there are), ``shown`` (what the help shows as the
-            default), ``metavar``, ``flag`` (the name of a switch).
+            a number), ``shown`` (what the help shows as the default), ``metavar``, ``flag`` (the
+            name of a switch).
     """
     return field(default=default, metadata={"help": help, **details})
 

@@ -124,7 +124,6 @@ class FactorsJob(Job):
         None,
         "Side of the arm's images, 16, 32 or 64 pixels, or the size that your images are resized "
         "to, from 8 on.",
-        among=SIDES,
         shown="64 on a GPU, else 32; yours stay as they are",
     )
     test_pairs: int | None = option(
@@ -143,6 +142,8 @@ class FactorsJob(Job):
             f"a number from 0 to {FACTORS} or '{MIXED}'",
             lambda value: value in (None, MIXED, *map(str, range(FACTORS + 1))),
         )
+        sides = f"one of {', '.join(map(str, SIDES))}"
+        check_setting(self, "image_size", sides, lambda side: side in (None, *SIDES))
         check_setting(
             self, "test_pairs", "at least 100", lambda value: value is None or value >= 100
         )
