@@ -13,8 +13,7 @@ from drpm.clustering import LatentGMM, load_clustering
 from drpm.factors.models import FactorVAE, load_factors
 from drpm.multitask.fitted import FittedMultitask, load_multitask
 from drpm.multitask.models import MultitaskNetwork
-from drpm.supervised.fitted import FittedPartitioner, load_partitioner
-from drpm.supervised.models import Partitioner
+from drpm.supervised.models import FittedPartitioner, Partitioner, load_partitioner
 from drpm.training.checkpoint import load_model, save_model
 from drpm.training.errors import RunError
 from tests.clustering.test_fitted import COLUMNS, make

@@ -143,7 +143,7 @@ def test_the_result(whole: Path) -> None:
 
 
 def test_the_scores_are_those_of_the_test_part(whole: Path) -> None:
-    from drpm.clustering.metrics import clustering_scores
+    from drpm.clustering.fitted import clustering_scores
     from drpm.data import load
 
     clusters = [int(row["cluster"]) for row in labels(whole) if row["split"] == "test"]
@@ -283,7 +283,6 @@ def test_the_model_of_a_table_far_from_zero(tmp_path: Path) -> None:
         tmp_path / "times.csv",
         *SMALL,
         *options,
-        "--set=training.epochs=7",
         "--out",
         tmp_path / "run",
     )
@@ -295,8 +294,7 @@ def test_the_model_of_a_table_far_from_zero(tmp_path: Path) -> None:
     assert model.sample(2)[0].shape == (2, 2)
     with np.load(tmp_path / "run" / "arrays.npz") as arrays:
         assert len(np.unique(arrays["samples"][..., 0])) > 100  # not rounded to minutes
-    # Those of pretraining, which is all the training of a latent mixture.
-    assert (model.max_iter, model.batch_size) == (2, 256)
+    assert (model.latent_dim, model.hidden) == (4, (32, 16))
 
 
 def test_a_table_with_labels(tmp_path: Path) -> None:

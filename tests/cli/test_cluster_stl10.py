@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from drpm.cli import app
 from drpm.clustering.fitted import load_clustering
-from drpm.data import features, load
+from drpm.data import features
 from drpm.data.features import Network
 from drpm.data.stl10 import CLASSES
 from drpm.report.figure_data import read_arrays
@@ -124,25 +124,11 @@ def test_a_few_columns_stand_for_all(done: tuple[Path, StandIn]) -> None:
     assert len(set(arrays["column_names"].tolist())) == 40
 
 
-def test_real_images_stand_for_generated_features(
-    done: tuple[Path, StandIn], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    examples = read_arrays(done[0])["examples"]
-    assert (examples.shape, examples.dtype) == ((10, 10, 3, 48, 48), np.uint8)
-    monkeypatch.setenv("DRPM_DATA", str(done[0].parent / "data"))
-    images = load("stl10", representation="images").test.inputs
-    small = torch.nn.functional.avg_pool2d(images, 2).mul(255).round().numpy()
-    for image in examples[:, 0]:
-        assert np.abs(small - image).max((1, 2, 3)).min() <= 1
-
-
 def test_the_page(done: tuple[Path, StandIn]) -> None:
     pictures = {path.stem for path in (done[0] / "figures").iterdir()}
-    assert pictures == {
-        *("samples", "examples", "partition", "latent", "confusion", "sizes", "curves")
-    }
+    assert pictures == {*("samples", "partition", "latent", "confusion", "sizes", "curves")}
     page = (done[0] / "index.html").read_text(encoding="utf-8")
-    assert page.count("data:image/png;base64,") == 7
+    assert page.count("data:image/png;base64,") == 6
     assert "stl10: 10 clusters" in page
     # A page of many wide pictures would be slow to open.
     assert len(page) < 3_000_000
@@ -160,7 +146,6 @@ def test_pixels_are_clustered_as_images(
     arrays = read_arrays(tmp_path)
     assert "samples" in arrays
     assert arrays["samples"].shape == (10, 32, 3, 96, 96)
-    assert "examples" not in arrays
 
 
 def test_a_network_that_is_not_there_is_one_sentence(

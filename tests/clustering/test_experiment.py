@@ -1,9 +1,7 @@
 """Clustering runs and studies: what they write, refuse, share and resume."""
 
-import signal
+import io
 import statistics
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +18,11 @@ from drpm.clustering.config import (
     NetworkConfig,
     PretrainingConfig,
 )
-from drpm.clustering.experiment import Clustering, undo_scaling
-from drpm.clustering.fitted import load_clustering
+from drpm.clustering.experiment import Clustering, figure_data, undo_scaling
+from drpm.clustering.fitted import FittedClustering, load_clustering
+from drpm.clustering.mixtures import Mixture
 from drpm.data.tables import table
-from drpm.data.types import Dataset
+from drpm.data.types import Dataset, Split
 from drpm.experiments.running import open_runs, run_jobs
 from drpm.experiments.studies import run_study
 from drpm.training import config as configs
@@ -137,6 +136,54 @@ def test_a_bernoulli_of_other_numbers() -> None:
         prepare(replace(job.with_config(method="gmm"), compare=True), rows_of())
 
 
+# Figures.
+
+
+def figures_of(means: torch.Tensor, data: Dataset) -> dict[str, Any]:
+    """The figure data of a mixture of the rows, whose clusters have equal weights."""
+    weights = torch.zeros(len(means)).log_softmax(-1)
+    mixture = Mixture(weights, means, torch.full_like(means, 1e-4))
+    config = ClusteringConfig(method="gmm", clusters=len(means))
+    content = figure_data(FittedClustering(config, data.input_shape, mixture), data, 0)
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        return dict(archive)
+
+
+def test_figures_of_images() -> None:
+    images = torch.rand(60, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    split = Split(images, {"label": torch.arange(60) % 20})
+    data = Dataset("images", split, split, {"label": tuple(map(str, range(20)))})
+    means = 0.4 + 0.2 * images[:20].flatten(1)
+    found = figures_of(means, data)
+    assert found["samples"].shape == (20, 32, 28, 28)
+    # In the unit interval they are bytes.
+    assert {found[name].dtype for name in ("samples", "partition_points")} == {np.dtype(np.uint8)}
+    expected = (means * 255).reshape(20, 28, 28).numpy()
+    # Of 32 samples with a standard deviation of a hundredth.
+    assert np.abs(found["samples"].mean(1) - expected).max() < 5
+    assert found["confusion"].sum() == 60
+    assert found["latent"].shape == (60, 2)
+    assert figures_of(means + 9, data)["samples"].dtype == np.float32
+
+
+def test_figures_of_wide_tables() -> None:
+    """Two groups of rows that differ in columns 7 and 50 of 60."""
+    means = torch.zeros(2, 60)
+    means[0, 7] = means[1, 50] = 30
+    inputs = means.repeat(20, 1) + torch.randn(40, 60, generator=torch.Generator().manual_seed(0))
+    inputs[:, 3] = 0.0  # a constant column distinguishes nothing
+    split = Split(inputs)
+    found = figures_of(means, Dataset("rows", split, split))
+    assert found["samples"].shape == (2, 100, 40)
+    assert found["partition_points"].shape == (128, 40)
+    assert found["num_columns"] == 60
+    # Columns are counted from one.
+    names = found["column_names"].tolist()
+    assert {"column 8", "column 51"} < set(names)
+    assert "column 4" not in names
+    assert np.abs(found["samples"][0, :, names.index("column 8")] - 30).max() < 1
+
+
 # Studies.
 
 SEEDS = [0, 3]
@@ -235,7 +282,7 @@ def test_a_study_is_resumed(
         with pytest.raises(KeyboardInterrupt):
             study(tmp_path, "vade")
     # The second study has copied the pretraining of the first.
-    assert trained == ["pretraining"] * 2 + ["training"] * 4
+    assert trained == ["pretraining", "training"] * 2 + ["training"] * 2
     before = (tmp_path / "vade" / "seed-0" / "result.json").read_bytes()
     result = study(tmp_path, "vade")
     assert len(trained) == 6
@@ -269,42 +316,6 @@ def test_pretraining_is_shared_only_where_it_agrees(tmp_path: Path, trained: lis
     np.save(tmp_path / "one.npy", random.uniform(size=(30, 4)))
     with pytest.raises(RunError, match="has other settings"):
         cluster("one", "bernoulli")
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from drpm.training import loop
-from tests.clustering.test_experiment import study
-
-train = loop.train
-
-def kill(program, runs, **options):
-    step = program.step
-
-    def last():
-        step()
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    program.step = last
-    return train(program, runs, **options)
-
-loop.train = kill
-study(Path(sys.argv[1]), "vade")
-"""
-
-
-@pytest.mark.unshifted
-def test_killed_at_a_shared_pretraining(done: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", KILLED, str(tmp_path)]
-    root = Path(__file__).parents[2]
-    assert subprocess.run(command, cwd=root, timeout=240).returncode == -signal.SIGKILL
-    (shared,) = tmp_path.glob("pretraining-*")
-    assert not list(shared.glob("*/pretraining/result.json"))
-    study(tmp_path, "drpm-vc")
-    study(tmp_path, "vade")
-    found = models(tmp_path)
-    assert found == {name: models(done)[name] for name in found}
 
 
 @pytest.mark.parametrize(

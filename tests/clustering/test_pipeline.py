@@ -18,8 +18,7 @@ from drpm.clustering.config import (
     NetworkConfig,
     PretrainingConfig,
 )
-from drpm.clustering.fitted import FittedClustering
-from drpm.clustering.metrics import accuracy
+from drpm.clustering.fitted import FittedClustering, accuracy
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.pipeline import fit_clusterings
 from drpm.training.config import TrainingConfig

@@ -1,23 +1,36 @@
-"""The contrastive losses against loops over pairs, and the objectives term by term."""
+"""Contrastive losses against loops over pairs; augmentations against torch and scipy."""
 
 import math
+from itertools import combinations
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.ndimage
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from drpm.clustering.config import NetworkConfig, PretrainingConfig
 from drpm.clustering.models import Autoencoder
 from drpm.clustering.pretraining import (
+    VIEWS,
     ContrastiveModel,
     ContrastiveObjective,
+    View,
+    affine,
+    blur,
+    choose_view,
     contrastive_loss,
     imbalance,
     reconstruction_objective,
+    resized_crop,
+    warp,
 )
-from drpm.clustering.views import Affine
-from tests.oracles import generator, normal
+from drpm.training.errors import ConfigError
+from tests.oracles import FALSE_ALARM, binomial_p_values, generator, normal
+
+CLOSE = {"rtol": 0, "atol": 1e-10}
 
 TERMS = {"instances", "clusters", "imbalance", "reconstruction"}
 
@@ -38,8 +51,7 @@ def naive_contrast(first: Tensor, second: Tensor, temperature: float) -> float:
     return total / len(rows)
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 0.1])
-@pytest.mark.parametrize("count", [1, 2, 7])
+@pytest.mark.parametrize(("count", "temperature"), [(1, 0.5), (2, 1.0), (7, 0.1)])
 def test_contrast_against_loops(count: int, temperature: float) -> None:
     first, second = normal(count, 4), 3 * normal(count, 4, seed=1)
     found = contrastive_loss(first, second, temperature)
@@ -127,10 +139,104 @@ def test_contrast_trains_all_but_the_variance() -> None:
 @torch.no_grad()
 def test_the_second_view_comes_from_the_generator() -> None:
     model, batch = make(), {"rows": images()}
-    random_view = objective(Affine(90, 0.2, (0.8, 1.2), 10))
+    random_view = objective(VIEWS["digits"])
 
     def loss(seed: int) -> float:
         return float(random_view(model, batch, {}, generator(seed))["loss"])
 
     assert loss(1) == loss(1)
     assert loss(1) != loss(2)
+
+
+# Augmentations.
+
+
+def pictures(count: int = 6, channels: int = 2, height: int = 8, width: int = 8) -> Tensor:
+    shape = (count, channels, height, width)
+    return torch.rand(shape, dtype=torch.float64, generator=generator(5))
+
+
+def largest(low: float, high: float) -> Tensor:
+    """In place of random numbers: the upper end of their range, for six images."""
+    return torch.full((6,), float(high), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("size", [(8, 8), (5, 9)])
+def test_without_any_range_nothing_changes(size: tuple[int, int]) -> None:
+    images = pictures(6, 2, *size)
+    for drawn in (affine(largest, 0, 0, (1, 1), 0), resized_crop(largest, (1, 1), (1, 1))):
+        torch.testing.assert_close(warp(images, *drawn), images, **CLOSE)
+
+
+def test_rotation_and_translation() -> None:
+    images = pictures()
+    turned = warp(images, *affine(largest, 90, 0, (1, 1), 0))
+    torch.testing.assert_close(turned, torch.rot90(images, 1, (-2, -1)), **CLOSE)
+    # A quarter is two of eight pixels, both ways; the new ones are zero.
+    moved = warp(images, *affine(largest, 0, 0.25, (1, 1), 0))
+    torch.testing.assert_close(moved, F.pad(images[..., 2:, 2:], (0, 2, 0, 2)), **CLOSE)
+
+
+@pytest.mark.parametrize("sigma", [0.4, 2.0])
+def test_blur_is_that_of_scipy(sigma: float) -> None:
+    images = pictures()
+    expected = scipy.ndimage.gaussian_filter(images.numpy(), sigma, radius=1, axes=(-2, -1))
+    seen = blur(images, torch.full((6,), sigma, dtype=torch.float64))
+    inner = (..., slice(1, -1), slice(1, -1))
+    torch.testing.assert_close(seen[inner], torch.from_numpy(expected)[inner], **CLOSE)
+
+
+def test_noise_and_dropped_columns() -> None:
+    rows = torch.full((200, 50), 3.0, dtype=torch.float64)
+    seen = VIEWS["noise"](rows, generator())
+    dropped = seen == 0
+    assert binomial_p_values(np.array([int(dropped.sum())]), np.array([0.1]), 10_000) > FALSE_ALARM
+    kept = (seen[~dropped] - 3) / 0.2
+    # Five standard errors of a normal mean and, nearly, variance: 6e-7 each.
+    count = len(kept)
+    assert abs(float(kept.mean())) < 5 / math.sqrt(count)
+    assert abs(float(kept.var()) - 1) < 5 * math.sqrt(2 / count)
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist", "fashion-mnist"])
+def test_views_depend_on_the_generator_and_on_their_image(name: str) -> None:
+    view, images = VIEWS[name], pictures(6, 1, 16, 16)
+    changed = images.clone()
+    changed[3] = 1 - changed[3]
+    before, after = view(images, generator(1)), view(changed, generator(1))
+    differs = (before != after).flatten(1).any(1)
+    assert differs.tolist() == [False, False, False, True, False, False]
+    assert not torch.equal(before, view(images, generator(2)))
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_stacked_runs_see_views_of_their_own(view: View) -> None:
+    images = pictures(1, 1, 16, 16).expand(3, 4, 1, 16, 16).contiguous()
+    seen = torch.func.vmap(lambda x: view(x, None), randomness="different")(images)
+    assert seen.shape == images.shape
+    # Two views were the same by chance 86 times in 400 x 66 pairs, all of the view of MNIST. So at
+    # least 7 of 12 differ; four and four are the same with a probability of 1e-10.
+    assert len({tuple(image.flatten().tolist()) for run in seen for image in run}) > 6
+    assert not any(torch.equal(one, two) for one, two in combinations(seen, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [
+        ("auto", (1, 8, 8), "digits"),
+        ("auto", (1, 28, 28), "mnist"),
+        ("auto", (3, 64, 12), "digits"),
+        ("auto", (12,), "noise"),
+        ("fashion-mnist", (1, 28, 28), "fashion-mnist"),
+        ("noise", (1, 28, 28), "noise"),
+    ],
+)
+def test_choice(name: str, shape: tuple[int, ...], expected: str) -> None:
+    assert choose_view(name, torch.Size(shape)) is VIEWS[expected]
+
+
+def test_views_of_images_are_refused_for_tables() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^pretraining\.views must be 'noise' .* but got 'mnist'"
+    ):
+        choose_view("mnist", torch.Size([784]))

@@ -19,7 +19,7 @@ from drpm.experiments.studies import digest_settings, run_study
 from drpm.studies.sweeps import find
 from drpm.supervised.config import SupervisedConfig, SupervisedJob
 from drpm.supervised.experiment import LabelledData, Supervised, find_classes
-from drpm.supervised.fitted import load_partitioner
+from drpm.supervised.models import load_partitioner
 from drpm.training import presets
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError
@@ -257,11 +257,6 @@ def test_a_study_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     again = RunFolder.open(tmp_path / "again" / "seed-1")
     assert again.config_text() == RunFolder.open(tmp_path / "seed-1").config_text()
     assert again.result()["metrics"] == runs[1]["metrics"]
-
-
-def test_bad_seeds(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="seeds must be one or more that differ"):
-        study(tmp_path, seeds=[0, 0])
 
 
 def test_the_sweep() -> None:

@@ -1,4 +1,4 @@
-"""The law of a batch's partition: its limits, its gradients, and what is minimised."""
+"""The distribution of a batch's partition, its objective and its scores."""
 
 import math
 from dataclasses import replace
@@ -6,17 +6,21 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.metrics import accuracy_score, f1_score
 from torch import Tensor, nn
 
 from drpm.supervised.config import SupervisedConfig
-from drpm.supervised.models import Partitioner, SupervisedObjective, cross_entropy
-from drpm.training import presets
-from drpm.training.config import TrainingConfig
+from drpm.supervised.models import (
+    Partitioner,
+    SupervisedObjective,
+    cross_entropy,
+    partition_scores,
+)
 from drpm.training.errors import ConfigError
-from drpm.training.program import Program
-from drpm.training.schedules import ConstantSchedule
-from drpm.training.stacking import StackedProgram
 from tests.supervised.toys import CLASSES, CONFIG, blobs
+
+OBJECTIVE = SupervisedObjective(CONFIG.smoothing, 1.0)
+SCHEDULE = {"temperature": torch.tensor(1.0)}
 
 
 class Known(nn.Module):
@@ -72,8 +76,10 @@ def test_the_loss_of_whoever_is_right_and_of_whoever_is_wrong() -> None:
     config = replace(CONFIG, scale=10.0)
     model = knowing()
     model.config = config
-    model.size_weight.fill_(2.0)
-    objective, schedule = SupervisedObjective(config), {"temperature": torch.tensor(0.1)}
+    objective, schedule = (
+        SupervisedObjective(config.smoothing, 2.0),
+        {"temperature": torch.tensor(0.1)},
+    )
 
     def terms(taken_for: Tensor) -> dict[str, float]:
         batch = {"rows": sure(taken_for), "labels": labels}
@@ -104,11 +110,10 @@ def test_cross_entropy_against_torch() -> None:
 def test_gradients_reach_scores_and_weights(term: str) -> None:
     """Both terms reach the weights, and that of the assignment the scores as well."""
     elements, labels = blobs(24, seed=0)
-    model = Partitioner(2, CLASSES, CONFIG, 1.0)
+    model = Partitioner(2, CLASSES, CONFIG)
     held = [x.detach().requires_grad_() for x in model.parameters_of(elements, 1.0)]
     model.parameters_of = lambda *given: held  # type: ignore[method-assign,assignment]
-    batch = {"rows": elements, "labels": labels}
-    terms = SupervisedObjective(CONFIG)(model, batch, {"temperature": torch.tensor(1.0)}, None)
+    terms = OBJECTIVE(model, {"rows": elements, "labels": labels}, SCHEDULE, None)
     scores, weights = torch.autograd.grad(terms[term], held, allow_unused=True)
     assert weights.abs().max() > 1e-3
     if term == "assignment":
@@ -123,62 +128,55 @@ def test_gradients_reach_scores_and_weights(term: str) -> None:
 
 def test_gradients_reach_the_network() -> None:
     elements, labels = blobs(24, seed=0)
-    model = Partitioner(2, CLASSES, CONFIG, 1.0)
-    batch = {"rows": elements, "labels": labels}
-    terms = SupervisedObjective(CONFIG)(model, batch, {"temperature": torch.tensor(1.0)}, None)
-    terms["loss"].backward()
-    assert all(float(x.grad.abs().max()) > 0 for x in model.parameters() if x.grad is not None)
-    assert all(x.grad is not None for x in model.parameters())
+    model = Partitioner(2, CLASSES, CONFIG)
+    OBJECTIVE(model, {"rows": elements, "labels": labels}, SCHEDULE, None)["loss"].backward()
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.any()
 
 
-def test_a_stack_takes_the_steps_of_its_runs() -> None:
-    """Also where the weights of their size terms differ."""
-    elements, labels = blobs(32, seed=0)
-    data = {"rows": elements.double(), "labels": labels}
-    training = TrainingConfig(
-        epochs=1, batch_size=32, learning_rate=1e-2, precision="64-true", device="cpu"
-    )
-    schedules = {"temperature": ConstantSchedule(0.7)}
-
-    def models() -> list[Partitioner]:
-        made = []
-        for seed, weight in ((0, 0.0), (1, 0.5)):
-            torch.manual_seed(seed)
-            made.append(Partitioner(2, CLASSES, CONFIG, weight))
-        return made
-
-    objective = SupervisedObjective(CONFIG)
-    stacked = StackedProgram(models(), objective, data, training, schedules=schedules)
-    alone = [Program(model, objective, data, training, schedules=schedules) for model in models()]
-    for program in (stacked, *alone):
-        # One batch has all the data: only its order is random, of which nothing depends.
-        for _ in range(3):
-            program.shuffle()
-            program.step()
-    for run, program in enumerate(alone):
-        torch.testing.assert_close(
-            stacked.model_state(run), program.model_state(), rtol=1e-7, atol=1e-9
-        )
-    assert not torch.equal(
-        stacked.model_state(0)["size_weight"], stacked.model_state(1)["size_weight"]
-    )
+# Scores.
 
 
-def test_a_stack_compiles_whole() -> None:
-    model = Partitioner(2, CLASSES, CONFIG, 0.1)
-    elements, labels = blobs(16, seed=0)
-    batch = {
-        name: torch.stack([x, x.flip(0)]) for name, x in (("rows", elements), ("labels", labels))
-    }
+def test_scores_against_scikit_learn() -> None:
+    labels, found = torch.randint(5, (2, 300))
+    found[:150] = labels[:150]
+    batch = torch.arange(300) // 100
+    scores = partition_scores(labels, found, 5, batch)
+    assert scores.f1 == pytest.approx(f1_score(labels, found, average="macro"))
+    assert scores.accuracy == pytest.approx(accuracy_score(labels, found))
+    errors = [
+        abs(int((labels[batch == b] == k).sum()) - int((found[batch == b] == k).sum()))
+        for b in range(3)
+        for k in range(5)
+    ]
+    assert scores.size_error == pytest.approx(sum(errors) / len(errors))
 
-    def loss(batch: dict[str, Tensor]) -> Tensor:
-        schedule = {"temperature": torch.tensor(0.5)}
-        return SupervisedObjective(CONFIG)(model, batch, schedule, None)["loss"]
 
-    plain = torch.func.vmap(loss)
-    compiled = torch.compile(plain, backend="aot_eager", fullgraph=True, dynamic=False)
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(batch), plain(batch))
+def test_a_class_that_is_never_predicted_counts() -> None:
+    labels = torch.tensor([0, 0, 0, 1])
+    scores = partition_scores(labels, torch.zeros(4).long(), 2, torch.zeros(4).long())
+    assert scores.f1 == pytest.approx((6 / 7 + 0) / 2)
+    # More batches than classes.
+    assert partition_scores(labels, labels, 2, torch.arange(4)) == (1.0, 1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("labels", [0, 2, 0, 0], "labels must be from 0 to 1, but got some from 0 to 2"),
+        ("labels", [0.0] * 4, r"labels must be whole numbers of the shape \(4,\)"),
+        ("labels", [], "labels must be one or more, but got none"),
+        ("found", [0, -1, 0, 0], "found must be from 0 to 1, but got some from -1 to 0"),
+        ("found", [0], r"found must be whole numbers of the shape \(4,\)"),
+        ("batch", [0, 0, 4, 0], "batch must be from 0 to 3, but got some from 0 to 4"),
+    ],
+)
+def test_bad_scores(name: str, value: list[Any], message: str) -> None:
+    given = {each: torch.zeros(4).long() for each in ("labels", "found", "batch")}
+    given[name] = torch.tensor(value).long() if not value else torch.tensor(value)
+    with pytest.raises(ValueError, match=message):
+        partition_scores(given["labels"], given["found"], 2, given["batch"])
 
 
 @pytest.mark.parametrize(
@@ -198,14 +196,3 @@ def test_a_stack_compiles_whole() -> None:
 def test_bad_settings(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         SupervisedConfig(**changes)
-
-
-def test_every_preset_loads() -> None:
-    names = [name for name in presets.names() if "-supervised" in name]
-    assert names == [
-        "fast-supervised",
-        "paper-supervised-fashion-mnist",
-        "paper-supervised-mnist",
-    ]
-    for name in names:
-        presets.load(SupervisedConfig, name)

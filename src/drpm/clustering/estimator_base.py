@@ -1,7 +1,9 @@
 """The common part of the scikit-learn estimators."""
 
-import json
 import math
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,16 +29,15 @@ from drpm.clustering.config import (
     NetworkConfig,
     PretrainingConfig,
 )
-from drpm.clustering.fitted import ESTIMATOR_FILE, FittedClustering, load_clustering
+from drpm.clustering.fitted import FittedClustering, load_clustering
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.models import require_unit_interval, standardization
-from drpm.clustering.pipeline import fit_clusterings, translate_run_errors
+from drpm.clustering.pipeline import fit_clusterings
 from drpm.data.preprocessing import scaled_rows
 from drpm.distributions.validation import require_choice, require_count, require_number
-from drpm.training.checkpoint import write_atomic
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import connect
-from drpm.training.errors import RunError
+from drpm.training.errors import SIGNAL_EXIT, Interrupted, RunError
 from drpm.training.torch_state import TRAINING_LOCK
 
 Array = NDArray[Any]
@@ -47,6 +48,9 @@ _TABLE_DEVIATION, _IMAGE_DEVIATION = 0.25, 0.5
 
 # Default learning rates. On images the larger one ends at a higher ELBO.
 _IMAGE_RATE, _TABLE_RATE = 3e-3, 1e-3
+
+# Default steps of pretraining. After fewer, codes hardly separate the rows, and clusters are lost.
+_LEAST_PRETRAINING = 50
 
 
 # A dataclass declares the parameters once; scikit-learn reads them from its constructor.
@@ -105,7 +109,7 @@ class ClusteringEstimator(
                 f"n_clusters must be at most n_samples={len(data)}, but got {self.n_clusters}."
             )
         likelihood, shift, scale = standardization(torch.tensor(data), shape, self.likelihood)
-        if start is not None and start.shift is not None and start.scale is not None:
+        if start is not None:
             self._check_warm_start(start)
             likelihood, shift, scale = self._likelihood, start.shift, start.scale
         rows = scaled_rows("X", data, shape, shift, scale)
@@ -117,9 +121,8 @@ class ClusteringEstimator(
         # Empty clusters come last, so that labels are consecutive.
         order = np.argsort(np.bincount(labels, minlength=self.n_clusters) == 0, kind="stable")
         mixture = Mixture(*(x[torch.from_numpy(order)] for x in model.mixture))
-        self._set_model(replace(model, mixture=mixture))
-        self.labels_ = np.argsort(order)[labels]
-        self.n_iter_ = self.max_iter
+        model = replace(model, mixture=mixture)
+        self._set_model(model, np.argsort(order)[labels], self.max_iter)
         return self
 
     def _train(
@@ -132,7 +135,7 @@ class ClusteringEstimator(
         device = connect(config.training).device
         with (
             TRAINING_LOCK,
-            translate_run_errors(),
+            _translate_run_errors(),
             TemporaryDirectory(prefix="drpm-") as folder,
             # Training seeds the global generator, whose state is restored.
             torch.random.fork_rng([device] if device.type == "cuda" else []),
@@ -164,9 +167,11 @@ class ClusteringEstimator(
             device=self.device,
             checkpoint_every=self.max_iter,  # a fit is not resumed
         )
-        epochs = self._pretraining_epochs(rows)
+        batches = math.ceil(rows / self.batch_size)
+        epochs = getattr(self, "pretrain_iter", self.max_iter)
+        if epochs is None:
+            epochs = max(self.max_iter, math.ceil(_LEAST_PRETRAINING / batches))
         pretraining = replace(training, epochs=epochs, checkpoint_every=epochs)
-        steps = self.max_iter * math.ceil(rows / self.batch_size)
         hidden = tuple(self.hidden)
         deviation = _IMAGE_DEVIATION if are_images else _TABLE_DEVIATION
         network = NetworkConfig(self.latent_dim, hidden, hidden[::-1], deviation)
@@ -175,7 +180,7 @@ class ClusteringEstimator(
             clusters=int(self.n_clusters),
             likelihood=likelihood,  # type: ignore[arg-type]  # checked already
             # A warm start begins at the end of the schedules.
-            annealing_steps=max(1, steps // 2) if start is None else 1,
+            annealing_steps=max(1, self.max_iter * batches // 2) if start is None else 1,
             network=network if start is None else start.config.network,
             pretraining=PretrainingConfig(training=pretraining),
             mixture=MixtureConfig(init="auto", code_variance=True),
@@ -183,16 +188,17 @@ class ClusteringEstimator(
             **self._model_settings(),
         )
 
-    def _pretraining_epochs(self, rows: int) -> int:
-        return self.max_iter
-
     def _model_settings(self) -> dict[str, Any]:
         """Hyperparameters of this estimator's model."""
         return {}
 
     def _check_parameters(self) -> None:
-        for name in ("n_clusters", "latent_dim", "max_iter", "batch_size"):
-            require_count(name, getattr(self, name))
+        given = self.get_params()
+        for name in ("n_clusters", "latent_dim", "max_iter", "batch_size", "partitions"):
+            if name in given:
+                require_count(name, given[name])
+        if given.get("pretrain_iter") is not None:
+            require_count("pretrain_iter", given["pretrain_iter"])
         try:
             widths = [require_count("hidden", width) for width in self.hidden]
         except (TypeError, ValueError):
@@ -203,6 +209,8 @@ class ClusteringEstimator(
             )
         if self.learning_rate is not None:
             require_number("learning_rate", self.learning_rate, positive=True)
+        require_number("beta", given.get("beta", 1.0), positive=False)
+        require_choice("objective", given.get("objective", "bounds"), ("bounds", "exact"))
         require_choice("likelihood", self.likelihood, ("auto", "bernoulli", "gaussian"))
 
     def _check_warm_start(self, start: FittedClustering) -> None:
@@ -254,9 +262,10 @@ class ClusteringEstimator(
     def _n_features_out(self) -> int:
         return self.model_.config.network.latent
 
-    def _set_model(self, model: FittedClustering) -> None:
+    def _set_model(self, model: FittedClustering, labels: Array, iterations: int) -> None:
         self.model_ = model
         self.cluster_centers_ = model.from_rows(model.decode(model.mixture.means)).numpy()
+        self.labels_, self.n_iter_ = labels, iterations
 
     def _rows(self, X: Any) -> tuple[Tensor, Any]:
         """Validated rows, and the type of X."""
@@ -311,12 +320,12 @@ class ClusteringEstimator(
         if self._likelihood == "bernoulli":
             require_unit_interval("X", rows)
         bound = self.model_.lower_bounds(rows).mean().item()
-        if self._likelihood == "gaussian" and self.model_.scale is not None:
+        if self._likelihood == "gaussian":
             # The constant of the Gaussian, and the change of variables by the scaling.
             deviation = self.model_.config.network.deviation
             bound -= rows.shape[1] * math.log(math.sqrt(2 * math.pi) * deviation)
-            bound -= np.log(self.model_.scale.numpy()).sum()
-        return float(bound)
+            bound -= 0.0 if self.model_.scale is None else self.model_.scale.log().sum().item()
+        return bound
 
     def sample(
         self, n: int = 1, cluster: int | None = None, *, random_state: Any = None
@@ -374,19 +383,16 @@ class ClusteringEstimator(
         """Save the fitted estimator to a folder, as safetensors and JSON.
 
         Args:
-            folder: The folder; it is created if needed. An estimator in it is replaced.
+            folder: The folder; it is created if needed. A model in it is replaced.
         """
         check_is_fitted(self)
-        self.model_.to(torch.float32).save(folder)
-        description = {
-            "estimator": type(self).__name__,
-            "parameters": self.get_params(),
+        facts = {
             "labels": self.labels_.tolist(),
-            "iterations": int(self.n_iter_),
             "names": list(getattr(self, "feature_names_in_", [])),
+            "parameters": {name: _to_json(value) for name, value in self.get_params().items()},
+            "iterations": int(self.n_iter_),
         }
-        text = json.dumps(description, default=_json_number)
-        write_atomic(Path(folder) / ESTIMATOR_FILE, text.encode())
+        replace(self.model_, facts=facts).to(torch.float32).save(folder)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -395,45 +401,44 @@ class ClusteringEstimator(
         Args:
             folder: The folder; in a run folder, that of the model, such as ``out/cluster/model``.
         """
-        path = Path(folder) / ESTIMATOR_FILE
-        if not path.exists():
+        model = load_clustering(folder)
+        if model.config.method != cls._method:
             raise RunError(
-                f"{folder} holds no estimator: {ESTIMATOR_FILE} is missing; "
-                "drpm.clustering.load_clustering loads models of methods without one."
+                f"{folder} must hold a model of {cls._method}, but got {model.config.method}; "
+                "drpm.clustering.load_clustering loads models of all methods."
             )
-        try:
-            description = json.loads(path.read_bytes())
-            if description["estimator"] != cls.__name__:
-                raise RunError(
-                    f"{folder} must hold a {cls.__name__}, but got a {description['estimator']}."
-                )
-            model = load_clustering(folder)
-            if model.config.method != cls._method:
-                raise ValueError
-            return cls._build(description, model)
-        except (ValueError, KeyError, TypeError):
-            raise RunError(
-                f"The estimator in {folder} is damaged: {path.name} is invalid."
-            ) from None
-
-    @classmethod
-    def _build(cls, description: dict[str, Any], model: FittedClustering) -> Self:
-        parameters = description["parameters"]
-        found = cls(**parameters | {"hidden": tuple(parameters["hidden"])})
-        # Older folders have the shape of X here, and one with channels in the model.
-        shape = torch.Size(description.get("shape", model.shape))
-        columns = shape.numel()
-        shift = torch.zeros(columns).double() if model.shift is None else model.shift
-        scale = torch.ones(columns).double() if model.scale is None else model.scale
-        found._set_model(replace(model.to(torch.float64), shape=shape, shift=shift, scale=scale))
-        found.labels_ = np.asarray(description["labels"], dtype=np.int64)
-        found.n_iter_ = description["iterations"]
-        found.n_features_in_ = columns
-        if description["names"]:
-            found.feature_names_in_ = np.asarray(description["names"], dtype=object)
+        network, facts = model.config.network, model.facts
+        given = {
+            "n_clusters": model.clusters,
+            "latent_dim": network.latent,
+            "hidden": network.encoder,
+            **facts.get("parameters", {}),
+        }
+        found = cls(**given | {"hidden": tuple(given["hidden"])})
+        labels = np.asarray(facts.get("labels", []), dtype=np.int64)
+        found._set_model(model.to(torch.float64), labels, facts.get("iterations", 0))
+        found.n_features_in_ = model.shape.numel()
+        if names := facts.get("names"):
+            found.feature_names_in_ = np.asarray(names, dtype=object)
         return found
 
 
-def _json_number(value: Any) -> Any:
-    """NumPy scalars as numbers; a random generator as null."""
-    return value.item() if isinstance(value, np.generic) else None
+def _to_json(value: Any) -> Any:
+    """NumPy scalars as numbers; a random generator as None."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return None if isinstance(value, np.random.RandomState | np.random.Generator) else value
+
+
+@contextmanager
+def _translate_run_errors() -> Iterator[None]:
+    """Raise errors and signals of a run as a function does, without its temporary folder."""
+    try:
+        yield
+    except RunError as error:
+        # The rest of the sentence is about that folder.
+        raise RunError(f"{str(error).partition(';')[0].rstrip('.')}.") from None
+    except Interrupted as stopped:
+        # For Ctrl-C this raises KeyboardInterrupt.
+        signal.raise_signal(stopped.exit_code - SIGNAL_EXIT)
+        raise

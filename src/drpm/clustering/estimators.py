@@ -1,38 +1,13 @@
 """Clusterings as scikit-learn estimators of tables and images, with sampling."""
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from drpm.clustering.estimator_base import ClusteringEstimator
-from drpm.clustering.fitted import FittedClustering
-from drpm.distributions.validation import require_choice, require_count, require_number
-
-# Default steps of pretraining. After fewer, codes hardly separate the rows, and clusters are lost.
-_LEAST_PRETRAINING = 50
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class _TrainedEstimator(ClusteringEstimator):
-    """Base class of models that are trained after pretraining."""
-
-    pretrain_iter: int | None = None
-
-    def _pretraining_epochs(self, rows: int) -> int:
-        if self.pretrain_iter is not None:
-            return self.pretrain_iter
-        needed = math.ceil(_LEAST_PRETRAINING / math.ceil(rows / self.batch_size))
-        return max(self.max_iter, needed)
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        if self.pretrain_iter is not None:
-            require_count("pretrain_iter", self.pretrain_iter)
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class DRPMClustering(_TrainedEstimator):
+class DRPMClustering(ClusteringEstimator):
     """Clustering with a random partition model (DRPM-VC).
 
     A variational autoencoder whose prior partitions a whole batch at once. The networks are
@@ -84,15 +59,10 @@ class DRPMClustering(_TrainedEstimator):
 
     _method = "drpm-vc"
 
+    pretrain_iter: int | None = None
     beta: float = 1.0
     objective: str = "bounds"
     partitions: int = 10
-
-    def _check_parameters(self) -> None:
-        super()._check_parameters()
-        require_number("beta", self.beta, positive=False)
-        require_choice("objective", self.objective, ("bounds", "exact"))
-        require_count("partitions", self.partitions)
 
     def _model_settings(self) -> dict[str, Any]:
         partitions = int(self.partitions)
@@ -105,7 +75,7 @@ class DRPMClustering(_TrainedEstimator):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class VaDE(_TrainedEstimator):
+class VaDE(ClusteringEstimator):
     """Variational deep embedding: a variational autoencoder with independent clusters.
 
     Initialization and data are as in :class:`DRPMClustering`.
@@ -125,6 +95,8 @@ class VaDE(_TrainedEstimator):
     """
 
     _method = "vade"
+
+    pretrain_iter: int | None = None
 
     def _model_settings(self) -> dict[str, Any]:
         # A short training does not recover from variances that start as large as the means.
@@ -147,45 +119,3 @@ class LatentGMM(ClusteringEstimator):
     """
 
     _method = "latent-gmm"
-
-
-def as_estimator(found: FittedClustering, names: Sequence[str] = ()) -> ClusteringEstimator | None:
-    """The clustering of a run as an estimator, without labels.
-
-    Args:
-        found: The clustering.
-        names: The names of the columns, if they have any.
-
-    Returns:
-        The estimator of the method; None if it has none.
-    """
-    config = found.config
-    kinds: dict[str, type[ClusteringEstimator]] = {
-        kind._method: kind for kind in (DRPMClustering, VaDE, LatentGMM)
-    }
-    kind = kinds.get(config.method)
-    if kind is None or found.autoencoder is None:
-        return None
-    stage = config.pretraining.training if kind is LatentGMM else config.training
-    settings = {
-        "n_clusters": found.clusters,
-        "latent_dim": config.network.latent,
-        "hidden": config.network.encoder,
-        "max_iter": stage.epochs,
-        "pretrain_iter": config.pretraining.training.epochs,
-        "batch_size": stage.batch_size,
-        "learning_rate": stage.learning_rate,
-        "beta": config.beta,
-        "objective": config.objective,
-        "partitions": config.partitions,
-        "likelihood": found.autoencoder.likelihood,
-        "random_state": config.training.seed % 2**32,  # the range of numpy's seeds
-    }
-    known = [name for name in settings if name in kind._get_param_names()]
-    description = {
-        "parameters": {name: settings[name] for name in known},
-        "labels": [],
-        "iterations": stage.epochs,
-        "names": list(names),
-    }
-    return kind._build(description, found.to("cpu"))

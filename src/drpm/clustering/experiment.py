@@ -1,32 +1,32 @@
-"""Clustering as an experiment."""
+"""Clustering as an experiment: training, scores, labels and the data of the figures."""
 
-import csv
-import hashlib
-import io
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, get_args
 
+import numpy as np
+import pandas as pd
 import torch
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
 from torch import Tensor
+from torch.nn.functional import pad
 
 from drpm.clustering.config import ClusteringJob, Method
-from drpm.clustering.estimators import as_estimator
-from drpm.clustering.figures import figure_data, source_images
-from drpm.clustering.fitted import FittedClustering
-from drpm.clustering.metrics import clustering_scores
+from drpm.clustering.fitted import FittedClustering, clustering_scores
 from drpm.clustering.models import choose_likelihood, in_batches, require_unit_interval
-from drpm.clustering.pipeline import describe_pretraining, fit_clusterings, pretrain
-from drpm.clustering.views import choose_view
+from drpm.clustering.pipeline import describe_pretraining, fit_clusterings
+from drpm.clustering.pretraining import choose_view
 from drpm.data import load
 from drpm.data.fingerprints import content_hash
 from drpm.data.preprocessing import class_labels, class_names, scale_of
 from drpm.data.registry import file_names
 from drpm.data.types import Dataset, Split
 from drpm.experiments.base import Evaluation, Experiment, Table, parse_options
+from drpm.report.figure_data import pack_arrays
+from drpm.training import config as configs
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.loop import ProgressFactory
@@ -46,6 +46,13 @@ NAMES: Final = {
     "k-means": "k-means",
 }
 SCORES: Final = {"accuracy": "ACC", "nmi": "NMI", "ari": "ARI"}
+
+# In the figures.
+SAMPLES: Final = 32  # per cluster
+ROW_SAMPLES: Final = 100  # per cluster of a table, for quantiles
+COLUMNS: Final = 40  # of wide tables
+PARTITION: Final = 128  # rows
+POINTS: Final = 4000
 
 # Values this close to [0, 1] are rounding errors of standardisation.
 _ROUNDING: Final = 1e-5
@@ -90,27 +97,20 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         folders: Sequence[Path],
         place: Path,
     ) -> None:
-        """Copy a shared pretraining to the runs; it is made first if there is none."""
-        config, job = jobs[0].clustering, jobs[0]
-        if config.method == "gmm" or all((folder / PRETRAINING).exists() for folder in folders):
+        """Copy the pretraining of runs in ``place`` with the same data and settings."""
+        if jobs[0].clustering.method == "gmm":
             return
-        rows = data.train.inputs.flatten(1)
-        likelihood = choose_likelihood(rows, config.likelihood)
-        seeds = [each.seed for each in jobs]
-        # Named by a hash of its settings, in which studies in one folder may differ.
-        text = json.dumps([job.data, job.options, job.fingerprint])
-        text += "".join(describe_pretraining(config, seed, likelihood) for seed in seeds)
-        shared = place / f"{PRETRAINING}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-        shared.mkdir(exist_ok=True)
-        sources = [shared / f"seed-{seed}" for seed in seeds]
-        # One GPU trains all seeds together, as it does afterwards.
-        size = len(seeds) if rows.device.type == "cuda" else 1
-        with RunFolder(shared).lock(wait=True):
-            for start in range(0, len(seeds), size):
-                some = slice(start, start + size)
-                pretrain(rows, data.input_shape, config, sources[some], seeds=seeds[some])
-        for source, folder in zip(sources, folders, strict=True):
-            copy_stage(source / PRETRAINING, folder / PRETRAINING)
+        likelihood = choose_likelihood(data.train.inputs, jobs[0].clustering.likelihood)
+        for job, folder in zip(jobs, folders, strict=True):
+            text = describe_pretraining(job.clustering, job.seed, likelihood)
+            for other in map(RunFolder, place.glob(f"*/{folder.name}/{PRETRAINING}")):
+                same_data = all(
+                    getattr(_job_of(other.path.parent), name) == getattr(job, name)
+                    for name in ("data", "options", "fingerprint")
+                )
+                if same_data and other.status == "finished" and other.config_text() == text:
+                    copy_stage(other.path, folder / PRETRAINING)
+                    break
 
     def train(
         self,
@@ -148,17 +148,32 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         comparison = {NAMES[method]: metrics} if metrics else {}
         if job.compare and metrics:
             comparison |= _compare(job, data, run, progress)
-        images = source_images(job.data, data)
+        probs = _predict_proba(model, data)
+        # Names that are not in the file are not required of new rows.
+        numbered = tuple(f"column {number + 1}" for number in range(len(data.columns)))
+        facts = {
+            "labels": probs["train"].argmax(-1).tolist(),
+            "names": [] if data.columns == numbered else list(data.columns),
+        }
+        replace(model, facts=facts).save(run.model_dir)
+        about = "Scores are those of the test part, after the last epoch."
+        if data.test is data.train:
+            about = "Scores are those of all examples; there is no test part."
+        if method == "vade":
+            about += (
+                " VaDE is scored with a sample of every code, as in the paper; labels.csv uses "
+                "its mean."
+            )
         bound = model.lower_bounds(data.test.inputs.flatten(1)).mean().item()
         return Evaluation(
             {**metrics, "lower_bound": bound},
-            figure_data(model, data, job.seed, images),
+            figure_data(model, data, job.seed),
             [run.path / stage for stage in STAGES if (run.path / stage).exists()],
-            {LABELS: _save(model, data, run, file_names(job.data, len(data.train)))},
+            {LABELS: _label_table(probs, file_names(job.data, len(data.train)))},
             {
                 "comparison": comparison,
                 "method": NAMES[method],
-                "about": _about(job, data),
+                "about": about,
                 "names": {
                     **SCORES,
                     "lower_bound": "log-density" if method == "gmm" else "ELBO, Gaussian mixture",
@@ -184,6 +199,10 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         return [Table(["Method", *SCORES.values()], rows)]
 
 
+def _job_of(folder: Path) -> ClusteringJob:
+    return configs.loads(ClusteringJob, RunFolder.open(folder).config_text())
+
+
 def undo_scaling(job: ClusteringJob, data: Dataset) -> Dataset:
     """Undo the standardization of the data if the likelihood is Bernoulli."""
     has_likelihood = job.clustering.method != "gmm" or job.compare
@@ -195,9 +214,8 @@ def undo_scaling(job: ClusteringJob, data: Dataset) -> Dataset:
         inputs = split.inputs
         if shift is not None and scale is not None:
             raw = (inputs.flatten(1).cpu().double() * scale + shift).reshape(inputs.shape)
-            inputs = raw.to(inputs)
-            near = inputs.clamp(0, 1)
-            inputs = torch.where((inputs - near).abs() < _ROUNDING, near, inputs)
+            near = raw.clamp(0, 1)
+            inputs = torch.where((raw - near).abs() < _ROUNDING, near, raw).to(inputs)
         require_unit_interval(data.name, inputs)
         return replace(split, inputs=inputs)
 
@@ -230,8 +248,6 @@ def _compare(
     job: ClusteringJob, data: Dataset, run: RunFolder, progress: ProgressFactory
 ) -> dict[str, dict[str, float]]:
     """Scores of all other methods from the same pretraining, and of k-means on the rows."""
-    from sklearn.cluster import KMeans
-
     config, rows = job.clustering, data.train.inputs.flatten(1)
     found = {}
     pretrained = run.path / PRETRAINING
@@ -276,52 +292,31 @@ def copy_stage(source: Path, target: Path) -> None:
     half.rename(target)
 
 
-def _save(model: FittedClustering, data: Dataset, run: RunFolder, files: Sequence[str]) -> str:
-    """Save the model and return the content of ``labels.csv``."""
-    splits = {"train": data.train}
-    if data.test is not data.train:
-        splits["test"] = data.test
-    rows = {name: split.inputs.flatten(1) for name, split in splits.items()}
-    # Column names that are not in the file are not required of new rows.
-    numbered = tuple(f"column {number + 1}" for number in range(len(data.columns)))
-    estimator = as_estimator(model, () if data.columns == numbered else data.columns)
-    if estimator is None:
-        probs = {name: model.predict_proba(part) for name, part in rows.items()}
-        model.save(run.model_dir)
-    else:
-        # Predicted by the saved estimator, so that it agrees with the table.
-        saved = estimator.model_.to(data.train.inputs.device)
-        probs = {
-            name: in_batches(lambda x: saved.predict_proba(x.double(), sampled=False), part).cpu()
-            for name, part in rows.items()
-        }
-        estimator.labels_ = probs["train"].argmax(-1).numpy()
-        estimator.save(run.model_dir)
-    return _label_table(probs, files)
+def _predict_proba(model: FittedClustering, data: Dataset) -> dict[str, Tensor]:
+    """The cluster probabilities of both parts, computed as by a loaded estimator."""
+    splits = {"train": data.train} | ({} if data.test is data.train else {"test": data.test})
+    double = model.to(torch.float64)
+    return {
+        name: in_batches(
+            lambda rows: double.predict_proba(rows.double(), sampled=False),
+            split.inputs.flatten(1),
+        ).cpu()
+        for name, split in splits.items()
+    }
 
 
 def _label_table(probs: Mapping[str, Tensor], files: Sequence[str]) -> str:
     """The cluster of every example and its probability, as a CSV file."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    header = ["split", "index", "cluster", "confidence"]
-    writer.writerow([*header, "file"] if files else header)
+    tables = []
     for name, part in probs.items():
-        confidence, cluster = part.max(-1)
-        for i, (k, c) in enumerate(zip(cluster.tolist(), confidence.tolist(), strict=True)):
-            writer.writerow([name, i, k, f"{c:.6g}", *files[i : i + 1]])
-    return text.getvalue()
-
-
-def _about(job: ClusteringJob, data: Dataset) -> str:
-    """A sentence about the scores."""
-    part = "the test part" if data.test is not data.train else "all examples; there is no test part"
-    sentences = [f"Scores are those of {part}, after the last epoch."]
-    if job.clustering.method == "vade":
-        sentences.append(
-            "VaDE is scored with a sample of every code, as in the paper; labels.csv uses its mean."
-        )
-    return " ".join(sentences)
+        confidence, cluster = (x.numpy() for x in part.max(-1))
+        columns = {"split": name, "index": range(len(part)), "cluster": cluster}
+        tables.append(pd.DataFrame({**columns, "confidence": confidence}))
+    table = pd.concat(tables)
+    if files:
+        table["file"] = files
+    text: str = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    return text
 
 
 def _describe(data: Dataset) -> dict[str, Any]:
@@ -333,3 +328,87 @@ def _describe(data: Dataset) -> dict[str, Any]:
     if data.test is not data.train:
         facts["test examples"] = len(data.test)
     return facts
+
+
+# Figures.
+
+
+def figure_data(fitted: FittedClustering, data: Dataset, seed: int) -> bytes:
+    """The arrays of all figures, as a packed archive.
+
+    Args:
+        fitted: The clustering.
+        data: The data set.
+        seed: The random seed of the samples.
+    """
+    return pack_arrays({**_samples(fitted, data, seed), **_predictions(fitted, data)})
+
+
+def _samples(fitted: FittedClustering, data: Dataset, seed: int) -> dict[str, NDArray[Any]]:
+    """Samples of every cluster and of a partition."""
+    device, clusters = fitted.device, fitted.clusters
+    generator = torch.Generator(device).manual_seed(seed)
+    count = ROW_SAMPLES if len(data.input_shape) == 1 else SAMPLES
+    each = torch.arange(clusters, device=device).repeat_interleave(count)
+    samples = fitted.from_rows(fitted.sample(each, generator)).unflatten(0, (clusters, count))
+    members = fitted.draw_partition(PARTITION, generator).sort().values
+    points = fitted.from_rows(fitted.sample(members, generator))
+    arrays = {"partition_clusters": _array(members)}
+    if len(data.input_shape) > 1:
+        arrays["samples"], arrays["partition_points"] = _image_array(samples), _image_array(points)
+        return arrays
+    names = data.columns
+    if (width := data.input_shape[0]) > COLUMNS:
+        # Those in which the means of the clusters differ most, in standard deviations.
+        deviations = fitted.from_rows(data.test.inputs).std(0, correction=0)
+        spread = samples.mean(1).std(0, correction=0).to(deviations) / deviations
+        chosen = spread.nan_to_num(0, posinf=0).topk(COLUMNS).indices.sort().values
+        samples, points = (x[..., chosen.to(x.device)] for x in (samples, points))
+        names = tuple(names[i] if names else f"column {i + 1}" for i in chosen.tolist())
+        arrays["num_columns"] = np.array(width)
+    if names:
+        arrays["column_names"] = np.array(names)
+    return {**arrays, "samples": _array(samples), "partition_points": _array(points)}
+
+
+def _predictions(fitted: FittedClustering, data: Dataset) -> dict[str, NDArray[Any]]:
+    """Clusters and codes of the data."""
+    rows = data.test.inputs.flatten(1)
+    predicted = fitted.predict(rows)
+    sizes = torch.bincount(fitted.predict(data.train.inputs.flatten(1)), minlength=fitted.clusters)
+    arrays = {
+        "latent": _array(_principal_plane(fitted.embed(rows[:POINTS]).double()).float()),
+        "latent_clusters": _array(predicted[:POINTS]),
+        "sizes": _array(sizes),
+    }
+    labels, names = class_labels(data, data.test), class_names(data)
+    if labels is not None:
+        confusion = torch.zeros(len(names), fitted.clusters, dtype=torch.int64)
+        ones = torch.ones(len(labels), dtype=torch.int64)
+        confusion.index_put_((labels.cpu(), predicted.cpu()), ones, accumulate=True)
+        arrays["latent_labels"] = _array(labels[:POINTS])
+        arrays["confusion"] = _array(confusion)
+        arrays["label_names"] = np.array(names)
+    return arrays
+
+
+def _array(tensor: Tensor) -> NDArray[Any]:
+    array: NDArray[Any] = tensor.detach().cpu().numpy()
+    return array
+
+
+def _image_array(images: Tensor) -> NDArray[Any]:
+    """Images without a single channel; as bytes if their values lie in [0, 1]."""
+    if images.dim() >= 4 and images.shape[-3] == 1:
+        images = images.squeeze(-3)
+    in_range = bool(((images >= 0) & (images <= 1)).all())
+    return _array((images * 255).round().to(torch.uint8) if in_range else images)
+
+
+def _principal_plane(codes: Tensor) -> Tensor:
+    """Codes projected to their first two principal components."""
+    centered = codes - codes.mean(0)
+    directions = torch.linalg.svd(centered, full_matrices=False).Vh
+    plane: Tensor = centered @ directions[:2].mT
+    # A single code, or codes of one number, have only one component.
+    return pad(plane, (0, 2 - plane.shape[-1]))

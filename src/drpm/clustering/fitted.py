@@ -1,12 +1,17 @@
-"""Fitted clusterings: prediction, sampling, saving and loading."""
+"""Fitted clusterings: prediction, sampling, saving, loading and scores."""
 
 import copy
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from sklearn.metrics.cluster import contingency_matrix
 from torch import Tensor, nn
 
 from drpm.clustering.config import ClusteringConfig
@@ -19,8 +24,6 @@ from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.errors import RunError
 from drpm.training.torch_state import unseeded
-
-ESTIMATOR_FILE = "estimator.json"  # in the folder of a clustering that is an estimator
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class FittedClustering:
         head: The cluster head of contrastive pretraining, if it predicts the clusters.
         shift: (d,) on the CPU, subtracted from data to get rows; None if data are not scaled.
         scale: (d,) on the CPU, by which data are then divided.
+        facts: What an estimator needs besides, as JSON: ``labels`` of the training rows, ``names``
+            of the columns, ``parameters`` of the estimator.
     """
 
     config: ClusteringConfig
@@ -44,6 +49,7 @@ class FittedClustering:
     head: nn.Module | None = None
     shift: Tensor | None = None
     scale: Tensor | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
@@ -74,7 +80,7 @@ class FittedClustering:
 
     @torch.no_grad()
     def embed(self, rows: Tensor) -> Tensor:
-        """The mean code of every row."""
+        """The mean code of every row; without networks, the row."""
         if self.autoencoder is None:
             return rows
         mean, encoder = self.autoencoder.mean, self.autoencoder.encoder
@@ -94,22 +100,18 @@ class FittedClustering:
             return in_batches(lambda part: head(encoder(part)).softmax(-1), rows)
         points = self.embed(rows)
         if self.config.method == "vade" and sampled:
-            points = self._sample_codes(rows)
+            assert self.autoencoder is not None
+            autoencoder = self.autoencoder
+            generator = torch.Generator(self.device).manual_seed(0)  # the same at every call
+            points = in_batches(
+                lambda part: autoencoder.posterior(autoencoder.encoder(part)).sample((), generator),
+                rows,
+            )
         logits = in_batches(self.mixture.log_densities, points)
         # In the partition model, single rows have no weights.
         if self.config.method != "drpm-vc":
             logits = logits + self.mixture.log_weights
         return logits.softmax(-1)
-
-    def _sample_codes(self, rows: Tensor) -> Tensor:
-        """One code per row, the same at every call."""
-        assert self.autoencoder is not None
-        autoencoder = self.autoencoder
-        generator = torch.Generator(self.device).manual_seed(0)
-        return in_batches(
-            lambda part: autoencoder.posterior(autoencoder.encoder(part)).sample((), generator),
-            rows,
-        )
 
     def predict(self, rows: Tensor) -> Tensor:
         """The most likely cluster of every row."""
@@ -147,7 +149,12 @@ class FittedClustering:
         prior draws the clusters of all rows together. A Gaussian likelihood omits its constant.
         """
         if self.autoencoder is None:
-            return in_batches(self._log_prob, rows, 1024)
+            mixture = Mixture(*(x.double() for x in self.mixture))
+
+            def log_prob(part: Tensor) -> Tensor:
+                return (mixture.log_densities(part.double()) + mixture.log_weights).logsumexp(-1)
+
+            return in_batches(log_prob, rows, 1024).to(rows.dtype)
         autoencoder = self.autoencoder
         generator = torch.Generator(self.device).manual_seed(0)
 
@@ -161,12 +168,6 @@ class FittedClustering:
 
         return in_batches(bound, rows)
 
-    def _log_prob(self, rows: Tensor) -> Tensor:
-        """The log-density of rows (n, d), computed in float64."""
-        mixture = Mixture(*(x.double() for x in self.mixture))
-        joint = mixture.log_densities(rows.double()) + mixture.log_weights
-        return joint.to(rows.dtype).logsumexp(-1)
-
     def to(self, target: torch.device | str | torch.dtype) -> "FittedClustering":
         """A copy on another device or in another precision."""
         return replace(
@@ -179,9 +180,6 @@ class FittedClustering:
 
     def save(self, folder: str | Path) -> None:
         """Save to a folder, as safetensors and JSON."""
-        folder = Path(folder)
-        # An estimator in this folder belongs to another clustering.
-        (folder / ESTIMATOR_FILE).unlink(missing_ok=True)
         tensors = {f"mixture.{name}": x for name, x in self.mixture._asdict().items()}
         for name, module in (("autoencoder", self.autoencoder), ("head", self.head)):
             if module is not None:
@@ -194,8 +192,9 @@ class FittedClustering:
             "config": configs.dumps(self.config),
             "shape": list(self.shape),
             "likelihood": "" if self.autoencoder is None else self.autoencoder.likelihood,
+            "facts": dict(self.facts),
         }
-        save_model(folder, {name: x.contiguous() for name, x in tensors.items()}, description)
+        save_model(Path(folder), tensors, description)
 
 
 def load_clustering(folder: str | Path, device: torch.device | str = "cpu") -> FittedClustering:
@@ -213,19 +212,66 @@ def load_clustering(folder: str | Path, device: torch.device | str = "cpu") -> F
     config = configs.loads(ClusteringConfig, description["config"])
     shape = torch.Size(description["shape"])
     clusters, columns = config.clusters, shape.numel()
-    autoencoder, head = None, None
     modules: dict[str, nn.Module] = {}
-    if config.method != "gmm":
-        with unseeded():
-            autoencoder = Autoencoder(columns, config.network, description["likelihood"])
-        modules["autoencoder."] = autoencoder
-    if config.method == "contrastive-head":
-        with unseeded():
-            modules["head."] = head = projector(config.network.encoder[-1], clusters)
-    dims = columns if autoencoder is None else config.network.latent
+    with unseeded():
+        if config.method != "gmm":
+            likelihood = description["likelihood"]
+            modules["autoencoder"] = Autoencoder(columns, config.network, likelihood)
+        if config.method == "contrastive-head":
+            modules["head"] = projector(config.network.encoder[-1], clusters)
+    dims = config.network.latent if modules else columns
     sides = {"log_weights": (clusters,), "means": (clusters, dims), "variances": (clusters, dims)}
     others = {f"mixture.{name}": side for name, side in sides.items()}
-    load_modules(folder, tensors, modules, others | scale_shapes(tensors, columns))
-    mixture = Mixture(*(tensors[name] for name in others))
-    shift, scale = tensors.get("shift"), tensors.get("scale")
-    return FittedClustering(config, shape, mixture, autoencoder, head, shift, scale).to(device)
+    prefixed = {f"{name}.": module for name, module in modules.items()}
+    load_modules(folder, tensors, prefixed, others | scale_shapes(tensors, columns))
+    return FittedClustering(
+        config,
+        shape,
+        Mixture(*(tensors[name] for name in others)),
+        shift=tensors.get("shift"),
+        scale=tensors.get("scale"),
+        facts=description.get("facts", {}),
+        **modules,  # type: ignore[arg-type]
+    ).to(device)
+
+
+def clustering_scores(labels: Any, clusters: Any) -> dict[str, float]:
+    """Normalized mutual information, adjusted Rand index and :func:`accuracy`.
+
+    Args:
+        labels: The class of each point, (n,) integers in a tensor, array or sequence.
+        clusters: The cluster of each point, likewise.
+
+    Example:
+        >>> scores = clustering_scores([0, 0, 1, 1, 2, 2], [2, 2, 0, 0, 1, 0])
+        >>> {name: round(score, 3) for name, score in scores.items()}
+        {'nmi': 0.74, 'ari': 0.444, 'accuracy': 0.833}
+    """
+    pair = _integers(labels), _integers(clusters)
+    return {
+        "nmi": float(normalized_mutual_info_score(*pair)),
+        "ari": float(adjusted_rand_score(*pair)),
+        "accuracy": accuracy(*pair),
+    }
+
+
+def accuracy(labels: Any, clusters: Any) -> float:
+    """The accuracy under the best one-to-one matching of clusters and labels.
+
+    References:
+        Kuhn, *The Hungarian method for the assignment problem*, 1955.
+
+    Args:
+        labels: The class of each point, (n,) integers in a tensor, array or sequence.
+        clusters: The cluster of each point, likewise.
+
+    Example:
+        >>> accuracy([0, 0, 1, 1], [5, 5, 3, 5])
+        0.75
+    """
+    table = contingency_matrix(_integers(labels), _integers(clusters))
+    return float(table[linear_sum_assignment(table, maximize=True)].sum() / table.sum())
+
+
+def _integers(values: Any) -> NDArray[Any]:
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

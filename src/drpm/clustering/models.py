@@ -299,17 +299,17 @@ def _in_unit_interval(rows: Tensor) -> bool:
 
 def standardization(
     rows: Tensor, shape: tuple[int, ...], likelihood: str
-) -> tuple[str, Tensor, Tensor]:
-    """The likelihood of rows (n, d), and their shift and scale (d,): 0 and 1 if Bernoulli."""
+) -> tuple[str, Tensor | None, Tensor | None]:
+    """The likelihood of rows (n, d), and their shift and scale (d,): None if Bernoulli."""
     rows = rows.double()
     likelihood = choose_likelihood(rows, likelihood)
-    shift, scale = torch.zeros(rows.shape[1]).double(), torch.ones(rows.shape[1]).double()
-    if likelihood == "gaussian":
-        # Columns of a table have their own units; pixels share one.
-        some = rows if len(shape) == 1 else rows.reshape(-1, 1)
-        deviation = some.std(0, correction=0)
-        # A constant column differs from its mean by rounding only.
-        noise = 10 * torch.finfo(torch.float32).eps * some.abs().amax(0)
-        shift = some.mean(0).expand_as(shift).clone()
-        scale = torch.where(deviation > noise, deviation, 1.0).expand_as(scale).clone()
+    if likelihood == "bernoulli":
+        return likelihood, None, None
+    # Columns of a table have their own units; pixels share one.
+    some = rows if len(shape) == 1 else rows.reshape(-1, 1)
+    deviation = some.std(0, correction=0)
+    # A constant column differs from its mean by rounding only.
+    noise = 10 * torch.finfo(torch.float32).eps * some.abs().amax(0)
+    scale = torch.where(deviation > noise, deviation, 1.0)
+    shift, scale = (x.expand(rows.shape[1]).clone() for x in (some.mean(0), scale))
     return likelihood, shift, scale

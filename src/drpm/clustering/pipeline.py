@@ -3,40 +3,27 @@
 Several seeds are trained together. Each has its own folder; interrupted stages are resumed.
 """
 
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from drpm.clustering.config import (
-    TRAINED,
-    ClusteringConfig,
-    NetworkConfig,
-    PretrainingConfig,
-)
+from drpm.clustering.config import TRAINED, ClusteringConfig, NetworkConfig, PretrainingConfig
 from drpm.clustering.fitted import FittedClustering
 from drpm.clustering.mixtures import Mixture, estimate_mixture, fit_mixture
-from drpm.clustering.models import (
-    MixtureVAE,
-    build_objective,
-    choose_likelihood,
-    in_batches,
-)
+from drpm.clustering.models import MixtureVAE, build_objective, choose_likelihood, in_batches
 from drpm.clustering.pretraining import (
     ContrastiveModel,
     ContrastiveObjective,
+    choose_view,
     reconstruction_objective,
 )
-from drpm.clustering.views import choose_view
 from drpm.training import config as configs
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
-from drpm.training.errors import SIGNAL_EXIT, Interrupted, RunError
 from drpm.training.loop import ProgressFactory, train_stage
 from drpm.training.program import BaseProgram, Program
 from drpm.training.runs import open_run
@@ -73,14 +60,13 @@ def fit_clusterings(
     rows = rows.float()
     if config.method == "gmm":
         return [FittedClustering(config, shape, _fit(rows, config, seed)) for seed in seeds]
-    likelihood = choose_likelihood(rows, config.likelihood)
-    stages = _Stages(rows, config, likelihood, folders, seeds, progress, devices)
+    stages = _Stages(rows, shape, config, folders, seeds, progress, devices or Devices(rows.device))
     for model in stages.models:
         if start is not None and start.autoencoder is not None:
             model.autoencoder.load_state_dict(start.autoencoder.state_dict())
     if start is None or config.method == "latent-gmm":
-        stages.pretrain(shape)
-    stages.initialize_clusters(shape, start)
+        stages.pretrain()
+    stages.initialize_clusters(start)
     if config.method in TRAINED:
         stages.train()
     found = []
@@ -89,20 +75,6 @@ def fit_clusterings(
         head = pretrained.clusters if config.method == "contrastive-head" else None
         found.append(FittedClustering(config, shape, mixture, model.autoencoder, head))
     return found
-
-
-def pretrain(
-    rows: Tensor,
-    shape: torch.Size,
-    config: ClusteringConfig,
-    folders: Sequence[Path],
-    *,
-    seeds: Sequence[int],
-) -> None:
-    """Run only the pretraining of :func:`fit_clusterings`, with the same arguments."""
-    likelihood = choose_likelihood(rows, config.likelihood)
-    stages = _Stages(rows.float(), config, likelihood, folders, seeds, lambda stage: None, None)
-    stages.pretrain(shape)
 
 
 @dataclass(frozen=True)
@@ -138,36 +110,36 @@ def _fit(
     )
 
 
+@dataclass
 class _Stages:
     """The stages of a fit, for one or more seeds."""
 
-    def __init__(
-        self,
-        rows: Tensor,
-        config: ClusteringConfig,
-        likelihood: str,
-        folders: Sequence[Path],
-        seeds: Sequence[int],
-        progress: ProgressFactory,
-        devices: Devices | None,
-    ) -> None:
-        self.rows, self.config, self.likelihood, self.seeds = rows, config, likelihood, seeds
-        self.folders, self.progress = folders, progress
-        self.devices = devices or Devices(rows.device)
-        self.models: list[MixtureVAE] = []
-        self.pretrained: list[ContrastiveModel] = []
-        for seed in seeds:
+    rows: Tensor
+    shape: torch.Size
+    config: ClusteringConfig
+    folders: Sequence[Path]
+    seeds: Sequence[int]
+    progress: ProgressFactory
+    devices: Devices
+    models: list[MixtureVAE] = field(default_factory=list)
+    pretrained: list[ContrastiveModel] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        config, columns = self.config, self.rows.shape[-1]
+        self.likelihood = choose_likelihood(self.rows, config.likelihood)
+        for seed in self.seeds:
             with seeded(seed):
-                model = MixtureVAE(rows.shape[-1], config, likelihood).to(rows.device)
+                model = MixtureVAE(columns, config, self.likelihood).to(self.rows.device)
                 contrastive = ContrastiveModel(model.autoencoder, config.clusters)
             self.models.append(model)
-            self.pretrained.append(contrastive.to(rows.device))
+            self.pretrained.append(contrastive.to(self.rows.device))
 
-    def pretrain(self, shape: torch.Size) -> None:
+    def pretrain(self) -> None:
         config = self.config.pretraining
         objective: Any = reconstruction_objective
         if config.kind == "contrastive":
-            objective = ContrastiveObjective(config, choose_view(config.views, shape), shape)
+            view = choose_view(config.views, self.shape)
+            objective = ContrastiveObjective(config, view, self.shape)
         # Several devices would wait for the gradients of modules that the loss does not use.
         untrained = [
             part for model in self.pretrained for part in model.untrained_modules(config.kind)
@@ -184,7 +156,7 @@ class _Stages:
                 model.autoencoder.reset_variance()
 
     @torch.no_grad()
-    def initialize_clusters(self, shape: torch.Size, start: FittedClustering | None) -> None:
+    def initialize_clusters(self, start: FittedClustering | None) -> None:
         config = self.config
         for model, pretrained, seed in zip(self.models, self.pretrained, self.seeds, strict=True):
             if start is not None and config.method != "latent-gmm":
@@ -194,7 +166,7 @@ class _Stages:
             codes = model.autoencoder.mean(features)
             if start is not None:
                 found = _fit(codes, config, seed, start.mixture)
-            elif config.starts_at_head(shape):
+            elif config.starts_at_head(self.shape):
                 probs = in_batches(pretrained.predict_proba, self.rows)
                 # Without EM steps, which would only see the codes and undo what the head learned.
                 found = estimate_mixture(codes, probs, reg_covar=config.mixture.floor)
@@ -293,17 +265,3 @@ def build_schedules(config: ClusteringConfig) -> dict[str, Schedule]:
     steps = config.annealing_steps
     beta: Schedule = WarmUp(config.beta, steps) if config.beta > 0 else ConstantSchedule(0.0)
     return {"temperature": ExponentialSchedule(*config.temperature, steps), "beta": beta}
-
-
-@contextmanager
-def translate_run_errors() -> Iterator[None]:
-    """Raise errors and signals of a run as a function does, without its temporary folder."""
-    try:
-        yield
-    except RunError as error:
-        # The rest of the sentence is about that folder.
-        raise RunError(f"{str(error).partition(';')[0].rstrip('.')}.") from None
-    except Interrupted as stopped:
-        # For Ctrl-C this raises KeyboardInterrupt.
-        signal.raise_signal(stopped.exit_code - SIGNAL_EXIT)
-        raise

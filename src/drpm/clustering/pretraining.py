@@ -5,7 +5,8 @@ References:
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +14,11 @@ from torch import Tensor, nn
 
 from drpm.clustering.config import PretrainingConfig
 from drpm.clustering.models import Autoencoder
-from drpm.clustering.views import View
+from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
+
+View = Callable[[Tensor, torch.Generator | None], Tensor]
+Uniform = Callable[[float, float], Tensor]  # random numbers in a range, one per image
 
 
 def projector(width: int, out: int) -> nn.Sequential:
@@ -113,3 +117,142 @@ def reconstruction_objective(
     """The mean squared error only: an ablation."""
     features = model.autoencoder.encoder(batch["rows"])
     return {"loss": reconstruction_error(model.autoencoder, features, batch["rows"]).mean()}
+
+
+# Augmentations.
+
+
+def affine(
+    uniform: Uniform,
+    degrees: float,
+    translation: float,
+    scale: tuple[float, float],
+    shear: float,
+) -> tuple[Tensor, Tensor]:
+    """Draw a rotation, translation, scale and shear for every image.
+
+    Args:
+        uniform: Draws random numbers.
+        degrees: The maximum rotation.
+        translation: The maximum translation, as a fraction of the image.
+        scale: The range of the scale.
+        shear: The maximum shear in degrees, in both directions.
+
+    Returns:
+        Matrices (N, 2, 2) and shifts (N, 2) of :func:`warp`.
+    """
+    turn = uniform(-degrees, degrees) * math.pi / 180
+    zoom = 1 / uniform(*scale)
+    lean = [(uniform(-shear, shear) * math.pi / 180).tan() for _ in range(2)]
+    cosine, sine, one = turn.cos() * zoom, turn.sin() * zoom, torch.ones_like(turn)
+    rotation = _matrix([[cosine, -sine], [sine, cosine]])
+    matrix = rotation @ _matrix([[one, lean[0]], [lean[1], one]])
+    reach = 2 * translation
+    return matrix, torch.stack([uniform(-reach, reach) for _ in range(2)], -1)
+
+
+def resized_crop(
+    uniform: Uniform, area: tuple[float, float], aspect: tuple[float, float] = (3 / 4, 4 / 3)
+) -> tuple[Tensor, Tensor]:
+    """Draw a crop of every image, which is resized to the whole image.
+
+    Args:
+        uniform: Draws random numbers.
+        area: The range of its area, as a fraction of the image; at most the whole image is used.
+        aspect: The range of its width divided by its height.
+
+    Returns:
+        Matrices (N, 2, 2) and shifts (N, 2) of :func:`warp`.
+    """
+    part = uniform(*area)
+    ratio = uniform(math.log(aspect[0]), math.log(aspect[1])).exp()
+    width, height = ((part * x).sqrt().clamp_max(1) for x in (ratio, 1 / ratio))
+    zero = torch.zeros_like(width)
+    shift = torch.stack([uniform(-1, 1) * (1 - size) for size in (width, height)], -1)
+    return _matrix([[width, zero], [zero, height]]), shift
+
+
+def warp(images: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:
+    """Sample images (N, C, H, W) at ``matrix p + shift`` for every point p in [-1, 1]^2."""
+    height, width = images.shape[-2:]
+    y = (torch.arange(height, dtype=images.dtype, device=images.device) + 0.5) * 2 / height - 1
+    x = (torch.arange(width, dtype=images.dtype, device=images.device) + 0.5) * 2 / width - 1
+    points = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)  # (H, W, 2)
+    grid = torch.einsum("hwj,nij->nhwi", points, matrix) + shift[:, None, None, :]
+    return F.grid_sample(images, grid, align_corners=False)
+
+
+def blur(images: Tensor, sigma: Tensor) -> Tensor:
+    """A Gaussian blur of images (N, C, H, W) by sigma (N,), with three taps per direction."""
+    side = (-0.5 / sigma.square()).exp()[:, None, None, None]
+    for dim in (-1, -2):
+        padding = (1, 1, 0, 0) if dim == -1 else (0, 0, 1, 1)
+        wide, size = F.pad(images, padding, mode="reflect"), images.shape[dim]
+        near = wide.narrow(dim, 0, size) + wide.narrow(dim, 2, size)
+        images = (images + side * near) / (1 + 2 * side)
+    return images
+
+
+def _matrix(rows: list[list[Tensor]]) -> Tensor:
+    return torch.stack([torch.stack(row, -1) for row in rows], -2)
+
+
+def _uniform(images: Tensor, generator: torch.Generator | None) -> Uniform:
+    def draw(low: float, high: float) -> Tensor:
+        numbers = torch.rand(
+            len(images), dtype=images.dtype, device=images.device, generator=generator
+        )
+        return low + (high - low) * numbers
+
+    return draw
+
+
+def _view_digits(images: Tensor, generator: torch.Generator | None) -> Tensor:
+    uniform = _uniform(images, generator)
+    return warp(images, *affine(uniform, 20, 0.12, (0.8, 1.2), 10))
+
+
+def _view_mnist(images: Tensor, generator: torch.Generator | None) -> Tensor:
+    """An affine transformation or a crop, each with probability 1/2."""
+    uniform = _uniform(images, generator)
+    coin = uniform(0, 1) < 0.5
+    one = affine(uniform, 30, 0.2, (0.75, 1.25), 10)
+    other = resized_crop(uniform, (0.5, 1.2), (0.8, 1.2))
+    matrix = torch.where(coin[:, None, None], one[0], other[0])
+    return warp(images, matrix, torch.where(coin[:, None], one[1], other[1]))
+
+
+def _view_fashion(images: Tensor, generator: torch.Generator | None) -> Tensor:
+    """A crop, a horizontal flip with probability 1/2, and a blur."""
+    uniform = _uniform(images, generator)
+    matrix, shift = resized_crop(uniform, (0.2, 1.0))
+    mirrored = torch.where(uniform(0, 1) < 0.5, -1.0, 1.0)
+    matrix = torch.stack([matrix[..., 0] * mirrored[:, None], matrix[..., 1]], -1)
+    return blur(warp(images, matrix, shift), uniform(0.1, 2.0))
+
+
+def _view_rows(rows: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Gaussian noise and dropout of columns, for tables."""
+    like: dict[str, Any] = {"dtype": rows.dtype, "device": rows.device, "generator": generator}
+    noise, uniform = torch.randn(rows.shape, **like), torch.rand(rows.shape, **like)
+    return (rows + 0.2 * noise) * (uniform > 0.1)
+
+
+VIEWS: dict[str, View] = {
+    "digits": _view_digits,
+    "mnist": _view_mnist,
+    "fashion-mnist": _view_fashion,
+    "noise": _view_rows,
+}
+
+
+def choose_view(name: str, shape: torch.Size) -> View:
+    """The augmentation of inputs of a shape; ``"auto"`` is weaker for small images."""
+    if name == "auto":
+        small = len(shape) == 3 and min(shape[-2:]) < 16
+        name = "noise" if len(shape) != 3 else "digits" if small else "mnist"
+    if len(shape) != 3 and name != "noise":
+        raise ConfigError(
+            f"pretraining.views must be 'noise' for rows of numbers, but got {name!r}."
+        )
+    return VIEWS[name]

@@ -1,13 +1,14 @@
 """Supervised partitions as an experiment."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
+import numpy as np
+import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.data import load
@@ -16,9 +17,9 @@ from drpm.data.preprocessing import class_target, scale_of, split_rows, with_tes
 from drpm.data.registry import file_names
 from drpm.data.types import Dataset, Split
 from drpm.experiments.base import Evaluation, Experiment, parse_options
+from drpm.report.figure_data import pack_arrays
 from drpm.supervised.config import SupervisedJob
-from drpm.supervised.figures import figure_data
-from drpm.supervised.fitted import FittedPartitioner
+from drpm.supervised.models import FittedPartitioner, JudgedBatches, batch_sizes, confusion
 from drpm.supervised.training import TrainedPartitioner, check_labels, fit_partitioner, split
 from drpm.training.config import require_classes
 from drpm.training.devices import Devices
@@ -27,6 +28,10 @@ from drpm.training.loop import ProgressFactory
 from drpm.training.runs import RunFolder
 
 LABELS: Final = "labels.csv"
+
+MAX_CLASSES: Final = 40  # in a figure
+MAX_IMAGES: Final = 16  # of a subset in a figure
+MAX_BATCHES: Final = 8  # in a figure
 
 
 class LabelledData(NamedTuple):
@@ -208,27 +213,96 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
 
 
 def label_table(model: FittedPartitioner, data: LabelledData, files: Sequence[str]) -> str:
-    """A csv file with the class of every element and the subset that it was put into.
+    """The class and the predicted subset of every element, as a CSV file.
 
     Args:
         model: The model.
         data: The data.
         files: The file of every row, where rows are images of a folder.
     """
-    lines = []
+    names, tables = np.array(data.names), []
     parts = {"train": data.dataset.train, "test": data.dataset.test}
-    for number, ((name, part), rows) in enumerate(zip(parts.items(), data.rows(), strict=True)):
+    for (name, part), rows in zip(parts.items(), data.rows(), strict=True):
         judged = model.judge(part.inputs, data.labels(part))
-        labels = data.labels(part).cpu()
-        columns = (rows[judged.order], labels[judged.order], judged.subsets, judged.batch)
-        for row, label, subset, batch in zip(*(x.tolist() for x in columns), strict=True):
-            file = files[row : row + 1] if data.is_split else []
-            line = [name, row, data.names[label], data.names[subset], batch, *file]
-            # Parts of one file come in the order of the file.
-            lines.append(((0 if data.is_split else number, row), line))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    header = ["split", "index", "class", "subset", "batch"]
-    writer.writerow([*header, "file"] if files and data.is_split else header)
-    writer.writerows(line for _, line in sorted(lines, key=lambda pair: pair[0]))
-    return text.getvalue()
+        columns = {
+            "split": name,
+            "index": rows[judged.order],
+            "class": names[data.labels(part).cpu()[judged.order]],
+            "subset": names[judged.subsets],
+            "batch": judged.batch,
+        }
+        tables.append(pd.DataFrame(columns).sort_values("index"))
+    table = pd.concat(tables)
+    if data.is_split:  # parts of one file come in the order of the file
+        table = table.sort_values("index")
+        if files:
+            table["file"] = files
+    text: str = table.to_csv(index=False, lineterminator="\n")
+    return text
+
+
+def figure_data(
+    judged: JudgedBatches, elements: Tensor, labels: Tensor, names: Sequence[str]
+) -> bytes:
+    """The arrays of the figures, as a packed archive.
+
+    Args:
+        judged: The predictions for the test set.
+        elements: (N, *shape), the test set.
+        labels: (N,), its classes.
+        names: The names of the classes.
+    """
+    classes = len(names)
+    if classes > MAX_CLASSES:
+        return pack_arrays({})
+    labels = labels.cpu()[judged.order]
+    table = confusion(labels, judged.subsets, classes).double()
+    sizes = [batch_sizes(judged.batch, x, classes)[:MAX_BATCHES] for x in (judged.subsets, labels)]
+    error = (sizes[0] - sizes[1]).double()
+    arrays: dict[str, NDArray[Any]] = {
+        "matrix__classes": (table / table.sum(1, keepdim=True).clamp_min(1)).numpy(),
+        "matrix_rows__classes": np.array(names),
+        "matrix_columns__classes": np.array(names),
+        "title__classes": np.array("Predicted subsets of every class"),
+        "about__classes": np.array(
+            "The fraction of every class (rows) in every subset, over all test batches: "
+            f"{judged.scores.accuracy:.1%} of the elements are in the right one."
+        ),
+        "matrix__sizes-error": error.numpy(),
+        "matrix_rows__sizes-error": np.array([f"batch {b}" for b in range(len(error))]),
+        "matrix_columns__sizes-error": np.array(names),
+        "title__sizes-error": np.array("Predicted minus true sizes"),
+        "about__sizes-error": np.array(
+            "The error of the predicted size of every subset, in some test batches; over all of "
+            f"them the mean absolute error is {judged.scores.size_error:.2f}."
+        ),
+    }
+    if elements.dim() == 4:
+        arrays |= _subsets_of_a_batch(judged, elements, names)
+    return pack_arrays(arrays)
+
+
+def _subsets_of_a_batch(
+    judged: JudgedBatches, images: Tensor, names: Sequence[str]
+) -> dict[str, NDArray[Any]]:
+    """The images of the first batch, one row for each subset."""
+    first = judged.batch == 0
+    order, subsets = judged.order[first], judged.subsets[first]
+    members = [order[subsets == subset] for subset in range(len(names))]
+    most = min(MAX_IMAGES, max(map(len, members)))
+    rows = torch.ones(len(names), most, *images.shape[1:])  # white, as the page
+    for row, own in zip(rows, members, strict=True):
+        shown = images[own[:most].to(images.device)]
+        row[: len(shown)] = shown.cpu()
+    pixels = (255 * rows.clamp(0, 1)).round().to(torch.uint8)
+    return {
+        "grid__subsets": (pixels.squeeze(2) if pixels.shape[2] == 1 else pixels).numpy(),
+        "grid_rows__subsets": np.array(
+            [f"{name}: {len(own)}" for name, own in zip(names, members, strict=True)]
+        ),
+        "title__subsets": np.array("The partition of a test batch"),
+        "about__subsets": np.array(
+            f"One test batch of {len(order)} images: a row for each subset with its predicted "
+            f"size, of which up to {MAX_IMAGES} images are shown."
+        ),
+    }

@@ -1,88 +1,93 @@
-"""A law over the partitions of a batch, and how it is taught the right one."""
+"""A network that partitions a batch into classes: distribution, objective, predictions, scores."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from drpm.data.preprocessing import scale_shapes, scaled_rows
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
+from drpm.nn.dense import dense_layers
 from drpm.supervised.config import SupervisedConfig
-from drpm.supervised.networks import ClassNetwork
+from drpm.training import config as configs
+from drpm.training.checkpoint import load_model, load_modules, save_model
+from drpm.training.config import require_classes
+from drpm.training.errors import RunError
 from drpm.training.program import Batch
+from drpm.training.torch_state import unseeded
 
-Terms = dict[str, Tensor]
-
-# A class that nobody has and one that everybody has have infinite weights.
+# Classes without members, and with all of them, would have infinite weights.
 _SMALLEST_SHARE = 1e-6
-# Elements may be at no rank at all: the columns of a relaxed sort need not sum to one.
+# The columns of a relaxed sort need not sum to one: an element may be at no rank.
 _SMALLEST_MASS = 1e-6
+
+# The same test batches for every model and seed.
+_BATCHES_SEED = 1_000_000
 
 
 class Partitioner(nn.Module):
-    r"""From a batch of n rows to the law of its partition into K subsets, one for each class.
+    r"""From a batch of n rows to the distribution of its partition into K classes.
 
-    The paper takes scores and weights from its clustering, where they have no gradient: the scores
-    fall with the index of the nearest cluster, which is an argmin, and the weights are mean
-    responsibilities. Here the argmin is relaxed too. A network has logits for the classes of a row,
-    :math:`p_i` is their softmax at a temperature, and
+    The paper takes scores and weights from its clustering, where they have no gradient: scores fall
+    with the index of the nearest cluster, an argmin, and weights are mean responsibilities. Here
+    the argmin is relaxed too. With :math:`p_i` the softmax of a row's logits at a temperature,
 
     .. math:: \log s_i = u \Big(K - \sum_k k\, p_{ik}\Big), \quad
         \omega_k = \frac{\bar p_k}{1 - \bar p_k}, \quad \bar p_k = \frac1n \sum_i p_{ik}
 
-    so that a row which is surely of one class has the paper's score, and all have gradients.
-    Weights are odds, because then the mean size of a subset is the expected number
-    :math:`n \bar p_k` of its members, up to a small error; with :math:`\omega = \bar p` sizes
-    would be more alike.
+    A row whose class is certain has the paper's score. Weights are odds, because then the mean size
+    of a subset is the expected number :math:`n \bar p_k` of its members, up to a small error; with
+    :math:`\omega = \bar p` the sizes would be more alike.
 
-    Arguments:
+    Args:
         columns: The length of a row.
         classes: K.
-        config: The settings.
-        size_weight: The weight of the size term. It is the model's, so that models which differ in
-            it can be trained together.
+        config: The hyperparameters.
     """
 
-    size_weight: Tensor
-
-    def __init__(
-        self, columns: int, classes: int, config: SupervisedConfig, size_weight: float = 0.0
-    ) -> None:
+    def __init__(self, columns: int, classes: int, config: SupervisedConfig) -> None:
         super().__init__()
         self.config, self.classes = config, classes
-        self.network = ClassNetwork(columns, config.hidden, classes)
-        self.register_buffer("size_weight", torch.tensor(size_weight))
+        widths = [columns, *config.hidden]
+        self.network = nn.Sequential(*dense_layers(widths), nn.Linear(widths[-1], classes))
 
     def parameters_of(self, rows: Tensor, temperature: Tensor | float) -> tuple[Tensor, Tensor]:
         """Log-scores (n,) and log-weights (K,) of the partition of a batch (n, d)."""
-        chances = (self.network(rows) / temperature).softmax(-1)
-        index = torch.arange(self.classes, dtype=chances.dtype, device=chances.device)
-        log_scores = self.config.scale * (self.classes - (chances * index).sum(-1))
-        shares = chances.mean(-2).clamp(_SMALLEST_SHARE, 1 - _SMALLEST_SHARE)
+        probs = (self.network(rows) / temperature).softmax(-1)
+        index = torch.arange(self.classes, dtype=probs.dtype, device=probs.device)
+        log_scores = self.config.scale * (self.classes - (probs * index).sum(-1))
+        shares = probs.mean(-2).clamp(_SMALLEST_SHARE, 1 - _SMALLEST_SHARE)
         return log_scores, torch.logit(shares)
 
     def relaxed_law(self, rows: Tensor, temperature: Tensor) -> RelaxedRandomPartition:
-        """For training: whole sizes with straight-through gradients, and a soft order."""
+        """For training: integer sizes with straight-through gradients, and a soft order."""
         parameters = self.parameters_of(rows, temperature)
         return RelaxedRandomPartition(temperature, *parameters, hard="sizes", validate_args=False)
 
     def law(self, rows: Tensor) -> RelaxedRandomPartition:
-        """For prediction: partitions that are partitions."""
+        """For prediction: hard partitions."""
         parameters = self.parameters_of(rows, self.config.prediction_temperature)
         final = self.config.temperature[1]
         return RelaxedRandomPartition(final, *parameters, hard=True, validate_args=False)
 
 
+@dataclass(frozen=True)
 class SupervisedObjective:
     """The paper's two terms: the cross-entropy of the partition, and the squared error of sizes.
 
     The partition is the relaxed one without noise.
 
-    Arguments:
-        config: The settings.
+    Args:
+        smoothing: As in :func:`cross_entropy`.
+        size_weight: The weight of the size term.
     """
 
-    def __init__(self, config: SupervisedConfig) -> None:
-        self.config = config
+    smoothing: float
+    size_weight: float
 
     def __call__(
         self,
@@ -90,26 +95,216 @@ class SupervisedObjective:
         batch: Batch,
         schedule: Mapping[str, Tensor],
         generator: torch.Generator | None,
-    ) -> Terms:
+    ) -> dict[str, Tensor]:
         law = model.relaxed_law(batch["rows"], schedule["temperature"])
         parts = law.rsample_parts(noise="none")
         subsets = torch.arange(model.classes, device=batch["labels"].device)
         truth = (subsets[:, None] == batch["labels"]).to(parts.Y.dtype)
         terms = {
-            "assignment": cross_entropy(parts.Y, truth, self.config.smoothing),
-            "sizes": model.size_weight * (parts.sizes - truth.sum(-1)).square().mean(),
+            "assignment": cross_entropy(parts.Y, truth, self.smoothing),
+            "sizes": self.size_weight * (parts.sizes - truth.sum(-1)).square().mean(),
         }
         return {"loss": torch.stack(list(terms.values())).sum(), **terms}
 
 
 def cross_entropy(partition: Tensor, truth: Tensor, smoothing: float) -> Tensor:
-    """Of a soft partition (K, n) and the true one, as a mean over elements.
+    """The cross-entropy of a soft partition (K, n) and the true one, as a mean over elements.
 
-    Arguments:
+    Args:
         partition: Its columns are divided by their sums, which a relaxed sort leaves near one.
         truth: Columns are one-hot.
-        smoothing: The part of every column that is even over all subsets.
+        smoothing: The part of every predicted column that is uniform over the subsets.
     """
     mass = partition.sum(-2).clamp_min(_SMALLEST_MASS)
-    chance = (partition * truth).sum(-2) / mass
-    return -((1 - smoothing) * chance + smoothing / partition.shape[-2]).log().mean(-1)
+    prob = (partition * truth).sum(-2) / mass
+    return -((1 - smoothing) * prob + smoothing / partition.shape[-2]).log().mean(-1)
+
+
+class PartitionScores(NamedTuple):
+    """Agreement of partitions of batches with the true ones.
+
+    Attributes:
+        f1: The F1 score of all batches together, as a mean over classes.
+        accuracy: The fraction of elements in the right subset.
+        size_error: The mean absolute error of predicted sizes, over classes and batches.
+    """
+
+    f1: float
+    accuracy: float
+    size_error: float
+
+
+def partition_scores(labels: Tensor, found: Tensor, classes: int, batch: Tensor) -> PartitionScores:
+    """Score partitions of batches.
+
+    Args:
+        labels: (N,), the class of every element, from 0 to K - 1.
+        found: (N,), its predicted subset.
+        classes: K.
+        batch: (N,), the index of its batch, from 0 to N - 1.
+
+    Example:
+        >>> labels, found = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 1])
+        >>> scores = partition_scores(labels, found, 2, torch.zeros(4, dtype=torch.int64))
+        >>> print(f"{scores.f1:.3f} {scores.accuracy:.3f} {scores.size_error:.3f}")
+        0.733 0.750 1.000
+    """
+    count = labels.numel()
+    for name, values, number in (
+        ("labels", labels, classes),
+        ("found", found, classes),
+        ("batch", batch, count),
+    ):
+        require_classes(name, values, count, number)
+    table = confusion(labels, found, classes)
+    right = table.diagonal().double()
+    # A class without members that is never predicted has the score 0.
+    members = (table.sum(0) + table.sum(1)).clamp_min(1)
+    gaps = batch_sizes(batch, found, classes) - batch_sizes(batch, labels, classes)
+    return PartitionScores(
+        float((2 * right / members).mean()),
+        float(right.sum() / table.sum()),
+        float(gaps.abs().double().mean()),
+    )
+
+
+def confusion(labels: Tensor, found: Tensor, classes: int) -> Tensor:
+    """(K, K): how many elements of every class are in every subset."""
+    places = labels.long() * classes + found.long()
+    return torch.bincount(places, minlength=classes**2).reshape(classes, classes)
+
+
+def batch_sizes(batch: Tensor, subsets: Tensor, classes: int) -> Tensor:
+    """(B, K): the sizes of the subsets of every batch."""
+    batches = int(batch.max()) + 1
+    places = batch.long() * classes + subsets.long()
+    return torch.bincount(places, minlength=batches * classes).reshape(batches, classes)
+
+
+class PredictedPartition(NamedTuple):
+    """The partition of a batch.
+
+    Attributes:
+        subsets: (n,), the subset of every element.
+        sizes: (K,), the size of every subset.
+    """
+
+    subsets: Tensor
+    sizes: Tensor
+
+
+class JudgedBatches(NamedTuple):
+    """Predicted partitions of labelled elements.
+
+    Attributes:
+        scores: The scores.
+        order: (N,), the indices of the elements, batch after batch.
+        batch: (N,), their batches, in that order.
+        subsets: (N,), their subsets, in that order.
+    """
+
+    scores: PartitionScores
+    order: Tensor
+    batch: Tensor
+    subsets: Tensor
+
+
+@dataclass(frozen=True)
+class FittedPartitioner:
+    """A trained model.
+
+    Args:
+        model: The network.
+        shape: The shape of an element.
+        shift: (d,) on the CPU, subtracted from elements; None if they are not scaled.
+        scale: (d,) on the CPU, by which they are then divided.
+    """
+
+    model: Partitioner
+    shape: tuple[int, ...]
+    shift: Tensor | None = None
+    scale: Tensor | None = None
+
+    @torch.no_grad()
+    def partition(self, elements: Tensor | NDArray[Any]) -> PredictedPartition:
+        """Partition a batch: the most likely sizes, filled in the most likely order.
+
+        Args:
+            elements: (n, *shape) or flattened: rows of a table as in its file, images as
+                :func:`drpm.data.load` returns them. The subset of an element depends on the whole
+                batch.
+        """
+        rows = scaled_rows("elements", elements, self.shape, self.shift, self.scale)
+        if len(self.shape) > 1 and not as_tensor(elements).is_floating_point():
+            raise ValueError(
+                "elements must be images with values in [0, 1], as drpm.data.load returns them, "
+                "but got whole numbers."
+            )
+        if len(rows) == 0:
+            raise ValueError("elements must be one or more, but got none.")
+        if not rows.isfinite().all():
+            raise ValueError("elements must be finite numbers, but some are missing or infinite.")
+        rows = rows.to(next(self.model.parameters()))
+        parts = self.model.law(rows).rsample_parts(noise="none")
+        return PredictedPartition(parts.Y.argmax(-2), parts.sizes.round().long())
+
+    def judge(
+        self, elements: Tensor | NDArray[Any], labels: Tensor | NDArray[Any]
+    ) -> JudgedBatches:
+        """Partition labelled elements in shuffled batches of nearly equal size, and score them.
+
+        Args:
+            elements: (N, *shape), as in :meth:`partition`.
+            labels: (N,), the class of each.
+        """
+        elements, labels = as_tensor(elements), as_tensor(labels)
+        if len(labels) != len(elements):
+            raise ValueError(
+                f"labels must be one for each of {len(elements)} elements, but got {len(labels)}."
+            )
+        generator = torch.Generator().manual_seed(_BATCHES_SEED)
+        order = torch.randperm(len(elements), generator=generator)
+        size = self.model.config.training.batch_size
+        batches = order.tensor_split(max(1, round(len(elements) / size)))
+        found = [self.partition(elements[rows.to(elements.device)]).subsets for rows in batches]
+        subsets = torch.cat(found).cpu()
+        lengths = torch.tensor([len(rows) for rows in batches])
+        batch = torch.arange(len(batches)).repeat_interleave(lengths)
+        scores = partition_scores(labels.cpu()[order], subsets, self.model.classes, batch)
+        return JudgedBatches(scores, order, batch, subsets)
+
+    def save(self, folder: Path | str) -> None:
+        """Save to a folder, as safetensors and JSON."""
+        tensors = dict(self.model.state_dict())
+        for name, part in (("shift", self.shift), ("scale", self.scale)):
+            if part is not None:
+                tensors[name] = part
+        description = {
+            "kind": "supervised",
+            "config": configs.dumps(self.model.config),
+            "shape": list(self.shape),
+            "classes": self.model.classes,
+        }
+        save_model(Path(folder), tensors, description)
+
+
+def load_partitioner(folder: Path | str, device: torch.device | str = "cpu") -> FittedPartitioner:
+    """Load a model from :meth:`FittedPartitioner.save`; nothing is unpickled."""
+    tensors, description = load_model(Path(folder))
+    if description.get("kind") != "supervised":
+        raise RunError(
+            f"The folder {folder} must hold a model of supervised partitions, "
+            "but got another kind of model."
+        )
+    shape = tuple(description["shape"])
+    columns = torch.Size(shape).numel()
+    config = configs.loads(SupervisedConfig, description["config"])
+    with unseeded():
+        model = Partitioner(columns, description["classes"], config)
+    load_modules(folder, tensors, {"": model}, scale_shapes(tensors, columns))
+    return FittedPartitioner(model.to(device), shape, tensors.get("shift"), tensors.get("scale"))
+
+
+def as_tensor(data: Tensor | NDArray[Any]) -> Tensor:
+    """Data as a tensor; arrays are copied, because they may be read-only."""
+    return data if isinstance(data, Tensor) else torch.tensor(data)

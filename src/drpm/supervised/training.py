@@ -10,8 +10,7 @@ from torch import Tensor
 
 from drpm.data.fingerprints import fingerprint_tensors
 from drpm.supervised.config import SupervisedConfig
-from drpm.supervised.fitted import FittedPartitioner, as_tensor
-from drpm.supervised.models import Partitioner, SupervisedObjective
+from drpm.supervised.models import FittedPartitioner, Partitioner, SupervisedObjective, as_tensor
 from drpm.training import config as configs
 from drpm.training.config import require_classes
 from drpm.training.devices import Devices
@@ -31,11 +30,11 @@ _SPLIT_SEED = 2_000_000
 class TrainedPartitioner(NamedTuple):
     """A trained model, and how the weight of its size term was chosen.
 
-    Args:
+    Attributes:
         model: The model with the best weight.
         folder: The folder of its training.
         size_weight: The weight.
-        held_out: How many examples the candidates were compared on.
+        held_out: The number of examples on which candidates were compared.
         f1: The F1 score of every candidate on them; empty for a single candidate.
     """
 
@@ -80,13 +79,13 @@ def fit_partitioner(
     models, f1 = {}, {}
     for weight in config.size_weights:
         with seeded(seed):  # all candidates start alike
-            model = Partitioner(rows.shape[1], classes, config, weight).to(device)
+            model = Partitioner(rows.shape[1], classes, config).to(device)
         stage, text = f"{STAGE}/weight-{weight}", configs.dumps(config)
         run = open_stage(folder, stage, text, fingerprint=digest, devices=devices)
         train_stage(
             STAGE,
             [model],
-            SupervisedObjective(config),
+            SupervisedObjective(config.smoothing, weight),
             config.training,
             [run],
             data,
