@@ -127,7 +127,7 @@ SPEC = DatasetSpec(
     name="mosaic",
     title="A grid of small digits, one task per tile, each with its own noise",
     source="made from MNIST (LeCun, Cortes, Burges) by this package",
-    licence="CC BY-SA 3.0, as MNIST",
+    licence="CC BY-SA 3.0, like MNIST",
     shapes=(
         "20,000 + 5,000 images by default; 1x42x56 for 10 tasks, 1x56x70 for 20, 1x84x98 for 40; "
         "10 classes each"
