@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
@@ -63,9 +62,11 @@ def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
     They are still drawn, but not laid out and painted.
     """
-    from drpm.report import plots, run_figures
+    from matplotlib.figure import Figure
 
-    def blank(figure: Any) -> bytes:
-        return plots.png(plots.new_figure(0.1, 0.1))
+    from drpm.report import page
 
-    monkeypatch.setattr(run_figures, "png", blank)
+    figure = Figure(figsize=(0.1, 0.1))
+    figure.add_axes((0, 0, 1, 1))
+    blank = page.png(figure)
+    monkeypatch.setattr(page, "png", lambda figure: blank)

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from drpm.cli.results_page import step_times
 from drpm.report.tables import (
     Table,
     fill_tables,
     metric_columns,
     parse_published,
-    step_times,
     summarize_metrics,
 )
 from drpm.training.errors import RunError

@@ -11,6 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
+import pandas as pd
 import typer
 from matplotlib.figure import Figure
 from PIL import Image
@@ -20,9 +21,34 @@ from drpm.clustering import results as clustering
 from drpm.factors import results as factors
 from drpm.multitask import results as multitask
 from drpm.report.plots import png
-from drpm.report.tables import fill_tables, step_times
+from drpm.report.tables import (
+    MISSING,
+    fill_tables,
+    markdown_table,
+    read_result,
+    short_revision,
+)
 from drpm.supervised import results as supervised
 from drpm.training.checkpoint import write_atomic
+
+
+def step_times(results: Path) -> str:
+    """A table of training steps, as ``python -m benchmarks.loop`` measured them."""
+    contents = [read_result(path) for path in results.glob("benchmarks/loop-h200*.json")]
+    facts = [["environment", "date"], ["environment", "git_revision"]]
+    steps = pd.concat([pd.json_normalize(content, "steps", facts) for content in contents])
+    steps = steps[(steps["step"] == "compile") & (steps["matmul"] == "high")]
+    # Of two measurements of a model the later one counts.
+    steps = steps.sort_values("environment.date", kind="stable").groupby("model", sort=False).last()
+    lines = []
+    for step in steps.reset_index().to_dict("records"):
+        alone, stacked = 1e6 * step["alone"], 1e6 * step["stacked"]
+        both = [f"{stacked:,.0f}", f"{stacked / alone:.2f}"] if stacked > 0 else [MISSING] * 2
+        revision = short_revision(step["environment.git_revision"])
+        lines.append([step["model"], str(step["batch_size"]), f"{alone:,.0f}", *both, revision])
+    heading = ["model", "batch", "one run, µs", "five stacked, µs", "ratio", "revision"]
+    return markdown_table(heading, *lines)
+
 
 _APPLICATIONS: Final = (clustering, factors, multitask, supervised)
 TABLES: Final[Mapping[str, Callable[[Path], str]]] = {

@@ -7,9 +7,7 @@ from typing import Final
 import numpy as np
 from matplotlib.figure import Figure
 
-from drpm.report.figure_data import read_arrays
-from drpm.report.run_figures import draw_partition, draw_samples
-from drpm.report.series import Series, series_panels
+from drpm.report.plots import Series, draw_stored, series_panels
 from drpm.report.tables import Table, metric_columns, parse_published, summarize_metrics
 from drpm.studies.sweeps import CLUSTERS
 
@@ -90,14 +88,6 @@ def _draw_clusters(results: Path) -> Figure:
     return series_panels(panels, "clusters", "Scores against the number of clusters", columns=3)
 
 
-def _draw_samples(study: str, results: Path) -> Figure:
-    return draw_samples(read_arrays(results / study / "seed-0"))
-
-
-def _draw_partition(study: str, results: Path) -> Figure:
-    return draw_partition(read_arrays(results / study / "seed-0"))
-
-
 _SAMPLES: Final = [
     *(
         f"table-1/{data}/{method}"
@@ -109,9 +99,14 @@ _SAMPLES: Final = [
 ]
 FIGURES: Final = {
     "clusters": _draw_clusters,
-    **{study.replace("/", "-"): partial(_draw_samples, study) for study in _SAMPLES},
     **{
-        f"table-1-{data}-drpm-vc-partition": partial(_draw_partition, f"table-1/{data}/drpm-vc")
+        study.replace("/", "-"): partial(draw_stored, f"{study}/seed-0", "samples")
+        for study in _SAMPLES
+    },
+    **{
+        f"table-1-{data}-drpm-vc-partition": partial(
+            draw_stored, f"table-1/{data}/drpm-vc/seed-0", "partition"
+        )
         for data in DATA.values()
     },
 }

@@ -8,8 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from drpm.report.run_figures import draw_stored
-from drpm.report.series import Series, series_panels
+from drpm.report.plots import Series, draw_stored, series_panels
 from drpm.report.tables import Table, metric_columns, parse_published, summarize_metrics
 from drpm.studies import sweeps
 

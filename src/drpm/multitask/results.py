@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from drpm.data.mosaic import noise_ratios, task_names
 from drpm.multitask.config import METHOD_NAMES
 from drpm.multitask.evaluation import BEST_ACCURACY
-from drpm.report.run_figures import draw_stored
-from drpm.report.series import Series, series_panels
+from drpm.report.plots import Series, draw_stored, series_panels
 from drpm.report.tables import Table, metric_columns, parse_published, summarize_metrics
 from drpm.studies import sweeps
 

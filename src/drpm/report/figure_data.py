@@ -1,19 +1,7 @@
 """The data of a run's figures, ``arrays.npz`` in its folder.
 
-A clustering of K clusters stores some of these arrays. A point has the shape (H, W) or (C, H, W)
-of an image, or (d,) of a table row; a label of -1 is unknown.
-
-- ``samples`` (K, m, *shape): generated points of every cluster;
-- ``examples`` (K, m, H, W) or (K, m, C, H, W): real images nearest to what a cluster generates;
-- ``partition_points`` (B, *shape), ``partition_clusters`` (B,): points generated from one sampled
-  partition, and their clusters;
-- ``latent`` (N, 2), ``latent_clusters`` (N,), ``latent_labels`` (N,): a latent space in the plane;
-- ``confusion`` (L, K): counts of labels by clusters, with ``label_names`` (L,);
-- ``sizes`` (K,): the number of points in each cluster;
-- ``column_names`` (d,), and ``num_columns`` where the d columns are a selection.
-
-Any run may store figures of its own as ``KIND__NAME``, drawn by the function of
-:mod:`drpm.report.plots` of that kind:
+A run describes its figures as ``KIND__NAME``, drawn by the function of :mod:`drpm.report.plots` of
+that kind, with ``title__NAME`` and ``about__NAME`` (one string each) and names:
 
 - ``grid__NAME``: images (R, C, H, W) or (R, C, channels, H, W), with ``grid_rows__NAME`` (R,) and
   ``grid_columns__NAME`` (C,);
@@ -21,12 +9,15 @@ Any run may store figures of its own as ``KIND__NAME``, drawn by the function of
 - ``bars__NAME``: numbers (G, B), groups of bars, with ``bars_groups__NAME`` (G,) and
   ``bars_names__NAME`` (B,);
 - ``lines__NAME``: numbers (L, P), lines over epochs, with ``lines_names__NAME`` (L,) and
-  ``lines_epochs__NAME`` (P,);
-- ``title__NAME`` and ``about__NAME``: a title and a description, one string each.
+  ``lines_epochs__NAME`` (P,).
+
+A clustering stores other arrays, from which :func:`figure_specs` makes its figures: ``samples``
+(K, m, *shape) and ``examples`` of each cluster, ``partition_points`` of one sampled partition,
+``latent`` (N, 2) points in the plane, ``confusion`` (L, K) and ``sizes`` (K,).
 """
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -48,20 +39,22 @@ _NAMES: Final = {
     "lines": ("lines_names", "lines_epochs"),
 }
 
+Arrays = Mapping[str, NDArray[Any]]
+
 
 class FigureSpec(NamedTuple):
-    """A figure that a run describes itself, with names along both dimensions of its values."""
+    """A figure: the function that draws it, and names along both dimensions of its values."""
 
     kind: str
     name: str
-    values: NDArray[Any]
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
+    values: Any
+    rows: Sequence[str]
+    columns: Sequence[str]
     title: str
-    about: str
+    about: str = ""
 
 
-def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+def pack_arrays(arrays: Arrays) -> bytes:
     """The content of an ``arrays.npz``."""
     buffer = io.BytesIO()
     named: Any = arrays  # numpy's signature has an option among the names of arrays
@@ -70,15 +63,12 @@ def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def pack_figures(specs: Iterable[FigureSpec]) -> bytes:
-    """The content of an ``arrays.npz`` with figures that a run describes itself."""
+    """The content of an ``arrays.npz`` with figures that a run describes."""
     arrays: dict[str, NDArray[Any]] = {}
-    for spec in specs:
-        arrays[f"{spec.kind}__{spec.name}"] = spec.values
-        for part, names in zip(_NAMES[spec.kind], (spec.rows, spec.columns), strict=True):
-            if names:
-                arrays[f"{part}__{spec.name}"] = np.array(names)
-        arrays[f"title__{spec.name}"] = np.array(spec.title)
-        arrays[f"about__{spec.name}"] = np.array(spec.about)
+    for kind, name, values, rows, columns, title, about in specs:
+        names = dict(zip(_NAMES[kind], (rows, columns), strict=True))
+        parts = {kind: values, **names, "title": title, "about": about}
+        arrays |= {f"{part}__{name}": np.array(x) for part, x in parts.items() if len(x)}
     return pack_arrays(arrays)
 
 
@@ -93,24 +83,60 @@ def read_arrays(folder: Path) -> dict[str, NDArray[Any]]:
         return {}
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            # Members that are not arrays come as bytes.
-            return {name: np.asarray(archive[name]) for name in archive.files}
+            return {name: archive[name] for name in archive.files}
     except Exception as error:
         # A damaged archive fails in as many ways as it has layers.
         raise RunError(f"The file {path} cannot be read as an archive of plain arrays.") from error
 
 
-def figure_specs(arrays: Mapping[str, NDArray[Any]]) -> list[FigureSpec]:
-    """The figures that a run describes itself, in the order of its arrays."""
-    specs = []
+def figure_specs(arrays: Arrays) -> list[FigureSpec]:
+    """The figures of a run, in the order of the page."""
+    specs = list(_cluster_specs(arrays))
     for key, values in arrays.items():
         kind, _, name = key.partition("__")
         if name and kind in _NAMES:
-            rows, columns = (
-                tuple(map(str, arrays.get(f"{part}__{name}", np.empty(0)).tolist()))
-                for part in _NAMES[kind]
-            )
-            title = " ".join(str(arrays.get(f"title__{name}", name)).split())
-            about = " ".join(str(arrays.get(f"about__{name}", title)).split())
-            specs.append(FigureSpec(kind, name, values, rows, columns, title, about))
+            rows, columns = (_names(arrays, f"{part}__{name}") for part in _NAMES[kind])
+            title, about = str(arrays.get(f"title__{name}", name)), arrays.get(f"about__{name}", "")
+            specs.append(FigureSpec(kind, name, values, rows, columns, title, str(about)))
     return specs
+
+
+def _names(arrays: Arrays, key: str, count: int = 0) -> tuple[str, ...]:
+    return tuple(map(str, arrays.get(key, range(count))))
+
+
+def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
+    """The figures of a clustering."""
+    for name, kind in (("samples", "Generated"), ("examples", "Real")):
+        points = arrays.get(name, np.empty(0))
+        clusters = [f"cluster {index}" for index in range(len(points))]
+        if points.ndim > 3:
+            title = f"{kind} images, one row for each cluster"
+            yield FigureSpec("grid", name, points, clusters, (), title)
+        elif points.ndim == 3:
+            columns, title = _names(arrays, "column_names", points.shape[2]), "Mean generated rows"
+            if "num_columns" in arrays:
+                title += f" ({len(columns)} of {arrays['num_columns']:,} columns)"
+            yield FigureSpec("profiles", name, points.mean(1), clusters, columns, title)
+    if (points := arrays.get("partition_points", np.empty(0))).ndim > 2:
+        members = [points[arrays["partition_clusters"] == i] for i in range(len(arrays["samples"]))]
+        names = [f"cluster {index} ({len(own)})" for index, own in enumerate(members)]
+        title = f"One sampled partition of {len(points):,} points (sizes in brackets)"
+        yield FigureSpec("grid", "partition", [own[:32] for own in members], names, (), title)
+    if "sizes" in arrays:
+        points, sizes, order = arrays["latent"], arrays["sizes"], np.arange(len(arrays["sizes"]))
+        if (counts := arrays.get("confusion")) is not None:
+            # By the label that a cluster has most: its color is often that of the label.
+            order = np.argsort(counts.argmax(0), kind="stable")
+            labels, title = _names(arrays, "label_names"), f"Latent space, {len(points):,} points"
+            grouped = np.column_stack((points, arrays["latent_labels"]))
+            yield FigureSpec("scatter", "labels", grouped, labels, (), f"{title} by label")
+            shares = counts[:, order] / np.maximum(counts.sum(1, keepdims=True), 1)
+            title = "Share of each label (row) in each cluster (column)"
+            yield FigureSpec("matrix", "confusion", shares, labels, [*map(str, order)], title)
+        clusters = [str(index) for index in order]
+        title = f"Latent space, {len(points):,} points by cluster"
+        grouped = np.column_stack((points, np.argsort(order)[arrays["latent_clusters"]]))
+        yield FigureSpec("scatter", "latent", grouped, clusters, (), title)
+        title = f"Points in each cluster, {sizes.sum():,} in all"
+        yield FigureSpec("bars", "sizes", sizes[order, None], clusters, (), title)

@@ -1,29 +1,29 @@
-"""The page of a finished run, one HTML file that needs no other."""
+"""The page of a finished run, one HTML file that needs no other.
+
+It shows the figures of :mod:`drpm.report.figure_data`, training curves, and of ``result.json`` the
+``metrics``, ``method`` (the name of their column), ``comparison`` (metrics of other methods),
+``names`` (headings of metrics), ``tables`` (title -> row -> column -> metric), ``about`` (a
+paragraph), ``data`` (a table), ``command`` and ``stacked`` (the seeds trained together).
+"""
 
 import base64
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, PackageLoader
 
-from drpm.report.numbers import format_value, format_values
-from drpm.report.run_figures import RunFigure, draw_figures
+from drpm.report.figure_data import FigureSpec, figure_specs, read_arrays
+from drpm.report.plots import Series, draw, png
+from drpm.report.tables import format_value
 from drpm.training.errors import RunError
-from drpm.training.runs import FIGURES, PAGE, RESULT, RunFolder
+from drpm.training.runs import ARRAYS, FIGURES, PAGE, RESULT, RunFolder
 
-# Pixels of the page for each of a figure: sharp on fine screens, with text of one size.
-_SCALE: Final = 0.7
-
-
-class PageTable(NamedTuple):
-    """A table of the page: its columns, and the name and cells of each row."""
-
-    title: str
-    columns: list[str]
-    rows: list[tuple[str, list[str]]]
+_NOT_METRICS: Final = ["epoch", "step", "wall_time"]
 
 
 def write_page(folder: Path | str, title: str | None = None) -> Path:
@@ -43,113 +43,83 @@ def write_page(folder: Path | str, title: str | None = None) -> Path:
     if run.status != "finished":
         raise RunError(f"The run {folder} is not finished: {RESULT} is missing or damaged.")
     with run.lock():
-        figures = draw_figures(run)
         try:
+            figures = draw_figures(run)
             page = _render(run, title or run.path.resolve().name, figures)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise RunError(f"The file {run.path / RESULT} is damaged: {error}") from error
-        for figure in figures:
-            run.write_atomic(f"{FIGURES}/{figure.name}.png", figure.png)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise RunError(
+                f"The run {folder} has a damaged {RESULT} or {ARRAYS}: {error}"
+            ) from error
+        for figure, content in figures:
+            run.write_atomic(f"{FIGURES}/{figure.name}.png", content)
         return run.write_atomic(PAGE, page)
 
 
-def _render(run: RunFolder, title: str, figures: list[RunFigure]) -> str:
+def draw_figures(run: RunFolder) -> list[tuple[FigureSpec, bytes]]:
+    """Draws all figures that the run has data for, as PNG files."""
+    specs = figure_specs(read_arrays(run.path))
+    if curves := training_curves(run.metrics()):
+        about = f"Training curves of {', '.join(curves)}."
+        specs.append(FigureSpec("curves", "curves", curves, (), (), "Training", about))
+    return [(spec, png(draw(spec))) for spec in specs]
+
+
+def training_curves(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Series]]:
+    """The metrics of ``metrics.jsonl`` over epochs or steps, stage by stage."""
+    frame = pd.DataFrame([{"stage": "", **record} for record in records])
+    curves = {}
+    for stage, rows in frame.groupby("stage", sort=False) if records else ():
+        # Means over few steps, at a checkpoint or an interruption, would look like dips.
+        if "loss" in rows:
+            ends = rows.loc[rows["loss"].notna(), "step"]
+            lengths = ends.diff().fillna(ends)
+            rows = rows.drop(lengths.index[lengths < lengths.max() / 2])
+        unit = "epoch" if "epoch" in rows and rows["epoch"].notna().all() else "step"
+        for metric in rows.select_dtypes("number").columns.drop(_NOT_METRICS, errors="ignore"):
+            x, y = rows[[unit, metric]].dropna().to_numpy(np.float64).T
+            if len(x):
+                name = f"{stage}: {metric}" if stage else str(metric)
+                curves[f"{name} ({unit}s)".replace("_", " ")] = [Series("", x, y, 0 * x)]
+    return curves
+
+
+def _render(run: RunFolder, title: str, figures: Sequence[tuple[FigureSpec, bytes]]) -> str:
+    # Names of data sets, files and settings may contain anything: none of them is markup.
+    options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
+    environment = Environment(loader=PackageLoader("drpm.report"), **options)
+    environment.filters |= {
+        "value": format_value,
+        "base64": lambda png: base64.b64encode(png).decode(),
+        "width": lambda png: round(0.7 * int.from_bytes(png[16:20], "big")),
+    }
     result: dict[str, Any] = run.result()
-    settings, command = run.config_text().strip(), result.get("command", "")
-    stacked = list(dict.fromkeys(map(str, result.get("stacked", ()))))
-    environment = Environment(
-        loader=PackageLoader("drpm.report"),
-        # Names of data sets, files and settings may contain anything: none of them is markup.
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    metrics, tables, used = result["metrics"], {}, set()
+    for heading, rows in result.get("tables", {}).items():
+        tables[heading] = {
+            name: {column: metrics.get(metric) for column, metric in row.items()}
+            for name, row in rows.items()
+        }
+        used |= {metric for row in rows.values() for metric in row.values()}
+    own = {result.get("method", "this run"): {x: y for x, y in metrics.items() if x not in used}}
+    methods = {**own, **result.get("comparison", {}), **own}
+    results = {
+        result.get("names", {}).get(metric, metric): {x: y.get(metric) for x, y in methods.items()}
+        for metric in dict.fromkeys(metric for values in methods.values() for metric in values)
+    }
+    stacked = list(dict.fromkeys(result.get("stacked", ())))
     return environment.get_template("page.html").render(
         title=title,
-        results=_metric_table(result),
-        tables=_named_tables(result),
+        results=results,
+        tables=tables,
         about=result.get("about", ""),
-        data=_describe_data(result.get("data", "")),
-        figures=[
-            {
-                "name": figure.name,
-                "title": figure.title,
-                "description": figure.description,
-                "width": round(_SCALE * int.from_bytes(figure.png[16:20], "big")),
-                "source": "data:image/png;base64," + base64.b64encode(figure.png).decode(),
-            }
-            for figure in figures
-        ],
-        command=command if isinstance(command, str) else shlex.join(map(str, command)),
-        stacked=",".join(stacked) if len(stacked) > 1 else "",
-        settings=settings,
-        facts=_facts(result),
+        data=result.get("data", {}),
+        figures=figures,
+        command=shlex.join(result.get("command", ())),
+        stacked=",".join(map(str, stacked)) if len(stacked) > 1 else "",
+        settings=run.config_text().strip(),
+        facts={
+            "wall time": str(timedelta(seconds=round(result["wall_time"]))),
+            **{name.replace("_", " "): result[name] for name in ("device", "seed", "git_revision")},
+            **result["versions"],
+        },
     )
-
-
-def _metric_table(result: Mapping[str, Any]) -> PageTable:
-    """The metrics of a run beside those of other methods, without those of the named tables."""
-    apart = {
-        metric
-        for rows in result.get("tables", {}).values()
-        for row in rows.values()
-        for metric in row.values()
-    }
-    own = _flat({name: x for name, x in result["metrics"].items() if name not in apart})
-    others = {name: _flat(values) for name, values in result.get("comparison", {}).items()}
-    # The run may be one of the compared methods; it is recognized by its values.
-    own_name = next((name for name, x in others.items() if x and x.items() <= own.items()), None)
-    if own_name is None:
-        own_name = str(result.get("method", "this run"))
-        others = {own_name: {}, **others} if own else others
-    columns = {name: own if name == own_name else values for name, values in others.items()}
-    names = result.get("names", {})
-    rows = [
-        (str(names.get(name, name)), format_values([x.get(name) for x in columns.values()]))
-        for name in dict.fromkeys(name for values in columns.values() for name in values)
-    ]
-    return PageTable("Results", list(columns), rows)
-
-
-def _named_tables(result: Mapping[str, Any]) -> list[PageTable]:
-    """Tables that a run describes itself, from titles to rows to columns to metrics."""
-    tables = []
-    for title, rows in result.get("tables", {}).items():
-        columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-        cells = [
-            format_values([result["metrics"].get(row.get(column)) for row in rows.values()])
-            for column in columns
-        ]
-        lines = [list(line) for line in zip(*cells, strict=True)]
-        tables.append(PageTable(title, columns, list(zip(rows, lines, strict=True))))
-    return tables
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values under dotted names; a list becomes one text."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = format_value(value) if isinstance(value, list) else value
-    return flat
-
-
-def _describe_data(data: Any) -> str | dict[str, str]:
-    """The description of the data: a sentence, or names and values."""
-    if isinstance(data, Mapping):
-        return {name: format_value(value) for name, value in _flat(data).items()}
-    return format_value(data)
-
-
-def _facts(result: Mapping[str, Any]) -> dict[str, str]:
-    """Where and how the run was trained."""
-    facts = {}
-    if "wall_time" in result:
-        facts["wall time"] = str(timedelta(seconds=round(result["wall_time"])))
-    for name in ("device", "seed", "git_revision"):
-        if result.get(name) is not None:
-            facts[name.replace("_", " ")] = str(result[name])
-    return facts | {name: str(version) for name, version in result.get("versions", {}).items()}

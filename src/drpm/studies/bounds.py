@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from drpm import RandomPartition
-from drpm.report.plots import new_figure, png
+from drpm.report.plots import png
 from drpm.training import config as configs
 from drpm.training.checkpoint import write_atomic
 from drpm.training.runs import RunFolder
@@ -270,7 +270,7 @@ def run_study(folder: Path, draws: int, seed: int) -> None:
 
 def draw_settings(results: Sequence[Masses]) -> Figure:
     """The exact probability of every assignment, its bounds and its Monte Carlo estimate."""
-    figure = new_figure(12, 8)
+    figure = Figure(figsize=(12, 8), layout="constrained")
     grid = figure.subplots(2, 2, sharex=True, sharey=True)
     for axes, masses in zip(grid.flat, results, strict=True):
         _draw(axes, masses)

@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from drpm.report.run_figures import draw_stored
+from drpm.report.plots import draw_stored
 from drpm.report.tables import (
     Table,
     format_summary,

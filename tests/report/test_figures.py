@@ -1,0 +1,209 @@
+"""The figures of a run: which there are and what they show."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from drpm.report import plots
+from drpm.report.figure_data import figure_specs, pack_arrays, read_arrays
+from drpm.report.page import draw_figures, training_curves
+from drpm.report.plots import Series, draw, png
+from drpm.training.errors import RunError
+from drpm.training.runs import RunFolder
+
+from .folders import every_array, finished_run
+
+EVERY_SPEC: dict[str, NDArray[Any]] = {
+    "title__counts": np.asarray("Counts"),
+    "grid__swapped": np.zeros((2, 3, 3, 8, 8), np.float32),
+    "grid_rows__swapped": np.asarray(["first", "second"]),
+    "grid_columns__swapped": np.asarray(["a", "b", "c"]),
+    "about__swapped": np.asarray("Two images, and what their parts make."),
+    "matrix__scores": np.asarray([[0.5, -0.25], [0.0, 1.5]]),
+    "bars__counts": np.asarray([[1, 2], [3, 4], [5, 6]]),
+    "bars_groups__counts": np.asarray(["1", "2", "3"]),
+    "bars_names__counts": np.asarray(["true", "estimated"]),
+    "lines__course": np.asarray([[0.1, 0.2, 0.4], [0.3, 0.2, 0.1]]),
+    "lines_epochs__course": np.asarray([1.0, 5.0, 6.0]),
+}
+
+
+def texts(figure: Figure) -> set[str]:
+    """All texts anywhere in a figure."""
+    return {text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))}
+
+
+def canvas(figure: Figure) -> NDArray[Any]:
+    return np.asarray(figure.axes[0].images[0].get_array())
+
+
+def drawn(arrays: dict[str, NDArray[Any]], name: str) -> Figure:
+    (spec,) = (spec for spec in figure_specs(arrays) if spec.name == name)
+    return draw(spec)
+
+
+# Which figures there are.
+
+
+@pytest.mark.parametrize(("shape", "num_clusters"), [((8, 8), 3), ((3, 8, 6), 1), ((60,), 21)])
+def test_all_figures_of_a_clustering(
+    tmp_path: Path, shape: tuple[int, ...], num_clusters: int
+) -> None:
+    folder = finished_run(tmp_path / "run", every_array(num_clusters, shape))
+    figures = draw_figures(RunFolder.open(folder))
+    partition = ["partition"] if len(shape) > 1 else []
+    expected = ["samples", *partition, "labels", "confusion", "latent", "sizes", "curves"]
+    assert [spec.name for spec, _ in figures] == expected
+    assert all(content.startswith(b"\x89PNG") for _, content in figures)
+
+
+def test_figures_that_a_run_describes() -> None:
+    specs = {spec.name: spec for spec in figure_specs(EVERY_SPEC)}
+    assert [*specs] == ["swapped", "scores", "counts", "course"]
+    assert specs["swapped"].about == "Two images, and what their parts make."
+    assert (specs["counts"].title, specs["scores"].title) == ("Counts", "scores")
+    assert (specs["swapped"].kind, specs["swapped"].columns) == ("grid", ("a", "b", "c"))
+    assert specs["counts"].rows == ("1", "2", "3")
+    assert all(png(draw(spec)) == png(draw(spec)) for spec in specs.values())
+    line = draw(specs["course"]).axes[0].lines[0]
+    assert np.asarray(line.get_xdata()).tolist() == [1, 5, 6]
+    assert {"1", "6", "true", "estimated", "Counts"} <= texts(draw(specs["counts"]))
+
+
+@pytest.mark.parametrize("key", ["title__x", "sizes"])
+def test_nothing_is_unpickled_and_a_damaged_file_is_one_sentence(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "arrays.npz"
+    message = f"^The file {re.escape(str(path))} cannot be read as an archive of plain arrays\\.$"
+    np.savez(path, **{key: np.asarray({}, dtype=object)})
+    with pytest.raises(RunError, match=message):
+        read_arrays(tmp_path)
+    path.write_bytes(pack_arrays(every_array(3, (4,)))[:-100])
+    with pytest.raises(RunError, match=message):
+        read_arrays(tmp_path)
+    path.unlink()
+    assert read_arrays(tmp_path) == {}
+
+
+# What they show.
+
+
+def test_images_stand_in_their_rows_and_columns() -> None:
+    # Image (r, c) has the gray value (3 r + c) / 6.
+    images = np.ones((2, 3, 14, 14)) * np.arange(6).reshape(2, 3, 1, 1) / 6
+    figure = plots.grid(list(images), ["up", "down"], ["a", "b", "c"], "Grays")
+    axes = figure.axes[0]
+    for row, y in enumerate(axes.get_yticks()):
+        for column, x in enumerate(axes.get_xticks()):
+            assert canvas(figure)[round(y), round(x), 0] == pytest.approx((3 * row + column) / 6)
+    assert {"up", "down", "a", "b", "c", "Grays"} <= texts(figure)
+
+
+def test_images_of_all_types_look_the_same() -> None:
+    whole = np.asarray([0, 51, 255], np.uint8).reshape(1, 3, 1, 1) * np.ones((14, 14), np.uint8)
+    expected = canvas(plots.grid(list(whole), [], [], ""))
+    np.testing.assert_allclose(expected[7, [7, 22, 37], 0], [0, 0.2, 1], rtol=1e-6)
+    for same in (whole / 255, whole[:, :, None], np.repeat(whole[:, :, None] / 255, 3, 2)):
+        np.testing.assert_allclose(canvas(plots.grid(list(same), [], [], "")), expected, rtol=1e-6)
+    # Values outside of [0, 1] are scaled.
+    wide = canvas(plots.grid(list(whole / 127.5 - 1.0), [], [], ""))
+    np.testing.assert_allclose(wide, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (50, 1, 64, 64), (20, 2, 90, 3), (20, 32, 3, 90)])
+def test_grids_of_all_sizes_fit_on_a_page(shape: tuple[int, ...]) -> None:
+    rows = [f"a rather long $name {index}" for index in range(shape[0])]
+    columns = [f"value {index}" for index in range(shape[1])]
+    content = png(plots.grid(list(np.zeros(shape, np.uint8)), rows, columns, "title"))
+    width, height = (int.from_bytes(content[place : place + 4], "big") for place in (16, 20))
+    assert (width < 150 * 11, height < 150 * 15) == (True, True)
+
+
+def test_a_row_of_a_partition_is_as_long_as_its_cluster() -> None:
+    arrays = {
+        "samples": np.zeros((3, 1, 14, 14)),
+        "partition_points": np.zeros((4, 14, 14)),
+        "partition_clusters": np.asarray([0, 0, 0, 2]),
+    }
+    figure = drawn(arrays, "partition")
+    assert {"cluster 0 (3)", "cluster 1 (0)", "cluster 2 (1)"} <= texts(figure)
+    dark = canvas(figure)[..., 0] == 0
+    assert dark.sum(1).max() == 3 * 14
+    assert not dark[15:29].any()
+
+
+def test_means_of_columns_are_in_their_units() -> None:
+    samples = np.asarray([[[1.0, 1000], [3, 1000]], [[5, 3000], [7, 3000]]])
+    names = np.asarray(["a", "b"])
+    figure = drawn({"samples": samples, "column_names": names, "num_columns": 2048}, "samples")
+    assert {"2", "6", "1,000", "3,000", "a", "cluster 1"} <= texts(figure)
+    assert any("2 of 2,048 columns" in text for text in texts(figure))
+    np.testing.assert_allclose(canvas(figure), [[-1, -1], [1, 1]])
+
+
+def test_clusters_follow_their_labels() -> None:
+    arrays = {
+        "confusion": np.asarray([[1, 0, 9], [8, 2, 0]]),
+        "label_names": np.asarray(["zero", "one"]),
+        "latent": np.random.default_rng(0).normal(size=(4, 2)),
+        "latent_clusters": np.asarray([2, 2, 0, 1]),
+        "latent_labels": np.asarray([0, 0, 1, -1]),
+        "sizes": np.asarray([9, 2, 1200]),
+    }
+    figure = drawn(arrays, "confusion")
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["2", "0", "1"]
+    np.testing.assert_allclose(canvas(figure), [[0.9, 0.1, 0], [0, 0.8, 0.2]])
+
+    def shades(name: str) -> list[tuple[float, ...]]:
+        points: Any = drawn(arrays, name).axes[0].collections[0]
+        order = [np.abs(points.get_offsets() - place).sum(1).argmin() for place in arrays["latent"]]
+        return [tuple(points.get_facecolor()[place][:3]) for place in order]
+
+    assert shades("latent")[:3] == shades("labels")[:3]
+    assert shades("labels")[3] == pytest.approx((0.83,) * 3)  # unknown
+    assert {"1,200", "9", "Points in each cluster, 1,211 in all"} <= texts(drawn(arrays, "sizes"))
+
+
+def test_numbers_of_a_matrix_are_written_where_they_fit() -> None:
+    small = plots.matrix(np.asarray([[0.25, -1.5]]), ["a"], ["x", "y"], "")
+    assert {"0.250", "-1.50", "a", "x", "y"} <= texts(small)
+    large = plots.matrix(np.zeros((2, 100)), [], [], "")
+    assert len(large.axes[0].texts) == 0
+
+
+def test_panels_of_series() -> None:
+    x = np.asarray([1.0, 3.0, 2.0])
+    series = [Series(name, x, x + index, x / 10) for index, name in enumerate("ab")]
+    for is_line in (True, False):
+        panels = {"first": series, "second": series[1:]}
+        figure = plots.series_panels(panels, "size", "Scores", is_line=is_line)
+        assert {"Scores", "first", "second", "size", "a", "b"} <= texts(figure)
+        places = [np.asarray(line.get_xdata()) for line in figure.axes[0].lines[:2]]
+        assert np.array_equal(*places) == is_line  # points stand side by side
+
+
+# Training curves.
+
+
+def test_curves_by_stage() -> None:
+    records = [
+        {"step": 1, "loss": 1.0, "stage": "pretraining", "wall_time": 1.0},
+        {"step": 1, "epoch": 0.5, "loss": None, "kl": 0.5},
+        {"step": 2, "epoch": 1.0, "loss": 2.0, "name": "x", "each": [1.0, 2.0]},
+    ]
+    curves = training_curves(records)
+    assert [*curves] == ["pretraining: loss (steps)", "loss (epochs)", "kl (epochs)"]
+    (loss,) = curves["loss (epochs)"]
+    assert (loss.x.tolist(), loss.mean.tolist()) == ([1.0], [2.0])  # the other is not finite
+    assert training_curves([]) == {}
+
+
+def test_means_over_few_steps_are_left_out() -> None:
+    records = [{"step": step, "loss": float(step)} for step in (100, 103, 200, 300)]
+    curves = training_curves([*records, {"step": 300, "accuracy": 0.5}])
+    assert curves["loss (steps)"][0].x.tolist() == [100, 200, 300]
+    assert curves["accuracy (steps)"][0].x.tolist() == [300]
