@@ -3,7 +3,7 @@
     python examples/digits.py --out runs/digits --preset quick --set training.epochs=3
     python examples/digits.py --evaluate runs/digits
 
-The first command can be stopped at any moment, or killed; given again, it goes on where it was.
+The first command can be stopped at any moment, or killed; run it again to resume.
 """
 
 import argparse
@@ -26,7 +26,6 @@ from drpm.training.loop import train
 from drpm.training.program import Batch, Program
 from drpm.training.progress import make_progress
 from drpm.training.runs import RunFolder
-from drpm.training.schedules import LinearSchedule
 
 PRESETS = Path(__file__).with_name("presets")
 
@@ -35,7 +34,7 @@ PRESETS = Path(__file__).with_name("presets")
 class Config:
     """Everything that is needed to run it again.
 
-    Arguments:
+    Args:
         hidden: Width of the hidden layer.
         dropout: Share of it that is left out at random in a step.
         noise: Standard deviation of the noise on the images at the first step; it falls to zero.
@@ -88,7 +87,7 @@ def accuracy(model: nn.Module, split: Split) -> float:
 
 
 def fit(config: Config, devices: Devices, run: RunFolder) -> dict[str, float]:
-    """Train, or go on training, and leave model and result in the run's folder."""
+    """Train, or resume training, and leave model and result in the run's folder."""
     data = load("digits", device=devices.device)
     torch.manual_seed(config.training.seed)
     model = make_model(config.hidden, config.dropout)
@@ -98,7 +97,7 @@ def fit(config: Config, devices: Devices, run: RunFolder) -> dict[str, float]:
         objective,
         {"images": data.train.inputs, "labels": data.train.targets["label"]},
         config.training,
-        schedules={"noise": LinearSchedule(config.noise, 0.0, steps)},
+        schedules={"noise": lambda step: config.noise * (1 - step / steps).clamp(min=0)},
         devices=devices,
     )
 
@@ -162,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{run.path} is finished: accuracy {run.result()['metrics']['accuracy']:.4f}")
             return 0
         if run.status == "interrupted" and devices.is_first:
-            print(f"going on with {run.path}", file=sys.stderr)
+            print(f"resuming {run.path}", file=sys.stderr)
         metrics = fit(config, devices, run)
         if devices.is_first:
             print(f"accuracy {metrics['accuracy']:.4f}")

@@ -90,7 +90,7 @@ REFUSED = [
     ("drpm cluster digits --preset typo.toml --out run", "In typo.toml", "did you mean clusters?"),
     (
         "drpm cluster digits --preset fast-clutser --out run",
-        "'fast-clutser' is not a preset; did you mean 'fast-cluster'",
+        "'fast-clutser' is not a preset of drpm cluster; did you mean 'fast-cluster'",
     ),
     ("drpm supervised digits --preset zzz --out run", "not a preset; there are 'fast-supervised',"),
     (

@@ -23,7 +23,7 @@ from drpm.clustering.fitted import FittedClustering, load_clustering
 from drpm.clustering.mixtures import Mixture
 from drpm.data.tables import table
 from drpm.data.types import Dataset, Split
-from drpm.experiments.running import open_runs, run_jobs
+from drpm.experiments.running import run_jobs
 from drpm.experiments.studies import run_study
 from drpm.training import config as configs
 from drpm.training import loop
@@ -64,28 +64,12 @@ def prepare(job: ClusteringJob, data: Dataset) -> Dataset:
     return found
 
 
-def open_job(folder: Path, job: ClusteringJob, **options: Any) -> RunFolder:
-    return open_runs(Clustering(), [job], [folder], devices=Devices(), **options)[0]
-
-
 def run(
     folder: Path, job: ClusteringJob = JOB, data: Dataset | None = None, **options: Any
 ) -> dict[str, Any]:
     loaded = prepare(job, rows_of() if data is None else data)
-    runs = [open_job(folder, job)]
     arguments: dict[str, Any] = {"devices": Devices(), "command": ["drpm"], **options}
-    return run_jobs(Clustering(), [job], loaded, runs, **arguments)[0]
-
-
-# Run folders.
-
-
-def test_another_job_is_refused(tmp_path: Path) -> None:
-    open_job(tmp_path, JOB)
-    assert open_job(tmp_path, JOB).status == "new"
-    for other in (replace(JOB, options=("header=false",)), JOB.with_config(clusters=3)):
-        with pytest.raises(RunError, match="has other settings"):
-            open_job(tmp_path, other)
+    return run_jobs(Clustering(), [job], loaded, [folder], **arguments)[0]
 
 
 # Data.

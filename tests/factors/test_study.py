@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from drpm.cli import app
-from drpm.experiments.running import open_runs, run_jobs
+from drpm.experiments.running import run_jobs
 from drpm.experiments.studies import run_study
 from drpm.factors.config import FactorsConfig, FactorsJob
 from drpm.factors.evaluation import Evidence, measure_evidence
@@ -94,9 +94,9 @@ def test_own_pairs_need_no_labels_for_their_evidence(tmp_path: Path) -> None:
     training = TrainingConfig(epochs=1, batch_size=4, device="cpu")
     config = FactorsConfig(latent=4, steps_per_epoch=3, training=training)
     jobs = [FactorsJob("own.npz", factors=config)]
-    runs = open_runs(Factors(), jobs, [tmp_path / "run"], devices=Devices())
-    (result,) = run_jobs(Factors(), jobs, pairs, runs, devices=Devices(), command=["drpm"])
-    fitted = load_factors(runs[0].model_dir)
+    options = {"devices": Devices(), "command": ["drpm"]}
+    (result,) = run_jobs(Factors(), jobs, pairs, [tmp_path / "run"], **options)
+    fitted = load_factors(tmp_path / "run" / "model")
     counts = {"mean_count", "used_dimensions", "shared_used"}
     assert set(result["metrics"]) == counts | set(Evidence._fields)
     found = measure_evidence(fitted, pairs.first, pairs.second)

@@ -157,7 +157,7 @@ def test_forty_attributes_of_faces(folder: Path, monkeypatch: pytest.MonkeyPatch
     """One step on small files in the true format."""
     from drpm.multitask.models import MultitaskObjective
     from drpm.training.program import Program
-    from drpm.training.schedules import ConstantSchedule
+    from drpm.training.schedules import ExponentialSchedule
 
     names = tuple(f"Attribute_{place:02d}" for place in range(40))
     monkeypatch.setattr(formats, "CELEBA_ATTRIBUTES", names[::-1])
@@ -176,7 +176,7 @@ def test_forty_attributes_of_faces(folder: Path, monkeypatch: pytest.MonkeyPatch
         MultitaskObjective(data.tasks),
         {"images": data.images, "targets": data.targets},
         TrainingConfig(batch_size=3, learning_rate=1e-3),
-        schedules={"temperature": ConstantSchedule(1.0)},
+        schedules={"temperature": ExponentialSchedule(1.0, 1.0, 1)},
     )
     program.shuffle()
     program.step()
@@ -472,7 +472,7 @@ def test_rank_correlation() -> None:
         ({"temperature": (1.0, 0.0)}, r"temperature\[1\] must be greater than 0"),
         (
             {"training": TrainingConfig(devices=2)},
-            "devices must be 1 for this kind of model, but got 2",
+            "devices must be 1 for this model, but got 2",
         ),
         (
             {"method": "gradient", "training": TrainingConfig(step="graph")},

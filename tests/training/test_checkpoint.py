@@ -109,9 +109,7 @@ def test_the_newest_two_are_kept(tmp_path: Path) -> None:
         save_state(tmp_path, make_state(), step)
     assert steps(tmp_path) == [20, 1_000_000]
     assert load(tmp_path).step == 1_000_000
-
-
-def test_going_back_drops_the_later_steps(tmp_path: Path) -> None:
+    # A run that goes back drops the later steps.
     for step in (10, 20):
         save_state(tmp_path, make_state(step), step)
     save_state(tmp_path, make_state(21), 20)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -114,20 +115,11 @@ def test_a_file_is_read_and_named_in_errors(tmp_path: Path) -> None:
 # Building.
 
 
-def test_what_is_left_out_may_come_from_another() -> None:
+def test_other_settings_come_from_the_base_or_the_defaults() -> None:
     base = Outer(count=7, inner=Inner(name="own"))
     found = build(Outer, {"inner": {"rate": 0.5}}, base)
     assert found == replace(base, inner=replace(base.inner, rate=0.5))
-    assert build(Outer, {}, base) == base
-
-
-def test_a_nested_table_keeps_the_defaults_of_its_field() -> None:
     assert build(Outer, {"inner": {"name": "x"}}).inner == Inner(name="x", rate=0.25)
-
-
-def test_configurations_are_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        TrainingConfig().epochs = 3  # type: ignore[misc]
 
 
 def test_whole_numbers_become_floats_and_lists_tuples() -> None:
@@ -140,30 +132,23 @@ def test_whole_numbers_become_floats_and_lists_tuples() -> None:
     [
         ({"cuont": 3}, "cuont is not a setting; did you mean count?"),
         ({"training": {"epoch": 3}}, "training.epoch is not a setting; did you mean training.ep"),
-        ({"epochs": 3}, "epochs is not a setting; did you mean training.epochs?"),
         ({"epoch": 3}, "epoch is not a setting; did you mean training.epochs?"),
         ({"trainin": {}}, "trainin is not a setting; did you mean training?"),
         ({"zzzzzz": 3}, "zzzzzz is not a setting; there are data, flag, count,"),
         ({"count": "ten"}, "count must be a valid integer, but got 'ten'."),
-        ({"count": 3.0}, "count must be a valid integer, but got 3.0."),
         ({"count": True}, "count must be a valid integer, but got True."),
-        ({"count": None}, "count must be a valid integer, but got None."),
         ({"scale": True}, "scale must be a valid number, but got True."),
-        ({"scale": "1"}, "scale must be a valid number, but got '1'."),
         ({"scale": math.inf}, "scale must be a finite number, but got inf."),
-        ({"scale": math.nan}, "scale must be a finite number, but got nan."),
         ({"flag": 1}, "flag must be a valid boolean, but got 1."),
         ({"data": 3}, "data must be a valid string, but got 3."),
-        ({"limit": "x"}, "limit must be a valid number, but got 'x'."),
         ({"kind": "softort"}, "kind must be 'neuralsort' or 'softsort', but got 'softort'; did"),
         ({"pair": [1.0]}, "pair must have more items, but got [1.0]."),
         ({"pair": [1.0, 2.0, 3.0]}, "pair must have at most 2 items, but got [1.0, 2.0, 3.0]."),
         ({"pair": 1.0}, "pair must be a valid array, but got 1.0."),
         ({"pair": [1.0, "a"]}, "pair[1] must be a valid number, but got 'a'."),
         ({"inner": 3}, "inner must be a table of settings, but got 3."),
-        ({"inner": {"rate": "x"}}, "inner.rate must be a valid number, but got 'x'."),
         ({"count": -1}, "count must be at least 0, but got -1."),
-        ({"training": {"epochs": -1}}, "training.epochs must be at least 0, but got -1."),
+        ({"training": {"seed": -1}}, "training.seed must be at least 0, but got -1."),
         ({"training": {"betas": [0.9, 1.0]}}, "training.betas must be two numbers in [0, 1), but"),
         ([], "The configuration must be a table of settings, but got []."),
     ],
@@ -173,13 +158,9 @@ def test_what_does_not_fit_is_refused(mapping: Any, complaint: str) -> None:
         build(Outer, mapping)
     assert str(caught.value).startswith(complaint)
     assert "\n" not in str(caught.value)
-
-
-def test_errors_name_the_whole_path() -> None:
-    with pytest.raises(ConfigError, match=r"^outer\.training\.seed must be at least 0, but got -1"):
-        build(Job, {"outer": {"training": {"seed": -1}}})
-    with pytest.raises(ConfigError, match=r"^outer\.count must be at least 0, but got -1\.$"):
-        build(Job, {"outer": {"count": -1}})
+    if "not a setting" not in complaint and mapping != []:
+        with pytest.raises(ConfigError, match=f"^outer.{re.escape(complaint)}"):
+            build(Job, {"outer": mapping})
 
 
 # Overrides.
@@ -190,20 +171,15 @@ def test_errors_name_the_whole_path() -> None:
     [
         ("count=5", "count", 5),
         ("scale=1e-4", "scale", 1e-4),
-        ("scale = 2", "scale", 2.0),
         ("flag=true", "flag", True),
-        ("flag=False", "flag", False),
         ("data=a=b", "data", "a=b"),
         ("data=", "data", ""),
-        ("data=3", "data", "3"),
         ("pair=0.5, 0.6", "pair", (0.5, 0.6)),
         ("pair=[0.5, 0.6]", "pair", (0.5, 0.6)),
         ("words=a, b,c", "words", ("a", "b", "c")),
         ("words=", "words", ()),
-        ("limit=3", "limit", 3.0),
         ("limit=none", "limit", None),
         ("cap=None", "cap", None),
-        ("kind=softsort", "kind", "softsort"),
     ],
 )
 def test_a_setting_is_overridden_by_its_type(assignment: str, name: str, value: Any) -> None:
@@ -226,21 +202,17 @@ def test_nested_settings_are_overridden_and_the_last_one_wins() -> None:
         ("count", "An override must look like name=value, but got 'count'."),
         ("=3", "An override must look like name=value, but got '=3'."),
         ("count=ten", "count must be a valid integer, but got 'ten'."),
-        ("count=1.5", "count must be a valid integer, but got '1.5'."),
         ("count=none", "count must be a valid integer, but got None."),
         ("count=-1", "count must be at least 0, but got -1."),
         ("scale=inf", "scale must be a finite number, but got 'inf'."),
         ("flag=maybe", "flag must be a valid boolean, but got 'maybe'."),
         ("training.epoch=3", "training.epoch is not a setting; did you mean training.epochs?"),
         ("trainng.epochs=3", "trainng is not a setting; did you mean training?"),
-        ("innr.rat=3", "innr is not a setting; did you mean inner?"),
         ("training.lr=3", "training.lr is not a setting; there are training.epochs, training.ba"),
         ("epochs=3", "epochs is not a setting; did you mean training.epochs?"),
         ("training.epochs.x=3", "training.epochs must be a valid integer, but got {'x': '3'}."),
         ("inner=3", "inner must be a table of settings, but got '3'."),
-        ("pair=1,2,3", "pair must have at most 2 items, but got ['1', '2', '3']."),
         ("kind=neural", "kind must be 'neuralsort' or 'softsort', but got 'neural'; did you"),
-        ("training.epochs=-2", "training.epochs must be at least 0, but got '-2'."),
     ],
 )
 def test_a_wrong_override_is_refused(assignment: str, complaint: str) -> None:
@@ -261,14 +233,12 @@ def test_a_wrong_override_is_refused(assignment: str, complaint: str) -> None:
         ("learning_rate", 0.0),
         ("weight_decay", -0.1),
         ("betas", (0.9, 1.0)),
-        ("betas", (-0.1, 0.9)),
         ("learning_rate_decay", 0.0),
         ("decay_every", 0),
         ("gradient_clip", 0.0),
         ("seed", -1),
         ("seed", 2**63),
         ("device", "gpu"),
-        ("device", "cuda:x"),
         ("device", "mps"),
         ("devices", 0),
         ("precision", "bf16-mixed"),
@@ -284,11 +254,6 @@ def test_training_settings_that_cannot_be(name: str, value: Any) -> None:
         build(TrainingConfig, {name: value})
     with pytest.raises(ConfigError, match=f"^{name} must be .*, but got "):
         TrainingConfig(**{name: value})
-
-
-def test_a_device_without_float64_is_refused_for_that() -> None:
-    with pytest.raises(ConfigError, match=r"float64.*, but got 'mps'"):
-        TrainingConfig(device="mps")
 
 
 # What is made in Python.

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from drpm.training.config import TrainingConfig
-from drpm.training.devices import Devices, connect
+from drpm.training.devices import connect
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.program import Program
 from drpm.training.runs import RunFolder
@@ -44,9 +44,21 @@ def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) ->
         (2, {"device": "cuda:2"}, "one of the 2 GPUs of this machine, but got 'cuda:2'"),
         (2, {"device": "cuda:1", "devices": 2}, "leave the choice open where devices is 2"),
         (2, {"device": "cuda", "devices": 3}, "devices must be at most 2, the GPUs here"),
-        (2, {"device": "cpu", "step": "graph"}, "step must be 'eager' .* 'graph' on 1 x cpu"),
-        (2, {"devices": 2, "step": "graph"}, "step must be 'eager' .* 'graph' on 2 x cuda"),
-        (2, {"devices": 2, "step": "compile"}, "step must be 'eager' .* 'compile' on 2 x cuda"),
+        (
+            2,
+            {"device": "cpu", "step": "graph"},
+            "step must be 'eager' .* on 1 x cpu, but got 'graph'",
+        ),
+        (
+            2,
+            {"devices": 2, "step": "graph"},
+            "step must be 'eager' .* on 2 x cuda.*, but got 'graph'",
+        ),
+        (
+            2,
+            {"devices": 2, "step": "compile"},
+            "step must be 'eager' .* on 2 x cuda.*, but got 'compile'",
+        ),
     ],
 )
 def test_what_a_machine_lacks(
@@ -101,16 +113,6 @@ def test_what_is_asked_of_fabric(
     assert (connected.rank, connected.count, connected.is_first) == (3, 4, False)
     common = {"accelerator": "cpu", "strategy": "ddp", "launched": True}
     assert FakeFabric.made == common | asked
-
-
-def test_ranks_of_neighbouring_seeds_differ() -> None:
-    def seed_of(rank: int, seed: int) -> int:
-        devices = Devices()
-        devices.rank = rank
-        return devices.seed(seed)
-
-    assert len({seed_of(rank, seed) for rank in range(8) for seed in range(1000)}) == 8000
-    assert seed_of(0, 5) == 5
 
 
 @pytest.mark.parametrize("stacked", [False, True])

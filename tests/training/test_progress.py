@@ -9,8 +9,7 @@ from drpm.training.progress import TrainingProgress
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
+    now = 0.0
 
     def __call__(self) -> float:
         return self.now

@@ -12,9 +12,9 @@ from drpm import RandomPartition, RelaxedRandomPartition
 from drpm.training.config import dumps
 from drpm.training.errors import RunError
 from drpm.training.loop import train
-from drpm.training.program import BaseProgram, Batch, Program
+from drpm.training.program import Batch, Program
 from drpm.training.runs import RunFolder, open_run
-from drpm.training.schedules import LinearSchedule
+from drpm.training.schedules import ExponentialSchedule
 from drpm.training.stacking import StackedProgram
 from tests.training.toys import (
     EXAMPLES,
@@ -53,13 +53,11 @@ def states(program: StackedProgram) -> list[dict[str, Tensor]]:
     return [copied(program.model_state(run)) for run in range(program.width)]
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-@pytest.mark.parametrize("objective", [squares, noisy_squares])
-@pytest.mark.parametrize("clip", [None, 0.05])
-def test_a_stack_of_one_is_one_run(optimizer: Any, objective: Any, clip: float | None) -> None:
+@pytest.mark.parametrize(("optimizer", "clip"), [("sgd", 0.05), ("adamw", None)])
+def test_a_stack_of_one_is_one_run(optimizer: Any, clip: float | None) -> None:
     config = settings(optimizer=optimizer, gradient_clip=clip, weight_decay=0.01)
-    stack = StackedProgram([make_model()], objective, points(), config)
-    alone = Program(make_model(), objective, points(), config)
+    stack = StackedProgram([make_model()], noisy_squares, points(), config)
+    alone = Program(make_model(), noisy_squares, points(), config)
     # Float32 at work, whatever the readings' type is.
     found, expected = take_steps(stack, 12), take_steps(alone, 12)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
@@ -205,7 +203,7 @@ def partition_objective(
 
 def test_laws_inside_the_objective() -> None:
     data = {"wanted": GROUPS.expand(16, -1, -1)}
-    config, schedules = settings(batch_size=4), {"temperature": LinearSchedule(1.0, 0.5, 30)}
+    config, schedules = settings(batch_size=4), {"temperature": ExponentialSchedule(1.0, 0.5, 30)}
 
     def make(seeds: Sequence[int]) -> StackedProgram:
         models = [Splitter(seed) for seed in seeds]
@@ -222,44 +220,13 @@ def test_laws_inside_the_objective() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("stacked", [False, True])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-def test_steps_are_undone_in_place(stacked: bool, optimizer: Any) -> None:
-    """As the recording of a graph does with its warm-up."""
-
-    def make() -> BaseProgram:
-        models = [nn.Sequential(make_model(seed), nn.Dropout(0.5)) for seed in range(2)]
-        config = settings(optimizer=optimizer)
-        if stacked:
-            return StackedProgram(models, noisy_squares, points(), config)
-        return Program(models[0], noisy_squares, points(), config)
-
-    def end(program: BaseProgram) -> dict[str, Tensor]:
-        take_steps(program, 7)
-        return copied(program.tensors())
-
-    # At the start, and at the end of an epoch.
-    for done in (0, 5):
-        ends = []
-        for warm_ups in (0, 3):
-            program = make()
-            program.seed_noise()
-            if done:
-                take_steps(program, done)
-            before = copied(program.state())
-            for _ in range(warm_ups):
-                program.rewind()
-                program.step()
-                program.load_state(before)
-            ends.append(end(program))
-        assert same(*ends)
-
-
 def test_bad_stacks_are_refused() -> None:
     data = points()
     with pytest.raises(ValueError, match="at least one model"):
         StackedProgram([], squares, data, settings())
-    with pytest.raises(ValueError, match=r"run_data\['x'\] must have a leading dimension of 2"):
+    with pytest.raises(
+        ValueError, match="run_data must hold tensors with a leading dimension of 2"
+    ):
         StackedProgram([make_model()] * 2, squares, {}, settings(), run_data={"x": data["x"]})
 
 

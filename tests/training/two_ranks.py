@@ -14,10 +14,10 @@ from torch import Tensor
 
 from drpm.training.config import dumps
 from drpm.training.devices import Devices, connect
-from drpm.training.errors import RunError
-from drpm.training.loop import Interrupted, train
+from drpm.training.errors import Interrupted, RunError
+from drpm.training.loop import train
 from drpm.training.program import Program
-from drpm.training.runs import RunFolder
+from drpm.training.runs import RunFolder, open_run
 from tests.training.toys import copied, make_model, noisy_squares, points, same, settings
 
 CONFIG = settings(devices=2, device="cpu", batch_size=4, epochs=4, log_every=1)
@@ -34,13 +34,6 @@ def epoch(devices: Devices, **changes: Any) -> list[list[int]]:
     return batches
 
 
-def open_run(folder: Path, devices: Devices) -> RunFolder:
-    if devices.is_first:
-        RunFolder.create(folder, dumps(CONFIG))
-    devices.barrier()
-    return RunFolder.open(folder)
-
-
 def gradient_is_the_mean(devices: Devices) -> bool:
     """The gradient after one step against that of each rank on its own."""
     shared, alone = make(devices), Program(make_model(), noisy_squares, points(), CONFIG)
@@ -55,6 +48,9 @@ def gradient_is_the_mean(devices: Devices) -> bool:
 
 
 def report(folder: Path, devices: Devices) -> dict[str, Any]:
+    def start(name: str) -> RunFolder:
+        return open_run(folder / name, dumps(CONFIG), devices=devices)
+
     found: dict[str, Any] = {"rank": devices.rank, "count": devices.count}
     found["gradient"] = gradient_is_the_mean(devices)
 
@@ -63,7 +59,7 @@ def report(folder: Path, devices: Devices) -> dict[str, Any]:
     found["large"] = epoch(devices, batch_size=1000)
     found["noise"] = torch.rand(4, generator=make(devices).generator).tolist()
     whole = make(devices)
-    outcome = train(whole, [open_run(folder / "whole", devices)], evaluate=lambda _: {"a": 1.0})
+    outcome = train(whole, [start("whole")], evaluate=lambda _: {"a": 1.0})
     found["outcome"] = outcome
     found["parameters"] = [p.tolist() for p in whole.parameters]
 
@@ -76,7 +72,7 @@ def report(folder: Path, devices: Devices) -> dict[str, Any]:
             os.kill(os.getpid(), signal.SIGTERM)
         return noisy_squares(*arguments)
 
-    run = open_run(folder / "cut", devices)
+    run = start("cut")
     try:
         train(make(devices, objective), [run])
     except Interrupted as stopped:
@@ -92,7 +88,7 @@ def report(folder: Path, devices: Devices) -> dict[str, Any]:
         return {name: term * factor for name, term in terms.items()}
 
     try:
-        train(make(devices, broken), [open_run(folder / "broken", devices)])
+        train(make(devices, broken), [start("broken")])
     except RunError as error:
         found["complaint"] = str(error)
     try:

@@ -135,13 +135,7 @@ def _option(kind: Any, details: Mapping[str, Any]) -> Any:
 
 
 def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    from drpm.experiments.running import (
-        connect_devices,
-        open_runs,
-        prepare,
-        run_jobs,
-        write_summary,
-    )
+    from drpm.experiments.running import connect_devices, prepare, run_jobs, write_summary
 
     config, given = read_settings(kind, values)
     chosen = {each.name: values[each.name] for each in fields(kind) if each.name in values}
@@ -159,14 +153,14 @@ def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
     out: Path = values["out"]
     seeds = _parse_seeds(values["seeds"]) or [job.seed]
     folders = [out] if len(seeds) == 1 else [out / f"seed-{seed}" for seed in seeds]
-    jobs = [job.with_seed(seed) for seed in seeds]
     results = run_jobs(
         experiment,
-        jobs,
+        [job.with_seed(seed) for seed in seeds],
         data,
-        open_runs(experiment, jobs, folders, devices=devices, overwrite=values["overwrite"]),
+        folders,
         devices=devices,
         command=["drpm", *sys.argv[1:]],
+        overwrite=values["overwrite"],
         progress=show_stage if devices.is_first else lambda stage: None,
     )
     if len(results) > 1:

@@ -27,7 +27,7 @@ from drpm.training.devices import Devices
 from drpm.training.loop import ProgressFactory, train_stage
 from drpm.training.program import BaseProgram, Program
 from drpm.training.runs import open_run
-from drpm.training.schedules import ConstantSchedule, ExponentialSchedule, Schedule, WarmUp
+from drpm.training.schedules import ExponentialSchedule, Schedule
 from drpm.training.torch_state import seeded, unseeded
 
 
@@ -263,5 +263,7 @@ class _Stages:
 def build_schedules(config: ClusteringConfig) -> dict[str, Schedule]:
     """The schedules of temperature and beta."""
     steps = config.annealing_steps
-    beta: Schedule = WarmUp(config.beta, steps) if config.beta > 0 else ConstantSchedule(0.0)
+    beta: Schedule = torch.zeros_like
+    if config.beta > 0:
+        beta = ExponentialSchedule(0.1 * config.beta, config.beta, steps)
     return {"temperature": ExponentialSchedule(*config.temperature, steps), "beta": beta}

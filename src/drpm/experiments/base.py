@@ -83,13 +83,9 @@ class Job:
         seed: int = self.config.training.seed
         return seed
 
-    def with_fields(self, **changes: Any) -> Self:
-        """The same job with other fields."""
-        return replace(self, **changes)
-
     def with_config(self, **changes: Any) -> Self:
         """The same job with other hyperparameters."""
-        return self.with_fields(**{self.section: replace(self.config, **changes)})
+        return replace(self, **{self.section: replace(self.config, **changes)})
 
     def with_seed(self, seed: int) -> Self:
         return self.with_config(training=replace(self.config.training, seed=seed))

@@ -1,15 +1,17 @@
 """From jobs to finished run folders."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 from drpm.experiments.base import D, Evaluation, Experiment, J, Job, M
 from drpm.training import config as configs
-from drpm.training.devices import Devices, connect, connect_one
+from drpm.training.devices import Devices, connect
+from drpm.training.errors import ConfigError
 from drpm.training.loop import ProgressFactory
 from drpm.training.runs import ARRAYS, PAGE, RunFolder, open_run
 from drpm.training.summaries import DEVIATION, summarize_results
@@ -19,7 +21,10 @@ SUMMARY: Final = "summary.json"
 
 def connect_devices(job: Job) -> Devices:
     """The devices that a job asks for."""
-    return (connect if job.several_devices else connect_one)(job.config.training)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes > 1 and not job.several_devices:
+        raise ConfigError(f"devices must be 1 for this model, but torchrun started {processes}.")
+    return connect(job.config.training)
 
 
 def prepare(
@@ -39,51 +44,24 @@ def prepare(
     job = experiment.resolve(job, devices.device)
     data = experiment.load(job, devices.device)
     if any(each.name == "fingerprint" for each in fields(job)):
-        job = job.with_fields(fingerprint=experiment.fingerprint(job, data))
+        job = replace(job, fingerprint=experiment.fingerprint(job, data))  # type: ignore[call-arg]
     job = experiment.complete(job, data, given)
     return job, data, experiment.check(job, data)
-
-
-def open_runs(
-    experiment: Experiment[J, D, M],
-    jobs: Sequence[J],
-    folders: Sequence[Path],
-    *,
-    devices: Devices,
-    overwrite: bool = False,
-) -> list[RunFolder]:
-    """The run folders of jobs, new or interrupted; those of other jobs are refused.
-
-    Args:
-        experiment: The application.
-        jobs: The jobs.
-        folders: One for each.
-        devices: Where they run.
-        overwrite: Whether to start anew where a folder holds a run.
-    """
-    return [
-        open_run(
-            folder,
-            configs.dumps(job),
-            overwrite=overwrite,
-            outputs=experiment.outputs,
-            devices=devices,
-        )
-        for folder, job in zip(folders, jobs, strict=True)
-    ]
 
 
 def run_jobs(
     experiment: Experiment[J, D, M],
     jobs: Sequence[J],
     data: D,
-    runs: Sequence[RunFolder],
+    folders: Sequence[Path],
     *,
     devices: Devices,
     command: Sequence[str],
+    overwrite: bool = False,
+    share: Path | None = None,
     progress: ProgressFactory = lambda stage: None,
 ) -> list[dict[str, Any]]:
-    """Run jobs that differ in their seeds, or resume them; finished ones are left alone.
+    """Run jobs that differ in their seeds, or resume them; finished ones are skipped.
 
     With several devices all processes call this, and the first one writes.
 
@@ -91,23 +69,36 @@ def run_jobs(
         experiment: The application.
         jobs: One for each seed.
         data: Their data.
-        runs: The folder of each.
+        folders: The run folder of each; that of a different job is refused.
         devices: Where to train.
         command: The command that repeats all of them.
+        overwrite: Whether to start again if a folder holds a run.
+        share: As ``place`` in :meth:`~drpm.experiments.base.Experiment.share`.
         progress: Makes the progress bar of a stage.
 
     Returns:
         The content of every ``result.json``, with the folder and the page.
     """
-    for group in _groups(runs, devices, jobs[0].is_stacked):
-        some, theirs = [jobs[i] for i in group], [runs[i] for i in group]
+    options: dict[str, Any] = {"overwrite": overwrite, "outputs": experiment.outputs}
+    runs = [
+        open_run(folder, configs.dumps(job), devices=devices, **options)
+        for folder, job in zip(folders, jobs, strict=True)
+    ]
+    unfinished = [(job, run) for job, run in zip(jobs, runs, strict=True) if not _done(run)]
+    if share is not None and unfinished:
+        experiment.share(jobs, data, folders, share)
+    on_one_card = devices.device.type == "cuda" and devices.count == 1
+    stacked = jobs[0].is_stacked and on_one_card and len(unfinished) == len(jobs)
+    for group in [unfinished] if stacked else [[each] for each in unfinished]:
+        some = [job for job, _ in group]
+        facts = {"command": list(command), "stacked": [job.seed for job in some]}
         with ExitStack() as held:
-            for run in theirs if devices.is_first else ():
+            for _, run in group if devices.is_first else ():
                 held.enter_context(run.lock())
-            models = experiment.train(some, data, [run.path for run in theirs], devices, progress)
-            for job, model, run in zip(some, models, theirs, strict=True):
-                if devices.is_first and run.status != "finished":
-                    facts = {"command": list(command), "stacked": [each.seed for each in some]}
+            paths = [run.path for _, run in group]
+            models = experiment.train(some, data, paths, devices, progress)
+            for (job, run), model in zip(group, models, strict=True):
+                if devices.is_first and not _done(run):
                     found = experiment.evaluate(job, model, data, run, progress)
                     _finish(run, found, job.seed, devices, facts)
         devices.barrier()
@@ -117,13 +108,8 @@ def run_jobs(
     return [_with_page(run, title) for run in runs]
 
 
-def _groups(runs: Sequence[RunFolder], devices: Devices, stacks: bool) -> list[range]:
-    """Which runs are trained together: all of them on one GPU where the application stacks."""
-    unfinished = [run.status != "finished" for run in runs]
-    on_one_card = devices.device.type == "cuda" and devices.count == 1
-    if stacks and on_one_card and all(unfinished):
-        return [range(len(runs))]
-    return [range(i, i + 1) for i, is_open in enumerate(unfinished) if is_open]
+def _done(run: RunFolder) -> bool:
+    return run.status == "finished"
 
 
 def _finish(
@@ -138,10 +124,9 @@ def _finish(
 
 
 def _with_page(run: RunFolder, title: str) -> dict[str, Any]:
-    """The result of a run; its page is written where it is missing."""
+    """The result of a run; its page, which is written last, is written if it is missing."""
     from drpm.report import write_page
 
-    # The page is written last: where there is one, everything is there.
     page = (run.path / PAGE).resolve()
     if not page.exists():
         page = write_page(run.path, title=title)

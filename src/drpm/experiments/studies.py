@@ -2,12 +2,12 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from drpm.experiments.base import Job, find_experiment, find_job
-from drpm.experiments.running import connect_devices, open_runs, prepare, run_jobs
+from drpm.experiments.running import connect_devices, prepare, run_jobs
 from drpm.training import config as configs
 from drpm.training import presets
 from drpm.training.errors import ConfigError
@@ -46,8 +46,7 @@ def run_study(
     if not seeds or len(set(seeds)) < len(seeds):
         raise ConfigError(f"seeds must be one or more that differ, but got {list(seeds)}.")
     kind = find_job(command)
-    start = presets.load(_config_class(kind), preset)
-    chosen = configs.override(start, settings)
+    chosen = _configure(kind, preset, settings)
     digest = digest_settings(chosen)
     if config not in (None, digest):
         raise ConfigError(
@@ -62,23 +61,26 @@ def run_study(
     devices = connect_devices(local)
     job, data, _ = prepare(experiment, job, devices, {"clusters": False})
     described = {"command": command, **options, "preset": preset, "settings": list(settings)}
-    described |= {"config": digest}
+    described["config"] = digest
     if content := getattr(job, "fingerprint", ""):
         described["content"] = content
-    study = open_run(folder, configs.dumps({**described, "seeds": list(seeds)}))
-    words = [*_words(kind, preset, settings, options), "--seeds", ",".join(map(str, seeds))]
-    jobs = [job.with_seed(seed) for seed in seeds]
-    folders = [folder / f"seed-{seed}" for seed in seeds]
+    described["seeds"] = list(seeds)
+    study = open_run(folder, configs.dumps(described))
     with study.lock():
-        runs = open_runs(experiment, jobs, folders, devices=devices)
-        if share and not all(run.status == "finished" for run in runs):
-            experiment.share(jobs, data, folders, folder.parent)
-        results = run_jobs(experiment, jobs, data, runs, devices=devices, command=words)
+        results = run_jobs(
+            experiment,
+            [job.with_seed(seed) for seed in seeds],
+            data,
+            [folder / f"seed-{seed}" for seed in seeds],
+            devices=devices,
+            command=_command_line(kind, preset, settings, options, seeds),
+            share=folder.parent if share else None,
+        )
         stacked = len(results[0].get("stacked", ())) > 1
         study.finish(
             summarize_results(results),
             device=devices.device,
-            facts={**described, "seeds": list(seeds), "deviation": DEVIATION},
+            facts={**described, "deviation": DEVIATION},
             wall_time=(max if stacked else sum)(result["wall_time"] for result in results),
         )
 
@@ -104,7 +106,6 @@ def study_run(
         options: Fields of the job.
         share: Whether studies in the same folder share their stages.
     """
-    config = configs.override(presets.load(_config_class(find_job(command)), preset), settings)
     arguments = {
         "command": command,
         "preset": preset,
@@ -113,18 +114,21 @@ def study_run(
         "options": dict(options),
         "share": share,
         # Runs of an earlier meaning of the preset are not taken for runs of this one.
-        "config": digest_settings(config),
+        "config": digest_settings(_configure(find_job(command), preset, settings)),
     }
     return SweepRun(folder, "drpm.experiments.studies:run_study", arguments)
 
 
-def _config_class(kind: type[Job]) -> Any:
-    (found,) = [each for each in fields(kind) if each.name == kind.section]
-    return found.default_factory
+def _configure(kind: type[Job], preset: str, settings: Sequence[str]) -> Any:
+    return configs.override(presets.load(type(kind().config), preset), settings)
 
 
-def _words(
-    kind: type[Job], preset: str, settings: Sequence[str], options: Mapping[str, Any]
+def _command_line(
+    kind: type[Job],
+    preset: str,
+    settings: Sequence[str],
+    options: Mapping[str, Any],
+    seeds: Sequence[int],
 ) -> list[str]:
     """The command that repeats a study's runs."""
     words = ["drpm", kind.command]
@@ -136,7 +140,8 @@ def _words(
         else:
             words += [f"--{name.replace('_', '-')}", str(value)]
     words += ["--preset", preset]
-    return words + [word for setting in settings for word in ("--set", setting)]
+    words += [word for setting in settings for word in ("--set", setting)]
+    return [*words, "--seeds", ",".join(map(str, seeds))]
 
 
 def digest_settings(config: Any) -> str:

@@ -1,6 +1,7 @@
 """Shared factors as an experiment: training and evaluation of a model."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -123,7 +124,7 @@ class Factors(Experiment[FactorsJob, PairSampler | OwnPairs, FactorVAE]):
             "test_pairs": 10_000 if is_fast else 2_000,
         }
         missing = {name: x for name, x in defaults.items() if getattr(job, name) is None}
-        return job.with_fields(**missing)
+        return replace(job, **missing)
 
     def load(self, job: FactorsJob, device: torch.device) -> PairSampler | OwnPairs:
         if job.data not in WORLDS:

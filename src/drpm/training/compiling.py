@@ -10,7 +10,6 @@ from typing import Any, Final, final
 import torch
 
 from drpm.training.checkpoint import State
-from drpm.training.devices import require_step
 from drpm.training.errors import RunError, memory_refusal, sentence
 from drpm.training.program import BaseProgram, Program
 from drpm.training.stacking import StackedProgram
@@ -41,7 +40,6 @@ def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKE
     Returns:
         Whether the step is compiled.
     """
-    require_step("compile", program.device, program.devices.count)
     before = _snapshot(program)
     groups = program.optimizer.param_groups
     settings = [dict(group) for group in groups]
@@ -132,7 +130,6 @@ class CapturedStep:
     """
 
     def __init__(self, program: BaseProgram) -> None:
-        require_step("graph", program.device, program.devices.count)
         self._graph = torch.cuda.CUDAGraph()
         self._graph.register_generator_state(program.generator)
         before = _snapshot(program)

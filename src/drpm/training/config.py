@@ -321,18 +321,12 @@ def suggest(name: str, known: Sequence[str]) -> str:
 
 
 def _unknown(name: str, names: Sequence[str]) -> ConfigError:
-    def leaf(path: str) -> str:
-        return path.rpartition(".")[2]
-
-    table = name.rpartition(".")[0]
+    table, _, last = name.rpartition(".")
     siblings = [known for known in names if known.rpartition(".")[0] == table]
-    # Likeliest first: the setting of another table, a typo in this table, a typo elsewhere.
-    meant = [known for known in names if leaf(known) == leaf(name)][:3]
-    for pool in (siblings, names):
-        leaves = {leaf(known): known for known in reversed(pool)}
-        meant = meant or [leaves[x] for x in nearest(leaf(name), list(leaves))[:1]]
-    if meant:
-        return ConfigError(f"{name} is not a setting; did you mean {' or '.join(meant)}?")
+    # The same table first, and of several tables the first one.
+    leaves = {known.rpartition(".")[2]: known for known in (*reversed(names), *siblings)}
+    if meant := nearest(last, list(leaves)):
+        return ConfigError(f"{name} is not a setting; did you mean {leaves[meant[0]]}?")
     there = siblings or [known for known in names if "." not in known]
     return ConfigError(f"{name} is not a setting; there are {', '.join(there)}.")
 

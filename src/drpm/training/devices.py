@@ -61,14 +61,6 @@ class Devices:
             value /= self.count
         return value
 
-    def largest(self, number: int) -> int:
-        """The largest of the processes' numbers."""
-        if self.count > 1:
-            value = torch.tensor(number, device=self.device)
-            dist.all_reduce(value, dist.ReduceOp.MAX)
-            number = int(value)
-        return number
-
     def from_first(self, value: Tensor) -> Tensor:
         """The first process's tensor, in all processes."""
         if self.count > 1:
@@ -100,7 +92,12 @@ def connect(config: TrainingConfig) -> Devices:
     started = int(os.environ.get("WORLD_SIZE", "1"))
     here = int(os.environ.get("LOCAL_WORLD_SIZE", started)) if started > 1 else config.devices
     device = _find(config.device, here)
-    require_step(config.step, device, max(started, config.devices))
+    count = max(started, config.devices)
+    on_one_card = device.type == "cuda" and count == 1
+    if (config.step == "graph" and not on_one_card) or (config.step == "compile" and count > 1):
+        raise ConfigError(
+            f"step must be 'eager' or 'auto' on {count} x {device}, but got {config.step!r}."
+        )
     if started == 1 and config.devices == 1:
         return Devices(device)
     try:
@@ -125,38 +122,9 @@ def connect(config: TrainingConfig) -> Devices:
     return Devices(fabric.device, fabric)
 
 
-def connect_one(config: TrainingConfig) -> Devices:
-    """As :func:`connect`, for models that are trained by one process.
-
-    Args:
-        config: The training settings, with ``devices`` equal to 1.
-    """
-    started = int(os.environ.get("WORLD_SIZE", "1"))
-    if started > 1:
-        raise ConfigError(
-            "devices must be 1 for this kind of model, but torchrun has started "
-            f"{started} processes; several devices are for clustering (drpm cluster --devices N)."
-        )
-    return connect(config)
-
-
 def _leave() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def require_step(step: str, device: torch.device, count: int) -> None:
-    """Refuse a kind of step that is not possible on these devices."""
-    if step == "graph" and (device.type != "cuda" or count > 1):
-        raise ConfigError(
-            "step must be 'eager' or 'auto' where a run is not on one CUDA device, "
-            f"but got 'graph' on {count} x {device}."
-        )
-    if step == "compile" and count > 1:
-        raise ConfigError(
-            "step must be 'eager' or 'auto' where several devices share a run, "
-            f"but got 'compile' on {count} x {device}."
-        )
 
 
 def _find(name: str, count: int) -> torch.device:

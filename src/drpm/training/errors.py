@@ -85,12 +85,6 @@ def reason(error: OSError) -> str:
     """The reason of an operating system error, in words that fit after "because"."""
     if error.errno == errno.ENOSPC:
         return "the disk is full"
-    if error.errno == errno.EDQUOT:
-        return "the disk quota is used up"
-    if error.errno == errno.EEXIST and error.filename is not None:
-        return f"a file is in the place of the folder {error.filename}"
-    if error.errno == errno.ENOTDIR:
-        return "a file is in the place of a folder that it should lie in"
     text = error.strerror or str(error) or type(error).__name__
     return f"of the error '{text}'"
 

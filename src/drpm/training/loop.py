@@ -189,7 +189,7 @@ class _Training:
         """A signal to any process stops all of them, at the next report."""
         if self.program.devices.count == 1:
             return signal
-        return (self.program.devices.largest(signal or 0) or None) if together else None
+        return (max(self.program.devices.gather(signal or 0)) or None) if together else None
 
     def _checkpoint_due(self) -> bool:
         config, step = self.config, self.step

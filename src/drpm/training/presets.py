@@ -5,33 +5,21 @@ The second word of a name, as in ``fast-cluster`` and ``paper-cluster-mnist``, i
 
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from drpm.training.config import loads, suggest
 from drpm.training.errors import ConfigError
 
 C = TypeVar("C")
 
-SUFFIX = ".toml"
+PRESETS: Final = resources.files("drpm") / "presets"
+SUFFIX: Final = ".toml"
 
 
-def shipped() -> Traversable:
-    """The folder of the presets that come with the package."""
-    return resources.files("drpm") / "presets"
-
-
-def names(prefix: str = "", *, folder: Traversable | None = None) -> list[str]:
-    """The names of all presets, in alphabetical order.
-
-    Args:
-        prefix: How the names must begin.
-        folder: The folder of the presets, by default that of the package.
-    """
-    folder = shipped() if folder is None else folder
-    if not folder.is_dir():
-        return []
-    files = [entry.name for entry in folder.iterdir() if entry.name.endswith(SUFFIX)]
-    return sorted(name.removesuffix(SUFFIX) for name in files if name.startswith(prefix))
+def names(prefix: str = "", *, folder: Traversable = PRESETS) -> list[str]:
+    """The names of all presets in a folder that begin with a prefix, in alphabetical order."""
+    found = [entry.name.removesuffix(SUFFIX) for entry in folder.iterdir() if is_own(entry.name)]
+    return sorted(name for name in found if name.startswith(prefix))
 
 
 def command_of(name: str) -> str:
@@ -50,7 +38,7 @@ def is_own(name: str) -> bool:
 
 
 def load(
-    cls: type[C], name: str, *, command: str | None = None, folder: Traversable | None = None
+    cls: type[C], name: str, *, command: str | None = None, folder: Traversable = PRESETS
 ) -> C:
     """The configuration of a preset.
 
@@ -60,18 +48,11 @@ def load(
         command: The command that the preset must be for; by default any.
         folder: The folder of the presets, by default that of the package.
     """
-    folder = shipped() if folder is None else folder
-    known = names(folder=folder)
-    if command is not None:
-        own = [each for each in known if command_of(each) == command]
-        if name in known and name not in own:
-            raise ConfigError(
-                f"{name!r} is a preset of drpm {command_of(name)}, not of drpm {command}."
-            )
-        known = own
+    known = [each for each in names(folder=folder) if command in (None, command_of(each))]
     # Only a listed name is opened, so that a name with slashes leads nowhere.
     if name not in known:
-        raise ConfigError(f"{name!r} is not a preset; {suggest(name, known)}")
+        kind = "a preset" if command is None else f"a preset of drpm {command}"
+        raise ConfigError(f"{name!r} is not {kind}; {suggest(name, known)}")
     try:
         return loads(cls, (folder / f"{name}{SUFFIX}").read_text(encoding="utf-8"))
     except ConfigError as error:

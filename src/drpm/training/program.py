@@ -211,7 +211,8 @@ class BaseProgram(ABC):
                 group["lr"] = rate
 
     def schedule_values(self) -> dict[str, Tensor]:
-        return {name: schedule.value(self.step_count) for name, schedule in self.schedules.items()}
+        step = self.step_count.double()  # float32 has no integers beyond 2 ** 24
+        return {name: schedule(step).float() for name, schedule in self.schedules.items()}
 
     def batch(self) -> Batch:
         """The next batch: (B, ...), or (S, B, ...) for stacked runs."""
@@ -363,12 +364,8 @@ class Program(BaseProgram):
 
 
 def _count_examples(data: Mapping[str, Tensor], run_data: Mapping[str, Tensor], width: int) -> int:
-    for name, x in run_data.items():
-        if x.dim() < 2 or len(x) != width:
-            raise ValueError(
-                f"run_data[{name!r}] must have a leading dimension of {width}, one entry per run, "
-                f"but got the shape {tuple(x.shape)}."
-            )
+    if any(x.dim() < 2 or len(x) != width for x in run_data.values()):
+        raise ValueError(f"run_data must hold tensors with a leading dimension of {width}.")
     lengths = {name: len(x) for name, x in data.items()}
     lengths |= {name: x.shape[1] for name, x in run_data.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
