@@ -25,7 +25,7 @@ from drpm.factors.config import FactorsConfig
 from drpm.factors.models import FactorObjective, FactorVAE
 from drpm.factors.pairs import PairSampler, arm_world
 from drpm.multitask.config import MultitaskConfig
-from drpm.multitask.models import MultitaskNetwork, MultitaskObjective
+from drpm.multitask.models import MultitaskNetwork, multitask_objective
 from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.models import Partitioner, SupervisedObjective
 from drpm.training import config as configs
@@ -110,8 +110,8 @@ def factors_subject(*settings: str) -> Subject:
 def multitask_subject(*settings: str) -> Subject:
     config = configs.override(presets.load(MultitaskConfig, "paper-multitask-multimnist"), settings)
     return Subject(
-        lambda: MultitaskNetwork((1, 28, 28), [10] * TASKS, config),
-        MultitaskObjective([str(task) for task in range(TASKS)]),
+        lambda: MultitaskNetwork((1, 28, 28), dict.fromkeys(map(str, range(TASKS)), 10), config),
+        multitask_objective,
         ("images", "targets"),
     )
 

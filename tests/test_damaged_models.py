@@ -11,8 +11,7 @@ from sklearn.datasets import make_blobs
 
 from drpm.clustering import LatentGMM, load_clustering
 from drpm.factors.models import FactorVAE, load_factors
-from drpm.multitask.fitted import FittedMultitask, load_multitask
-from drpm.multitask.models import MultitaskNetwork
+from drpm.multitask.models import MultitaskNetwork, load_multitask
 from drpm.supervised.models import FittedPartitioner, Partitioner, load_partitioner
 from drpm.training.checkpoint import load_model, save_model
 from drpm.training.errors import RunError
@@ -36,8 +35,7 @@ def factors() -> Any:
 
 
 def tasks() -> Any:
-    network = MultitaskNetwork((1, 16, 16), (3, 3), multitask.settings())
-    return FittedMultitask(network, (1, 16, 16), ("left", "right"), (3, 3))
+    return MultitaskNetwork((1, 16, 16), {"left": 3, "right": 3}, multitask.settings())
 
 
 def partitioner() -> Any:

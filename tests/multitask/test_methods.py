@@ -16,23 +16,23 @@ from drpm.multitask.methods import (
     find_weighting,
     fork,
 )
-from drpm.multitask.models import MultitaskNetwork, MultitaskObjective, task_losses
+from drpm.multitask.models import MultitaskNetwork, multitask_objective, task_losses
 from drpm.training.errors import ConfigError
 from tests.multitask.toys import settings, some_bytes
 from tests.oracles import generator
 
-SHAPE, CLASSES = (1, 16, 16), (3, 2, 4)
+SHAPE, CLASSES = (1, 16, 16), {"a": 3, "b": 2, "c": 4}
 TEMPERATURE = {"temperature": torch.tensor(0.7)}
 
 
-def make(config: MultitaskConfig, shape: tuple[int, int, int] = SHAPE) -> MultitaskNetwork:
+def make(config: MultitaskConfig) -> MultitaskNetwork:
     torch.manual_seed(0)
-    return MultitaskNetwork(shape, CLASSES, config)
+    return MultitaskNetwork(SHAPE, CLASSES, config)
 
 
 def batch(number: int = 8) -> dict[str, Tensor]:
     chance = generator(3)
-    targets = [torch.randint(count, (number,), generator=chance) for count in CLASSES]
+    targets = [torch.randint(count, (number,), generator=chance) for count in CLASSES.values()]
     return {"images": some_bytes(number, *SHAPE), "targets": torch.stack(targets, -1)}
 
 
@@ -40,14 +40,14 @@ def batch(number: int = 8) -> dict[str, Tensor]:
 def test_uls_is_the_weighted_mean_of_all_losses(weights: tuple[float, ...]) -> None:
     network = make(settings(method="uls", task_weights=weights))
     given = batch()
-    terms = MultitaskObjective("abc")(network, given, TEMPERATURE, None)
+    terms = multitask_objective(network, given, TEMPERATURE, None)
     pixels = given["images"].float() / 255
     features = network.encoder(pixels)
     losses = []
-    for task in range(3):
+    for task, count in enumerate(CLASSES.values()):
         heads = network.heads
         hidden = F.linear(features, heads.hidden_weight[task], heads.hidden_bias[task, 0]).relu()
-        logits = F.linear(hidden, heads.weight[task], heads.bias[task, 0])[:, : CLASSES[task]]
+        logits = F.linear(hidden, heads.weight[task], heads.bias[task, 0])[:, :count]
         losses.append(F.cross_entropy(logits, given["targets"][:, task]))
     share = [x / sum(weights or (1, 1, 1)) for x in (weights or (1, 1, 1))]
     expected = sum(x * loss for x, loss in zip(share, losses, strict=True))
@@ -161,7 +161,7 @@ def test_the_gradient_method_in_a_network() -> None:
     given = batch()
     networks = {name: make(settings(method=name)) for name in ("uls", "gradient")}
     for network in networks.values():
-        MultitaskObjective("abc")(network, given, TEMPERATURE, None)["loss"].backward()
+        multitask_objective(network, given, TEMPERATURE, None)["loss"].backward()
     slopes = {
         name: {key: p.grad for key, p in network.named_parameters()}
         for name, network in networks.items()
@@ -180,10 +180,12 @@ def test_tasks_that_agree_learn_as_with_their_mean(name: Any) -> None:
     slopes = []
     for method in ("uls", "gradient"):
         torch.manual_seed(0)
-        network = MultitaskNetwork(SHAPE, (3, 3, 3), settings(method=method, weighting=name))
+        network = MultitaskNetwork(
+            SHAPE, dict.fromkeys("abc", 3), settings(method=method, weighting=name)
+        )
         for parameter in network.heads.parameters():
             parameter.data.copy_(parameter.data[:1].expand_as(parameter))
-        MultitaskObjective("abc")(network.double(), given, TEMPERATURE, None)["loss"].backward()
+        multitask_objective(network.double(), given, TEMPERATURE, None)["loss"].backward()
         slopes.append([p.grad for p in network.parameters()])
     torch.testing.assert_close(*slopes)
 
@@ -237,7 +239,7 @@ def test_a_partition_has_the_temperature_that_it_is_given(partition: Any) -> Non
 @pytest.mark.parametrize("partition", ["sample", "network"])
 def test_gradients_reach_scores_and_weights(partition: Any) -> None:
     network = make(settings(partition=partition))
-    terms = MultitaskObjective("abc")(network, batch(), TEMPERATURE, None)
+    terms = multitask_objective(network, batch(), TEMPERATURE, None)
     terms["loss"].backward()
     slopes = {name: p.grad for name, p in network.named_parameters()}
     assert None not in slopes.values()
@@ -288,7 +290,7 @@ def test_shuffled_tasks_are_part_of_the_model() -> None:
 def test_the_penalty_on_sizes() -> None:
     given = batch()
     free, held = (make(settings(size_penalty=x)) for x in (0.0, 0.1))
-    one, other = (MultitaskObjective("abc")(x, given, TEMPERATURE, None) for x in (free, held))
+    one, other = (multitask_objective(x, given, TEMPERATURE, None) for x in (free, held))
     sizes = free(given["images"], torch.tensor(0.7)).shared.sizes
     assert sizes is not None
     expected = 0.1 * torch.lgamma(sizes + 1).sum(-1).mean()

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from drpm.cli import app
 from drpm.data import multimnist
 from drpm.experiments.studies import run_study
-from drpm.multitask import experiment, training
+from drpm.multitask import experiment
 from drpm.multitask.config import MultitaskConfig, MultitaskJob
-from drpm.multitask.evaluation import TaskScores, score_tasks
 from drpm.multitask.experiment import Multitask
+from drpm.multitask.models import MultitaskNetwork
 from drpm.studies.sweeps import find
 from drpm.training import config as configs
 from drpm.training import presets
@@ -80,45 +80,32 @@ def test_a_study_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_runs_have_images_of_their_own_noise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Identified by their brightness: training and test images of each run."""
-    ratios, trained = [0.0, 1.0], {}
-    fit = experiment.fit_multitask
+    """Identified by their brightness, in training and in evaluation, which have one precision."""
+    seen: list[Any] = []
+    fit, score = experiment.fit_multitask, MultitaskNetwork.score
 
-    def watched(data: Any, config: Any, folder: Any, **further: Any) -> Any:
-        trained[folder.parent.name] = brightness(data.images)
-        return fit(data, config, folder, **further)
+    def watched(data: Any, *given: Any, **further: Any) -> Any:
+        seen.append(brightness(data.images))
+        return fit(data, *given, **further)
 
-    def measured(network: Any, images: Tensor, targets: Any) -> TaskScores:
-        return TaskScores(torch.tensor([brightness(images), 0.0]))
+    def scored(network: Any, images: Tensor, targets: Any) -> Any:
+        seen.append((brightness(images), torch.get_float32_matmul_precision()))
+        return score(network, images, targets)
 
     monkeypatch.setattr(experiment, "fit_multitask", watched)
-    monkeypatch.setattr(experiment, "score_tasks", measured)
-    for ratio in ratios:
+    monkeypatch.setattr(MultitaskNetwork, "score", scored)
+    assert torch.get_float32_matmul_precision() == "highest"
+    for ratio in (0.0, 1.0):
         do(tmp_path / f"noise-{ratio}", seeds=[0], noise=ratio, method="uls")
         data = multimnist.load(noise=ratio)
         # Half a byte is lost at most.
-        expected = [0.3081 * float(part.inputs.mean()) + 0.1307 for part in (data.train, data.test)]
-        result = read(tmp_path / f"noise-{ratio}" / "seed-0")
-        found = [trained[f"noise-{ratio}"], result["metrics"]["accuracy_left"]]
-        assert found == pytest.approx(expected, abs=0.002)
-    assert trained["noise-0.0"] > trained["noise-1.0"] + 0.04
-
-
-def test_all_scores_have_the_precision_of_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = []
-
-    def noted(*given: Any) -> TaskScores:
-        found.append(torch.get_float32_matmul_precision())
-        return score_tasks(*given)
-
-    for module in (training, experiment):
-        monkeypatch.setattr(module, "score_tasks", noted)
-    assert torch.get_float32_matmul_precision() == "highest"
-    do(tmp_path, seeds=[0], noise=0.2)
-    # After the first of two epochs, and at the end.
-    assert found == ["high"] * 2
+        train, test = (
+            pytest.approx(0.3081 * float(part.inputs.mean()) + 0.1307, abs=0.002)
+            for part in (data.train, data.test)
+        )
+        # After the first of two epochs, and at the end.
+        assert seen[-3:] == [train, (test, "high"), (test, "high")]
+    assert seen[0] > seen[3] + 0.04
 
 
 def brightness(images: Tensor) -> float:

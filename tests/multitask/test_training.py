@@ -10,11 +10,9 @@ import torch
 import torch._dynamo.utils
 
 from drpm.multitask.config import MultitaskConfig
-from drpm.multitask.evaluation import TaskScores, score_tasks
-from drpm.multitask.fitted import FittedMultitask
-from drpm.multitask.models import MultitaskObjective
+from drpm.multitask.experiment import STAGE, check_multitask, fit_multitask, make_network
+from drpm.multitask.models import MultitaskNetwork, TaskScores, multitask_objective
 from drpm.multitask.tasks import TaskData
-from drpm.multitask.training import STAGE, check_multitask, fit_multitask, make_network
 from drpm.training.compiling import compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError
@@ -32,7 +30,7 @@ def make_program(config: MultitaskConfig) -> Program:
     data = toy(0.5)
     return Program(
         make_network(data, config),
-        MultitaskObjective(data.tasks),
+        multitask_objective,
         {"images": data.images, "targets": data.targets},
         config.training,
         schedules={"temperature": ExponentialSchedule(1.0, 0.5, 6)},
@@ -59,7 +57,7 @@ def test_a_compiled_step_equals_an_eager_one(changes: dict[str, Any]) -> None:
 
 def fit(
     config: MultitaskConfig, folder: Path, device: str = "cpu", **sizes: int
-) -> tuple[FittedMultitask, TaskData]:
+) -> tuple[MultitaskNetwork, TaskData]:
     data = toy(**sizes)
     return fit_multitask(data, config, folder, device=device), data
 
@@ -78,19 +76,19 @@ def settings_to_learn(method: Any) -> MultitaskConfig:
 @pytest.mark.cuda
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_learns_on_a_gpu(tmp_path: Path, method: str) -> None:
-    fitted, data = fit(settings_to_learn(method), tmp_path, "cuda", train=160, test=60)
-    assert (fitted.predict(data.test_images).cpu() == data.test_targets).double().mean() > 0.9
+    network, data = fit(settings_to_learn(method), tmp_path, "cuda", train=160, test=60)
+    assert (network.predict(data.test_images).cpu() == data.test_targets).double().mean() > 0.9
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_learns(tmp_path: Path, method: str) -> None:
-    fitted, data = fit(settings_to_learn(method), tmp_path, train=160, test=60)
-    scores = score_tasks(fitted.network, data.test_images, data.test_targets)
-    assert not fitted.network.training
+    network, data = fit(settings_to_learn(method), tmp_path, train=160, test=60)
+    scores = network.score(data.test_images, data.test_targets)
+    assert not network.training
     assert float(scores.accuracies.min()) > 0.9
     assert torch.equal(
         scores.accuracies,
-        (fitted.predict(data.test_images) == data.test_targets).double().mean(0),
+        (network.predict(data.test_images) == data.test_targets).double().mean(0),
     )
     logged = evaluations(tmp_path)
     assert [(x["epoch"], x["step"]) for x in logged] == [(4, 40), (8, 80)]
@@ -99,7 +97,6 @@ def test_every_method_learns(tmp_path: Path, method: str) -> None:
         return
     assert scores.sizes is not None
     assert scores.shares is not None
-    torch.testing.assert_close(scores.sizes, fitted.sizes(data.test_images).double().mean(0))
     assert float(scores.sizes.sum()) == pytest.approx(20)
     torch.testing.assert_close(scores.shares.sum(0), torch.ones(20).double())
     assert sum(logged[-1]["test_sizes"]) == pytest.approx(20)
@@ -110,9 +107,9 @@ def test_an_evaluation_is_of_the_network_at_that_epoch(tmp_path: Path) -> None:
     network = replace(NETWORK, dropout=0.5)
     short = settings(evaluate_every=1, network=network, temperature=(0.5, 0.5))
     long = replace(short, training=replace(short.training, epochs=3))
-    fitted, data = fit(short, tmp_path / "short")
+    trained, data = fit(short, tmp_path / "short")
     fit(long, tmp_path / "long")
-    scores = score_tasks(fitted.network, data.test_images, data.test_targets).record()
+    scores = trained.score(data.test_images, data.test_targets).record()
     logged = evaluations(tmp_path / "long")[1]
     assert logged["epoch"] == 2
     assert {name: logged[name] for name in scores} == scores
@@ -138,8 +135,8 @@ def test_resumed_without_repeating_an_evaluation(
         with pytest.raises(KeyboardInterrupt):
             fit(config, tmp_path / "cut")
     again, _ = fit(config, tmp_path / "cut")
-    for name, tensor in whole.network.state_dict().items():
-        assert torch.equal(tensor, again.network.state_dict()[name])
+    for name, tensor in whole.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name])
     logged = [
         [(x["step"], x["test_accuracies"]) for x in evaluations(tmp_path / name)]
         for name in ("whole", "cut")
@@ -167,9 +164,7 @@ def test_the_seed_determines_weights_and_batches(tmp_path: Path) -> None:
     assert torch.equal(one.std, data.std)
     assert torch.equal(one.heads.weight, same.heads.weight)
     assert not torch.equal(one.heads.weight, other.heads.weight)
-    first, again = (
-        fit_multitask(data, seeded(3), tmp_path / name).network for name in ("first", "again")
-    )
+    first, again = (fit_multitask(data, seeded(3), tmp_path / name) for name in ("first", "again"))
     assert torch.equal(first.heads.weight, again.heads.weight)
 
 
@@ -194,7 +189,7 @@ def test_a_folder_of_other_data_is_refused(tmp_path: Path) -> None:
     data, config = toy(), settings(method="uls")
     first = fit_multitask(data, config, tmp_path)
     again = fit_multitask(toy(), config, tmp_path)
-    torch.testing.assert_close(again.network.state_dict(), first.network.state_dict())
+    torch.testing.assert_close(again.state_dict(), first.state_dict())
     for name in ("images", "targets", "test_images", "test_targets"):
         turned = replace(data, **{name: getattr(data, name).flip(0)})
         with pytest.raises(RunError, match="the data have changed"):

@@ -6,28 +6,25 @@ from drpm.lazy import fetch_from
 
 if TYPE_CHECKING:
     from drpm.multitask.config import MultitaskConfig
-    from drpm.multitask.evaluation import TaskScores, score_tasks
-    from drpm.multitask.fitted import FittedMultitask, load_multitask
+    from drpm.multitask.experiment import fit_multitask
+    from drpm.multitask.models import MultitaskNetwork, TaskScores, load_multitask
     from drpm.multitask.tasks import TaskData, read_tasks
-    from drpm.multitask.training import fit_multitask
 
 _PLACES = {
     "config": ("MultitaskConfig",),
-    "evaluation": ("TaskScores", "score_tasks"),
-    "fitted": ("FittedMultitask", "load_multitask"),
-    "training": ("fit_multitask",),
+    "experiment": ("fit_multitask",),
+    "models": ("MultitaskNetwork", "TaskScores", "load_multitask"),
     "tasks": ("TaskData", "read_tasks"),
 }
 
 __all__ = [
-    "FittedMultitask",
     "MultitaskConfig",
+    "MultitaskNetwork",
     "TaskData",
     "TaskScores",
     "fit_multitask",
     "load_multitask",
     "read_tasks",
-    "score_tasks",
 ]
 
 if not TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The hyperparameters of a network with several tasks, and the settings of a run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args
@@ -19,15 +19,6 @@ METHOD_NAMES: Final = {
     "uncertainty": "uncertainty weights",
     "gradient": "combined gradients",
     "drpm": "DRPM-MTL",
-}
-
-# Settings of a single method.
-_METHOD_OF: Final = {
-    "partition": "drpm",
-    "task_order": "drpm",
-    "size_penalty": "drpm",
-    "temperature": "drpm",
-    "weighting": "gradient",
 }
 
 
@@ -107,20 +98,6 @@ class MultitaskConfig:
             raise ConfigError(
                 "training.step must be 'auto' or 'eager' for the method 'gradient', but got "
                 f"{self.training.step!r}."
-            )
-
-
-def refuse_unused(config: MultitaskConfig, names: Sequence[str]) -> None:
-    """Refuse settings on the command line that the method ignores.
-
-    Those of a preset, which serves all methods, are not refused.
-    """
-    for name in names:
-        method = _METHOD_OF.get(name, config.method)
-        if method != config.method:
-            raise ConfigError(
-                f"{name} must be left out for the method {config.method!r}, since only "
-                f"{method!r} uses it, but got {getattr(config, name)!r}."
             )
 
 

@@ -1,6 +1,8 @@
-"""Several tasks on one network as an experiment."""
+"""Several tasks on one network as an experiment: training and evaluation of a network."""
 
-from collections.abc import Mapping, Sequence
+import copy
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -8,46 +10,43 @@ from typing import Any, ClassVar, Final
 import torch
 
 from drpm.data import load
-from drpm.data.fingerprints import content_hash
-from drpm.data.own import looks_like_path
+from drpm.data.fingerprints import content_hash, fingerprint_tensors
 from drpm.data.preprocessing import with_test_part
-from drpm.data.registry import DATASETS
-from drpm.experiments.base import Evaluation, Experiment, Table, parse_options
-from drpm.multitask.config import METHOD_NAMES, MultitaskJob, refuse_unused
-from drpm.multitask.evaluation import (
+from drpm.experiments.base import Evaluation, Experiment, parse_options
+from drpm.multitask.config import METHOD_NAMES, MultitaskConfig, MultitaskJob
+from drpm.multitask.figures import figure_data
+from drpm.multitask.methods import NeuronPartition, find_weighting
+from drpm.multitask.models import (
     ACCURACIES,
     ACCURACY,
-    BEST_ACCURACY,
     SIZES,
-    TaskScores,
-    best_test_epoch,
-    rank_correlation,
-    score_tasks,
+    MultitaskNetwork,
+    multitask_objective,
 )
-from drpm.multitask.figures import figure_data
-from drpm.multitask.fitted import FittedMultitask
-from drpm.multitask.methods import NeuronPartition
-from drpm.multitask.tasks import TaskData, display_names, read_tasks, sort_by_noise
-from drpm.multitask.training import STAGE, check_multitask, fit_multitask
+from drpm.multitask.tasks import TaskData, read_tasks
+from drpm.training import config as configs
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
-from drpm.training.loop import ProgressFactory
-from drpm.training.runs import RunFolder
-from drpm.training.summaries import spread
-from drpm.training.torch_state import matmul_precision
+from drpm.training.loop import ProgressFactory, train_stage
+from drpm.training.program import BaseProgram, count_steps
+from drpm.training.runs import RunFolder, open_stage
+from drpm.training.schedules import ExponentialSchedule
+from drpm.training.torch_state import matmul_precision, seeded
+
+STAGE: Final = "training"
 
 NAMES: Final = {
     "accuracy": "accuracy, mean over tasks",
     "size_noise_correlation": "rank correlation of noise and neurons",
     "best_test_epoch": "best test epoch",
-    BEST_ACCURACY: "accuracy, mean over tasks, at the best test epoch (optimistic)",
+    "best_test_epoch_accuracy": "accuracy, mean over tasks, at the best test epoch (optimistic)",
 }
 """Display names of metrics over all tasks."""
 
 _COLUMNS: Final = {
     "accuracy": "accuracy",
     "neurons": "size",
-    "accuracy (best test epoch, optimistic)": BEST_ACCURACY,
+    "accuracy (best test epoch, optimistic)": "best_test_epoch_accuracy",
     "neurons (best test epoch)": "best_test_epoch_size",
 }
 
@@ -59,14 +58,111 @@ _ABOUT: Final = (
 _FEW: Final = 4  # tasks that have columns of their own on the terminal
 
 
-class Multitask(Experiment[MultitaskJob, TaskData, FittedMultitask]):
+def fit_multitask(
+    data: TaskData,
+    config: MultitaskConfig,
+    folder: Path | str,
+    *,
+    device: torch.device | str = "cpu",
+    progress: ProgressFactory = lambda stage: None,
+) -> MultitaskNetwork:
+    """Train a network, or resume its training.
+
+    Args:
+        data: The images and their tasks.
+        config: The settings; ``config.training.seed`` determines everything random.
+        folder: For checkpoints and metrics. One with other data or settings is refused.
+        device: Where to train.
+        progress: From the name of a stage to its progress display.
+    """
+    check_multitask(data, config)
+    training, devices = config.training, Devices(device)
+    network = make_network(data, config)
+    # Not the mean and standard deviation of pixels, which may differ between devices.
+    names = ("images", "targets", "test_images", "test_targets")
+    run = open_stage(
+        folder,
+        STAGE,
+        configs.dumps(config),
+        fingerprint=lambda: fingerprint_tensors((name, getattr(data, name)) for name in names),
+        devices=devices,
+    )
+    if config.method == "gradient":
+        training = replace(training, step="eager")
+    steps = max(1, training.epochs * count_steps(len(data.images), training))
+    train_stage(
+        STAGE,
+        [network],
+        multitask_objective,
+        training,
+        [run],
+        {"images": data.images, "targets": data.targets},
+        seed=training.seed,
+        devices=devices,
+        schedules={"temperature": ExponentialSchedule(*config.temperature, steps)},
+        before_epoch=lambda program: _evaluate_before_epoch(program, network, data, run),
+        progress=progress,
+    )
+    return network.eval()
+
+
+def make_network(data: TaskData, config: MultitaskConfig) -> MultitaskNetwork:
+    """An untrained network."""
+    with seeded(config.training.seed):
+        network = MultitaskNetwork(tuple(data.images.shape[1:]), data.classes, config)
+    network.mean.copy_(data.mean)
+    network.std.copy_(data.std)
+    return network
+
+
+def check_multitask(data: TaskData, config: MultitaskConfig) -> None:
+    """Refuse settings that do not fit the data, before anything is written."""
+    if config.method == "gradient":
+        find_weighting(config.weighting)
+    width, tasks = config.network.width, len(data.tasks)
+    if config.method == "drpm" and width < tasks:
+        raise ConfigError(
+            f"network.width must be at least the number of tasks, {tasks}, for the method 'drpm', "
+            f"which gives every task neurons of its own, but got {width}."
+        )
+    with torch.device("meta"):
+        MultitaskNetwork(tuple(data.images.shape[1:]), data.classes, config)
+
+
+def _evaluate_before_epoch(
+    program: BaseProgram, network: MultitaskNetwork, data: TaskData, run: RunFolder
+) -> Callable[[int], None]:
+    """Log the test scores of the network every ``evaluate_every`` epochs."""
+    spare = copy.deepcopy(network).eval()
+
+    def before_epoch(epoch: int) -> None:
+        if epoch == 0 or epoch % network.config.evaluate_every:
+            return
+        # A run that was interrupted right here has logged this epoch already.
+        if any(ACCURACY in record and record["epoch"] == epoch for record in run.metrics()):
+            return
+        spare.load_state_dict(program.model_state())
+        scores = spare.score(data.test_images, data.test_targets)
+        step = epoch * program.steps_per_epoch
+        run.log({"step": step, "epoch": epoch, **scores.record()})
+
+    return before_epoch
+
+
+class Multitask(Experiment[MultitaskJob, TaskData, MultitaskNetwork]):
     """DRPM-MTL and its baselines."""
 
     scores: ClassVar[Mapping[str, str]] = {"accuracy": "Accuracy"}
     outputs: ClassVar[tuple[str, ...]] = (STAGE,)
 
     def load(self, job: MultitaskJob, device: torch.device) -> TaskData:
-        dataset = load(job.data, device=device, **_options(job))
+        options = parse_options(job.options or ())
+        for name, value in (("noise", job.noise), ("num_tasks", job.tasks)):
+            if value is not None and options.setdefault(name, value) != value:
+                raise ConfigError(
+                    f"{name} must be given once, but got {value} and {options[name]}."
+                )
+        dataset = load(job.data, device=device, **options)
         config = job.multitask
         tasks = read_tasks(
             with_test_part(dataset),
@@ -77,12 +173,6 @@ class Multitask(Experiment[MultitaskJob, TaskData, FittedMultitask]):
 
     def fingerprint(self, job: MultitaskJob, data: TaskData) -> str:
         return data.content_hash
-
-    def complete(
-        self, job: MultitaskJob, data: TaskData, given: Mapping[str, bool]
-    ) -> MultitaskJob:
-        refuse_unused(job.multitask, [name for name, is_typed in given.items() if is_typed])
-        return job
 
     def check(self, job: MultitaskJob, data: TaskData) -> list[str]:
         check_multitask(data, job.multitask)
@@ -97,7 +187,7 @@ class Multitask(Experiment[MultitaskJob, TaskData, FittedMultitask]):
         folders: Sequence[Path],
         devices: Devices,
         progress: ProgressFactory,
-    ) -> list[FittedMultitask]:
+    ) -> list[MultitaskNetwork]:
         return [
             fit_multitask(data, job.multitask, folder, device=devices.device, progress=progress)
             for job, folder in zip(jobs, folders, strict=True)
@@ -106,7 +196,7 @@ class Multitask(Experiment[MultitaskJob, TaskData, FittedMultitask]):
     def evaluate(
         self,
         job: MultitaskJob,
-        model: FittedMultitask,
+        model: MultitaskNetwork,
         data: TaskData,
         run: RunFolder,
         progress: ProgressFactory,
@@ -115,12 +205,12 @@ class Multitask(Experiment[MultitaskJob, TaskData, FittedMultitask]):
         run.take_metrics([run.path / STAGE])
         # With the precision of training.
         with matmul_precision(job.multitask.training.matmul):
-            scores = score_tasks(model.network, data.test_images, data.test_targets)
+            scores = model.score(data.test_images, data.test_targets)
         steps = [record["step"] for record in run.metrics()]
         epochs = job.multitask.training.epochs
         run.log({"step": max(steps, default=0), "epoch": epochs, **scores.record()})
-        records = run.metrics()
-        metrics = collect_metrics(scores, data, records)
+        records = [record for record in run.metrics() if ACCURACY in record]
+        metrics = collect_metrics(data, records)
         described = {
             "name": job.data,
             "options": list(job.options or ()),
@@ -137,9 +227,9 @@ class Multitask(Experiment[MultitaskJob, TaskData, FittedMultitask]):
             "tables": {"Tasks": task_table(data, metrics)},
             "data": {name: x for name, x in described.items() if x not in (None, [])},
         }
-        if isinstance(model.network.method, NeuronPartition):
-            facts["size penalty"] = model.network.method.size_penalty
-        figures = figure_data(data, scores, model.config.network.width, records)
+        if isinstance(model.method, NeuronPartition):
+            facts["size penalty"] = model.method.size_penalty
+        figures = figure_data(data, scores, records)
         return Evaluation(metrics, figures, [], {}, facts)
 
     def title(self, job: MultitaskJob, data: TaskData) -> str:
@@ -154,74 +244,33 @@ class Multitask(Experiment[MultitaskJob, TaskData, FittedMultitask]):
         columns["size_noise_correlation"] = "Rank correlation of noise and neurons"
         return {name: shown for name, shown in columns.items() if name in result["metrics"]}
 
-    def describe(self, results: Sequence[Mapping[str, Any]]) -> Sequence[Table]:
-        """A row for each task, if there are too many for columns."""
-        names = results[0]["data"]["tasks"]
-        if len(names) <= _FEW:
-            return ()
-        ratios = results[0]["data"].get("noise ratios", ())
-        order = sort_by_noise(len(names), ratios)
-        header, rows = ["Task"], [[names[task]] for task in order]
-        if ratios:
-            header.append("Noise ratio")
-            rows = [[*row, f"{ratios[task]:.2f}"] for row, task in zip(rows, order, strict=True)]
-        for metric, shown in (("accuracy", "Accuracy"), ("size", "Neurons")):
-            if f"{metric}_{names[0]}" in results[0]["metrics"]:
-                header.append(shown)
-                for row, task in zip(rows, order, strict=True):
-                    found = [result["metrics"][f"{metric}_{names[task]}"] for result in results]
-                    row.append(spread(found) if len(found) > 1 else f"{found[0]:.3f}")
-        return (Table(header, rows),)
 
+def best_test_epoch(records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The first record of test scores with the best mean accuracy.
 
-def _options(job: MultitaskJob) -> dict[str, Any]:
-    """The options of the data set of a job."""
-    if job.data not in DATASETS and not looks_like_path(job.data):
-        return {}  # refused as an unknown name
-    known = DATASETS[job.data].options if job.data in DATASETS else ()
-    options = parse_options(job.options or ())
-    for ours, theirs in (("noise", "noise"), ("tasks", "num_tasks")):
-        value = getattr(job, ours)
-        if value is None:
-            continue
-        if theirs not in known:
-            raise ConfigError(
-                f"{ours} must be left out for the data {job.data!r}, which has no such option, "
-                f"but got {value}."
-            )
-        if theirs in options:
-            raise ConfigError(
-                f"{ours} must be given once, but got {value} and, as the option {theirs} of the "
-                f"data, {options[theirs]}."
-            )
-        options[theirs] = value
-    return options
+    Chosen on the test part, it is optimistic; the paper reports it.
+    """
+    return max(records, key=lambda record: record[ACCURACY])
 
 
 def collect_metrics(
-    scores: TaskScores, data: TaskData, records: Sequence[dict[str, Any]]
+    data: TaskData, records: Sequence[Mapping[str, Any]]
 ) -> dict[str, float | None]:
-    """All metrics of a run.
+    """All metrics of a run: those of the last record of test scores, and of the best one."""
+    from scipy.stats import ConstantInputWarning, spearmanr
 
-    Args:
-        scores: Those after the last epoch.
-        data: The data.
-        records: The logged metrics, with the scores of earlier epochs.
-    """
-    best = best_test_epoch(records)
-    found: dict[str, float | None] = {"accuracy": scores.accuracies.mean().item()}
-    sizes = None if scores.sizes is None else scores.sizes.tolist()
-    if sizes is not None and data.noise_ratios:
-        found["size_noise_correlation"] = rank_correlation(sizes, data.noise_ratios)
-    found |= {"best_test_epoch": best["epoch"], BEST_ACCURACY: best[ACCURACY]}
-    for name, values in (
-        ("accuracy", scores.accuracies.tolist()),
-        ("size", sizes),
-        (BEST_ACCURACY, best[ACCURACIES]),
-        ("best_test_epoch_size", best.get(SIZES)),
-    ):
-        if values is not None:
-            found |= {f"{name}_{task}": x for task, x in zip(data.tasks, values, strict=True)}
+    best, last = best_test_epoch(records), records[-1]
+    found: dict[str, float | None] = {"accuracy": last[ACCURACY]}
+    if SIZES in last and data.noise_ratios:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConstantInputWarning)  # NaN if all sizes are equal
+            correlation = spearmanr(last[SIZES], data.noise_ratios).statistic
+        found["size_noise_correlation"] = float(correlation)
+    found |= {"best_test_epoch": best["epoch"], "best_test_epoch_accuracy": best[ACCURACY]}
+    for prefix, record in (("", last), ("best_test_epoch_", best)):
+        for name, key in (("accuracy", ACCURACIES), ("size", SIZES)):
+            values = zip(data.tasks, record.get(key, ()), strict=False)
+            found |= {f"{prefix}{name}_{task}": value for task, value in values}
     return found
 
 
@@ -229,9 +278,9 @@ def task_table(data: TaskData, metrics: Mapping[str, float | None]) -> dict[str,
     """A row for each task, by noise ratio: from the head of a column to the name of its metric."""
     return {
         row: {
-            shown: f"{metric}_{task}"
+            shown: f"{metric}_{data.tasks[index]}"
             for shown, metric in _COLUMNS.items()
-            if f"{metric}_{task}" in metrics
+            if f"{metric}_{data.tasks[index]}" in metrics
         }
-        for task, row in display_names(data.tasks, data.noise_ratios).items()
+        for index, row in data.labels().items()
     }

@@ -58,9 +58,7 @@ class SharingMethod(nn.Module, ABC):
 
     task_weights: Tensor
 
-    def __init__(
-        self, shape: tuple[int, int, int], num_tasks: int, config: MultitaskConfig
-    ) -> None:
+    def __init__(self, shape: tuple[int, ...], num_tasks: int, config: MultitaskConfig) -> None:
         super().__init__()
         self.config, self.num_tasks = config, num_tasks
         given = config.task_weights or (1.0,) * num_tasks
@@ -105,9 +103,7 @@ class UncertaintyWeighting(UniformScaling):
         geometry and semantics", 2018.
     """
 
-    def __init__(
-        self, shape: tuple[int, int, int], num_tasks: int, config: MultitaskConfig
-    ) -> None:
+    def __init__(self, shape: tuple[int, ...], num_tasks: int, config: MultitaskConfig) -> None:
         super().__init__(shape, num_tasks, config)
         self.log_variances = nn.Parameter(torch.zeros(num_tasks))
 
@@ -138,9 +134,7 @@ class NeuronPartition(SharingMethod):
 
     subsets: Tensor | None
 
-    def __init__(
-        self, shape: tuple[int, int, int], num_tasks: int, config: MultitaskConfig
-    ) -> None:
+    def __init__(self, shape: tuple[int, ...], num_tasks: int, config: MultitaskConfig) -> None:
         super().__init__(shape, num_tasks, config)
         width = config.network.width
         self.encoder: nn.Module | None = None

@@ -1,7 +1,8 @@
-"""The network that tasks share, and its objective."""
+"""The network that tasks share: training objective, predictions and scores."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,12 +11,23 @@ from torch import Tensor, nn
 from drpm.multitask.config import MultitaskConfig
 from drpm.multitask.methods import METHODS, SharedFeatures, SharingInput
 from drpm.multitask.networks import TaskHeads, build_encoder
+from drpm.multitask.tasks import as_bytes
+from drpm.training import config as configs
+from drpm.training.checkpoint import load_model, load_modules, save_model
+from drpm.training.errors import RunError
 from drpm.training.program import Batch
+from drpm.training.torch_state import unseeded
 
 Terms = dict[str, Tensor]
 
+# Metrics that are logged for the test part.
+ACCURACY: Final = "test_accuracy"
+ACCURACIES: Final = "test_accuracies"
+SIZES: Final = "test_sizes"
+
 # The losses of at most so many tasks are logged one by one.
 _MOST_CURVES = 4
+_BATCH_SIZE = 500  # in evaluation
 
 
 class Outputs(NamedTuple):
@@ -30,12 +42,36 @@ class Outputs(NamedTuple):
     shared: SharedFeatures
 
 
+class TaskScores(NamedTuple):
+    """Scores on test images.
+
+    Args:
+        accuracies: (T,), of each task.
+        sizes: (T,), the mean number of neurons of each task; None if all tasks have all neurons.
+        shares: (T, n), the fraction of images for which a task has the largest share of a neuron.
+    """
+
+    accuracies: Tensor
+    sizes: Tensor | None = None
+    shares: Tensor | None = None
+
+    def record(self) -> dict[str, Any]:
+        """The scores as a line of metrics."""
+        found: dict[str, Any] = {
+            ACCURACY: self.accuracies.mean().item(),
+            ACCURACIES: self.accuracies.tolist(),
+        }
+        return found if self.sizes is None else {**found, SIZES: self.sizes.tolist()}
+
+
 class MultitaskNetwork(nn.Module):
     """A shared encoder, a method of sharing its features, and a head for each task.
 
+    Predictions and scores are for evaluation mode, at the last temperature of training.
+
     Args:
         shape: Of an image: C, H and W.
-        classes: Number of classes of each task.
+        classes: From the name of each task to its number of classes.
         config: The settings.
     """
 
@@ -43,15 +79,20 @@ class MultitaskNetwork(nn.Module):
     std: Tensor
 
     def __init__(
-        self, shape: tuple[int, int, int], classes: Sequence[int], config: MultitaskConfig
+        self, shape: tuple[int, ...], classes: Mapping[str, int], config: MultitaskConfig
     ) -> None:
         super().__init__()
-        self.config = config
+        self.shape, self.classes, self.config = shape, dict(classes), config
         self.register_buffer("mean", torch.zeros(shape[0], 1, 1))
         self.register_buffer("std", torch.ones(shape[0], 1, 1))
         self.encoder = build_encoder(shape, config.network)
         self.method = METHODS[config.method](shape, len(classes), config)
-        self.heads = TaskHeads(classes, config.network)
+        self.heads = TaskHeads([*classes.values()], config.network)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The names of the tasks."""
+        return tuple(self.classes)
 
     def forward(
         self, images: Tensor, temperature: Tensor, generator: torch.Generator | None = None
@@ -68,35 +109,110 @@ class MultitaskNetwork(nn.Module):
         shared = self.method.share(SharingInput(pixels, features, temperature, generator))
         return Outputs(self.heads(shared.features, generator), shared)
 
+    @torch.no_grad()
+    def evaluate(self, images: Tensor) -> Iterator[Outputs]:
+        """The outputs for batches of images (N, C, H, W), bytes or floats in [0, 1]."""
+        temperature = torch.tensor(self.config.temperature[1]).to(self.mean)
+        for part in as_bytes("images", images, self.shape).split(_BATCH_SIZE):
+            yield self(part.to(self.mean.device), temperature)
 
-class MultitaskObjective:
-    """The weighted cross-entropies of the tasks, and the penalty of the method.
+    def predict(self, images: Tensor) -> Tensor:
+        """The class of every image for every task, (N, T).
 
-    Args:
-        tasks: Their names.
-    """
+        Args:
+            images: (N, C, H, W), bytes, or floats in [0, 1].
+        """
+        return torch.cat([outputs.logits.argmax(-1).T for outputs in self.evaluate(images)])
 
-    def __init__(self, tasks: Sequence[str]) -> None:
-        self.tasks = tuple(tasks)
+    def predict_proba(self, images: Tensor) -> dict[str, Tensor]:
+        """From a task to the probabilities of its classes, (N, classes).
 
-    def __call__(
-        self,
-        model: MultitaskNetwork,
-        batch: Batch,
-        schedule: Mapping[str, Tensor],
-        generator: torch.Generator | None,
-    ) -> Terms:
-        outputs = model(batch["images"], schedule["temperature"], generator)
-        losses = task_losses(outputs.logits, batch["targets"])
-        terms = {}
-        if len(self.tasks) <= _MOST_CURVES:
-            each = losses.detach()
-            terms = {f"loss_{task}": each[index] for index, task in enumerate(self.tasks)}
-        loss = model.method.weigh(losses).sum()
-        penalty = model.method.penalty(outputs.shared)
-        if penalty is not None:
-            loss, terms["penalty"] = loss + penalty, penalty.detach()
-        return {"loss": loss, **terms}
+        Args:
+            images: (N, C, H, W), bytes, or floats in [0, 1].
+        """
+        found = torch.cat([outputs.logits.softmax(-1) for outputs in self.evaluate(images)], 1)
+        named = zip(self.classes.items(), found, strict=True)
+        return {task: each[:, :count] for (task, count), each in named}
+
+    def sizes(self, images: Tensor) -> Tensor:
+        """The number of neurons of each task for every image, (N, T).
+
+        Args:
+            images: (N, C, H, W), bytes, or floats in [0, 1].
+        """
+        if self.config.method != "drpm":
+            raise ValueError(
+                f"sizes must be asked of a network whose method is 'drpm', but got "
+                f"{self.config.method!r}: all of its tasks have all neurons."
+            )
+        found = [outputs.shared.sizes for outputs in self.evaluate(images)]
+        return torch.cat([sizes for sizes in found if sizes is not None])
+
+    def score(self, images: Tensor, targets: Tensor) -> TaskScores:
+        """Accuracies and neurons of the tasks.
+
+        Args:
+            images: (N, C, H, W), bytes, or floats in [0, 1].
+            targets: (N, T), classes.
+        """
+        sums: dict[str, Tensor] = {}
+        for outputs, part in zip(
+            self.evaluate(images), targets.to(self.mean.device).split(_BATCH_SIZE), strict=True
+        ):
+            counts = {"accuracies": outputs.logits.argmax(-1).mT == part}
+            masks, sizes = outputs.shared.masks, outputs.shared.sizes
+            if masks is not None and sizes is not None:
+                tasks = torch.arange(len(masks), device=masks.device)[:, None]
+                counts |= {"sizes": sizes, "shares": masks.argmax(0)[:, None] == tasks}
+            for name, values in counts.items():
+                sums[name] = sums.get(name, 0) + values.double().sum(0)
+        return TaskScores(**{name: x.cpu() / len(images) for name, x in sums.items()})
+
+    def save(self, folder: Path | str) -> None:
+        """Save to a folder, as safetensors and JSON."""
+        description = {
+            "kind": "multitask",
+            "config": configs.dumps(self.config),
+            "shape": list(self.shape),
+            "tasks": list(self.tasks),
+            "classes": list(self.classes.values()),
+        }
+        save_model(Path(folder), self.state_dict(), description)
+
+
+def load_multitask(folder: Path | str, device: torch.device | str = "cpu") -> MultitaskNetwork:
+    """Load what :meth:`MultitaskNetwork.save` wrote; nothing is unpickled."""
+    tensors, description = load_model(Path(folder))
+    if description.get("kind") != "multitask":
+        raise RunError(
+            f"The folder {folder} holds another kind of model than one of several tasks."
+        )
+    classes = dict(zip(description["tasks"], description["classes"], strict=True))
+    config = configs.loads(MultitaskConfig, description["config"])
+    with unseeded():
+        network = MultitaskNetwork(tuple(description["shape"]), classes, config)
+    load_modules(folder, tensors, {"": network})
+    return network.eval().to(device)
+
+
+def multitask_objective(
+    model: MultitaskNetwork,
+    batch: Batch,
+    schedule: Mapping[str, Tensor],
+    generator: torch.Generator | None,
+) -> Terms:
+    """The weighted cross-entropies of the tasks, and the penalty of the method."""
+    outputs = model(batch["images"], schedule["temperature"], generator)
+    losses = task_losses(outputs.logits, batch["targets"])
+    terms = {}
+    if len(model.tasks) <= _MOST_CURVES:
+        each = losses.detach()
+        terms = {f"loss_{task}": each[index] for index, task in enumerate(model.tasks)}
+    loss = model.method.weigh(losses).sum()
+    penalty = model.method.penalty(outputs.shared)
+    if penalty is not None:
+        loss, terms["penalty"] = loss + penalty, penalty.detach()
+    return {"loss": loss, **terms}
 
 
 def task_losses(logits: Tensor, targets: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ class LeNetEncoder(nn.Module):
         network: The settings.
     """
 
-    def __init__(self, shape: tuple[int, int, int], network: NetworkConfig) -> None:
+    def __init__(self, shape: tuple[int, ...], network: NetworkConfig) -> None:
         super().__init__()
         colours, *sides = shape
         left = [_after(_after(side)) for side in sides]
@@ -84,7 +84,7 @@ class ResidualEncoder(nn.Module):
         network: The settings.
     """
 
-    def __init__(self, shape: tuple[int, int, int], network: NetworkConfig) -> None:
+    def __init__(self, shape: tuple[int, ...], network: NetworkConfig) -> None:
         super().__init__()
         channels = network.channels
         self.stem = nn.Conv2d(shape[0], channels[0], 3, padding=1, bias=False)
@@ -123,7 +123,7 @@ class _Block(nn.Module):
         return F.relu(hidden + self.around(images))
 
 
-def build_encoder(shape: tuple[int, int, int], network: NetworkConfig) -> nn.Module:
+def build_encoder(shape: tuple[int, ...], network: NetworkConfig) -> nn.Module:
     """The encoder of the settings."""
     encoder = LeNetEncoder if network.encoder == "lenet" else ResidualEncoder
     return encoder(shape, network)

@@ -1,12 +1,14 @@
 """Data with several tasks: images as bytes, and a class of every image for every task."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from drpm.data.types import Dataset, Split
+from drpm.distributions.validation import describe
 from drpm.training.config import require_classes
 from drpm.training.errors import ConfigError
 
@@ -27,8 +29,7 @@ class TaskData:
         targets: (N, T), classes.
         test_images: The same of the test part.
         test_targets: Likewise.
-        tasks: (T,), their names.
-        classes: (T,), their numbers of classes.
+        classes: From the name of each task to its number of classes.
         mean: (C, 1, 1), mean of the pixels in [0, 1].
         std: (C, 1, 1), their standard deviation.
         noise_ratios: (T,), of each task, if known.
@@ -40,18 +41,23 @@ class TaskData:
     targets: Tensor
     test_images: Tensor
     test_targets: Tensor
-    tasks: tuple[str, ...]
-    classes: tuple[int, ...]
+    classes: Mapping[str, int]
     mean: Tensor
     std: Tensor
     noise_ratios: tuple[float, ...] = ()
     content_hash: str = ""
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """C, H and W."""
-        channels, height, width = self.images.shape[1:]
-        return channels, height, width
+    def tasks(self) -> tuple[str, ...]:
+        """The names of the tasks."""
+        return tuple(self.classes)
+
+    def labels(self) -> dict[int, str]:
+        """From the index of each task to its display name, ordered by noise ratio, if known."""
+        if not self.noise_ratios:
+            return dict(enumerate(self.tasks))
+        noisy = sorted(enumerate(self.noise_ratios), key=lambda each: each[1])
+        return {index: f"{self.tasks[index]} ({ratio:.2f})" for index, ratio in noisy}
 
 
 def read_tasks(
@@ -68,124 +74,78 @@ def read_tasks(
         train_examples: Number of training examples, from the front; None for all.
         test_examples: The same for the test part.
     """
-    if len(data.input_shape) != 3:
+    shape = tuple(data.input_shape)
+    if len(shape) != 3:
         raise ConfigError(
             f"data must hold images for several tasks, but {data.name} has inputs of the shape "
-            f"{tuple(data.input_shape)}."
+            f"{shape}."
         )
     if not data.classes:
         raise ConfigError(f"data must have targets with classes, but {data.name} has none.")
-    targets = _targets(data, "train", train_examples)
-    test_targets = _targets(data, "test", test_examples)
-    mean, std = (_applied(data, name, value) for name, value in (("mean", 0.0), ("std", 1.0)))
-    images = _bytes(data, "train", train_examples, mean, std)
-    test_images = _bytes(data, "test", test_examples, mean, std)
+    mean, std = (
+        data.preprocessing.get(name, torch.tensor(default, device=data.train.inputs.device))
+        .reshape(-1, 1, 1)
+        .expand(shape[0], 1, 1)
+        for name, default in (("mean", 0.0), ("std", 1.0))
+    )
+    images, targets = _read(data, "train", train_examples, mean, std)
+    test = _read(data, "test", test_examples, mean, std)
     if "mean" not in data.preprocessing:
         mean, std = _moments(images)
+    classes = {task: len(names) for task, names in data.classes.items()}
     ratios = data.preprocessing.get("noise_ratios")
-    return TaskData(
-        data.name,
-        images,
-        targets,
-        test_images,
-        test_targets,
-        tuple(data.classes),
-        tuple(len(names) for names in data.classes.values()),
-        mean,
-        std,
-        () if ratios is None else tuple(ratios.tolist()),
-    )
+    noise = () if ratios is None else tuple(ratios.tolist())
+    return TaskData(data.name, images, targets, *test, classes, mean.clone(), std.clone(), noise)
 
 
-def sort_by_noise(count: int, ratios: Sequence[float]) -> list[int]:
-    """The order in which tasks are shown: by noise ratio, if known.
-
-    Args:
-        count: Number of tasks.
-        ratios: Their noise ratios, or nothing.
-
-    Example:
-        >>> sort_by_noise(3, [0.9, 0.0, 0.4])
-        [1, 2, 0]
-    """
-    return sorted(range(count), key=ratios.__getitem__ if ratios else None)
-
-
-def display_names(tasks: Sequence[str], ratios: Sequence[float]) -> dict[str, str]:
-    """From the names of tasks, in the order of :func:`sort_by_noise`, to their display names.
-
-    Example:
-        >>> display_names(["left", "right"], [0.5, 0.0])
-        {'right': 'right (0.00)', 'left': 'left (0.50)'}
-    """
-    order = sort_by_noise(len(tasks), ratios)
-    return {tasks[x]: f"{tasks[x]} ({ratios[x]:.2f})" if ratios else tasks[x] for x in order}
-
-
-def _applied(data: Dataset, name: str, otherwise: float) -> Tensor:
-    """A constant of the normalization of each channel, (C, 1, 1)."""
-    nothing = torch.tensor(otherwise, device=data.train.inputs.device)
-    value = data.preprocessing.get(name, nothing)
-    return value.reshape(-1, 1, 1).expand(data.input_shape[0], 1, 1).clone()
-
-
-def _bytes(data: Dataset, part: str, examples: int | None, mean: Tensor, std: Tensor) -> Tensor:
-    """The first images of a part, before normalization."""
+def _read(
+    data: Dataset, part: str, examples: int | None, mean: Tensor, std: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The first images of a part, before normalization, and their classes (N, T)."""
     split: Split = getattr(data, part)
-    inputs, name = split.inputs[:examples], f"{part}.inputs"
-    valid = inputs.dtype == torch.uint8 or inputs.is_floating_point()
-    if not valid or inputs.shape[1:] != data.input_shape:
+    name = f"{part}.inputs before normalization"
+    images = [
+        as_bytes(name, x * std + mean if x.is_floating_point() else x, data.input_shape)
+        for x in split.inputs[:examples].split(_IMAGES_AT_ONCE)
+    ]
+    columns = []
+    for task, names in data.classes.items():
+        column = split.targets[task][:examples]
+        require_classes(f"{part}.targets[{task!r}]", column, len(column), len(names))
+        columns.append(column.long())
+    return torch.cat(images), torch.stack(columns, -1)
+
+
+def as_bytes(name: str, images: Any, shape: Sequence[int]) -> Tensor:
+    """Images (N, C, H, W) as bytes, from bytes or from floats in [0, 1]; others are refused."""
+    if (
+        not isinstance(images, Tensor)
+        or not (images.dtype == torch.uint8 or images.is_floating_point())
+        or images.shape[1:] != tuple(shape)
+        or len(images) == 0
+    ):
         raise ConfigError(
             f"{name} must be bytes, or floats in [0, 1], of the shape "
-            f"(N, {', '.join(map(str, data.input_shape))}), "
-            f"but got {inputs.dtype} of the shape {tuple(inputs.shape)}."
+            f"(N, {', '.join(map(str, shape))}), but got {describe(images)}."
         )
-    if inputs.dtype == torch.uint8:
-        return inputs.clone()
-    parts = inputs.split(_IMAGES_AT_ONCE)
-    return torch.cat([pixel_bytes(x * std + mean, f"{name} before normalization") for x in parts])
-
-
-def pixel_bytes(pixels: Tensor, name: str) -> Tensor:
-    """Pixels in [0, 1], but for rounding, as bytes; others are refused."""
-    low, high = pixels.min().item(), pixels.max().item()
+    if images.dtype == torch.uint8:
+        return images
+    low, high = images.min().item(), images.max().item()
     # Written so that NaN is refused.
     if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):
         raise ConfigError(
             f"{name} must lie in [0, 1], but got values from {low:.4g} to {high:.4g}."
         )
-    return (255 * pixels).round_().clamp_(0, 255).to(torch.uint8)
+    return (255 * images).round_().clamp_(0, 255).to(torch.uint8)
 
 
 def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of the pixels of each channel, in [0, 1]."""
-
-    def pixels() -> Iterator[Tensor]:
-        for part in images.split(_IMAGES_AT_ONCE):
-            yield part.double().div_(255)
-
-    count = images[:, 0].numel()
-    mean = torch.stack([part.sum((0, 2, 3)) for part in pixels()]).sum(0) / count
-    centred = [(part - mean[:, None, None]).square().sum((0, 2, 3)) for part in pixels()]
-    std = (torch.stack(centred).sum(0) / count).sqrt()
+    """Mean and standard deviation of the pixels of each channel, in [0, 1], from bytes."""
+    counts = torch.stack([x.flatten().bincount(minlength=256) for x in images.unbind(1)]).double()
+    probs = counts / counts.sum(1, keepdim=True)
+    values = torch.arange(256, dtype=torch.float64, device=images.device) / 255
+    mean = (probs * values).sum(1, keepdim=True)
+    std = (probs * (values - mean).square()).sum(1, keepdim=True).sqrt()
     # Constant channels are not scaled.
     std = torch.where(std > _SMALLEST_STD, std, torch.ones_like(std))
-    return mean.float().reshape(-1, 1, 1), std.float().reshape(-1, 1, 1)
-
-
-def _targets(data: Dataset, part: str, examples: int | None) -> Tensor:
-    """The classes of the first images of a part, (N, T)."""
-    split: Split = getattr(data, part)
-    count = len(split.inputs[:examples])
-    columns = []
-    for task, names in data.classes.items():
-        name = f"{part}.targets[{task!r}]"
-        if task not in split.targets:
-            raise ConfigError(
-                f"{name} must be there, because classes has names for it, but "
-                f"got {', '.join(map(repr, split.targets)) or 'no target'}."
-            )
-        column = split.targets[task][:examples]
-        require_classes(name, column, count, len(names))
-        columns.append(column.long())
-    return torch.stack(columns, -1)
+    return mean.float()[..., None], std.float()[..., None]
