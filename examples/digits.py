@@ -1,9 +1,9 @@
-"""Train a small classifier of handwritten digits, and come back to it.
+"""Train a small classifier of handwritten digits, and resume it after an interruption.
 
     python examples/digits.py --out runs/digits --preset quick --set training.epochs=3
     python examples/digits.py --evaluate runs/digits
 
-The first command can be stopped at any moment, or killed; run it again to resume.
+You can stop or kill the first command at any time; run it again to resume the training.
 """
 
 import argparse
@@ -32,13 +32,13 @@ PRESETS = Path(__file__).with_name("presets")
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that is needed to run it again.
+    """The hyperparameters of a run.
 
     Args:
         hidden: Width of the hidden layer.
-        dropout: Share of it that is left out at random in a step.
-        noise: Standard deviation of the noise on the images at the first step; it falls to zero.
-        training: How it is trained.
+        dropout: Dropout probability of the hidden layer.
+        noise: Initial standard deviation of the noise added to the images; it decays to zero.
+        training: Training settings.
     """
 
     hidden: int = 64
@@ -87,7 +87,7 @@ def accuracy(model: nn.Module, split: Split) -> float:
 
 
 def fit(config: Config, devices: Devices, run: RunFolder) -> dict[str, float]:
-    """Train, or resume training, and leave model and result in the run's folder."""
+    """Train or resume a model, and save the model and its result in the run folder."""
     data = load("digits", device=devices.device)
     torch.manual_seed(config.training.seed)
     model = make_model(config.hidden, config.dropout)
@@ -110,7 +110,7 @@ def fit(config: Config, devices: Devices, run: RunFolder) -> dict[str, float]:
 
 
 def read_model(folder: Path) -> nn.Module:
-    """The model of a finished run; nothing is unpickled."""
+    """Load the model of a finished run, without pickle."""
     tensors, description = load_model(RunFolder.open(folder).model_dir)
     model = make_model(description["hidden"], description["dropout"])
     model.load_state_dict(tensors)
@@ -118,7 +118,7 @@ def read_model(folder: Path) -> nn.Module:
 
 
 def open_run(folder: Path, config: Config, devices: Devices) -> RunFolder:
-    """The run in a folder, new if there is none; one with other settings is refused."""
+    """Open the run in a folder, or create it; refuse a run with other settings."""
     text = configs.dumps(config)
     if devices.is_first and not (folder / "config.toml").exists():
         RunFolder.create(folder, text)
@@ -132,18 +132,18 @@ def open_run(folder: Path, config: Config, devices: Devices) -> RunFolder:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Train a classifier of handwritten digits.")
     action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--out", type=Path, help="the run's folder, new or interrupted")
-    action.add_argument("--evaluate", type=Path, metavar="FOLDER", help="a finished run's folder")
-    parser.add_argument("--preset", help="settings to start from, such as quick")
+    action.add_argument("--out", type=Path, help="folder of a new or interrupted run")
+    action.add_argument("--evaluate", type=Path, metavar="FOLDER", help="folder of a finished run")
+    parser.add_argument("--preset", help="preset, such as quick")
     parser.add_argument(
         "--set",
         dest="assignments",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting, such as training.epochs=3",
+        help="override a setting, such as training.epochs=3",
     )
-    parser.add_argument("--devices", type=int, help="how many devices share the work")
+    parser.add_argument("--devices", type=int, help="number of devices")
     options = parser.parse_args(arguments)
     try:
         if options.evaluate is not None:

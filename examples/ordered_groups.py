@@ -1,9 +1,9 @@
-"""A fifth application, added from outside: ordered groups of equal size.
+"""An application defined outside the package: ordered groups of equal size.
 
     python -m examples.ordered_groups --groups 3 --out out/groups
 
-Rows of a table are split into low, middle and high by a score that a network learns. The right
-partition of every batch is known from a target, and its exact log-probability is the loss.
+A network learns scores that split the rows of a table into low, middle and high. The target column
+determines the true partition of every batch; the loss is its negative exact log-probability.
 """
 
 from collections.abc import Mapping, Sequence
@@ -150,8 +150,8 @@ class Groups(Experiment[GroupsJob, Rows, Scorer]):
             "matrix__groups": (table / table.sum(1, keepdim=True)).numpy(),
             "matrix_rows__groups": names,
             "matrix_columns__groups": names,
-            "title__groups": np.array("Rows of every group (row) in every subset (column)"),
-            "about__groups": np.array("Fractions of the test rows."),
+            "title__groups": np.array("True groups (rows) and predicted groups (columns)"),
+            "about__groups": np.array("Fractions of the test rows of each true group."),
         }
         accuracy = float(table.trace() / table.sum())
         facts = {"data": {"name": "diabetes", "test examples": len(data.test)}}

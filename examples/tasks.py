@@ -1,9 +1,8 @@
-"""Two tasks share a layer, and learn who gets which of its neurons: python examples/tasks.py.
+"""Multitask learning with a learned partition of the neurons: python examples/tasks.py.
 
-One task names the digit, the other says whether it is a zero. Both are learnt, each with its own
-share of the neurons. The second is far easier, but that does not settle who gets more: with
-another SEED it may be either of them. This is one partition for all images; with --per-sample one
-is predicted for each of them, and there it may be either as well.
+One task classifies the digit, the other detects zeros. The neurons of the shared layer are divided
+between them. The second task is much easier, but either task may get more neurons, depending on
+SEED. By default one partition is learned for all images; --per-sample predicts one for every image.
 """
 
 import argparse
@@ -32,12 +31,12 @@ class TwoTasks(nn.Module):
         return self.digit(for_digit), self.zero(for_zero)
 
     def context(self, images: Tensor) -> Tensor | None:
-        """What a partition is predicted from, where one is."""
+        """The input from which partitions are predicted, if they are."""
         return images if self.per_sample else None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Train a classifier of digits with two tasks.")
+    parser = argparse.ArgumentParser(description="Train a network with two tasks on digits.")
     parser.add_argument(
         "--per-sample", action="store_true", help="predict a partition for every image"
     )
