@@ -119,7 +119,7 @@ def multitask_subject(*settings: str) -> Subject:
 def supervised_subject() -> Subject:
     config = presets.load(SupervisedConfig, "paper-supervised-mnist")
     return Subject(
-        lambda: Partitioner(28 * 28, 10, config),
+        lambda: Partitioner((28 * 28,), 10, config),
         SupervisedObjective(config.smoothing, config.size_weights[0]),
         ("rows", "labels"),
     )

@@ -12,7 +12,7 @@ from sklearn.datasets import make_blobs
 from drpm.clustering import LatentGMM, load_clustering
 from drpm.factors.models import FactorVAE, load_factors
 from drpm.multitask.models import MultitaskNetwork, load_multitask
-from drpm.supervised.models import FittedPartitioner, Partitioner, load_partitioner
+from drpm.supervised.models import Partitioner, load_partitioner
 from drpm.training.checkpoint import load_model, save_model
 from drpm.training.errors import RunError
 from tests.clustering.test_fitted import COLUMNS, make
@@ -39,8 +39,9 @@ def tasks() -> Any:
 
 
 def partitioner() -> Any:
-    model = Partitioner(2, supervised.CLASSES, supervised.CONFIG)
-    return FittedPartitioner(model, (2,), torch.zeros(2), torch.ones(2))
+    model = Partitioner((2,), supervised.CLASSES, supervised.CONFIG)
+    model.shift, model.scale = torch.zeros(2), torch.ones(2)
+    return model
 
 
 MODELS: dict[str, tuple[Callable[[], Any], Callable[[Path], Any]]] = {

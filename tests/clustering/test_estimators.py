@@ -21,7 +21,6 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from drpm.clustering import DRPMClustering, LatentGMM, VaDE
-from drpm.distributions import FisherHypergeometric
 from drpm.training.errors import RunError
 
 ESTIMATORS = [DRPMClustering, VaDE, LatentGMM]
@@ -94,6 +93,7 @@ def test_the_score_of_certain_codes() -> None:
     """Then it is the density of rows and codes, in the units of the data, but for the entropy."""
     X, _ = blobs()
     model = quick(VaDE).fit(X)
+    assert list(model.get_feature_names_out()) == [f"vade{i}" for i in range(4)]
     with torch.no_grad():
         model.model_.autoencoder.reset_variance(-20.0)
     codes, clusters = model.transform(X), model.model_.mixture
@@ -105,16 +105,6 @@ def test_the_score_of_certain_codes() -> None:
     entropy = codes.shape[1] * 0.5 * (1 + math.log(2 * math.pi) - 20.0)
     expected = fit + scipy.special.logsumexp(joint, 1) + entropy
     assert model.score(X) == pytest.approx(expected.mean(), rel=1e-3, abs=1e-3)
-
-
-def test_codes_and_back() -> None:
-    X, _ = blobs(300)
-    X = X + 5 * X.std(0)
-    model = quick(LatentGMM, max_iter=60, learning_rate=0.01).fit(X)
-    back = model.inverse_transform(model.transform(X))
-    # What is left is far less than what there was, in every column: 0.10 or less at ten seeds.
-    assert (np.sqrt(np.square(back - X).mean(0)) < 0.3 * X.std(0)).all()
-    assert list(model.get_feature_names_out()) == [f"latentgmm{i}" for i in range(4)]
 
 
 def test_constant_columns_and_equal_rows() -> None:
@@ -130,8 +120,7 @@ def test_constant_columns_and_equal_rows() -> None:
 # Images.
 
 
-@each
-@pytest.mark.parametrize("channels", [None, 1, 3])
+@pytest.mark.parametrize(("kind", "channels"), [(DRPMClustering, None), (VaDE, 1), (LatentGMM, 3)])
 def test_images_come_out_as_they_went_in(kind: Any, channels: int | None, images: Any) -> None:
     X = images if channels is None else np.repeat(images[:, None], channels, 1)
     model = quick(kind, 5).fit(X)
@@ -172,23 +161,11 @@ def test_samples_and_their_clusters(kind: Any) -> None:
     new, labels = model.sample(4, cluster=1)
     assert new.shape == (4, 3)
     assert (labels == 1).all()
-    one, _ = model.sample()
-    assert one.shape == (1, 3)
-
-
-@each
-def test_a_partition_is_drawn_as_a_whole(kind: Any) -> None:
-    X, _ = blobs()
-    model = quick(kind, **pretrained(kind, 50)).fit(X)
+    assert model.sample()[0].shape == (1, 3)
     new, labels = model.sample_partition(90)
     assert new.shape == (90, 3)
-    draws = [model.sample_partition(90, random_state=seed)[1] for seed in range(20)]
-    sizes = np.array([np.bincount(draw, minlength=3) for draw in draws])
-    assert (sizes.sum(1) == 90).all()
-    law = FisherHypergeometric(90, model.model_.mixture.log_weights)
-    error = law.variance.sqrt().numpy() / math.sqrt(len(sizes))
-    assert (np.abs(sizes.mean(0) - law.mean.numpy()) < 4 * error).all()
-    assert labels.dtype == np.int64
+    assert set(labels) <= {0, 1, 2}
+    assert (model.sample_partition(90, random_state=1)[0] != new).any()
 
 
 # Repeating, keeping, going on.
@@ -219,12 +196,11 @@ def test_fits_in_threads_are_those_of_one_after_the_other(monkeypatch: pytest.Mo
 
 @pytest.mark.unshifted
 def test_a_fresh_process_predicts_the_same(tmp_path: Path) -> None:
-    given = [np.random.default_rng(0).normal(3, 2, shape) for shape in ((60, 3), (60, 4, 4))]
-    models = {
-        f"{kind.__name__}-{index}": (X, quick(kind, np.int64(3)).fit(X))
-        for kind in ESTIMATORS
-        for index, X in enumerate(given)
-    }
+    shapes = {DRPMClustering: (60, 4, 4), VaDE: (60, 3), LatentGMM: (60, 4, 4)}
+    models = {}
+    for kind, shape in shapes.items():
+        X = np.random.default_rng(0).normal(3, 2, shape)
+        models[kind.__name__] = X, quick(kind, np.int64(3)).fit(X)
     for name, (X, model) in models.items():
         model.save(tmp_path / name)
         np.save(tmp_path / f"X-{name}.npy", X)
@@ -235,7 +211,7 @@ sys.modules["pickle"].loads = sys.modules["pickle"].load = None
 import drpm.clustering
 folder, *names = sys.argv[1:]
 for name in names:
-    model = getattr(drpm.clustering, name.partition("-")[0]).load(f"{folder}/{name}")
+    model = getattr(drpm.clustering, name).load(f"{folder}/{name}")
     X = np.load(f"{folder}/X-{name}.npy")
     np.savez(f"{folder}/out-{name}.npz", probs=model.predict_proba(X), codes=model.transform(X),
              new=model.sample(5)[0], labels=model.labels_, score=model.score(X))
@@ -280,32 +256,22 @@ def test_a_warm_start_goes_on(kind: Any) -> None:
     assert moved < np.abs(model.transform(X) - anew.transform(X)).mean()
 
 
-def test_a_warm_start_stays_in_the_range_of_its_likelihood() -> None:
+def test_a_warm_start_keeps_networks_and_likelihood() -> None:
     X = np.random.default_rng(0).uniform(size=(60, 3))
-    model = quick(DRPMClustering, warm_start=True).fit(X)
-    found = model.model_
-    with pytest.raises(ValueError, match=r"^X must lie in \[0, 1\] where .*, but got values from"):
-        model.fit(X * 100)
-    assert model.model_ is found
-    # Its own scale, where it starts anew.
-    assert model.set_params(warm_start=False).fit(X * 100)._likelihood == "gaussian"
-
-
-def test_a_warm_start_keeps_the_networks() -> None:
-    X, _ = blobs()
     model = quick(VaDE, warm_start=True).fit(X)
-    with pytest.raises(ValueError, match=r"n_clusters must be 3, .* but got 4"):
-        clone_of(model, n_clusters=4).fit(X)
-    with pytest.raises(ValueError, match=r"hidden must be \(32, 32\), .* but got"):
-        clone_of(model, hidden=(16,)).fit(X)
-    with pytest.raises(ValueError, match="X has 2 features, but VaDE is expecting 3"):
-        clone_of(model).fit(X[:, :2])
-    model.set_params(warm_start=False, n_clusters=4).fit(X[:, :2])
-
-
-def clone_of(model: Any, **parameters: Any) -> Any:
-    """A fitted copy with other parameters."""
-    return pickle.loads(pickle.dumps(model)).set_params(**parameters)
+    found = model.model_
+    for parameters, data, message in (
+        ({}, X * 100, r"^X must lie in \[0, 1\] where .*, but got values from"),
+        ({}, X[:, :2], "X has 2 features, but VaDE is expecting 3"),
+        ({"n_clusters": 4}, X, r"n_clusters must be 3, .* but got 4"),
+        ({"hidden": (16,)}, X, r"hidden must be \(32, 32\), .* but got"),
+    ):
+        copy = pickle.loads(pickle.dumps(model)).set_params(**parameters)
+        with pytest.raises(ValueError, match=message):
+            copy.fit(data)
+    assert model.model_ is found
+    model.set_params(warm_start=False, n_clusters=4).fit(X[:, :2] * 100)
+    assert model.model_.autoencoder.likelihood == "gaussian"
 
 
 # Showing, stopping, refusing.

@@ -1,7 +1,7 @@
 """From rows to clusters on blobs that anybody can tell apart: results, folders, resumption."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -75,11 +75,6 @@ def tensors(fitted: FittedClustering) -> list[Tensor]:
 
 def same(one: FittedClustering, two: FittedClustering) -> bool:
     return all(torch.equal(x, y) for x, y in zip(tensors(one), tensors(two), strict=True))
-
-
-def stages_of(calls: list[str]) -> Callable[[str], None]:
-    """A listener to the stages that really are trained."""
-    return lambda stage: calls.append(stage)
 
 
 # Results.
@@ -177,9 +172,11 @@ def test_stacked_seeds(tmp_path: Path, freeze: bool) -> None:
 # Interruptions.
 
 
-@pytest.mark.parametrize("seeds", [[0], [0, 1]])
-@pytest.mark.parametrize("where", ["pretraining", "between", "training"])
-def test_a_cut_off_run_goes_on(
+@pytest.mark.parametrize(
+    ("where", "seeds"),
+    [("pretraining", [0]), ("between", [0, 1]), ("training", [0]), ("training", [0, 1])],
+)
+def test_an_interrupted_run_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, seeds: list[int]
 ) -> None:
     config = settings(epochs=4, pretraining=pretraining(epochs=2), refit_every=2)
@@ -210,21 +207,8 @@ def test_a_cut_off_run_goes_on(
             patched.setattr(pipeline._Stages, "initialize_clusters", crash)
         with pytest.raises(Crash):
             fit(config, tmp_path / "cut", seeds, progress=listener)
-    states = [
-        RunFolder.open(path).status
-        for path in (tmp_path / "cut" / "0" / stage for stage in ("pretraining", "training"))
-        if path.exists()
-    ]
-    assert (
-        states
-        == {
-            "pretraining": ["interrupted"],
-            "between": ["finished"],
-            "training": ["finished", "interrupted"],
-        }[where]
-    )
     calls: list[str] = []
-    end = fit(config, tmp_path / "cut", seeds, progress=stages_of(calls))
+    end = fit(config, tmp_path / "cut", seeds, progress=lambda stage: calls.append(stage))
     assert calls == (["pretraining", "training"] if where == "pretraining" else ["training"])
     for one, two in zip(whole, end, strict=True):
         assert same(one, two)
@@ -252,10 +236,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[Mixture]:
     [
         (None, 100, 0),
         (2, 100, 2),  # at epochs 2 and 4 of five
-        (3, 100, 1),
-        (1, 100, 4),
         (1, 8, 2),  # three steps an epoch: from epoch 3 on the temperature stays
-        (5, 100, 0),
     ],
 )
 def test_when_the_mixture_is_fitted_again(
@@ -268,8 +249,7 @@ def test_when_the_mixture_is_fitted_again(
     assert len(fits) == 1 + count
 
 
-@pytest.mark.parametrize("seeds", [[0], [0, 1]])
-@pytest.mark.parametrize("detaches", [True, False])
+@pytest.mark.parametrize(("detaches", "seeds"), [(True, [0]), (True, [0, 1]), (False, [0, 1])])
 def test_a_refit_may_detach_the_prior(
     tmp_path: Path, fits: list[Mixture], detaches: bool, seeds: list[int]
 ) -> None:
@@ -286,17 +266,6 @@ def test_a_refit_may_detach_the_prior(
         gap = float((fitted.mixture.means - last.means).abs().max())
         # Two epochs of three steps at a rate of 1e-3 go at most 6e-3 far, or nowhere.
         assert (gap < 1e-6) if detaches else (1e-6 < gap < 1e-2)
-
-
-def test_refits_see_the_codes_of_now(tmp_path: Path, fits: list[Mixture]) -> None:
-    """The last epoch starts from them; at a tiny rate they are still the codes of the end."""
-    config = settings(epochs=3, freeze_encoder=False, refit_every=2, annealing_steps=100)
-    training = replace(config.training, learning_rate_decay=1e-6, decay_every=2)
-    (fitted,) = fit(replace(config, training=training), tmp_path)
-    codes = fitted.embed(blobs())
-    start, last = ((x.log_weights.exp() @ x.means) for x in fits)
-    torch.testing.assert_close(last, codes.mean(0), rtol=1e-3, atol=1e-3)
-    assert float((start - codes.mean(0)).abs().max()) > 3e-3
 
 
 @pytest.mark.parametrize("refit_to", ["means", "samples"])

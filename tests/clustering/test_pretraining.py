@@ -22,7 +22,6 @@ from drpm.clustering.pretraining import (
     blur,
     choose_view,
     contrastive_loss,
-    imbalance,
     reconstruction_objective,
     resized_crop,
     warp,
@@ -56,15 +55,6 @@ def test_contrast_against_loops(count: int, temperature: float) -> None:
     first, second = normal(count, 4), 3 * normal(count, 4, seed=1)
     found = contrastive_loss(first, second, temperature)
     assert float(found) == pytest.approx(naive_contrast(first, second, temperature), rel=1e-10)
-
-
-@pytest.mark.parametrize("clusters", [1, 2, 10])
-def test_imbalance_at_its_ends(clusters: int) -> None:
-    one_hot = torch.eye(clusters, dtype=torch.float64)
-    assert float(imbalance(one_hot)) == pytest.approx(0.0, abs=1e-12)  # each used once
-    uniform = torch.full((7, clusters), 1 / clusters, dtype=torch.float64)
-    assert float(imbalance(uniform)) == pytest.approx(0.0, abs=1e-12)
-    assert float(imbalance(one_hot[:1].expand(7, -1))) == pytest.approx(math.log(clusters))
 
 
 # Objectives.
@@ -127,13 +117,6 @@ def test_reconstruction_alone(likelihood: str) -> None:
     for name, parameter in model.named_parameters():
         trained = name.startswith("autoencoder.") and "log_variance" not in name
         assert (parameter.grad is not None) == trained, name
-
-
-def test_contrast_trains_all_but_the_variance() -> None:
-    model = make()
-    objective()(model, {"rows": images()}, {}, None)["loss"].backward()
-    for name, parameter in model.named_parameters():
-        assert (parameter.grad is not None) == ("log_variance" not in name), name
 
 
 @torch.no_grad()

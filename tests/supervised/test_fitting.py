@@ -1,6 +1,7 @@
 """Training and predictions: what is learnt, chosen, saved and refused."""
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from drpm.cli.train import read_settings
 from drpm.supervised import training
 from drpm.supervised.config import SupervisedConfig, SupervisedJob
-from drpm.supervised.models import FittedPartitioner, Partitioner, load_partitioner
+from drpm.supervised.models import Partitioner, load_partitioner
 from drpm.supervised.training import fit_partitioner, split
 from drpm.training.checkpoint import save_model
 from drpm.training.errors import ConfigError, RunError
@@ -23,18 +24,18 @@ QUICK = replace(CONFIG, training=replace(CONFIG.training, epochs=1))
 
 
 @pytest.fixture(scope="module")
-def fitted(tmp_path_factory: pytest.TempPathFactory) -> FittedPartitioner:
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Partitioner:
     torch.manual_seed(0)
     return fit(tmp_path_factory.mktemp("blobs")).model
 
 
-def test_blobs_are_learnt(fitted: FittedPartitioner) -> None:
+def test_blobs_are_learnt(fitted: Partitioner) -> None:
     scores = fitted.judge(*blobs(400, seed=2)).scores
     assert scores.f1 > 0.97
     assert scores.size_error < 0.3
 
 
-def test_batches_of_other_sizes_and_shares(fitted: FittedPartitioner) -> None:
+def test_batches_of_other_sizes_and_shares(fitted: Partitioner) -> None:
     """Sizes are those of the batch, not those of the training set."""
     elements, labels = blobs(60, seed=3, shares=(10, 1, 3, 0))
     found = fitted.partition(elements)
@@ -44,7 +45,7 @@ def test_batches_of_other_sizes_and_shares(fitted: FittedPartitioner) -> None:
     assert (found.sizes - truth).abs().max() <= 2
 
 
-def test_every_element_is_judged_once(fitted: FittedPartitioner) -> None:
+def test_every_element_is_judged_once(fitted: Partitioner) -> None:
     elements, labels = blobs(100, seed=5)
     judged = fitted.judge(elements, labels)
     assert sorted(judged.order.tolist()) == list(range(100))
@@ -86,7 +87,7 @@ def test_the_best_candidate_on_held_out_examples_is_kept(
     # Finished trainings are read and not repeated.
     again = fit(tmp_path, config)
     assert again.f1 == found.f1
-    one, other = (x.model.model.state_dict() for x in (found, again))
+    one, other = (x.model.state_dict() for x in (found, again))
     torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
@@ -95,7 +96,7 @@ def test_tensors_and_arrays_are_the_same_data(tmp_path: Path) -> None:
 
     def train(elements: Any, labels: Any) -> dict[str, torch.Tensor]:
         found = fit_partitioner(elements, labels, CLASSES, QUICK, tmp_path)
-        return found.model.model.state_dict()
+        return found.model.state_dict()
 
     first = train(elements, labels)
     same = train(elements.double().numpy(), labels.int())
@@ -127,27 +128,28 @@ def test_what_is_held_out() -> None:
         split(1, several)
 
 
-def test_saved_and_loaded(tmp_path: Path, fitted: FittedPartitioner) -> None:
+def test_saved_and_loaded(tmp_path: Path, fitted: Partitioner) -> None:
     """With a scale, the loaded model takes rows in the units of the file."""
     elements, labels = blobs(50, seed=8)
     expected = fitted.partition(elements)
     shift, scale = torch.tensor([1e9, -3.0]).double(), torch.tensor([2.0, 1e-3]).double()
-    scaled = replace(fitted, shift=shift, scale=scale)
+    scaled = deepcopy(fitted)
+    scaled.shift, scaled.scale = shift, scale
     for model, rows in ((fitted, elements), (scaled, elements.double() * scale + shift)):
         model.save(tmp_path / "model")
         again = load_partitioner(tmp_path / "model")
-        assert again.model.config == fitted.model.config
+        assert again.config == fitted.config
         for given in (rows, rows.numpy()):
             for one, other in zip(again.partition(given), expected, strict=True):
                 assert torch.equal(one, other)
         assert again.judge(rows, labels).scores == fitted.judge(elements, labels).scores
-    save_model(tmp_path / "other", fitted.model.state_dict(), {"kind": "factors"})
+    save_model(tmp_path / "other", fitted.state_dict(), {"kind": "factors"})
     with pytest.raises(RunError, match="another kind of model"):
         load_partitioner(tmp_path / "other")
 
 
 def test_images_of_whole_numbers_are_refused() -> None:
-    model = FittedPartitioner(Partitioner(4, CLASSES, CONFIG), (1, 2, 2))
+    model = Partitioner((1, 2, 2), CLASSES, CONFIG)
     images = torch.randint(0, 256, (5, 1, 2, 2), dtype=torch.uint8)
     for given in (images, images.numpy(), images.tolist()):
         with pytest.raises(ValueError, match="but got whole numbers"):
@@ -169,7 +171,7 @@ def test_images_of_whole_numbers_are_refused() -> None:
         ([[1.0, 2.0], [3.0]], "must be numbers, but got"),
     ],
 )
-def test_bad_elements(fitted: FittedPartitioner, elements: Any, message: str) -> None:
+def test_bad_elements(fitted: Partitioner, elements: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"^elements {message}"):
         fitted.partition(elements)
 

@@ -31,7 +31,7 @@ class Known(nn.Module):
 
 
 def knowing(classes: int = CLASSES) -> Partitioner:
-    model = Partitioner(classes, classes, CONFIG)
+    model = Partitioner((classes,), classes, CONFIG)
     model.network = Known()  # type: ignore[assignment]
     return model
 
@@ -110,7 +110,7 @@ def test_cross_entropy_against_torch() -> None:
 def test_gradients_reach_scores_and_weights(term: str) -> None:
     """Both terms reach the weights, and that of the assignment the scores as well."""
     elements, labels = blobs(24, seed=0)
-    model = Partitioner(2, CLASSES, CONFIG)
+    model = Partitioner((2,), CLASSES, CONFIG)
     held = [x.detach().requires_grad_() for x in model.parameters_of(elements, 1.0)]
     model.parameters_of = lambda *given: held  # type: ignore[method-assign,assignment]
     terms = OBJECTIVE(model, {"rows": elements, "labels": labels}, SCHEDULE, None)
@@ -128,7 +128,7 @@ def test_gradients_reach_scores_and_weights(term: str) -> None:
 
 def test_gradients_reach_the_network() -> None:
     elements, labels = blobs(24, seed=0)
-    model = Partitioner(2, CLASSES, CONFIG)
+    model = Partitioner((2,), CLASSES, CONFIG)
     OBJECTIVE(model, {"rows": elements, "labels": labels}, SCHEDULE, None)["loss"].backward()
     for parameter in model.parameters():
         assert parameter.grad is not None

@@ -139,16 +139,14 @@ class ClusteringConfig:
     )
 
     def __post_init__(self) -> None:
-        head_is_asked_for = self.method == "contrastive-head" or (
+        user = "method" if self.method == "contrastive-head" else "mixture.init"
+        uses_head = self.method == "contrastive-head" or (
             self.method in TRAINED and self.mixture.init == "contrastive-head"
         )
-        if head_is_asked_for and self.pretraining.kind != "contrastive":
-            user, way_out = "method", ""
-            if self.method != "contrastive-head":
-                user, way_out = "mixture.init", "; or set mixture.init to 'k-means++'"
+        if uses_head and self.pretraining.kind != "contrastive":
             raise ConfigError(
                 f"pretraining.kind must be 'contrastive' where {user} is 'contrastive-head', "
-                f"but got {self.pretraining.kind!r}{way_out}."
+                f"but got {self.pretraining.kind!r}."
             )
         for stage in (self.pretraining.training, self.training):
             check_setting(stage, "precision", "'32-true' for clusterings", lambda x: x == "32-true")

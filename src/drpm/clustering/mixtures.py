@@ -113,9 +113,27 @@ def fit_mixture(
         log_weights = means.new_full(means.shape[:-1], -math.log(n_components))
         variances = torch.full_like(means, reg_covar)
     else:
-        log_weights, means, variances = (part.detach().double()[None] for part in start)
-        means = means - points.center
-    return _best_fit(points, Mixture(log_weights, means, variances), reg_covar, tol, max_iter)
+        log_weights, means, variances = (part.double()[None].clone() for part in start)
+        means -= points.center
+    mixture = Mixture(log_weights, means, variances)
+    bound = torch.full_like(log_weights[:, 0], -math.inf)
+    running = torch.arange(len(bound), device=bound.device)  # fits that have not converged
+    for _ in range(max_iter):
+        sums, new_bound = _expect(points, Mixture(*(part[running] for part in mixture)))
+        for whole, part in zip(mixture, _maximize(sums, reg_covar), strict=True):
+            whole[running] = part
+        changed = (new_bound - bound[running]).abs() >= tol
+        bound[running] = new_bound
+        running = running[changed | new_bound.isnan()]
+        if len(running) == 0:
+            break
+    best = int(bound.nan_to_num(nan=-math.inf).argmax())
+    if not bool(bound[best].isfinite()):
+        raise ValueError(
+            "x must have finite log-densities, but they overflow: "
+            f"scale x down, or raise reg_covar from {reg_covar!r}."
+        )
+    return points.uncentered(Mixture(*(part[best] for part in mixture)))
 
 
 @torch.no_grad()
@@ -139,11 +157,9 @@ def estimate_mixture(x: Tensor, responsibilities: Tensor, *, reg_covar: float = 
                 [1.0000]])
     """
     points = _Points(x)
-    components = responsibilities.shape[-1]
-    sums = points.zeros(components)
-    for rows, features in points.blocks(components):
-        sums += responsibilities[rows].double().mT @ features
-    return points.uncentered(_maximize(sums, reg_covar))
+    blocks = points.blocks(responsibilities.shape[-1])
+    sums = [responsibilities[rows].double().mT @ features for rows, features in blocks]
+    return points.uncentered(_maximize(torch.stack(sums).sum(0), reg_covar))
 
 
 class _Points:
@@ -158,10 +174,6 @@ class _Points:
         self.x: Tensor = x.detach()
         self.count, self.dims = x.shape
         self.center: Tensor = self.x.mean(0, keepdim=True, dtype=torch.float64)
-
-    def zeros(self, *shape: int) -> Tensor:
-        """Zeros for sums of features, (..., 2 d + 1)."""
-        return self.center.new_zeros(*shape, 2 * self.dims + 1)
 
     def blocks(self, columns: int) -> Iterator[tuple[slice, Tensor]]:
         """Yield the features (B, 2 d + 1) of B points, for results with so many columns."""
@@ -253,28 +265,3 @@ def _maximize(sums: Tensor, reg_covar: float) -> Mixture:
     means = averages[..., dims:-1]
     variances = (averages[..., :dims] - means.square()).clamp_min(0) + reg_covar
     return Mixture(sizes.log() - sizes.sum(-1, keepdim=True).log(), means, variances)
-
-
-def _best_fit(
-    points: _Points, start: Mixture, reg_covar: float, tol: float, max_iter: int
-) -> Mixture:
-    """The best of the fits from centered mixtures (R, K, ...)."""
-    mixture = Mixture(*(part.clone() for part in start))
-    bound = torch.full_like(start.log_weights[:, 0], -math.inf)
-    running = torch.arange(len(bound), device=bound.device)
-    for _ in range(max_iter):
-        sums, new_bound = _expect(points, Mixture(*(part[running] for part in mixture)))
-        for whole, part in zip(mixture, _maximize(sums, reg_covar), strict=True):
-            whole[running] = part
-        changed = (new_bound - bound[running]).abs() >= tol
-        bound[running] = new_bound
-        running = running[changed | new_bound.isnan()]
-        if len(running) == 0:
-            break
-    best = int(bound.nan_to_num(nan=-math.inf).argmax())
-    if not bool(bound[best].isfinite()):
-        raise ValueError(
-            "x must have finite log-densities, but they overflow: "
-            f"scale x down, or raise reg_covar from {reg_covar!r}."
-        )
-    return points.uncentered(Mixture(*(part[best] for part in mixture)))

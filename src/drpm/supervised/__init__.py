@@ -7,7 +7,7 @@ from drpm.lazy import fetch_from
 if TYPE_CHECKING:
     from drpm.supervised.config import SupervisedConfig
     from drpm.supervised.models import (
-        FittedPartitioner,
+        Partitioner,
         PartitionScores,
         PredictedPartition,
         load_partitioner,
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from drpm.supervised.training import TrainedPartitioner, fit_partitioner
 
 __all__ = [
-    "FittedPartitioner",
     "PartitionScores",
+    "Partitioner",
     "PredictedPartition",
     "SupervisedConfig",
     "TrainedPartitioner",
@@ -29,8 +29,8 @@ __all__ = [
 _PLACES = {
     "config": ("SupervisedConfig",),
     "models": (
-        "FittedPartitioner",
         "PartitionScores",
+        "Partitioner",
         "PredictedPartition",
         "load_partitioner",
         "partition_scores",

@@ -1,7 +1,6 @@
 """Supervised partitions as an experiment."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -19,7 +18,7 @@ from drpm.data.types import Dataset, Split
 from drpm.experiments.base import Evaluation, Experiment, parse_options
 from drpm.report.figure_data import pack_arrays
 from drpm.supervised.config import SupervisedJob
-from drpm.supervised.models import FittedPartitioner, JudgedBatches, batch_sizes, confusion
+from drpm.supervised.models import JudgedBatches, Partitioner, batch_sizes, confusion
 from drpm.supervised.training import TrainedPartitioner, check_labels, fit_partitioner, split
 from drpm.training.config import require_classes
 from drpm.training.devices import Devices
@@ -110,11 +109,6 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
         if job.target is None and len(data.dataset.classes) > 1:
             targets = ", ".join(data.dataset.classes)
             found.append(f"The target is {data.target!r}; --target chooses among {targets}.")
-        if (asked := job.supervised.training.batch_size) > len(rows):
-            found.append(
-                f"training.batch_size is {asked:,}, but there are {len(rows):,} elements to train "
-                "on; every batch has all of them."
-            )
         taught = torch.bincount(data.labels(train).cpu()[rows], minlength=classes)
         tested = torch.bincount(data.labels(test), minlength=classes)
         if missing := int((taught == 0).sum()):
@@ -157,14 +151,13 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
         progress: ProgressFactory,
     ) -> Evaluation:
         train, test = data.dataset.train, data.dataset.test
-        fitted = saved = model.model
+        fitted = model.model
+        judged = fitted.judge(test.inputs, data.labels(test))
+        labels = label_table(fitted, data, file_names(job.data, len(train) + len(test)))
         if len(fitted.shape) == 1:
             # The saved model takes rows of a table as they are in its file.
-            shift, scale = scale_of(data.dataset)
-            saved = replace(fitted, shift=shift, scale=scale)
-        saved.save(run.model_dir)
-        judged = fitted.judge(test.inputs, data.labels(test))
-        sizes = torch.bincount(judged.batch)
+            fitted.shift, fitted.scale = scale_of(data.dataset)
+        fitted.save(run.model_dir)
         about = ["Scores are those of the test part, after the last epoch."]
         if model.f1:
             about.append(
@@ -177,8 +170,6 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
             "examples": len(train),
             "test examples": len(test),
             "batch size": min(job.supervised.training.batch_size, len(train) - model.held_out),
-            "test batches": len(sizes),
-            "test batch size": " to ".join(f"{size:,}" for size in sorted(set(sizes.tolist()))),
         }
         selection = {
             "size_weight": model.size_weight,
@@ -192,7 +183,7 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
             judged.scores._asdict(),
             figure_data(judged, test.inputs, data.labels(test), data.names),
             [model.folder],
-            {LABELS: label_table(fitted, data, file_names(job.data, len(train) + len(test)))},
+            {LABELS: labels},
             {
                 "about": " ".join([*about, *self.check(job, data)]),
                 "data": described,
@@ -212,7 +203,7 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
         return (f"Weight of the size term, chosen on held-out elements: {weights}",)
 
 
-def label_table(model: FittedPartitioner, data: LabelledData, files: Sequence[str]) -> str:
+def label_table(model: Partitioner, data: LabelledData, files: Sequence[str]) -> str:
     """The class and the predicted subset of every element, as a CSV file.
 
     Args:

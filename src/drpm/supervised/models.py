@@ -1,6 +1,7 @@
 """A network that partitions a batch into classes: distribution, objective, predictions, scores."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,97 +28,6 @@ _SMALLEST_MASS = 1e-6
 
 # The same test batches for every model and seed.
 _BATCHES_SEED = 1_000_000
-
-
-class Partitioner(nn.Module):
-    r"""From a batch of n rows to the distribution of its partition into K classes.
-
-    The paper takes scores and weights from its clustering, where they have no gradient: scores fall
-    with the index of the nearest cluster, an argmin, and weights are mean responsibilities. Here
-    the argmin is relaxed too. With :math:`p_i` the softmax of a row's logits at a temperature,
-
-    .. math:: \log s_i = u \Big(K - \sum_k k\, p_{ik}\Big), \quad
-        \omega_k = \frac{\bar p_k}{1 - \bar p_k}, \quad \bar p_k = \frac1n \sum_i p_{ik}
-
-    A row whose class is certain has the paper's score. Weights are odds, because then the mean size
-    of a subset is the expected number :math:`n \bar p_k` of its members, up to a small error; with
-    :math:`\omega = \bar p` the sizes would be more alike.
-
-    Args:
-        columns: The length of a row.
-        classes: K.
-        config: The hyperparameters.
-    """
-
-    def __init__(self, columns: int, classes: int, config: SupervisedConfig) -> None:
-        super().__init__()
-        self.config, self.classes = config, classes
-        widths = [columns, *config.hidden]
-        self.network = nn.Sequential(*dense_layers(widths), nn.Linear(widths[-1], classes))
-
-    def parameters_of(self, rows: Tensor, temperature: Tensor | float) -> tuple[Tensor, Tensor]:
-        """Log-scores (n,) and log-weights (K,) of the partition of a batch (n, d)."""
-        probs = (self.network(rows) / temperature).softmax(-1)
-        index = torch.arange(self.classes, dtype=probs.dtype, device=probs.device)
-        log_scores = self.config.scale * (self.classes - (probs * index).sum(-1))
-        shares = probs.mean(-2).clamp(_SMALLEST_SHARE, 1 - _SMALLEST_SHARE)
-        return log_scores, torch.logit(shares)
-
-    def relaxed_law(self, rows: Tensor, temperature: Tensor) -> RelaxedRandomPartition:
-        """For training: integer sizes with straight-through gradients, and a soft order."""
-        parameters = self.parameters_of(rows, temperature)
-        return RelaxedRandomPartition(temperature, *parameters, hard="sizes", validate_args=False)
-
-    def law(self, rows: Tensor) -> RelaxedRandomPartition:
-        """For prediction: hard partitions."""
-        parameters = self.parameters_of(rows, self.config.prediction_temperature)
-        final = self.config.temperature[1]
-        return RelaxedRandomPartition(final, *parameters, hard=True, validate_args=False)
-
-
-@dataclass(frozen=True)
-class SupervisedObjective:
-    """The paper's two terms: the cross-entropy of the partition, and the squared error of sizes.
-
-    The partition is the relaxed one without noise.
-
-    Args:
-        smoothing: As in :func:`cross_entropy`.
-        size_weight: The weight of the size term.
-    """
-
-    smoothing: float
-    size_weight: float
-
-    def __call__(
-        self,
-        model: Partitioner,
-        batch: Batch,
-        schedule: Mapping[str, Tensor],
-        generator: torch.Generator | None,
-    ) -> dict[str, Tensor]:
-        law = model.relaxed_law(batch["rows"], schedule["temperature"])
-        parts = law.rsample_parts(noise="none")
-        subsets = torch.arange(model.classes, device=batch["labels"].device)
-        truth = (subsets[:, None] == batch["labels"]).to(parts.Y.dtype)
-        terms = {
-            "assignment": cross_entropy(parts.Y, truth, self.smoothing),
-            "sizes": self.size_weight * (parts.sizes - truth.sum(-1)).square().mean(),
-        }
-        return {"loss": torch.stack(list(terms.values())).sum(), **terms}
-
-
-def cross_entropy(partition: Tensor, truth: Tensor, smoothing: float) -> Tensor:
-    """The cross-entropy of a soft partition (K, n) and the true one, as a mean over elements.
-
-    Args:
-        partition: Its columns are divided by their sums, which a relaxed sort leaves near one.
-        truth: Columns are one-hot.
-        smoothing: The part of every predicted column that is uniform over the subsets.
-    """
-    mass = partition.sum(-2).clamp_min(_SMALLEST_MASS)
-    prob = (partition * truth).sum(-2) / mass
-    return -((1 - smoothing) * prob + smoothing / partition.shape[-2]).log().mean(-1)
 
 
 class PartitionScores(NamedTuple):
@@ -209,21 +119,56 @@ class JudgedBatches(NamedTuple):
     subsets: Tensor
 
 
-@dataclass(frozen=True)
-class FittedPartitioner:
-    """A trained model.
+class Partitioner(nn.Module):
+    r"""From a batch of n rows to the distribution of its partition into K classes.
+
+    The paper takes scores and weights from its clustering, where they have no gradient: scores fall
+    with the index of the nearest cluster, an argmin, and weights are mean responsibilities. Here
+    the argmin is relaxed too. With :math:`p_i` the softmax of a row's logits at a temperature,
+
+    .. math:: \log s_i = u \Big(K - \sum_k k\, p_{ik}\Big), \quad
+        \omega_k = \frac{\bar p_k}{1 - \bar p_k}, \quad \bar p_k = \frac1n \sum_i p_{ik}
+
+    A row whose class is certain has the paper's score. Weights are odds, because then the mean size
+    of a subset is the expected number :math:`n \bar p_k` of its members, up to a small error; with
+    :math:`\omega = \bar p` the sizes would be more alike.
 
     Args:
-        model: The network.
-        shape: The shape of an element.
-        shift: (d,) on the CPU, subtracted from elements; None if they are not scaled.
+        shape: The shape of an element; a row is a flattened element.
+        classes: K.
+        config: The hyperparameters.
+
+    Attributes:
+        shift: (d,) on the CPU, subtracted from elements before prediction; None by default.
         scale: (d,) on the CPU, by which they are then divided.
     """
 
-    model: Partitioner
-    shape: tuple[int, ...]
-    shift: Tensor | None = None
-    scale: Tensor | None = None
+    def __init__(self, shape: Sequence[int], classes: int, config: SupervisedConfig) -> None:
+        super().__init__()
+        self.shape, self.classes, self.config = tuple(shape), classes, config
+        self.shift: Tensor | None = None
+        self.scale: Tensor | None = None
+        widths = [math.prod(shape), *config.hidden]
+        self.network = nn.Sequential(*dense_layers(widths), nn.Linear(widths[-1], classes))
+
+    def parameters_of(self, rows: Tensor, temperature: Tensor | float) -> tuple[Tensor, Tensor]:
+        """Log-scores (n,) and log-weights (K,) of the partition of a batch (n, d)."""
+        probs = (self.network(rows) / temperature).softmax(-1)
+        index = torch.arange(self.classes, dtype=probs.dtype, device=probs.device)
+        log_scores = self.config.scale * (self.classes - (probs * index).sum(-1))
+        shares = probs.mean(-2).clamp(_SMALLEST_SHARE, 1 - _SMALLEST_SHARE)
+        return log_scores, torch.logit(shares)
+
+    def relaxed_law(self, rows: Tensor, temperature: Tensor) -> RelaxedRandomPartition:
+        """For training: integer sizes with straight-through gradients, and a soft order."""
+        parameters = self.parameters_of(rows, temperature)
+        return RelaxedRandomPartition(temperature, *parameters, hard="sizes", validate_args=False)
+
+    def law(self, rows: Tensor) -> RelaxedRandomPartition:
+        """For prediction: hard partitions."""
+        parameters = self.parameters_of(rows, self.config.prediction_temperature)
+        final = self.config.temperature[1]
+        return RelaxedRandomPartition(final, *parameters, hard=True, validate_args=False)
 
     @torch.no_grad()
     def partition(self, elements: Tensor | NDArray[Any]) -> PredictedPartition:
@@ -244,8 +189,8 @@ class FittedPartitioner:
             raise ValueError("elements must be one or more, but got none.")
         if not rows.isfinite().all():
             raise ValueError("elements must be finite numbers, but some are missing or infinite.")
-        rows = rows.to(next(self.model.parameters()))
-        parts = self.model.law(rows).rsample_parts(noise="none")
+        rows = rows.to(next(self.parameters()))
+        parts = self.law(rows).rsample_parts(noise="none")
         return PredictedPartition(parts.Y.argmax(-2), parts.sizes.round().long())
 
     def judge(
@@ -264,45 +209,89 @@ class FittedPartitioner:
             )
         generator = torch.Generator().manual_seed(_BATCHES_SEED)
         order = torch.randperm(len(elements), generator=generator)
-        size = self.model.config.training.batch_size
+        size = self.config.training.batch_size
         batches = order.tensor_split(max(1, round(len(elements) / size)))
         found = [self.partition(elements[rows.to(elements.device)]).subsets for rows in batches]
         subsets = torch.cat(found).cpu()
         lengths = torch.tensor([len(rows) for rows in batches])
         batch = torch.arange(len(batches)).repeat_interleave(lengths)
-        scores = partition_scores(labels.cpu()[order], subsets, self.model.classes, batch)
+        scores = partition_scores(labels.cpu()[order], subsets, self.classes, batch)
         return JudgedBatches(scores, order, batch, subsets)
 
     def save(self, folder: Path | str) -> None:
         """Save to a folder, as safetensors and JSON."""
-        tensors = dict(self.model.state_dict())
+        tensors = dict(self.state_dict())
         for name, part in (("shift", self.shift), ("scale", self.scale)):
             if part is not None:
                 tensors[name] = part
         description = {
             "kind": "supervised",
-            "config": configs.dumps(self.model.config),
+            "config": configs.dumps(self.config),
             "shape": list(self.shape),
-            "classes": self.model.classes,
+            "classes": self.classes,
         }
         save_model(Path(folder), tensors, description)
 
 
-def load_partitioner(folder: Path | str, device: torch.device | str = "cpu") -> FittedPartitioner:
-    """Load a model from :meth:`FittedPartitioner.save`; nothing is unpickled."""
+@dataclass(frozen=True)
+class SupervisedObjective:
+    """The paper's two terms: the cross-entropy of the partition, and the squared error of sizes.
+
+    The partition is the relaxed one without noise.
+
+    Args:
+        smoothing: As in :func:`cross_entropy`.
+        size_weight: The weight of the size term.
+    """
+
+    smoothing: float
+    size_weight: float
+
+    def __call__(
+        self,
+        model: Partitioner,
+        batch: Batch,
+        schedule: Mapping[str, Tensor],
+        generator: torch.Generator | None,
+    ) -> dict[str, Tensor]:
+        law = model.relaxed_law(batch["rows"], schedule["temperature"])
+        parts = law.rsample_parts(noise="none")
+        subsets = torch.arange(model.classes, device=batch["labels"].device)
+        truth = (subsets[:, None] == batch["labels"]).to(parts.Y.dtype)
+        terms = {
+            "assignment": cross_entropy(parts.Y, truth, self.smoothing),
+            "sizes": self.size_weight * (parts.sizes - truth.sum(-1)).square().mean(),
+        }
+        return {"loss": torch.stack(list(terms.values())).sum(), **terms}
+
+
+def cross_entropy(partition: Tensor, truth: Tensor, smoothing: float) -> Tensor:
+    """The cross-entropy of a soft partition (K, n) and the true one, as a mean over elements.
+
+    Args:
+        partition: Its columns are divided by their sums, which a relaxed sort leaves near one.
+        truth: Columns are one-hot.
+        smoothing: The part of every predicted column that is uniform over the subsets.
+    """
+    mass = partition.sum(-2).clamp_min(_SMALLEST_MASS)
+    prob = (partition * truth).sum(-2) / mass
+    return -((1 - smoothing) * prob + smoothing / partition.shape[-2]).log().mean(-1)
+
+
+def load_partitioner(folder: Path | str, device: torch.device | str = "cpu") -> Partitioner:
+    """Load a model from :meth:`Partitioner.save`; nothing is unpickled."""
     tensors, description = load_model(Path(folder))
     if description.get("kind") != "supervised":
         raise RunError(
             f"The folder {folder} must hold a model of supervised partitions, "
             "but got another kind of model."
         )
-    shape = tuple(description["shape"])
-    columns = torch.Size(shape).numel()
     config = configs.loads(SupervisedConfig, description["config"])
     with unseeded():
-        model = Partitioner(columns, description["classes"], config)
-    load_modules(folder, tensors, {"": model}, scale_shapes(tensors, columns))
-    return FittedPartitioner(model.to(device), shape, tensors.get("shift"), tensors.get("scale"))
+        model = Partitioner(description["shape"], description["classes"], config)
+    load_modules(folder, tensors, {"": model}, scale_shapes(tensors, math.prod(model.shape)))
+    model.shift, model.scale = tensors.get("shift"), tensors.get("scale")
+    return model.to(device)
 
 
 def as_tensor(data: Tensor | NDArray[Any]) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from drpm.data.fingerprints import fingerprint_tensors
 from drpm.supervised.config import SupervisedConfig
-from drpm.supervised.models import FittedPartitioner, Partitioner, SupervisedObjective, as_tensor
+from drpm.supervised.models import Partitioner, SupervisedObjective, as_tensor
 from drpm.training import config as configs
 from drpm.training.config import require_classes
 from drpm.training.devices import Devices
@@ -38,7 +38,7 @@ class TrainedPartitioner(NamedTuple):
         f1: The F1 score of every candidate on them; empty for a single candidate.
     """
 
-    model: FittedPartitioner
+    model: Partitioner
     folder: Path
     size_weight: float
     held_out: int
@@ -79,7 +79,7 @@ def fit_partitioner(
     models, f1 = {}, {}
     for weight in config.size_weights:
         with seeded(seed):  # all candidates start alike
-            model = Partitioner(rows.shape[1], classes, config).to(device)
+            model = Partitioner(elements.shape[1:], classes, config).to(device)
         stage, text = f"{STAGE}/weight-{weight}", configs.dumps(config)
         run = open_stage(folder, stage, text, fingerprint=digest, devices=devices)
         train_stage(
@@ -94,10 +94,9 @@ def fit_partitioner(
             schedules={"temperature": ExponentialSchedule(*config.temperature, steps)},
             progress=progress,
         )
-        fitted = FittedPartitioner(model, tuple(elements.shape[1:]))
-        models[weight] = fitted, run.path
+        models[weight] = model, run.path
         if len(config.size_weights) > 1:
-            f1[weight] = fitted.judge(elements[held], labels[held]).scores.f1
+            f1[weight] = model.judge(elements[held], labels[held]).scores.f1
     best = max(f1, key=lambda weight: f1[weight]) if f1 else config.size_weights[0]
     return TrainedPartitioner(*models[best], best, len(held), f1)
 
