@@ -484,9 +484,8 @@ def test_stacked_runs_have_the_terms_of_their_own_models(method: str, objective:
         features.append(means[torch.tensor(labels)])
     training = TrainingConfig(epochs=1, batch_size=6, precision="64-true")
 
-    class Fixed:
-        def value(self, step: Tensor) -> Tensor:
-            return torch.ones((), dtype=torch.float64)
+    def one(step: Tensor) -> Tensor:
+        return torch.ones((), dtype=torch.float64)
 
     program = StackedProgram(
         models,
@@ -494,7 +493,7 @@ def test_stacked_runs_have_the_terms_of_their_own_models(method: str, objective:
         {"rows": rows},
         training,
         run_data={"features": torch.stack(features)},
-        schedules={"temperature": Fixed(), "beta": Fixed()},
+        schedules={"temperature": one, "beta": one},
     )
     expected = [
         build_objective(config)(
