@@ -103,7 +103,7 @@ def test_programs_of_several_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert found["digit"].shape == (8, 10)
     assert found["zero"].shape == (8, 2)
     assert found["sizes"].sum(1).tolist() == [32] * 8
-    assert found["law"].rsample().shape == (8, 3, 6)
+    assert found["dist"].rsample().shape == (8, 3, 6)
     assert found["tasks"].model.partition.temperature == pytest.approx(0.5**0.5)
     network, images = found["network"], found["images"]
     assert torch.equal(network.predict(images), network.predict(images / 255))
@@ -170,7 +170,7 @@ def test_commands_are_understood(words: list[str]) -> None:
 
 @pytest.mark.parametrize("line", ["multitask --noise 2", "factors --nose 1", "clusters digits"])
 def test_others_are_not(line: str) -> None:
-    with pytest.raises(Exception, match=r"expected|[Nn]o such"):
+    with pytest.raises(Exception, match=r"should be|[Nn]o such"):
         understand(line.split())
 
 
