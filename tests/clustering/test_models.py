@@ -22,7 +22,7 @@ from drpm.clustering.models import (
     exact_terms,
     vade_objective,
 )
-from drpm.nn.gaussians import Posterior
+from drpm.nn.encoders import Posterior
 from drpm.training.config import TrainingConfig
 from drpm.training.program import Batch
 from drpm.training.stacking import StackedProgram

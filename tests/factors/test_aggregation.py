@@ -10,7 +10,7 @@ from torch import Tensor
 from drpm.factors.aggregation import AGGREGATIONS, AggregationInput, PartitionAggregation
 from drpm.factors.config import FactorsConfig
 from drpm.factors.models import average
-from drpm.nn.gaussians import Posterior, standard_divergence, symmetric_divergence
+from drpm.nn.encoders import Posterior, standard_divergence, symmetric_divergence
 from tests import oracles
 from tests.oracles import generator, normal
 

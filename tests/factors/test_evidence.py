@@ -11,7 +11,7 @@ from drpm.factors import models
 from drpm.factors.config import FactorsConfig
 from drpm.factors.evaluation import Evidence, measure_evidence
 from drpm.factors.models import FactorVAE
-from drpm.nn.gaussians import Posterior, standard_divergence, symmetric_divergence
+from drpm.nn.encoders import Posterior, standard_divergence, symmetric_divergence
 from tests import oracles
 from tests.factors.toys import draw
 

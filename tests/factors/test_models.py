@@ -22,7 +22,7 @@ from drpm.factors.models import (
     load_factors,
 )
 from drpm.factors.pairs import OwnPairs, PairSampler, World
-from drpm.nn.gaussians import Posterior, symmetric_divergence
+from drpm.nn.encoders import Posterior, symmetric_divergence
 from drpm.training import presets
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError

@@ -2,7 +2,7 @@
 
 import torch
 
-from drpm.nn.dense import dense_layers
+from drpm.nn.encoders import dense_layers
 
 
 def test_by_hand() -> None:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from drpm.relaxation import filling
 from drpm.relaxation.filling import fill_softly
 from tests import oracles
 from tests.oracles import normal
@@ -104,23 +103,6 @@ def test_gradcheck_of_the_streamed_path(sort: str) -> None:
 def test_second_derivatives_of_the_streamed_path(sort: str) -> None:
     leaves = (windows(2, 5).requires_grad_(), normal(5).requires_grad_())
     assert gradgradcheck(lambda a, s: fill_softly(a, s, sort, path="streamed"), leaves)
-
-
-@streamable
-def test_auto_switches_with_the_size(sort: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small matrices are built, large ones streamed; both give the same."""
-    used = []
-    for name in ("fill_dense", "fill_streamed"):
-        original = getattr(filling, name)
-
-        def spy(*args: object, name: str = name, original: object = original) -> Tensor:
-            used.append(name)
-            return original(*args)
-
-        monkeypatch.setattr(filling, name, spy)
-    fill_softly(windows(2, 20), normal(20), sort)
-    fill_softly(windows(2, 20_000), 1e4 * normal(20_000), sort)
-    assert used == ["fill_dense", "fill_streamed"]
 
 
 @streamable

@@ -19,7 +19,7 @@ SHAPES = [(1, 1, 2, 2), (3, 2, 4, 7), (2, 1, 3, 40), (1, 2, 20, 130)]
 
 def compare(device: str) -> None:
     """Values and gradients, soft and one-hot."""
-    from drpm.relaxation.filling_fused import fill_fused
+    from drpm.relaxation.filling_kernels import fill_fused
 
     for draws, batch, groups, n in SHAPES:
         alpha = normal(batch, groups, n, seed=1).softmax(-2).to(device).requires_grad_()

@@ -15,8 +15,7 @@ from drpm.distributions.orders import best_order_log_prob
 from drpm.distributions.partitions import RandomPartition
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
 from drpm.distributions.sizes import FisherHypergeometric
-from drpm.nn.dense import dense_layers
-from drpm.nn.gaussians import Posterior
+from drpm.nn.encoders import Posterior, dense_layers
 from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
 

@@ -29,7 +29,7 @@ def mode(total: int, log_weights: Tensor, capacities: Tensor) -> Tensor:
     # One group's increments, from size s on, lie at least log((s + 2) / (s + 1)) apart. In a
     # shorter interval of tilts there is at most one of each group.
     digits = math.ceil(math.log2(_WIDEST_BRACKET * (total + 2)))
-    lower, _ = search_tilt(n, log_weights, capacities, modes=True, digits=digits)
+    lower, _ = search_tilt(n, log_weights, capacities, digits=digits, modes=True)
     sizes = binomial_modes(log_weights + lower[..., None], capacities)
     # What is missing goes, one each, to the groups whose next increment is the largest; what is
     # too much (a group on the threshold, by rounding) leaves those whose last was the smallest.

@@ -28,7 +28,7 @@ from drpm.relaxation.mapping import materialize
 from drpm.relaxation.reparameterization import gumbel_like, straight_through
 from drpm.relaxation.sorting import SORTS, order_descending, permutation_matrix, sort_descending
 
-_LARGEST = 1e30  # far from overflow in float32 even when summed over all elements
+LARGEST = 1e30  # far from overflow in float32 even when summed over all elements
 
 
 class PlackettLuce(OrderLaw):
@@ -195,7 +195,7 @@ def noisy_scores(
 
 def tempered(scores: Tensor, temperature: Tensor, dtype: torch.dtype) -> Tensor:
     """Scores over temperature, what a relaxed sort takes: float32 at least, and finite."""
-    ratio = (scores / for_events(temperature, 1)).clamp(-_LARGEST, _LARGEST)
+    ratio = (scores / for_events(temperature, 1)).clamp(-LARGEST, LARGEST)
     return ratio.to(torch.promote_types(dtype, torch.float32))
 
 

@@ -51,7 +51,8 @@ def fill(sizes: Tensor, order: Tensor) -> Tensor:
     stops = sizes.double().cumsum(-1)[..., :-1, None]
     ranks = torch.arange(order.shape[-1], dtype=stops.dtype, device=order.device)
     subset_at_rank = (ranks >= stops).sum(-2)
-    subset_at_rank, order = torch.broadcast_tensors(subset_at_rank, order)
+    if subset_at_rank.shape != order.shape:
+        subset_at_rank, order = torch.broadcast_tensors(subset_at_rank, order)
     return torch.zeros_like(order).scatter(-1, order, subset_at_rank)
 
 

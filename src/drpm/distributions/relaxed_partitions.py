@@ -8,7 +8,7 @@ from torch.distributions import constraints
 
 from drpm.distributions.base import RelaxedLaw, Size, for_events, temperature_tensor
 from drpm.distributions.constraints import RelaxedAssignment, finite_vector, positive
-from drpm.distributions.orders import noisy_scores, tempered
+from drpm.distributions.orders import LARGEST, noisy_scores
 from drpm.distributions.partitions import (
     Parts,
     RandomPartition,
@@ -146,22 +146,18 @@ class RelaxedRandomPartition(RelaxedLaw):
             ranks = torch.arange(self.event_shape[1], device=order.device)
             before = ranks < sizes.hard.cumsum(-1)[..., :-1, None]
             windows = straight_through(window_differences(before.to(windows.dtype)), windows)
+        ratio = (scores / for_events(self.temperature, 1)).clamp(-LARGEST, LARGEST)
         if self.dtype != torch.float64 and can_fuse(windows, scores, self.sort):
-            from drpm.relaxation.filling_fused import fill_fused
+            from drpm.relaxation.filling_kernels import fill_fused  # imports Triton
 
-            ratio = scores / for_events(self.temperature, 1)
             whole = sizes.hard if self.hard is True else None
             return fill_fused(windows, ratio, order, whole).to(self.dtype)
         # Differences of rounded numbers may fall below zero by a rounding error.
         windows = windows.clamp_min(0).to(self.dtype)
-        soft = fill_softly(windows, tempered(scores, self.temperature, self.dtype), self.sort).to(
-            self.dtype
-        )
-        if self.hard is not True:
-            return soft
-        return straight_through(
-            assignment_matrix(fill(sizes.hard, order), groups, self.dtype), soft
-        )
+        hard = None
+        if self.hard is True:
+            hard = assignment_matrix(fill(sizes.hard, order), groups, self.dtype)
+        return fill_softly(windows, ratio, self.sort, order=order, hard=hard).to(self.dtype)
 
     def _windows(self, sizes: SizeDraw) -> Tensor:
         """alpha (..., K, n): how far every rank belongs to every subset; columns sum to one."""

@@ -12,7 +12,7 @@ from drpm.distributions.constraints import RelaxedSizes, finite_vector, positive
 from drpm.distributions.size_tables import window_width
 from drpm.distributions.sizes import FisherHypergeometric
 from drpm.distributions.validation import require_broadcast, require_choice
-from drpm.relaxation.mapping import apply, maps_leading
+from drpm.relaxation.mapping import apply, maps_leading, needs_plain, plain_gradients
 from drpm.relaxation.reparameterization import gumbel_like, straight_through
 
 
@@ -66,13 +66,15 @@ def boundary_survival(probs: Tensor) -> Tensor:
     Args:
         probs: (..., j, n + 1), the distributions of independent sizes over 0..n.
     """
-    if probs.shape[-2] == 1 or probs.numel() == 0:
-        return _upper_tails(probs)
-    return _survival(probs)
+    if probs.shape[-2] > 1 and probs.numel() > 0:
+        return _survival(probs)
+    survival = _upper_tails(probs)
+    # The clamp only undoes rounding, so it does not stop the gradient.
+    return straight_through(survival.detach().clamp(0, 1), survival)
 
 
 def _survival(probs: Tensor) -> Tensor:
-    survival: Tensor = apply(_Survival, probs)
+    survival: Tensor = apply(_Survival, probs)[0]
     return survival
 
 
@@ -91,29 +93,37 @@ class _Survival(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(probs: Tensor) -> Tensor:
-        nodes, scale = _circle(probs)
-        values = torch.fft.rfft(probs * scale, nodes)
-        laws = torch.fft.irfft(values.cumprod(-2), nodes)[..., : probs.shape[-1]] / scale
-        return _upper_tails(laws)
+    def forward(probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        survival, values, products = _tails_of_sums(probs)
+        return survival.clamp_(0, 1), values, products  # undoes rounding
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*inputs, *output[1:])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (probs,) = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor, *_: Any) -> Any:
+        probs, values, products = ctx.saved_tensors
+        if needs_plain(grad):
+            return plain_gradients(lambda x: _tails_of_sums(x)[0], (probs,), (grad,))[0]
         nodes, scale = _circle(probs)
-        values = torch.fft.rfft(probs * scale, nodes) + _NEARLY_ZERO
         sums = grad.cumsum(-1)
         tails = F.pad(sums - grad - sums[..., -1:], (0, 1))  # minus the sum of all from here on
         # A correlation of every tail with the products of all other terms of its sum.
-        conjugates = values.conj().resolve_conj()
-        pulls = torch.fft.rfft(tails / scale, nodes) * conjugates.cumprod(-2)
+        pulls = torch.fft.rfft(tails / scale, nodes) * products.conj()
         later = pulls.flip(-2).cumsum(-2).flip(-2)
-        found: Tensor = torch.fft.irfft(later / conjugates, nodes)[..., : probs.shape[-1]]
+        found = torch.fft.irfft(later / values.conj(), nodes)[..., : probs.shape[-1]]
         return found * scale
+
+
+def _tails_of_sums(probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The tails, and the values of the generating functions of all terms and of all sums."""
+    nodes, scale = _circle(probs)
+    values = torch.fft.rfft(probs * scale, nodes) + _NEARLY_ZERO
+    products = values.cumprod(-2)
+    laws = torch.fft.irfft(products, nodes)[..., : probs.shape[-1]] / scale
+    return _upper_tails(laws), values, products
 
 
 def _circle(probs: Tensor) -> tuple[int, Tensor]:
@@ -127,9 +137,7 @@ def _circle(probs: Tensor) -> tuple[int, Tensor]:
 
 
 def _upper_tails(laws: Tensor) -> Tensor:
-    survival = 1 - laws.cumsum(-1)[..., :-1]
-    # The clamp only undoes rounding, so it does not stop the gradient.
-    return survival + (survival.clamp(0, 1) - survival).detach()
+    return 1 - laws[..., :-1].cumsum(-1)
 
 
 def _round_up(length: int) -> int:

@@ -75,51 +75,63 @@ def binomial_modes(logits: Tensor, capacities: Tensor) -> Tensor:
 
 
 def search_tilt(
-    total: Tensor, log_weights: Tensor, capacities: Tensor, *, modes: bool, digits: int
+    total: Tensor,
+    log_weights: Tensor,
+    capacities: Tensor,
+    *,
+    digits: int,
+    modes: bool = False,
+    unbounded: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Bracket the tilt at which the means, or the modes, of the binomials sum to the total.
+    """Find the tilt at which the means, or the modes, of the binomials sum to the total.
 
-    The sum grows with the tilt; the bracket shrinks by ``2^digits``.
+    The sum grows with the tilt. Returns a tilt that gives at most the total, and a distance to one
+    that gives more, which is ``2^digits`` times shorter than the first bracket. ``unbounded`` says
+    that every capacity is the total.
     """
-    lower, upper = _bracket(total, log_weights, capacities)
+    groups = log_weights.shape[-1]
+    if unbounded:  # the group of the largest weight can take everything
+        threshold = -log_weights.amax(-1)
+        margin = torch.log1p(groups * total) + 45
+    else:
+        threshold = _threshold(total, log_weights, capacities)
+        margin = torch.log1p(capacities.sum(-1)) + 45
+    lower, width = threshold - margin, 2 * margin
     # Many points at once: few large operations instead of many small ones, unless K is large.
-    bits = 8 if log_weights.shape[-1] <= 64 else 4
-    fractions = torch.linspace(0, 1, 2**bits + 1, dtype=lower.dtype, device=lower.device)
-    room = capacities[..., None, :]
-    for _ in range(math.ceil(digits / bits)):
-        grid = lower[..., None] + (upper - lower)[..., None] * fractions
-        logits = log_weights[..., None, :] + grid[..., None]
+    cells = 256 if groups <= 64 else 16
+    points = torch.arange(1, cells, dtype=lower.dtype, device=lower.device)
+    room, weights = capacities[..., None, :], log_weights[..., None, :]
+    for _ in range(math.ceil(digits / math.log2(cells))):
+        width = width / cells
+        logits = (lower[..., None] + width[..., None] * points)[..., None] + weights
         sizes = binomial_modes(logits, room) if modes else room * torch.sigmoid(logits)
-        below = sizes.sum(-1) <= total[..., None]
-        cell = (below.sum(-1, keepdim=True) - 1).clamp(0, 2**bits - 1)
-        # The very points that were tested, so that `lower` gives at most the total exactly.
-        lower, upper = grid.gather(-1, torch.cat([cell, cell + 1], -1)).unbind(-1)
-    return lower, upper
+        lower = lower + width * (sizes.sum(-1) <= total[..., None]).sum(-1)
+    return lower, width
 
 
-def _bracket(total: Tensor, log_weights: Tensor, capacities: Tensor) -> tuple[Tensor, Tensor]:
-    """Tilts that give too little and too much, however far apart the weights are.
+def _threshold(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Tensor:
+    """A tilt around which the total is reached, however far apart the weights are.
 
     Filled in descending order of their weights, some group is the one in which the total is
     reached. Far below its own threshold all groups before it are too few; far above, enough.
     """
-    margin = torch.log1p(capacities.sum(-1)) + 45
     ranked, order = log_weights.sort(dim=-1, descending=True)
     order, room = torch.broadcast_tensors(order, capacities)
     filled = room.gather(-1, order).cumsum(-1)
     last = (filled < total[..., None]).sum(-1, keepdim=True).clamp_max(order.shape[-1] - 1)
-    threshold = -ranked.expand(*last.shape[:-1], -1).gather(-1, last).squeeze(-1)
-    return threshold - margin, threshold + margin
+    return -ranked.expand(*last.shape[:-1], -1).gather(-1, last).squeeze(-1)
 
 
 @torch.no_grad()
-def tilt(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Tensor:
+def tilt(
+    total: Tensor, log_weights: Tensor, capacities: Tensor, *, unbounded: bool = False
+) -> Tensor:
     r"""The t at which :math:`\sum_k m_k \sigma(\log\omega_k + t)` equals ``total``, nearly.
 
     Any t gives exact results; one within a deviation of the mean gives well-conditioned ones.
     """
-    lower, upper = search_tilt(total, log_weights, capacities, modes=False, digits=16)
-    return (lower + upper) / 2
+    lower, width = search_tilt(total, log_weights, capacities, digits=16, unbounded=unbounded)
+    return lower + width / 2
 
 
 # --- two groups ------------------------------------------------------------------------------
@@ -182,7 +194,8 @@ class SuffixTables(NamedTuple):
 
     first: Tensor  # (..., K - 1) the first total of each window
     sizes: Tensor  # (..., K - 1, 2 W - 1) the sizes of group k that lead from window to window
-    log_steps: Tensor  # (..., K - 1, 2 W - 1) their log-masses
+    log_steps: Tensor  # (..., K - 1, 2 W - 1) their log-masses, without gradient
+    growth: Tensor  # (..., K - 1) zeros with the gradient of the log-weights
     log_suffix: Tensor  # (..., K - 1, W) log-mass of groups k + 1..K together
     total: int
 
@@ -199,42 +212,41 @@ class SuffixTables(NamedTuple):
         """Sizes (..., K), by the Gumbel trick at every boundary in turn."""
         # Not as a decorator: torch's compiler cannot follow one on a method of a named tuple.
         with torch.no_grad():
-            return self._to_sizes(self._positions(noise)[..., 1:])
+            before, behind, _ = self._walk(noise)
+            return before - F.pad(behind, (0, 1))
 
-    def _positions(self, noise: Tensor) -> Tensor:
-        """(..., K): the position in its window before every group, and behind the last but one."""
+    def _walk(self, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What is left before every group (..., K) and behind all but the last, and the logits."""
         reverse = torch.arange(self.width - 1, -1, -1, device=noise.device)
         position = torch.full((*noise.shape[:-2], 1), self.width - 1, device=noise.device)
-        positions = [position]
+        positions, found = [], []
         steps = self.log_steps.expand(*noise.shape[:-2], -1, -1).unbind(-2)
         for step, suffix in zip(steps, (self.log_suffix + noise).unbind(-2), strict=True):
             logits = step.gather(-1, position + reverse) + suffix
             position = logits.argmax(-1, keepdim=True)
             positions.append(position)
-        return torch.cat(positions, -1)
-
-    def _to_sizes(self, positions: Tensor) -> Tensor:
-        behind = self.first + positions
-        return F.pad(behind, (1, 0), value=float(self.total)) - F.pad(behind, (0, 1))
+            found.append(logits)
+        behind = self.first + torch.cat(positions, -1)
+        return F.pad(behind, (1, 0), value=float(self.total)), behind, torch.stack(found, -2)
 
     def relax(self, noise: Tensor, temperature: Tensor) -> SoftSizes:
         """A draw with Gumbel noise (..., K - 1, W) as soft sizes: a softmax at every boundary."""
         with torch.no_grad():
-            positions = self._positions(noise)
-            hard = self._to_sizes(positions[..., 1:])
-            reverse = torch.arange(self.width - 1, -1, -1, device=noise.device)
-            index = positions[..., :-1, None] + reverse
-            sizes = self.sizes.expand(*index.shape[:-1], -1).gather(-1, index)
-            sizes = sizes.long().clamp(0, self.total)
-        steps = self.log_steps.expand(*index.shape[:-1], -1).gather(-1, index)
-        logits = steps + self.log_suffix + noise
-        soft = torch.softmax(logits / temperature[..., None, None], -1)
-        probs = soft.new_zeros(*soft.shape[:-1], self.total + 1).scatter_add(-1, sizes, soft)
-        return SoftSizes(hard, probs)
+            before, behind, logits = self._walk(noise)
+            sizes = before[..., :-1, None] - self.remaining()
+            index = sizes.long().clamp(0, self.total)
+        slopes = sizes * self.growth[..., None] + (self.log_suffix - self.log_suffix.detach())
+        soft = torch.softmax((logits + slopes) / temperature[..., None, None], -1)
+        probs = soft.new_zeros(*soft.shape[:-1], self.total + 1).scatter_add(-1, index, soft)
+        return SoftSizes(before - F.pad(behind, (0, 1)), probs)
+
+    def _steps(self) -> Tensor:
+        """(..., K - 1, 2 W - 1): the masses of the sizes, with their gradients."""
+        return (self.log_steps + self.sizes * self.growth[..., None]).exp()
 
     def _prefix_masses(self) -> Tensor:
         """(..., K - 1, W): mass of groups 1..k together taking what a boundary's window leaves."""
-        steps = self.log_steps.exp().flip(-1)
+        steps = self._steps().flip(-1)
         # From the full total, the last position of the first window, all of group 1's sizes follow.
         return _convolve_in_turn(steps[..., 1:, :], steps[..., 0, : self.width])
 
@@ -246,13 +258,13 @@ class SuffixTables(NamedTuple):
     def marginals(self) -> list[tuple[Tensor, Tensor]]:
         """Every group's sizes and their probabilities, each over a window of its own."""
         prefix, suffix = self._prefix_masses().unbind(-2), self.log_suffix.exp().unbind(-2)
-        ends, remaining = self.boundary_probs(), self.remaining()
+        ends, remaining, steps = self.boundary_probs(), self.remaining(), self._steps()
         marginals = [(self.total - remaining[..., 0, :], ends[..., 0, :])]
         for k in range(1, len(suffix)):
             # All pairs of totals before and behind the group, added up by their difference.
             padded = F.pad(suffix[k], (self.width - 1, self.width - 1))
             pairs = padded.unfold(-1, self.width, 1) @ prefix[k - 1][..., None]
-            joint = self.log_steps[..., k, :].exp() * pairs.squeeze(-1).flip(-1)
+            joint = steps[..., k, :] * pairs.squeeze(-1).flip(-1)
             marginals.append((self.sizes[..., k, :], joint / joint.sum(-1, keepdim=True)))
         marginals.append((remaining[..., -1, :], ends[..., -1, :]))
         return marginals
@@ -268,7 +280,7 @@ def suffix_tables(
     width = window_width(total)
     with torch.no_grad():
         n = torch.full((), float(total), dtype=log_weights.dtype, device=log_weights.device)
-        logits = log_weights + tilt(n, log_weights, capacities)[..., None]
+        logits = log_weights + tilt(n, log_weights, capacities, unbounded=unbounded)[..., None]
         means = capacities * torch.sigmoid(logits)
         centre = means.flip(-1).cumsum(-1).flip(-1)[..., 1:]
         first = (centre.round() - (width - 1) // 2).clamp(0, total + 1 - width)
@@ -281,22 +293,23 @@ def suffix_tables(
         if unbounded:  # few distinct sizes
             factorials = torch.lgamma(torch.arange(1, total + 2, dtype=n.dtype, device=n.device))
             binomials = factorials[-1] - factorials.flip(-1) - factorials
-            binomials = F.pad(binomials, (1, 1), value=IMPOSSIBLE)
-            binomials = binomials[sizes.long().clamp(-1, total + 1) + 1]
+            binomials = F.pad(binomials, (1, 1), value=IMPOSSIBLE).expand(*sizes.shape[:-1], -1)
+            binomials = binomials.gather(-1, (sizes.long() + 1).clamp(0, total + 2))
         else:
             possible = (sizes >= 0) & (sizes <= capacities[..., None])
             binomials = log_binomial(capacities[..., None], sizes)
             binomials = torch.where(possible, binomials, IMPOSSIBLE)
         log_masses = sizes * logits[..., None] - normalizer[..., None] + binomials
     # Conditional on the total, neither the tilt nor the normalizers matter, nor their gradients.
-    growth = log_weights - log_weights.detach()
-    log_steps = log_masses[..., :-1, :] + sizes[..., :-1, :] * growth[..., :-1, None]
-    log_suffix = _log_suffix(log_weights, log_masses, shift)
-    return SuffixTables(first, sizes[..., :-1, :], log_steps, log_suffix, total)
+    growth = (log_weights - log_weights.detach())[..., :-1]
+    log_suffix = _log_suffix(log_weights, log_masses.exp(), shift)
+    return SuffixTables(
+        first, sizes[..., :-1, :], log_masses[..., :-1, :], growth, log_suffix, total
+    )
 
 
-def _log_suffix(log_weights: Tensor, log_masses: Tensor, shift: Tensor) -> Tensor:
-    found: Tensor = apply(_LogSuffix, log_weights, log_masses, shift)
+def _log_suffix(log_weights: Tensor, steps: Tensor, shift: Tensor) -> Tensor:
+    found: Tensor = apply(_LogSuffix, log_weights, steps, shift)[0]
     return found
 
 
@@ -306,7 +319,7 @@ torch.compiler.allow_in_graph(_log_suffix)
 
 @maps_leading
 class _LogSuffix(torch.autograd.Function):
-    r"""Log-masses (..., K - 1, W) of the suffix sums from those of all steps (..., K, 2 W - 1).
+    """Log-masses (..., K - 1, W) of suffix sums from the masses (..., K, 2 W - 1) of all steps.
 
     The derivative of a step's log-mass in the group's log-weight is its size, which is a
     difference of totals. So the gradient needs no more than the totals' own weights in the
@@ -314,32 +327,32 @@ class _LogSuffix(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(log_weights: Tensor, log_masses: Tensor, shift: Tensor) -> Tensor:
-        return _safe_log(_suffix_masses(log_masses.exp()))
+    def forward(log_weights: Tensor, steps: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+        masses = _suffix_masses(steps)
+        return _safe_log(masses), masses
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs, output)
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs, output[1])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        log_weights, log_masses, shift, log_suffix = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        log_weights, steps, shift, masses = ctx.saved_tensors
         width = grad.shape[-1]
         if needs_plain(grad):
 
             def plain(log_weights: Tensor) -> Tensor:
                 offsets = torch.arange(2 * width - 1, device=grad.device) - (width - 1)
                 growth = (log_weights - log_weights.detach())[..., None]
-                masses = (log_masses + (shift[..., None] + offsets) * growth).exp()
-                return _safe_log(_suffix_masses(masses))
+                grown = steps * ((shift[..., None] + offsets) * growth).exp()
+                return _safe_log(_suffix_masses(grown))
 
             return *plain_gradients(plain, (log_weights,), (grad,)), None, None
-        masses = torch.where(log_suffix > IMPOSSIBLE, log_suffix.exp(), 0.0)
-        steps = log_masses[..., 1:-1, :].exp().unbind(-2)
-        grad = torch.where(masses > 0, grad, 0.0)
+        grad = torch.where(masses > _TINY, grad, 0.0)
         pulls = (grad / masses.clamp_min(_TINY)).unbind(-2)
         running = [pulls[0]]
-        for step, pull in zip(steps, pulls[1:], strict=True):
+        for step, pull in zip(steps[..., 1:-1, :].unbind(-2), pulls[1:], strict=True):
             running.append(pull + _correlate(step, running[-1]).flip(-1))
         weights = torch.stack(running, -2) * masses  # of the totals, later groups' pulls included
         position = torch.arange(width, dtype=grad.dtype, device=grad.device)

@@ -12,7 +12,7 @@ from scipy.special import entr
 from torch import Tensor
 
 from drpm.factors.models import FactorVAE
-from drpm.nn.gaussians import standard_divergence
+from drpm.nn.encoders import standard_divergence
 
 _MAX_ITERATIONS = 1000
 _TREES = 50

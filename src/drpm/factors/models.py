@@ -13,7 +13,7 @@ from drpm.factors.aggregation import AGGREGATIONS, AggregationInput, Shared
 from drpm.factors.config import SIDES, Averaging, FactorsConfig
 from drpm.factors.layers import DownConv2d, UpConv2d
 from drpm.factors.pairs import require_views
-from drpm.nn.gaussians import Posterior, standard_divergence, symmetric_divergence
+from drpm.nn.encoders import Posterior, standard_divergence, symmetric_divergence
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.config import require_classes

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from drpm.multitask.config import MultitaskConfig, Weighting
 from drpm.multitask.networks import build_encoder
-from drpm.nn.tasks import TaskPartition, size_penalty
+from drpm.nn import TaskPartition, size_penalty
 from drpm.relaxation.mapping import apply
 from drpm.training.errors import ConfigError
 

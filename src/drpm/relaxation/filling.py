@@ -21,7 +21,15 @@ import torch
 from torch import Tensor
 
 from drpm.relaxation.mapping import apply, is_transformed, maps_leading
-from drpm.relaxation.sorting import SORTS, distance_sums
+from drpm.relaxation.reparameterization import straight_through
+from drpm.relaxation.sorting import (
+    SORTS,
+    distance_sums,
+    distance_sums_gradient,
+    neural_sort_slope,
+    order_descending,
+    sorted_logits,
+)
 
 # Up to this many matrix entries (batch x n x n) the whole of P is the quickest; it is also the path
 # with static shapes, which compiles and captures.
@@ -37,7 +45,7 @@ _MOST_GROUPS = 64
 
 
 def can_fuse(alpha: Tensor, scores: Tensor, sort: str) -> bool:
-    """Whether :mod:`drpm.relaxation.filling_fused` can fill, in float32."""
+    """Whether :mod:`drpm.relaxation.filling_kernels` can fill, in float32."""
     return (
         scores.is_cuda
         and sort == "neuralsort"
@@ -72,43 +80,120 @@ def has_triton() -> bool:
     return True
 
 
-def fill_softly(alpha: Tensor, scores: Tensor, sort: str, *, path: str = "auto") -> Tensor:
-    """Y = alpha P for a relaxed sort of ``scores``.
+def fill_softly(
+    alpha: Tensor,
+    scores: Tensor,
+    sort: str,
+    *,
+    order: Tensor | None = None,
+    hard: Tensor | None = None,
+    path: str = "auto",
+) -> Tensor:
+    """Y = alpha P for a relaxed sort of ``scores``, or a hard Y with the gradient of that one.
 
     Args:
         alpha: (..., K, n), the weight of every rank in every subset.
         scores: (..., n), noisy log-scores divided by the temperature.
         sort: ``"neuralsort"``, ``"softsort"`` or ``"sinkhorn"``.
+        order: (..., n), the descending order of the scores, if it is known.
+        hard: (..., K, n), the values to return. The soft ones are then needed backwards only.
         path: ``"dense"``, ``"streamed"`` or ``"auto"``: dense while the matrix is small.
             Sinkhorn's scaling couples all rows and is always dense.
     """
     n = scores.shape[-1]
+    batch = scores.shape[:-1]
+    if batch != alpha.shape[:-2]:
+        batch = torch.broadcast_shapes(alpha.shape[:-2], batch)
     if path == "auto":
-        entries = torch.broadcast_shapes(alpha.shape[:-2], scores.shape[:-1]).numel() * n * n
         limit = _DENSE_LIMIT_CUDA if scores.is_cuda else _DENSE_LIMIT_CPU
-        path = "dense" if entries <= limit or sort == "sinkhorn" else "streamed"
+        path = "dense" if batch.numel() * n * n <= limit or sort == "sinkhorn" else "streamed"
     # Half precision would lose the order itself; mixed precision must not slip into the products.
-    dtype = torch.promote_types(scores.dtype, torch.float32)
+    dtype = torch.promote_types(alpha.dtype, torch.float32)
     with torch.autocast(scores.device.type, enabled=False):
-        filler = fill_dense if path == "dense" else fill_streamed
-        return filler(alpha.to(dtype), scores.to(dtype), sort).to(scores.dtype)
+        plain = path == "dense" and (sort != "neuralsort" or torch.compiler.is_compiling())
+        if not plain:
+            alpha = alpha.to(dtype).expand(*batch, *alpha.shape[-2:])
+            scores = scores.double().expand(*batch, n)
+            order = order_descending(scores.detach()) if order is None else order
+            inputs = (alpha, scores, order.expand_as(scores), hard, sort, path)
+            try:
+                filled: Tensor = apply(_Fill, *inputs)
+                return filled
+            except NotImplementedError:  # forward mode, where the matrix itself has derivatives
+                if path == "streamed":
+                    raise
+        soft = alpha.to(dtype) @ SORTS[sort](scores.to(dtype))
+        return soft if hard is None else straight_through(hard, soft)
 
 
-def fill_dense(alpha: Tensor, scores: Tensor, sort: str) -> Tensor:
-    """The reference: build P, multiply."""
-    return alpha @ SORTS[sort](scores)
+@maps_leading
+class _Fill(torch.autograd.Function):
+    """Y by NeuralSort or, streamed, by SoftSort."""
+
+    @staticmethod
+    def forward(
+        alpha: Tensor, scores: Tensor, order: Tensor, hard: Tensor | None, sort: str, path: str
+    ) -> Tensor:
+        if hard is not None:
+            return hard.to(alpha.dtype, copy=True)
+        ranked = scores.gather(-1, order)
+        filler = _fill_dense if path == "dense" else _fill_streamed
+        return _to_elements(filler(alpha, ranked, _distances(ranked, sort), sort), order)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, _, ctx.sort, ctx.path = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        """Made of differentiable operations, for second derivatives."""
+        alpha, scores, order = ctx.saved_tensors
+        # Autocast may be on where backward is called, and would mix types.
+        with torch.autocast(grad.device.type, enabled=False):
+            ranked = scores.gather(-1, order)
+            distance = _distances(ranked, ctx.sort)
+            grad = grad.to(alpha.dtype).gather(-1, order[..., None, :].expand_as(grad))
+            if ctx.path == "dense":
+                found = _dense_gradients(alpha, ranked, distance, grad)
+            elif is_transformed(grad):
+                found = apply(_StreamedGradients, alpha, ranked, distance, grad, ctx.sort)
+            else:
+                found = _streamed_gradients(alpha, ranked, distance, grad, ctx.sort)
+            windows, slopes, distances = found
+            if ctx.sort == "neuralsort":
+                slopes = slopes + distance_sums_gradient(distances)
+            return windows, _to_elements(slopes, order), None, None, None, None
 
 
-def fill_streamed(alpha: Tensor, scores: Tensor, sort: str) -> Tensor:
-    """The same in linear memory, for NeuralSort and SoftSort."""
-    batch = torch.broadcast_shapes(alpha.shape[:-2], scores.shape[:-1])
-    alpha = alpha.expand(*batch, *alpha.shape[-2:])
-    scores = scores.expand(*batch, scores.shape[-1])
-    ranked, order = scores.double().sort(dim=-1, descending=True, stable=True)
-    distance = distance_sums(ranked) if sort == "neuralsort" else torch.zeros_like(ranked)
-    in_rank_order: Tensor = apply(_Streamed, alpha, ranked, distance, sort)
-    back = torch.argsort(order, -1)[..., None, :].expand_as(in_rank_order)
-    return in_rank_order.gather(-1, back)
+def _distances(ranked: Tensor, sort: str) -> Tensor:
+    return distance_sums(ranked) if sort == "neuralsort" else torch.zeros_like(ranked)
+
+
+def _to_elements(values: Tensor, order: Tensor) -> Tensor:
+    """From ranks to elements, in the last dimension of (..., n) or (..., K, n)."""
+    index = order if values.dim() == order.dim() else order[..., None, :].expand_as(values)
+    return torch.zeros_like(values).scatter(-1, index, values)
+
+
+def _fill_dense(alpha: Tensor, ranked: Tensor, distance: Tensor, sort: str) -> Tensor:
+    """Y in rank order by NeuralSort."""
+    return alpha @ torch.softmax(sorted_logits(ranked, ranked, distance, distance, alpha.dtype), -1)
+
+
+def _dense_gradients(
+    alpha: Tensor, ranked: Tensor, distance: Tensor, grad: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of Y's inputs, with few passes over the matrix."""
+    logits = sorted_logits(ranked, ranked, distance, distance, alpha.dtype)
+    probs = torch.softmax(logits, -1)
+    windows = grad @ probs.mT
+    mean = (alpha * windows).sum(-2, keepdim=True)
+    # The gradient of every logit: its weight times how far its own exceeds the row's mean.
+    excess = torch.cat([alpha, -mean], -2).mT @ torch.cat([grad, torch.ones_like(mean)], -2)
+    slope = neural_sort_slope(ranked)
+    pulls = torch.stack([slope, -torch.ones_like(slope)]) @ (probs * excess).to(ranked.dtype)
+    return windows, pulls[..., 0, :], pulls[..., 1, :]
 
 
 class _Block(NamedTuple):
@@ -208,34 +293,16 @@ def _weights(
     return _Weights(torch.softmax((logits - peak).to(dtype), -1), offset.to(dtype))
 
 
-@maps_leading
-class _Streamed(torch.autograd.Function):
-    """Y in rank order from alpha, the sorted scores and their distance sums."""
-
-    @staticmethod
-    def forward(alpha: Tensor, ranked: Tensor, distance: Tensor, sort: str) -> Tensor:
-        groups, n = alpha.shape[-2:]
-        a = alpha.reshape(-1, groups, n)
-        s, d = ranked.reshape(-1, n), distance.reshape(-1, n)
-        out = torch.zeros_like(a).movedim(1, 2).contiguous()  # (B, n, K): rows are added whole
-        for block in _blocks(s, d, sort):
-            probs = _weights(block, s, d, sort, a.dtype).probs
-            _add(out, block, block.columns, probs.mT @ _pick(a, block))
-        return out.movedim(2, 1).reshape(alpha.shape)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        alpha, ranked, distance, ctx.sort = inputs
-        ctx.save_for_backward(alpha, ranked, distance)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        inputs = (*ctx.saved_tensors, grad, ctx.sort)
-        # Autocast may be on where backward is called, and would mix types.
-        with torch.autocast(grad.device.type, enabled=False):
-            if torch.is_grad_enabled() and not is_transformed(grad):
-                return *_streamed_gradients(*inputs), None  # has derivatives of its own
-            return *apply(_StreamedGradients, *inputs), None
+def _fill_streamed(alpha: Tensor, ranked: Tensor, distance: Tensor, sort: str) -> Tensor:
+    """Y in rank order, block by block."""
+    groups, n = alpha.shape[-2:]
+    a = alpha.reshape(-1, groups, n)
+    s, d = ranked.reshape(-1, n), distance.reshape(-1, n)
+    out = torch.zeros_like(a).movedim(1, 2).contiguous()  # (B, n, K): rows are added whole
+    for block in _blocks(s, d, sort):
+        probs = _weights(block, s, d, sort, a.dtype).probs
+        _add(out, block, block.columns, probs.mT @ _pick(a, block))
+    return out.movedim(2, 1).reshape(alpha.shape)
 
 
 @maps_leading

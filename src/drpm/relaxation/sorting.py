@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from drpm.relaxation.mapping import apply, maps_leading, materialize, to_leading
+from drpm.relaxation.mapping import apply, maps_leading, materialize
 
 SINKHORN_ROUNDS = 20
 
@@ -99,10 +99,20 @@ class _Permuted(torch.autograd.Function):
 
 def distance_sums(ranked: Tensor) -> Tensor:
     """Sum of distances to all others, for scores in descending order, from one cumulative sum."""
-    n = ranked.shape[-1]
-    above = torch.arange(n, dtype=ranked.dtype, device=ranked.device)
     running = ranked.cumsum(-1)
-    return 2 * running + (n - 2 - 2 * above) * ranked - running[..., -1:]
+    return 2 * running + (neural_sort_slope(ranked) - 1) * ranked - running[..., -1:]
+
+
+def distance_sums_gradient(grad: Tensor) -> Tensor:
+    """The gradient of :func:`distance_sums` in the scores."""
+    running = grad.cumsum(-1)
+    return running[..., -1:] - 2 * running + (neural_sort_slope(grad) + 1) * grad
+
+
+def neural_sort_slope(like: Tensor) -> Tensor:
+    """NeuralSort's factor of the scores at every rank, n - 1 - 2r for ranks from zero."""
+    n = like.shape[-1]
+    return torch.arange(n - 1, -n, -2, dtype=like.dtype, device=like.device)
 
 
 def neural_sort_logits(scores: Tensor) -> Tensor:
@@ -110,61 +120,27 @@ def neural_sort_logits(scores: Tensor) -> Tensor:
 
     The terms grow with n and nearly cancel, so they are formed in float64.
     """
-    n = scores.shape[-1]
     wide = scores.double()
-    slope = n - 1 - 2 * torch.arange(n, dtype=wide.dtype, device=wide.device)
     if counted(wide):
         # All distances are one kernel more, where a sort and the way back from it are several.
         wide = materialize(wide)
         distance = (wide[..., :, None] - wide[..., None, :]).abs().sum(-1)
-        logits = slope[:, None] * wide[..., None, :] - distance[..., None, :]
+        logits = neural_sort_slope(wide)[:, None] * wide[..., None, :] - distance[..., None, :]
         return (logits - logits.detach().amax(-1, keepdim=True)).to(scores.dtype)
     ranked, order, ranks = sort_descending(wide)
     distance = distance_sums(ranked)
-    peak = (slope * ranked - distance).detach()  # a row's largest entry is that of its own rank
-    column = permuted(distance, ranks, order)
-    if torch.compiler.is_compiling():
-        logits = torch.addcmul(-column[..., None, :], slope[:, None], wide[..., None, :])
-        return (logits - peak[..., None]).to(scores.dtype)
-    fitted: Tensor = apply(_Logits, wide, column, peak, slope, scores.dtype)
-    return fitted
+    return sorted_logits(wide, ranked, permuted(distance, ranks, order), distance, scores.dtype)
 
 
-class _Logits(torch.autograd.Function):
-    """``slope * scores - distance - peak`` for all pairs, with fewer passes over the matrix."""
-
-    @staticmethod
-    def forward(
-        scores: Tensor, distance: Tensor, peak: Tensor, slope: Tensor, dtype: torch.dtype
-    ) -> Tensor:
-        logits = torch.addcmul(-distance[..., None, :], slope[:, None], scores[..., None, :])
-        if dtype == logits.dtype:
-            return logits.sub_(peak[..., None])
-        return torch.sub(logits, peak[..., None], out=torch.empty_like(logits, dtype=dtype))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[3])
-        ctx.save_for_forward(inputs[3])
-        ctx.dtype = output.dtype
-
-    @staticmethod
-    def jvp(ctx: Any, scores: Tensor, distance: Tensor, *_: Any) -> Tensor:
-        (slope,) = ctx.saved_tensors
-        tangents: Tensor = slope[:, None] * scores[..., None, :] - distance[..., None, :]
-        return tangents.to(ctx.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (slope,) = ctx.saved_tensors
-        rows = torch.stack([slope, torch.full_like(slope, -1.0)])
-        pulls = rows @ grad.to(slope.dtype)
-        return pulls[..., 0, :], pulls[..., 1, :], None, None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
-        moved = to_leading(info, in_dims[:3], inputs[:3])
-        return apply(_Logits, *moved, *inputs[3:]), 0
+def sorted_logits(
+    scores: Tensor, ranked: Tensor, distance: Tensor, ranked_distance: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """The logits of elements in any order, given the scores in descending order, and the same of
+    the sums of distances. Large terms cancel in float64 before the rest is rounded."""
+    slope = neural_sort_slope(ranked)
+    peak = (slope * ranked - ranked_distance).detach()  # a row's own rank has its largest entry
+    logits = torch.addcmul(-distance[..., None, :], slope[:, None], scores[..., None, :])
+    return (logits - peak[..., None]).to(dtype)
 
 
 def neural_sort(scores: Tensor) -> Tensor:

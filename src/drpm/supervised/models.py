@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from drpm.data.preprocessing import scale_shapes, scaled_rows
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
-from drpm.nn.dense import dense_layers
+from drpm.nn.encoders import dense_layers
 from drpm.supervised.config import SupervisedConfig
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model

@@ -1,9 +1,18 @@
-"""Independent Gaussians, as encoders return them."""
+"""Parts of encoders: fully connected layers, and the Gaussians that encoders return."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+
+def dense_layers(widths: Sequence[int]) -> nn.Sequential:
+    """Linear layers from each width to the next, each followed by a ReLU."""
+    return nn.Sequential(
+        *(layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.ReLU()))
+    )
 
 
 class Posterior(NamedTuple):

@@ -1,14 +1,109 @@
-"""A layer that gives each task its own share of the neurons."""
+"""Layers that partition: a head that predicts a law, and a layer that splits its neurons."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from drpm.distributions import RelaxedRandomPartition
-from drpm.distributions.validation import describe, require_choice, require_count
-from drpm.nn.heads import PartitionHead, build_law, describe_law
-from drpm.nn.validation import positive_number, require_features
+from drpm.distributions.validation import (
+    describe,
+    require_choice,
+    require_count,
+    require_number,
+)
+
+
+class _PartitionModule(nn.Module):
+    """What modules that return a law share: its hardness and its temperature."""
+
+    temperature: Tensor
+
+    def __init__(self, hard: bool | str, temperature: float | Tensor) -> None:
+        super().__init__()
+        require_choice("hard", hard, (True, False, "sizes"))
+        self.hard = hard
+        number = _positive_number("temperature", temperature)
+        self.register_buffer("temperature", torch.tensor(number))
+
+    def build_law(
+        self, log_scores: Tensor, log_weights: Tensor, temperature: float | Tensor | None
+    ) -> RelaxedRandomPartition:
+        """The law, in single precision at least: in a lower one sizes are no whole numbers,
+        because bfloat16 has only every other one beyond 256, and float16 beyond 2,048."""
+        dtype = torch.promote_types(log_scores.dtype, torch.float32)
+        temperature = self.temperature if temperature is None else temperature
+        return RelaxedRandomPartition(
+            temperature, log_scores.to(dtype), log_weights.to(dtype), hard=self.hard
+        )
+
+    def extra_repr(self) -> str:
+        # On the device "meta" there are no values.
+        temperature = self.temperature
+        shown = "unknown" if temperature.is_meta else f"{temperature.item():g}"
+        return f"hard={self.hard!r}, temperature={shown}"
+
+
+class PartitionHead(_PartitionModule):
+    """Two linear layers, one to the log-scores and one to the log-weights of a partition.
+
+    Args:
+        in_features: The number of features, in the last dimension.
+        num_elements: n, the number of elements of the partition.
+        num_subsets: K, the number of subsets.
+        hard: ``True``: one-hot columns with straight-through gradients; ``False``: soft;
+            ``"sizes"``: whole sizes, soft order.
+        temperature: Default temperature of the relaxation. It is a buffer, which
+            ``head.temperature.fill_(0.5)`` changes.
+
+    Example:
+        >>> head = PartitionHead(in_features=3, num_elements=5, num_subsets=2)
+        >>> law = head(torch.randn(7, 3))
+        >>> law.rsample().shape  # one partition for each of seven rows
+        torch.Size([7, 2, 5])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_elements: int,
+        num_subsets: int,
+        *,
+        hard: bool | str = True,
+        temperature: float | Tensor = 1.0,
+    ) -> None:
+        super().__init__(hard, temperature)
+        self.in_features = require_count("in_features", in_features)
+        self.log_scores = nn.Linear(in_features, require_count("num_elements", num_elements))
+        self.log_weights = nn.Linear(in_features, require_count("num_subsets", num_subsets))
+
+    def forward(
+        self, features: Tensor, temperature: float | Tensor | None = None
+    ) -> RelaxedRandomPartition:
+        """The law of the partition of every row, in single precision at least.
+
+        Args:
+            features: (..., in_features).
+            temperature: By default the layer's own.
+        """
+        _require_features("features", features, self.in_features)
+        return self.build_law(self.log_scores(features), self.log_weights(features), temperature)
+
+
+class _LearnedPartition(_PartitionModule):
+    """Scores and weights that depend on nothing."""
+
+    def __init__(
+        self, num_elements: int, num_subsets: int, hard: bool | str, temperature: float | Tensor
+    ) -> None:
+        super().__init__(hard, temperature)
+        # About the spread of the scores of an untrained linear layer.
+        self.log_scores = nn.Parameter(0.3 * torch.randn(num_elements))
+        self.log_weights = nn.Parameter(torch.zeros(num_subsets))
+
+    def forward(self, temperature: float | Tensor | None) -> RelaxedRandomPartition:
+        return self.build_law(self.log_scores, self.log_weights, temperature)
 
 
 class TaskSplit(NamedTuple):
@@ -96,7 +191,7 @@ class TaskPartition(nn.Module):
 
     @temperature.setter
     def temperature(self, value: float | Tensor) -> None:
-        self.law.temperature.fill_(positive_number("temperature", value))
+        self.law.temperature.fill_(_positive_number("temperature", value))
 
     def forward(
         self,
@@ -125,7 +220,7 @@ class TaskPartition(nn.Module):
         generator: torch.Generator | None = None,
     ) -> TaskSplit:
         """As :meth:`forward`, with the masks and the sizes."""
-        require_features("features", features, self.num_features)
+        _require_features("features", features, self.num_features)
         law = self._law(context, temperature)
         if context is not None and context.shape[:-1] != features.shape[:-1]:
             raise ValueError(
@@ -159,43 +254,9 @@ class TaskPartition(nn.Module):
                 )
             learned: RelaxedRandomPartition = self.law(temperature)
             return learned
-        if context is None:
-            raise ValueError(
-                f"context must be a tensor with {self.law.in_features} entries in its last "
-                "dimension, from which partitions are predicted, but got none."
-            )
-        require_features("context", context, self.law.in_features)
+        _require_features("context", context, self.law.in_features)
         law: RelaxedRandomPartition = self.law(context, temperature)
         return law
-
-
-class _LearnedPartition(nn.Module):
-    """Scores and weights that depend on nothing."""
-
-    temperature: Tensor
-
-    def __init__(
-        self, num_elements: int, num_subsets: int, hard: bool | str, temperature: float | Tensor
-    ) -> None:
-        super().__init__()
-        require_choice("hard", hard, (True, False, "sizes"))
-        self.hard = hard
-        # About the spread of the scores of an untrained linear layer.
-        self.log_scores = nn.Parameter(0.3 * torch.randn(num_elements))
-        self.log_weights = nn.Parameter(torch.zeros(num_subsets))
-        number = positive_number("temperature", temperature)
-        self.register_buffer("temperature", torch.tensor(number))
-
-    def forward(self, temperature: float | Tensor | None) -> RelaxedRandomPartition:
-        return build_law(
-            self.temperature if temperature is None else temperature,
-            self.log_scores,
-            self.log_weights,
-            self.hard,
-        )
-
-    def extra_repr(self) -> str:
-        return describe_law(self.hard, self.temperature)
 
 
 def size_penalty(sizes: Tensor) -> Tensor:
@@ -211,3 +272,21 @@ def size_penalty(sizes: Tensor) -> Tensor:
         tensor([1.3863, 3.1781])
     """
     return torch.lgamma(sizes + 1).sum(-1)
+
+
+def _require_features(name: str, value: Any, count: int) -> None:
+    """A floating tensor with so many entries in its last dimension."""
+    floating = isinstance(value, Tensor) and value.is_floating_point()
+    if not floating or value.shape[-1:] != (count,):
+        raise ValueError(
+            f"{name} must be a floating-point tensor with {count} entries in its last dimension, "
+            f"but got {describe(value)}."
+        )
+
+
+def _positive_number(name: str, value: Any) -> float:
+    """A number above zero, which may come as a tensor of one entry."""
+    single = isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1)
+    given = value.item() if single else value
+    require_number(name, given, positive=True)
+    return float(given)
