@@ -30,31 +30,30 @@ def figure_data(
         found: Their shared dimensions.
         names: Names of the pairs, if they have any.
     """
-    shown = found.mask[:PAIRS, :DIMENSIONS]
+    shown, latent = found.mask[:PAIRS, :DIMENSIONS].long().cpu().numpy(), found.mask.shape[-1]
+    dimensions = [str(i) for i in range(latent)]
+    pairs = names[:PAIRS] or [f"pair {i}" for i in range(len(shown))]
+    title = "Shared dimensions of some pairs: 1"
     specs = [
         _pairs(model, batch, found),
         _traversals(model, batch["first"][0]),
-        FigureSpec(
-            "matrix",
-            "shared",
-            shown.long().cpu().numpy(),
-            tuple(names[:PAIRS]) or tuple(f"pair {i}" for i in range(len(shown))),
-            tuple(map(str, range(shown.shape[-1]))),
-            "Shared dimensions",
-            "Shared latent dimensions of some pairs: 1.",
-        ),
-        FigureSpec(
-            "bars",
-            "rates",
-            found.mask.double().mean(0)[:, None].cpu().numpy(),
-            tuple(map(str, range(found.mask.shape[-1]))),
-            (),
-            "How often each dimension is shared",
-            "The fraction of pairs that share each latent dimension.",
-        ),
-        _counts(found, batch),
+        FigureSpec("matrix", "shared", shown, pairs, dimensions[:DIMENSIONS], title),
     ]
-    return pack_figures(x for x in specs if x.kind != "bars" or len(x.rows) <= MAX_BARS)
+    if latent < MAX_BARS:
+        rates = found.mask.double().mean(0)[:, None].cpu().numpy()
+        title = "Fraction of pairs that share"
+        specs.append(FigureSpec("bars", "rates", rates, dimensions, (), f"{title} each dimension"))
+        number = found.number.cpu()
+        counts = number.long().bincount(minlength=latent + 1)[:, None].numpy() / len(number)
+        groups = [*dimensions, str(latent)]
+        specs.append(FigureSpec("bars", "count", counts, groups, (), f"{title} so many dimensions"))
+    true = batch["is_shared"].sum(-1).cpu() if "is_shared" in batch else torch.zeros(0)
+    if len(groups := true.unique().tolist()) > 1:
+        means = [[n, found.number.cpu()[true == n].mean().item()] for n in groups]
+        title, bars = "Number of shared factors, and mean of its estimate", ("true", "estimated")
+        named = [f"n_s = {n}" for n in groups]
+        specs.append(FigureSpec("bars", "estimates", means, named, bars, title))
+    return pack_figures(specs)
 
 
 def _pairs(model: FactorVAE, batch: Mapping[str, Tensor], found: SharedFactors) -> FigureSpec:
@@ -71,60 +70,24 @@ def _pairs(model: FactorVAE, batch: Mapping[str, Tensor], found: SharedFactors) 
         made["next pair's"] = model.decode(lent)
     for name, images in made.items():
         rows |= {f"{view}, {name}": images[:, i] for i, view in enumerate(("first", "second"))}
-    return FigureSpec(
-        "grid",
-        "pairs",
-        _compact(torch.stack([*rows.values()])),
-        tuple(rows),
-        (),
-        "Pairs, reconstructed and with other shared dimensions",
+    title = "Pairs, reconstructed and with other shared dimensions"
+    about = (
         "Pairs of images, one per column; their reconstructions with shared dimensions averaged; "
         "reconstructions with the shared dimensions of both images exchanged, which change nothing "
         "if the model is right or the shared dimensions are empty; and with the shared dimensions "
-        "of the next column's first image, which change both images alike unless they are empty.",
+        "of the next column's first image, which change both images alike unless they are empty."
     )
+    values = _compact(torch.stack([*rows.values()]))
+    return FigureSpec("grid", "pairs", values, list(rows), (), title, about)
 
 
 def _traversals(model: FactorVAE, image: Tensor) -> FigureSpec:
     values = torch.linspace(-REACH, REACH, STEPS)
     images = model.traverse(image, values)[:DIMENSIONS]
-    return FigureSpec(
-        "grid",
-        "traversals",
-        _compact(images),
-        tuple(f"dimension {i}" for i in range(len(images))),
-        tuple(f"{value:.1f}" for value in values.tolist()),
-        "Latent traversals",
-        "One image; in each row one latent dimension is set to the values above.",
-    )
-
-
-def _counts(found: SharedFactors, batch: Mapping[str, Tensor]) -> FigureSpec:
-    """How many dimensions are shared, next to how many factors are if pairs differ in that."""
-    number = found.number.cpu()
-    true = batch["is_shared"].sum(-1).cpu() if "is_shared" in batch else torch.zeros(1)
-    counts = sorted(set(true.tolist()))
-    if len(counts) > 1:
-        means = [[float(count), number[true == count].mean().item()] for count in counts]
-        return FigureSpec(
-            "bars",
-            "count",
-            torch.tensor(means, dtype=torch.float64).numpy(),
-            tuple(f"n_s = {count}" for count in counts),
-            ("true", "estimated"),
-            "Number of shared factors",
-            "The true number of shared factors, and the mean number of shared dimensions.",
-        )
-    rates = number.long().bincount(minlength=found.mask.shape[-1] + 1).double() / len(number)
-    return FigureSpec(
-        "bars",
-        "count",
-        rates[:, None].numpy(),
-        tuple(map(str, range(len(rates)))),
-        (),
-        "Number of shared dimensions",
-        "The fraction of pairs that share 0, 1, ... latent dimensions.",
-    )
+    rows = [f"dimension {i}" for i in range(len(images))]
+    columns = [f"{value:.1f}" for value in values.tolist()]
+    title = "An image with one latent dimension set to other values"
+    return FigureSpec("grid", "traversals", _compact(images), rows, columns, title)
 
 
 def _compact(images: Tensor) -> NDArray[Any]:

@@ -29,7 +29,7 @@ def figure_data(
         scores: Those after the last epoch.
         records: The test scores during training.
     """
-    order, tasks = [*data.labels()], tuple(data.labels().values())
+    order, tasks = [*data.labels()], [*data.labels().values()]
     specs = [_images(data)]
     title = "Accuracy of each task"
     specs.append(_bars("accuracy", scores.accuracies[order], tasks, "accuracy", title))
@@ -39,37 +39,22 @@ def figure_data(
         specs.append(_bars(name, scores.sizes[order], tasks, "neurons", title))
         specs.append(_owners(tasks, scores.shares[order]))
     for name, key in (("accuracy", ACCURACIES), ("neurons", SIZES)):
-        by_epoch = {float(record["epoch"]): record[key] for record in records if key in record}
+        by_epoch = {str(record["epoch"]): record[key] for record in records if key in record}
         if len(by_epoch) > 1:
-            values = np.array([*by_epoch.values()], dtype=np.float64)
-            specs.append(_curves(name, values[:, order].T, tasks, tuple(map(str, by_epoch))))
+            values = np.array([*by_epoch.values()])[:, order[:MAX_LINES]].T
+            title = f"{name.capitalize()} of each task during training"
+            place = f"{name}-over-training"
+            specs.append(FigureSpec("lines", place, values, tasks[:MAX_LINES], [*by_epoch], title))
     return pack_figures(specs)
-
-
-def _curves(
-    name: str, values: NDArray[Any], tasks: tuple[str, ...], epochs: tuple[str, ...]
-) -> FigureSpec:
-    return FigureSpec(
-        "lines",
-        f"{name}-over-training",
-        values[:MAX_LINES],
-        tasks[:MAX_LINES],
-        epochs,
-        f"{name.capitalize()} of each task during training",
-        f"{name.capitalize()} of each of {len(values[:MAX_LINES])} tasks on the test part.",
-    )
 
 
 def _images(data: TaskData) -> FigureSpec:
     if data.name == "multimnist":
-        about = "Test images, one per row; from left to right the right digit loses more pixels."
-        ratios = tuple(f"{ratio:.1f}" for ratio in NOISE)
-        return FigureSpec(
-            "grid", "images", _noisy_images(), (), ratios, "Images by noise ratio", about
-        )
+        title = "Test images by noise ratio: the right digit loses more and more pixels"
+        ratios = [f"{ratio:.1f}" for ratio in NOISE]
+        return FigureSpec("grid", "images", _noisy_images(), (), ratios, title)
     images = data.test_images[None, :SHOWN].cpu().numpy()
-    about = "Some images of the test part."
-    return FigureSpec("grid", "images", images, (), (), "Test images", about)
+    return FigureSpec("grid", "images", images, (), (), "Some test images")
 
 
 # The same for every run, and it reads MNIST ten times.
@@ -82,24 +67,17 @@ def _noisy_images() -> NDArray[np.uint8]:
     return torch.stack(columns, 1).numpy()
 
 
-def _bars(name: str, values: Tensor, tasks: tuple[str, ...], unit: str, title: str) -> FigureSpec:
+def _bars(name: str, values: Tensor, tasks: Sequence[str], unit: str, title: str) -> FigureSpec:
     """A bar for each task; if there are too many, for evenly spaced ones."""
     count = len(tasks)
     places = np.linspace(0, count - 1, min(count, MAX_BARS)).round().astype(int).tolist()
     if len(places) < count:
         title = f"{title} ({len(places)} of {count} tasks)"
-    return FigureSpec(
-        "bars",
-        name,
-        values[places].double().numpy()[:, None],
-        tuple(tasks[place] for place in places),
-        (unit,),
-        title,
-        f"{title}, on the test part; noise ratios in brackets, if known.",
-    )
+    shown = values[places].double()[:, None].numpy()
+    return FigureSpec("bars", name, shown, [tasks[place] for place in places], [unit], title)
 
 
-def _owners(tasks: tuple[str, ...], shares: Tensor) -> FigureSpec:
+def _owners(tasks: Sequence[str], shares: Tensor) -> FigureSpec:
     """Which task has which neuron."""
     shown = shares[:_MAX_CELLS, :_MAX_CELLS].numpy()
     # By the task that has a neuron most often.
@@ -109,7 +87,7 @@ def _owners(tasks: tuple[str, ...], shares: Tensor) -> FigureSpec:
         "neurons",
         shown[:, order],
         tasks[:_MAX_CELLS],
-        tuple(map(str, order)),
+        [str(neuron) for neuron in order],
         "Which task has which neuron",
         "The fraction of test images for which a task (row) has the largest share of a neuron "
         f"(column). At most {_MAX_CELLS} tasks and neurons are shown.",
