@@ -16,9 +16,8 @@ from typer.testing import CliRunner, Result
 
 from drpm.cli import app
 from drpm.clustering.fitted import load_clustering
-from drpm.data import features
-from drpm.data.features import Network
-from drpm.data.stl10 import CLASSES
+from drpm.data import stl10
+from drpm.data.stl10 import CLASSES, Network
 from drpm.report.figure_data import read_arrays
 from drpm.training.runs import RunFolder
 from tests.data.formats import stl10_images, write_stl10
@@ -78,7 +77,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StandIn]:
     write_images(folder / "data" / "stl10" / "stl10_binary")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DRPM_DATA", str(folder / "data"))
-        patch.setitem(features._BUILDERS, "resnet50", lambda device: Network("stand-in", network))
+        patch.setitem(stl10._BUILDERS, "resnet50", lambda device: Network("stand-in", network))
         shown = cluster(*COMMAND, "--out", folder / "run")
         assert shown.stdout.endswith(f"Page: {folder / 'run' / 'index.html'}\n")
         # What is finished is only shown, and features are not computed twice.

@@ -150,3 +150,14 @@ def test_show_takes_own_data_and_options() -> None:
     result = run("show", "pictures.npy", "--out", "deep/down/sheet.png")
     assert result.stdout.startswith("pictures.npy: 4 inputs of 1x5x5, no split.")
     assert Path("deep/down/sheet.png").is_file()
+
+
+@pytest.mark.parametrize("shape", [(30, 1, 8, 8), (7, 64, 48, 3), (30, 1), (9, 40)])
+def test_every_kind_of_data_has_a_picture(shape: tuple[int, ...]) -> None:
+    inputs = np.random.default_rng(0).random(shape)
+    np.savez("mine.npz", x=inputs, y=np.arange(len(inputs)) % 3)
+    for part in ("train", "test"):
+        assert run("show", "mine.npz", "--part", part).exit_code == 0
+        with Image.open("out/data/mine.png") as image:
+            assert len(np.unique(np.asarray(image))) > 10
+    assert "part must be 'train' or 'test', not 'all'" in refusal("show", "digits", "--part", "all")

@@ -8,7 +8,7 @@ import torch
 from scipy.spatial import ConvexHull
 from torch import Tensor
 
-from drpm.data import arm, arm_drawing, arm_scene, sdf
+from drpm.data import arm, arm_drawing
 from drpm.data.types import DataError
 
 # Changing one factor by one changes an image by at least this much in the mean over its pixels
@@ -17,8 +17,8 @@ from drpm.data.types import DataError
 MIN_MEAN_CHANGE = 1e-4
 MIN_PIXEL_CHANGE = 0.06
 
-BROWN = list(arm_scene.OBJECT_COLOURS).index("brown")
-SPHERE = list(arm_scene.SHAPES).index("sphere")
+BROWN = list(arm_drawing.OBJECT_COLOURS).index("brown")
+SPHERE = list(arm_drawing.SHAPES).index("sphere")
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -49,11 +49,11 @@ def ring(sides: int, height: float) -> list[tuple[float, float, float]]:
 
 
 SOLIDS = {
-    "cube": (sdf.prism(4, 0.7), ring(4, -0.7) + ring(4, 0.7)),
-    "hexagonal": (sdf.prism(6, 0.5), ring(6, -0.5) + ring(6, 0.5)),
-    "pyramid": (sdf.prism(4, 0.6, apex=True), [*ring(4, -0.6), (0.0, 0.0, 0.6)]),
-    "cone": (sdf.prism(20, 1.4, apex=True), [*ring(20, -1.4), (0.0, 0.0, 1.4)]),
-    "cylinder": (sdf.prism(20, 1.6), ring(20, -1.6) + ring(20, 1.6)),
+    "cube": (arm_drawing.prism(4, 0.7), ring(4, -0.7) + ring(4, 0.7)),
+    "hexagonal": (arm_drawing.prism(6, 0.5), ring(6, -0.5) + ring(6, 0.5)),
+    "pyramid": (arm_drawing.prism(4, 0.6, apex=True), [*ring(4, -0.6), (0.0, 0.0, 0.6)]),
+    "cone": (arm_drawing.prism(20, 1.4, apex=True), [*ring(20, -1.4), (0.0, 0.0, 1.4)]),
+    "cylinder": (arm_drawing.prism(20, 1.6), ring(20, -1.6) + ring(20, 1.6)),
 }
 
 
@@ -64,7 +64,7 @@ def test_a_solid_has_the_outline_of_its_projected_vertices(name: str) -> None:
     x, y = grid(48)
     radius = torch.full((20, 1), 9.0)
     light = torch.tensor([[0.0, 0.0, 1.0]]).expand(20, 3)
-    distance, lit = sdf.convex_solid(
+    distance, lit = arm_drawing.convex_solid(
         solid, x.expand(20, -1), y.expand(20, -1), turned, radius, light
     )
     assert float(lit.min()) > -1e-5  # lit from the viewer's place, no visible face is dark
@@ -75,7 +75,7 @@ def test_a_solid_has_the_outline_of_its_projected_vertices(name: str) -> None:
         hull = ConvexHull(projected[k, :, :2].double().numpy())
         expected = (pixels @ hull.equations[:, :2].T + hull.equations[:, 2]).max(axis=1)
         np.testing.assert_allclose(distance[k].numpy(), expected, atol=2e-3)
-        area = float(sdf.coverage(distance[k]).sum())
+        area = float(arm_drawing.coverage(distance[k]).sum())
         assert area == pytest.approx(hull.volume, rel=0.03)
 
 
@@ -89,7 +89,7 @@ def test_a_pixel_shows_the_light_of_the_face_it_lies_on(name: str) -> None:
     normals = torch.from_numpy(hull.equations[:, :3]).float()
     turned = rotations(count)
     middles, normals = size * middles @ turned.mT, normals @ turned.mT
-    distance, lit = sdf.convex_solid(
+    distance, lit = arm_drawing.convex_solid(
         solid, middles[..., 0], middles[..., 1], turned, torch.full((count, 1), size), light
     )
     seen = normals[..., 2] > 0.1
@@ -104,12 +104,12 @@ def test_a_capsule_has_two_sides_and_round_ends() -> None:
     radii = torch.tensor([[3.0, 3.0]])
     x = torch.tensor([0.0, 0.0, 0.0, 11.0, 12.0])
     y = torch.tensor([0.0, 3.0, -4.5, 0.0, 3.0])
-    distance, across = sdf.capsule(x, y, ends, radii)
+    distance, across = arm_drawing.capsule(x, y, ends, radii)
     torch.testing.assert_close(distance[0], torch.tensor([-3.0, 0.0, 1.5, 0.0, 2.0]))
     torch.testing.assert_close(across[0, :3], torch.tensor([0.0, 1.0, -1.0]))
     # Seen end-on it is a disc.
     ends = torch.tensor([[[0.0, 0.0], [1e-5, 0.0]]])
-    distance, across = sdf.capsule(x, y, ends, radii)
+    distance, across = arm_drawing.capsule(x, y, ends, radii)
     torch.testing.assert_close(distance[0], torch.hypot(x, y) - 3, rtol=0, atol=2e-3)
     assert bool(across.isfinite().all())
 
@@ -154,8 +154,8 @@ def test_edges_are_smooth() -> None:
 def test_the_object_hides_the_joint_or_is_hidden_by_it() -> None:
     """Pointing at a low camera the arm ends before its joint, pointing away behind it."""
     low = 2
-    joint = arm_scene.camera_at(torch.tensor([low]), 64).project(
-        torch.tensor([[[0.0, 0.0, arm_scene.COLUMN_HEIGHT]]])
+    joint = arm_drawing.camera_at(torch.tensor([low]), 64).project(
+        torch.tensor([[[0.0, 0.0, arm_drawing.COLUMN_HEIGHT]]])
     )[0]
     column, row = int(joint[0, 0, 0]), 63 - int(joint[0, 0, 1])
     red_ball = [2, SPHERE, 1, low, 0]

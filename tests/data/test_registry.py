@@ -6,10 +6,8 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from drpm.data import DATASETS, DataError, Dataset, Split, load
-from drpm.data.contact_sheet import contact_sheet
 from drpm.data.fingerprints import content_hash, fingerprint, fingerprint_tensors
 from drpm.data.mpi3d import draw_indices
 from drpm.data.preprocessing import (
@@ -163,22 +161,3 @@ def test_a_scale_for_every_pixel() -> None:
     assert shift.tolist() == [0.0] * 4 + [1.0] * 4 + [2.0] * 4
     assert scale.tolist() == [2.0] * 12
     assert scale_of(Dataset("plain", part, part)) == (None, None)
-
-
-@pytest.mark.parametrize("shape", [(30, 1, 8, 8), (7, 3, 64, 48), (1, 1, 8, 8), (30, 1), (9, 40)])
-def test_every_kind_of_data_has_a_contact_sheet(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    path = tmp_path / "new" / "sheet.png"
-    split = Split(torch.rand(shape), {"label": torch.arange(shape[0]) % 3})
-    for classes in ({}, {"label": ("a", "b", "c")}):
-        contact_sheet(Dataset("mine", split, split, classes), path)
-        with Image.open(path) as image:
-            assert len(np.unique(np.asarray(image))) > 10
-    assert [file.name for file in path.parent.iterdir()] == ["sheet.png"]
-
-
-def test_what_cannot_be_drawn(tmp_path: Path) -> None:
-    split = Split(torch.rand(9, 2, 4, 4))
-    with pytest.raises(DataError, match=r"shape \(2, 4, 4\) are neither images"):
-        contact_sheet(Dataset("mine", split, split), tmp_path / "sheet.png")
-    with pytest.raises(DataError, match="part must be 'train' or 'test', not 'all'"):
-        contact_sheet(load("digits"), tmp_path / "sheet.png", part="all")

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from drpm.data import DataError, load
-from drpm.data.features import SIDE, Network, extract, pretrained
+from drpm.data.stl10 import SIDE, Network, extract, pretrained
 from tests.data.formats import stl10_images, write_stl10
 
 

@@ -108,7 +108,6 @@ def show(
     """Draw examples of a data set, and describe it."""
     with one_sentence():
         options = parse_options(option or [])
-        from drpm.data.contact_sheet import contact_sheet
         from drpm.data.registry import DATASETS, load
 
         spec = DATASETS.get(name)
@@ -118,7 +117,9 @@ def show(
         if path.suffix.lower() != ".png":
             raise ValueError(f"The picture is a PNG file, so {path} should end in .png.")
         dataset = load(name, seed=seed, **{**(spec.sheet_options if spec else {}), **options})
-        contact_sheet(dataset, path, part=part, title=stem)
+        content = _contact_sheet(dataset, part, f"{stem}, {part}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
     facts = {
         "name": dataset.name,
         "input_shape": list(dataset.input_shape),
@@ -137,6 +138,38 @@ def show(
         more = f" and {len(classes) - 10} more" if len(classes) > 10 else ""
         typer.echo(f"  {target}: {', '.join(classes[:10])}{more}")
     typer.echo(f"Picture: {path}")
+
+
+def _contact_sheet(dataset: "Dataset", part: str, title: str) -> bytes:
+    """Some images of each class, or histograms of the columns of a table, as a PNG file."""
+    from matplotlib.figure import Figure
+
+    from drpm.data.preprocessing import class_labels, class_names
+    from drpm.report.plots import grid, png
+
+    if part not in ("train", "test"):
+        raise ValueError(f"part must be 'train' or 'test', not '{part}'.")
+    split = dataset.train if part == "train" else dataset.test
+    inputs, labels = split.inputs, class_labels(dataset, split)
+    if inputs.dim() == 4 and inputs.shape[1] in (1, 3):
+        names = class_names(dataset)[:20]
+        groups = [inputs[labels == label][:10] for label in range(len(names))] if names else []
+        images = groups or list(inputs[:60].split(10))
+        scale, shift = (dataset.preprocessing.get(name) for name in ("std", "mean"))
+        images = [x * (1 if scale is None else scale) for x in images]
+        images = [x + (0 if shift is None else shift) for x in images]
+        return png(grid([x.clamp(0, 1).numpy() for x in images], names, (), title))
+    if inputs.dim() != 2:
+        raise ValueError(
+            f"{dataset.name} has inputs of the shape {tuple(inputs.shape[1:])}, which are neither "
+            "images of 1 or 3 channels nor rows of a table."
+        )
+    figure = Figure(figsize=(10, 8), layout="constrained")
+    figure.suptitle(title)
+    for index, column in enumerate(inputs[:, :24].T.numpy()):
+        name = dataset.columns[index] if dataset.columns else f"column {index + 1}"
+        figure.add_subplot(6, 4, index + 1, title=name).hist(column, bins=30)
+    return png(figure)
 
 
 def _entry(spec: "DatasetSpec") -> dict[str, Any]:

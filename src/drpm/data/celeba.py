@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.data.files import atomic_write, obtain, search_folders, track, writable_folder
-from drpm.data.image_folder import decode
+from drpm.data.own import decode
 from drpm.data.types import DataError, Dataset, DatasetSpec, Device, RemoteFile, Split, reason
 
 SIDE = 64
@@ -149,9 +149,9 @@ def _read_images(paths: list[Path], part: str) -> NDArray[np.uint8]:
     pixels = np.empty((len(paths), 3, SIDE, SIDE), np.uint8)
     # Pillow releases the interpreter lock.
     with ThreadPoolExecutor() as pool:
-        decoded = pool.map(lambda path: decode(path, (SIDE, SIDE), "RGB"), paths)
+        decoded = pool.map(lambda path: decode(path, (SIDE, SIDE)), paths)
         for index, image in enumerate(track(decoded, f"CelebA, {part}", len(paths))):
-            pixels[index] = image.transpose(2, 0, 1)
+            pixels[index] = np.rint(255 * image).transpose(2, 0, 1)
     with atomic_write(writable_folder() / cache) as out:
         np.save(out, pixels, allow_pickle=False)
     return pixels

@@ -10,11 +10,11 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib.util import find_spec
 from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeVar
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import pooch
@@ -111,13 +111,7 @@ def obtain(files: Sequence[RemoteFile], *, instructions: str = "") -> dict[str, 
 
 
 def missing_message(missing: Sequence[RemoteFile], failure: str, instructions: str) -> str:
-    """A sentence that says where files belong.
-
-    Args:
-        missing: The files.
-        failure: Why they are missing; may be empty.
-        instructions: Where to get them; may be empty.
-    """
+    """A sentence that says why files are missing, where they belong and where to get them."""
     names = ", ".join(file.path for file in missing)
     folders = " or ".join(str(folder) for folder in search_folders())
     start = failure.rstrip(".") or "Files are missing"
@@ -130,60 +124,36 @@ def missing_message(missing: Sequence[RemoteFile], failure: str, instructions: s
 def download(file: RemoteFile) -> None:
     """Download a file from the first of its URLs that serves it, and extract its members.
 
-    An archive that was put into the data folder by hand is not downloaded again. Every file is
-    renamed to its final name when it is complete.
+    An archive that was put into a data folder by hand is not downloaded again.
     """
-    target = writable_folder() / file.path
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".download-", dir=target.parent) as name:
-            scratch = Path(name)
-            if not file.members:
-                _retrieve(file, scratch).replace(target)
-                return
-            archives = [folder / file.path for folder in search_folders()]
-            archive = next(filter(Path.is_file, archives), None)
-            if archive is None:
-                archive = _retrieve(file, scratch)
-            elif fault := _damage(archive, file):
-                raise DataError(f"{archive} {fault}.")
-            untar = pooch.Untar(list(file.members), extract_dir=str(scratch / "members"))
-            untar(str(archive), "download", None)
-            for member in file.members:
-                (target.parent / member).parent.mkdir(parents=True, exist_ok=True)
-                (scratch / "members" / member).replace(target.parent / member)
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
-        raise DataError(
-            f"{file.path} cannot be stored in {target.parent} ({reason(error)})."
-        ) from error
-
-
-def _retrieve(file: RemoteFile, folder: Path) -> Path:
     import requests
 
     pooch.get_logger().setLevel(logging.WARNING)
     bar = sys.stderr.isatty() and find_spec("tqdm") is not None
     downloader = pooch.HTTPDownloader(progressbar=bar, timeout=_TIMEOUT)
-    name = Path(file.path).name
+    there = [folder for folder in search_folders() if (folder / file.path).is_file()]
+    path = (there[0] if there else writable_folder()) / file.path
+    untar = pooch.Untar(list(file.members), extract_dir=".") if file.members else None
     failures = []
     for url in file.urls:
         try:
-            pooch.retrieve(url, file.known_hash, name, folder, downloader=downloader)
-            if file.known_hash or not (failure := _damage(folder / name, file)):
-                return folder / name
-            (folder / name).unlink()
+            pooch.retrieve(url, file.known_hash, path.name, path.parent, untar, downloader)
+            if file.known_hash or not (failure := _damage(path, file)):
+                return
+            path.unlink()
         except requests.HTTPError as error:
             failure = reason(error).partition(" for url")[0]
         except requests.RequestException:
             failure = "could not be reached"
         except ValueError:
             failure = "has another hash"
+        except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+            raise DataError(f"{file.path} cannot be stored ({reason(error)}).") from error
         failures.append(f"{urlsplit(url).netloc}: {failure}")
     raise DataError(f"{file.path} could not be downloaded ({'; '.join(failures)}).")
 
 
-@dataclass(frozen=True)
-class FileReport:
+class FileReport(NamedTuple):
     """The result of checking one file."""
 
     file: RemoteFile
@@ -196,15 +166,12 @@ def check(file: RemoteFile) -> FileReport:
     """Compare a file with its hash, where one is known."""
     path = find(file)
     if path is None:
-        if file.optional:
-            return FileReport(file, None, "absent", "optional")
-        return FileReport(file, None, "missing", "not found")
-    if file.members:
-        for member, md5 in file.members.items():
-            if fault := _damage(path / member, RemoteFile(member, known_hash=f"md5:{md5}")):
-                return FileReport(file, path / member, "damaged", fault)
-    elif fault := _damage(path, file):
-        return FileReport(file, path, "damaged", fault)
+        state: Any = ("absent", "optional") if file.optional else ("missing", "not found")
+        return FileReport(file, None, *state)
+    parts = {path / x: replace(file, known_hash=f"md5:{y}") for x, y in file.members.items()}
+    for place, part in (parts or {path: file}).items():
+        if fault := _damage(place, part):
+            return FileReport(file, place, "damaged", fault)
     if file.members or file.known_hash or file.content_sha256:
         return FileReport(file, path, "verified", "its hash is right")
     return FileReport(file, path, "present", "no hash is published")
@@ -212,18 +179,12 @@ def check(file: RemoteFile) -> FileReport:
 
 def _damage(path: Path, file: RemoteFile) -> str:
     """What is wrong with a file, such as "has another hash"; empty if nothing."""
-    if not (file.known_hash or file.content_sha256):
+    algorithm, _, expected = (file.known_hash or file.content_sha256 or "").rpartition(":")
+    if not expected:
         return ""
-    if path.is_dir():
-        return "is a folder, but should be a file"
     try:
-        if file.known_hash:
-            algorithm, _, expected = file.known_hash.rpartition(":")
-            found = pooch.file_hash(str(path), algorithm or "sha256")
-        else:
-            expected = file.content_sha256 or ""
-            with open_content(path) as content:
-                found = hashlib.file_digest(content, "sha256").hexdigest()
+        with path.open("rb") if file.known_hash else open_content(path) as content:
+            found = hashlib.file_digest(content, algorithm or "sha256").hexdigest()
     except (OSError, EOFError, zlib.error) as error:
         return f"cannot be read: {reason(error)}"
     return "" if found == expected else "has another hash"

@@ -9,23 +9,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drpm.data import image_folder, tables
+from drpm.data import tables
+from drpm.data.files import track
 from drpm.data.types import DataError, Dataset, Device, Split, reason
 
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
+IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 _CHANNELS = (1, 3)
 _INPUTS = ("inputs", "x", "X", "data", "images")
 _LABELS = ("label", "labels", "y", "Y", "target", "targets")
 _PARTS = ("x_train", "y_train", "x_test", "y_test")
+# Pillow clips these at 255 when it converts them.
+_DEEP_GREY_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
 def looks_like_path(name: str | Path) -> bool:
     """Whether a name can only be meant as a path."""
-    if not str(name):
-        return False
     path = Path(name).expanduser()
-    return path.exists() or path.suffix.lower() in SUFFIXES or len(path.parts) > 1
+    is_path = path.exists() or path.suffix.lower() in SUFFIXES or len(path.parts) > 1
+    return bool(str(name)) and is_path
 
 
 def load(
@@ -59,40 +62,19 @@ def load(
         if given and suffix not in used_by:
             raise DataError(f"{path} has no use for the option {option}.")
     if suffix == "folder":
-        dataset = image_folder.load_folder(path, image_size)
+        dataset = load_folder(path, image_size)
     elif suffix == ".csv":
         dataset = tables.table(str(path), tables.read_csv(path, header=header), label_column)
     elif suffix == ".parquet":
         dataset = tables.table(str(path), tables.read_parquet(path), label_column)
     elif suffix in SUFFIXES:
-        dataset = _arrays(path)
+        dataset = _load_arrays(path)
     else:
-        raise DataError(
-            f"{path} should be a folder of images or end in {', '.join(SUFFIXES[:-1])} or "
-            f"{SUFFIXES[-1]}."
-        )
+        raise DataError(f"{path} should be a folder of images or end in {', '.join(SUFFIXES)}.")
     return dataset.to(device)
 
 
-def _arrays(path: Path) -> Dataset:
-    """A table or images: one array, inputs and labels by their usual names, or two splits."""
-    arrays = read_arrays(path)
-    if all(name in arrays for name in _PARTS):
-        return _two_splits(path, *(arrays[name] for name in _PARTS))
-    labels = next((name for name in _LABELS if name in arrays), None)
-    others = [name for name in arrays if name != labels]
-    inputs = others[0] if len(others) == 1 else next((n for n in _INPUTS if n in others), None)
-    if inputs is None:
-        raise DataError(
-            f"{path} should hold one array, or one named {', '.join(_INPUTS[:-1])} or "
-            f"{_INPUTS[-1]} beside the labels, but holds {', '.join(arrays) or 'nothing'}."
-        )
-    dataset = _inputs(str(path), arrays[inputs])
-    if labels is None:
-        return dataset
-    (targets,), classes = _targets(str(path), (arrays[inputs], arrays[labels]))
-    whole = Split(dataset.train.inputs, targets)
-    return Dataset(str(path), whole, whole, classes, dataset.columns, dataset.preprocessing)
+# Arrays.
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -109,7 +91,26 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise DataError(f"{path} cannot be read ({reason(error)}).") from error
 
 
-def _inputs(source: str, array: NDArray[Any]) -> Dataset:
+def _load_arrays(path: Path) -> Dataset:
+    """A table or images: one array, inputs and labels by their usual names, or two splits."""
+    arrays = read_arrays(path)
+    if all(name in arrays for name in _PARTS):
+        x_train, y_train, x_test, y_test = (arrays[name] for name in _PARTS)
+        return _with_labels(str(path), (x_train, x_test), (y_train, y_test))
+    labels = next((name for name in _LABELS if name in arrays), None)
+    others = [name for name in arrays if name != labels]
+    inputs = others[0] if len(others) == 1 else next((n for n in _INPUTS if n in others), None)
+    if inputs is None:
+        raise DataError(
+            f"{path} should hold one array, or one named {', '.join(_INPUTS)} beside the labels, "
+            f"but holds {', '.join(arrays) or 'nothing'}."
+        )
+    if labels is None:
+        return _without_labels(str(path), arrays[inputs])
+    return _with_labels(str(path), (arrays[inputs],), (arrays[labels],))
+
+
+def _without_labels(source: str, array: NDArray[Any]) -> Dataset:
     if array.ndim == 2:
         names = [f"column {number + 1}" for number in range(array.shape[1])]
         return tables.table(source, pd.DataFrame(array, columns=names))
@@ -117,54 +118,34 @@ def _inputs(source: str, array: NDArray[Any]) -> Dataset:
     return Dataset(source, whole, whole)
 
 
-def _targets(
-    source: str, *pairs: tuple[NDArray[Any], NDArray[Any]]
-) -> tuple[list[dict[str, Tensor]], dict[str, tuple[str, ...]]]:
-    """The targets of each pair of inputs and labels, with the classes numbered together."""
-    for inputs, labels in pairs:
-        if labels.ndim != 1 or labels.shape != inputs.shape[:1]:
-            raise DataError(
-                f"{source} should hold one label for each input, but its inputs have the shape "
-                f"{inputs.shape} and its labels {labels.shape}."
-            )
-    together = np.concatenate([labels for _, labels in pairs])
-    target, classes = tables.targets_of(source, together, tables.LABEL)
-    parts = target.split([len(labels) for _, labels in pairs])
-    return [{"label": part} for part in parts], {"label": classes} if classes else {}
-
-
-def _two_splits(
-    path: Path,
-    x_train: NDArray[Any],
-    y_train: NDArray[Any],
-    x_test: NDArray[Any],
-    y_test: NDArray[Any],
+def _with_labels(
+    source: str, inputs: tuple[NDArray[Any], ...], labels: tuple[NDArray[Any], ...]
 ) -> Dataset:
-    (train_targets, test_targets), classes = _targets(
-        str(path), (x_train, y_train), (x_test, y_test)
-    )
-    train = _inputs(f"{path}, x_train", x_train)
-    if x_train.shape[1:] != x_test.shape[1:]:
-        raise DataError(
-            f"{path} holds inputs of the shape {x_train.shape[1:]} in x_train, but "
-            f"{x_test.shape[1:]} in x_test."
-        )
-    if x_train.ndim == 2:
-        mean, std = (train.preprocessing[name].numpy() for name in ("mean", "std"))
+    """One or two splits, with the classes numbered together and the scales of the first."""
+    for x, y in zip(inputs, labels, strict=True):
+        if y.ndim != 1 or y.shape != x.shape[:1] or x.shape[1:] != inputs[0].shape[1:]:
+            raise DataError(
+                f"{source} should hold inputs of one shape and one label for each of them, but its "
+                f"inputs have the shape {x.shape} and its labels {y.shape}."
+            )
+    first = _without_labels(source, inputs[0])
+    tensors = [first.train.inputs]
+    for x in inputs[1:]:
+        if x.ndim > 2:
+            tensors.append(image_tensor(source, x))
+            continue
+        mean, std = (first.preprocessing[name].numpy() for name in ("mean", "std"))
         with np.errstate(over="ignore"):
-            test = torch.from_numpy(((x_test.astype(np.float64) - mean) / std).astype(np.float32))
-        if not test.isfinite().all():
-            raise DataError(f"{path} should hold finite numbers of the scale of x_train in x_test.")
-    else:
-        test = image_tensor(f"{path}, x_test", x_test)
-    return Dataset(
-        str(path),
-        Split(train.train.inputs, train_targets),
-        Split(test, test_targets),
-        classes,
-        train.columns,
-        train.preprocessing,
-    )
+            tensors.append(
+                torch.from_numpy(((x.astype(np.float64) - mean) / std).astype(np.float32))
+            )
+        if not tensors[-1].isfinite().all():
+            raise DataError(f"{source} should hold finite numbers in x_test.")
+    target, names = tables.targets_of(source, np.concatenate(labels), "label")
+    targets = target.split([len(y) for y in labels])
+    splits = [Split(x, {"label": y}) for x, y in zip(tensors, targets, strict=True)]
+    classes = {"label": names} if names else {}
+    return Dataset(source, splits[0], splits[-1], classes, first.columns, first.preprocessing)
 
 
 def image_tensor(source: str, array: NDArray[Any]) -> Tensor:
@@ -178,13 +159,12 @@ def image_tensor(source: str, array: NDArray[Any]) -> Tensor:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[1] not in _CHANNELS and array.shape[3] in _CHANNELS:
         array = array.transpose(0, 3, 1, 2)
-    if array.ndim != 4 or array.shape[1] not in _CHANNELS or 0 in array.shape:
+    if array.ndim != 4 or array.shape[1] not in _CHANNELS or 0 in array.shape or len(array) < 2:
         raise DataError(
-            f"{source} should hold a table (rows, columns) or images (number, height, width), "
-            f"with 1 or 3 channels before or after the last two, but has the shape {array.shape}."
+            f"{source} should hold a table (rows, columns) or at least two images (number, height, "
+            f"width), with 1 or 3 channels before or after the last two, but has the shape "
+            f"{array.shape}."
         )
-    if len(array) < 2:
-        raise DataError(f"{source} should hold at least two images, but holds one.")
     if array.dtype == np.uint8:
         return torch.from_numpy(np.ascontiguousarray(array)).float().div_(255)
     # A NaN is not between the two.
@@ -194,3 +174,86 @@ def image_tensor(source: str, array: NDArray[Any]) -> Tensor:
             f"{array.dtype} from {array.min()} to {array.max()}."
         )
     return torch.from_numpy(np.ascontiguousarray(array, np.float32))
+
+
+# Folders of images, whose subfolders, if there are any, are the classes.
+
+
+def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -> Dataset:
+    """Images (channels, H, W) in [0, 1]: one channel if all of them are grey, else three.
+
+    Args:
+        folder: Holds the images, or one folder of images for each class.
+        image_size: The height and width to resize to; if None, all must have one size.
+    """
+    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    if size is not None and min(size) < 1:
+        raise DataError(f"image_size must be one or two whole numbers above 0, not {image_size}.")
+    paths = image_paths(folder)
+    decoded = [decode(path, size) for path in track(paths, "Images", len(paths))]
+    for path, image in zip(paths, decoded, strict=True):
+        if image.shape[:2] != decoded[0].shape[:2]:
+            raise DataError(
+                f"{path} is {image.shape[1]}x{image.shape[0]} pixels large, but {paths[0].name} is "
+                f"{decoded[0].shape[1]}x{decoded[0].shape[0]}: set image_size to resize them all "
+                "(on the command line -o image_size=N, or --image-size N of drpm factors)."
+            )
+    if any(image.ndim == 3 for image in decoded):
+        decoded = [x.transpose(2, 0, 1) if x.ndim == 3 else np.stack([x] * 3) for x in decoded]
+    else:
+        decoded = [image[None] for image in decoded]
+    inputs = torch.from_numpy(np.stack(decoded))
+    if paths[0].parent == folder:
+        whole = Split(inputs)
+        return Dataset(str(folder), whole, whole)
+    names, codes = np.unique([path.parent.name for path in paths], return_inverse=True)
+    whole = Split(inputs, {"label": torch.from_numpy(codes.astype(np.int64))})
+    return Dataset(str(folder), whole, whole, {"label": tuple(map(str, names))})
+
+
+def image_paths(folder: Path) -> list[Path]:
+    """The files that :func:`load_folder` reads, in its order."""
+    inner = sorted(path for path in folder.iterdir() if path.is_dir())
+    paths = images_in(folder) or [path for name in inner for path in images_in(name)]
+    if len(paths) < 2:
+        raise DataError(
+            f"{folder} should hold at least two images ({', '.join(IMAGE_SUFFIXES)}), or folders "
+            f"of images, but holds {len(paths)}."
+        )
+    return paths
+
+
+def images_in(folder: Path) -> list[Path]:
+    """The images directly in a folder, sorted by name."""
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
+    )
+
+
+def decode(path: Path, size: tuple[int, int] | None = None) -> NDArray[np.float32]:
+    """A grey (H, W) or RGB (H, W, 3) image in [0, 1]; grey images of 16 bits keep their depth.
+
+    Args:
+        path: The image.
+        size: The height and width to resize to.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            if image.mode in _DEEP_GREY_MODES:
+                values = np.asarray(image)
+                if values.min() < 0 or values.max() > 65535:
+                    raise ValueError("it should have 8 or 16 bits per pixel, but has more")
+                decoded, most = Image.fromarray(values.astype(np.float32) / np.float32(65535)), 1
+            elif image.mode == "F":
+                raise ValueError("it should have 8 or 16 bits per pixel, but holds floats")
+            else:
+                decoded, most = image.convert("L" if image.mode in ("1", "L") else "RGB"), 255
+            if size is not None:
+                decoded = decoded.resize(size[::-1], Image.Resampling.BILINEAR)
+            return (np.asarray(decoded, np.float32) / np.float32(most)).clip(0, 1)
+    except Exception as error:  # pillow's decoders raise many kinds on damaged files
+        raise DataError(f"{path} cannot be read as an image ({reason(error)}).") from error

@@ -9,7 +9,6 @@ from typing import Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from drpm.data import arm, celeba, digits, mnist, mosaic, mpi3d, multimnist, own, stl10
-from drpm.data.image_folder import image_paths
 from drpm.data.types import DataError, Dataset, DatasetSpec, Device, option_names
 
 _SPECS = (
@@ -70,7 +69,7 @@ def file_names(name: str, count: int) -> list[str]:
     folder = Path(name).expanduser()
     if name in DATASETS or not folder.is_dir():
         return []
-    names = [path.relative_to(folder).as_posix() for path in image_paths(folder)]
+    names = [path.relative_to(folder).as_posix() for path in own.image_paths(folder)]
     if len(names) != count:
         raise DataError(f"The folder {folder} has changed while it was read; try again.")
     return names

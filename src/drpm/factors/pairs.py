@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from drpm.data import arm, image_folder, mpi3d, own
+from drpm.data import arm, mpi3d, own
 from drpm.data.fingerprints import fingerprint_tensors
 from drpm.data.types import DataError, Device
 from drpm.distributions.validation import describe
@@ -331,7 +331,7 @@ def load_pairs(path: str | Path, image_size: int | tuple[int, int] | None = None
 
 def _read_folder(folder: Path, image_size: int | tuple[int, int] | None) -> OwnPairs:
     rows: dict[tuple[str, int], int] = {}
-    files = image_folder.image_paths(folder)
+    files = own.image_paths(folder)
     for row, file in enumerate(files):
         key = _name_and_view(folder, file)
         if key in rows:
@@ -345,7 +345,7 @@ def _read_folder(folder: Path, image_size: int | tuple[int, int] | None) -> OwnP
             )
     names = tuple(sorted({name for name, _ in rows}))
     # In the order of `image_paths`.
-    images = image_folder.load_folder(folder, image_size).train.inputs
+    images = own.load_folder(folder, image_size).train.inputs
     first, second = (images[[rows[name, view] for name in names]] for view in (0, 1))
     return OwnPairs(first, second, names)
 
