@@ -33,9 +33,8 @@ from drpm.training import presets
 from drpm.training.compiling import CapturedStep, compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
-from drpm.training.program import Augmentation, BaseProgram, Batch, Objective, Program
+from drpm.training.program import Augmentation, Batch, Objective, Program
 from drpm.training.schedules import ExponentialSchedule, Schedule
-from drpm.training.stacking import StackedProgram
 from drpm.training.torch_state import matmul_precision
 
 BATCH_SIZE = 256
@@ -156,7 +155,7 @@ def make_data(examples: int) -> dict[str, Tensor]:
     }
 
 
-def make_program(subject: Subject, runs: int | None, device: str, steps: int) -> BaseProgram:
+def make_program(subject: Subject, runs: int | None, device: str, steps: int) -> Program:
     """A program of some stacked runs, or of one."""
     batch_size = min(subject.batch_size, BATCH_SIZE)
     config = TrainingConfig(batch_size=batch_size, learning_rate=1e-4)
@@ -170,10 +169,10 @@ def make_program(subject: Subject, runs: int | None, device: str, steps: int) ->
     if runs is None:
         return Program(subject.make(), subject.objective, chosen, config, **options)
     models = [subject.make() for _ in range(runs)]
-    return StackedProgram(models, subject.objective, chosen, config, **options)
+    return Program(models, subject.objective, chosen, config, **options)
 
 
-def seconds_per_step(program: BaseProgram) -> float:
+def seconds_per_step(program: Program) -> float:
     """The median over some epochs, after one to warm up."""
     on_cuda = program.device.type == "cuda"
     step = program.step

@@ -24,8 +24,7 @@ from drpm.clustering.models import (
 )
 from drpm.nn.encoders import Posterior
 from drpm.training.config import TrainingConfig
-from drpm.training.program import Batch
-from drpm.training.stacking import StackedProgram
+from drpm.training.program import Batch, Program
 from tests import oracles
 from tests.oracles import Enumeration, assert_expectation, assert_mean, generator, normal
 
@@ -487,7 +486,7 @@ def test_stacked_runs_have_the_terms_of_their_own_models(method: str, objective:
     def one(step: Tensor) -> Tensor:
         return torch.ones((), dtype=torch.float64)
 
-    program = StackedProgram(
+    program = Program(
         models,
         build_objective(config),
         {"rows": rows},

@@ -15,8 +15,7 @@ from drpm.training import loop
 from drpm.training.compiling import CapturedStep, compile_step
 from drpm.training.devices import connect
 from drpm.training.loop import train
-from drpm.training.program import BaseProgram, Program
-from drpm.training.stacking import StackedProgram
+from drpm.training.program import Program
 from tests.training.toys import (
     EXAMPLES,
     copied,
@@ -43,26 +42,22 @@ def scheduled(model: Any, batch: Any, schedule: Any, generator: Any) -> dict[str
     return {**terms, "loss": (1 + schedule["beta"]) * terms["loss"]}
 
 
-def make(
-    stacked: bool, objective: Any = scheduled, device: str = "cpu", **changes: Any
-) -> BaseProgram:
+def make(stacked: bool, objective: Any = scheduled, device: str = "cpu", **changes: Any) -> Program:
     config = settings(device=device, **changes)
     options: dict[str, Any] = {
         "schedules": {"beta": lambda step: (step / 10).clamp(max=1)},
         "devices": connect(config),
     }
-    if stacked:
-        models = [make_model(seed) for seed in range(3)]
-        return StackedProgram(models, objective, points(), config, **options)
-    return Program(make_model(), objective, points(), config, **options)
+    models = [make_model(seed) for seed in range(3 if stacked else 1)]
+    return Program(models, objective, points(), config, **options)
 
 
-def make_runs(folder: Path, name: str, program: BaseProgram) -> list[Any]:
+def make_runs(folder: Path, name: str, program: Program) -> list[Any]:
     count = range(program.width)
     return [make_run(folder / f"{name}-{run}", program.config) for run in count]
 
 
-def fuse(program: BaseProgram) -> dict[str, Any]:
+def fuse(program: Program) -> dict[str, Any]:
     """Make the optimizer as it is on CUDA."""
     (group,) = program.optimizer.param_groups
     group.update(fused=True, foreach=None, lr=torch.tensor(group["lr"]))
@@ -137,7 +132,7 @@ def test_training_and_resuming(
     """Bit for bit, noise included, as in eager runs."""
     monkeypatch.setattr(loop, "compile_step", lambda program: compile_step(program, TRACED))
 
-    def fresh() -> BaseProgram:
+    def fresh() -> Program:
         return make(stacked, noisy_squares, step="compile", log_every=1)
 
     whole, cut, resumed = fresh(), fresh(), fresh()
@@ -238,7 +233,7 @@ def test_many_programs_in_one_process(stacked: bool) -> None:
 # On a GPU.
 
 
-def run_steps(program: BaseProgram, step: Any, count: int) -> Tensor:
+def run_steps(program: Program, step: Any, count: int) -> Tensor:
     values = []
     for number in range(count):
         if number % program.steps_per_epoch == 0:
@@ -293,9 +288,7 @@ def test_padded_products(optimizer: Any) -> None:
     for _ in range(2):
         torch.manual_seed(0)
         models = [Wide() for _ in range(3)]
-        programs.append(
-            StackedProgram(models, wide_squares, {"x": x}, config, devices=connect(config))
-        )
+        programs.append(Program(models, wide_squares, {"x": x}, config, devices=connect(config)))
     eager, program = programs
     assert compile_step(program)
     run_steps(program, CapturedStep(program), 1)

@@ -16,7 +16,6 @@ from drpm.training.devices import connect
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.program import Program
 from drpm.training.runs import RunFolder
-from drpm.training.stacking import StackedProgram
 from tests.training.toys import make_model, points, settings, squares, steps_of, take_steps
 
 ROOT = Path(__file__).parents[2]
@@ -123,12 +122,9 @@ def test_double_precision(stacked: bool) -> None:
         types.add(model(batch["x"]).dtype)
         return squares(model, batch, *others)
 
-    def make(objective: Any, config: TrainingConfig) -> Program | StackedProgram:
-        devices = connect(config)
-        if stacked:
-            models = [make_model(0), make_model(1)]
-            return StackedProgram(models, objective, points(), config, devices=devices)
-        return Program(make_model(), objective, points(), config, devices=devices)
+    def make(objective: Any, config: TrainingConfig) -> Program:
+        models = [make_model(0), make_model(1)] if stacked else make_model()
+        return Program(models, objective, points(), config, devices=connect(config))
 
     program = make(objective, settings(precision="64-true", device="cpu"))
     values = take_steps(program, 15)
@@ -175,7 +171,7 @@ def test_two_processes(tmp_path: Path) -> None:
     for found in (first, second):
         assert (found["exit_code"], found["stopped_after"]) == (143, 7)
         assert found["resumed"]
-        assert ") at step 1;" in found["complaint"]
+        assert ") at step 1." in found["complaint"]
         assert "started on 2 devices" in found["other_count"]
     for name in ("whole", "cut"):
         assert steps_of(RunFolder.open(tmp_path / name)) == list(range(1, 21))

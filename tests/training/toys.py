@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from drpm.training.config import TrainingConfig, dumps
-from drpm.training.program import BaseProgram, Batch, Program
+from drpm.training.program import Batch, Program
 from drpm.training.runs import RunFolder
 
 EXAMPLES = 40
@@ -74,7 +74,7 @@ def steps_of(run: RunFolder) -> list[int]:
     return [record["step"] for record in run.metrics()]
 
 
-def take_steps(program: BaseProgram, count: int) -> Tensor:
+def take_steps(program: Program, count: int) -> Tensor:
     """Steps without the loop around them; the terms of each, (steps, terms, S)."""
     values = []
     for step in range(count):
@@ -85,7 +85,7 @@ def take_steps(program: BaseProgram, count: int) -> Tensor:
     return torch.cat(values)
 
 
-def losses(program: BaseProgram, count: int) -> Sequence[float]:
+def losses(program: Program, count: int) -> Sequence[float]:
     found: list[float] = take_steps(program, count)[:, 0, 0].tolist()
     return found
 
@@ -93,12 +93,12 @@ def losses(program: BaseProgram, count: int) -> Sequence[float]:
 def note_temperatures(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A list that ends up with the temperature of every step from here on."""
     seen: list[float] = []
-    values = BaseProgram.schedule_values
+    values = Program.schedule_values
 
-    def noting(program: BaseProgram) -> dict[str, Tensor]:
+    def noting(program: Program) -> dict[str, Tensor]:
         found = values(program)
         seen.append(float(found["temperature"]))
         return found
 
-    monkeypatch.setattr(BaseProgram, "schedule_values", noting)
+    monkeypatch.setattr(Program, "schedule_values", noting)
     return seen

@@ -42,8 +42,8 @@ def gradient_is_the_mean(devices: Devices) -> bool:
     alone.generator.set_state(shared.generator.get_state())
     for program in (shared, alone):
         program.step()
-    expected = [torch.stack(devices.gather(p.grad)).mean(0) for p in alone.parameters]
-    found = [p.grad for p in shared.parameters]
+    expected = [torch.stack(devices.gather(p.grad)).mean(0) for p in alone.model.parameters()]
+    found = [p.grad for p in shared.model.parameters()]
     return all(torch.allclose(f, e) for f, e in zip(found, expected, strict=True))
 
 
@@ -61,7 +61,7 @@ def report(folder: Path, devices: Devices) -> dict[str, Any]:
     whole = make(devices)
     outcome = train(whole, [start("whole")], evaluate=lambda _: {"a": 1.0})
     found["outcome"] = outcome
-    found["parameters"] = [p.tolist() for p in whole.parameters]
+    found["parameters"] = [p.tolist() for p in whole.model.parameters()]
 
     # A signal to the second process alone stops both, after the same step.
     calls = []

@@ -25,7 +25,7 @@ from drpm.training import config as configs
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
 from drpm.training.loop import ProgressFactory, train_stage
-from drpm.training.program import BaseProgram, Program
+from drpm.training.program import Program
 from drpm.training.runs import open_run
 from drpm.training.schedules import ExponentialSchedule, Schedule
 from drpm.training.torch_state import seeded, unseeded
@@ -231,7 +231,7 @@ class _Stages:
             **options,
         )
 
-    def _refitter(self, program: BaseProgram) -> Callable[[int], None]:
+    def _refitter(self, program: Program) -> Callable[[int], None]:
         """Refits the mixture to the current codes every few epochs while the temperature falls."""
         config, every = self.config, self.config.refit_every or 1
         # The likelihood does not matter: only the encoder is used.
@@ -255,7 +255,7 @@ class _Stages:
                 scratch.prior.set_mixture(found, detached=config.refit_detaches_prior)
                 for name, value in scratch.prior.state_dict().items():
                     target = tensors[f"prior.{name}"]
-                    (target if isinstance(program, Program) else target[run]).copy_(value)
+                    (target[run] if program.is_stacked else target).copy_(value)
 
         return refit
 

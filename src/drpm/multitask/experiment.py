@@ -28,7 +28,7 @@ from drpm.training import config as configs
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
 from drpm.training.loop import ProgressFactory, train_stage
-from drpm.training.program import BaseProgram, count_steps
+from drpm.training.program import Program, count_steps
 from drpm.training.runs import RunFolder, open_stage
 from drpm.training.schedules import ExponentialSchedule
 from drpm.training.torch_state import matmul_precision, seeded
@@ -130,7 +130,7 @@ def check_multitask(data: TaskData, config: MultitaskConfig) -> None:
 
 
 def _evaluate_before_epoch(
-    program: BaseProgram, network: MultitaskNetwork, data: TaskData, run: RunFolder
+    program: Program, network: MultitaskNetwork, data: TaskData, run: RunFolder
 ) -> Callable[[int], None]:
     """Log the test scores of the network every ``evaluate_every`` epochs."""
     spare = copy.deepcopy(network).eval()

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor, nn
 
-from drpm.training.errors import BEGIN_ANEW, RunError, reason
+from drpm.training.errors import BEGIN_ANEW, RunError
 
 logger = logging.getLogger(__name__)
 
@@ -88,15 +88,10 @@ def _to_bytes(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = N
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a file whose name ends with its checksum."""
-    try:
-        data = path.read_bytes()
-        if path.stem.rpartition("-")[2] != _checksum(data):
-            raise RunError(f"{path.name} does not match its checksum")
-        return tensors_from_bytes(data)
-    except OSError as error:
-        raise RunError(f"{path.name} cannot be read because {reason(error)}") from error
-    except SafetensorError as error:
-        raise RunError(f"{path.name} is not a safetensors file") from error
+    data = path.read_bytes()
+    if path.stem.rpartition("-")[2] != _checksum(data):
+        raise RunError(f"{path.name} does not match its checksum")
+    return tensors_from_bytes(data)
 
 
 # Checkpoints.
@@ -115,22 +110,16 @@ def save_state(folder: Path, state: State, step: int, runs: Sequence[str] = ("."
     """
     data = _to_bytes(state, {"runs": json.dumps(runs)})
     path = folder / f"step-{step:06d}-{_checksum(data)}{_SUFFIX}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # What a killed process left may be what fills the disk.
-        for leftover in folder.glob(".*.tmp"):
-            leftover.unlink(missing_ok=True)
-        others = [other for other in _checkpoints(folder) if other != path]
-        write_atomic(path, data)
-        previous = next((other for other in others if _step(other) < step), None)
-        for other in others:
-            if other != previous:
-                other.unlink()
-    except OSError as error:
-        raise RunError(
-            f"The checkpoint of step {step} was not written, because {reason(error)}; "
-            f"{last_good(folder)}."
-        ) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    # What a killed process left may be what fills the disk.
+    for leftover in folder.glob(".*.tmp"):
+        leftover.unlink(missing_ok=True)
+    others = [other for other in _checkpoints(folder) if other != path]
+    write_atomic(path, data)
+    previous = next((other for other in others if _step(other) < step), None)
+    for other in others:
+        if other != previous:
+            other.unlink()
 
 
 def load_latest(folder: Path) -> Checkpoint | None:
@@ -156,15 +145,6 @@ def load_latest(folder: Path) -> Checkpoint | None:
             f"All checkpoints in {folder} are damaged ({', '.join(damages)}); {BEGIN_ANEW}."
         )
     return None
-
-
-def last_good(folder: Path) -> str:
-    """Half a sentence that names the checkpoint from which a run can be resumed."""
-    for path in _checkpoints(folder):
-        with suppress(RunError):
-            _read_tensors(path)
-            return f"the last good checkpoint is step {_step(path)} in {folder}"
-    return f"there is no earlier checkpoint in {folder}"
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -193,17 +173,12 @@ def save_model(folder: Path, tensors: Mapping[str, Tensor], description: Mapping
     name = f"model-{_checksum(data)}{_SUFFIX}"
     document = {"tensors": name, "description": description}
     text = json.dumps(document, allow_nan=False, indent=1) + "\n"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / name, data)
-        write_atomic(folder / MODEL_FILE, text.encode())
-        for path in folder.glob(f"model-*{_SUFFIX}"):
-            if path.name != name:
-                path.unlink()
-    except OSError as error:
-        raise RunError(
-            f"The model was not written to {folder}, because {reason(error)}."
-        ) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / name, data)
+    write_atomic(folder / MODEL_FILE, text.encode())
+    for path in folder.glob(f"model-*{_SUFFIX}"):
+        if path.name != name:
+            path.unlink()
 
 
 def load_model(folder: Path) -> Model:

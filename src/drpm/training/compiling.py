@@ -11,8 +11,7 @@ import torch
 
 from drpm.training.checkpoint import State
 from drpm.training.errors import RunError, memory_refusal, sentence
-from drpm.training.program import BaseProgram, Program
-from drpm.training.stacking import StackedProgram
+from drpm.training.program import Program
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +27,7 @@ _LARGE: Final = 1 << 14
 _WARM_UPS: Final = 3
 
 
-def compile_step(program: BaseProgram, backend: str | Callable[..., Any] = BACKEND) -> bool:
+def compile_step(program: Program, backend: str | Callable[..., Any] = BACKEND) -> bool:
     """Compile a program's step, or log in one line why that is not possible.
 
     One step is taken to test the compiled form, and undone.
@@ -87,7 +86,7 @@ def _with_own_code(plain: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _padding(program: BaseProgram, updates_compiled: bool) -> dict[str, Any] | None:
+def _padding(program: Program, updates_compiled: bool) -> dict[str, Any] | None:
     """Compiler options for the gradients of stacked runs."""
     if not updates_compiled:
         # Gradients of padded products are slices, which fused optimizers refuse.
@@ -95,19 +94,19 @@ def _padding(program: BaseProgram, updates_compiled: bool) -> dict[str, Any] | N
     return _PADDED if has_uneven_weights(program) else None
 
 
-def has_uneven_weights(program: BaseProgram) -> bool:
+def has_uneven_weights(program: Program) -> bool:
     """Whether a large matrix of each run has a side that is not a multiple of 16 bytes."""
     matrices = (x[0] for x in program.tensors().values() if x.dim() == 3)
     return any(x.numel() >= _LARGE and any(side % _ALIGNED for side in x.shape) for x in matrices)
 
 
-def _parts(program: BaseProgram) -> dict[str, Callable[..., Any]]:
+def _parts(program: Program) -> dict[str, Callable[..., Any]]:
     """The methods of a program that are compiled, by name."""
     parts: dict[str, Callable[..., Any]] = {}
-    if isinstance(program, Program):
-        parts["_evaluate"] = program._evaluate
-    elif isinstance(program, StackedProgram):
+    if program.is_stacked:
         parts["_find_gradients"] = torch.no_grad()(program._find_gradients)
+    else:
+        parts["_evaluate"] = program._evaluate
     if program.schedules:
         parts["schedule_values"] = program.schedule_values
     groups = program.optimizer.param_groups
@@ -129,7 +128,7 @@ class CapturedStep:
     learning rate) is changed in place. Capturing does not change the program.
     """
 
-    def __init__(self, program: BaseProgram) -> None:
+    def __init__(self, program: Program) -> None:
         self._graph = torch.cuda.CUDAGraph()
         self._graph.register_generator_state(program.generator)
         before = _snapshot(program)
@@ -172,5 +171,5 @@ def _capturable(optimizer: torch.optim.Optimizer) -> Iterator[None]:
             group["capturable"] = was
 
 
-def _snapshot(program: BaseProgram) -> State:
+def _snapshot(program: Program) -> State:
     return {name: x.detach().clone() for name, x in program.state().items()}

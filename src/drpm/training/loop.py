@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from drpm.training.checkpoint import (
-    last_good,
     load_latest,
     load_model,
     load_modules,
@@ -22,10 +21,9 @@ from drpm.training.compiling import CapturedStep, compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
 from drpm.training.errors import Interrupted, RunError, StopRequest
-from drpm.training.program import Augmentation, BaseProgram, Objective, Program, Readings
+from drpm.training.program import Augmentation, Objective, Program, Readings
 from drpm.training.runs import RunFolder
 from drpm.training.schedules import Schedule
-from drpm.training.stacking import StackedProgram
 from drpm.training.torch_state import TRAINING_LOCK, matmul_precision
 
 # On a CUDA device "auto" compiles runs of at least this many steps: compiling takes up to a minute
@@ -48,7 +46,7 @@ ProgressFactory = Callable[[str], Progress | None]
 
 
 def train(
-    program: BaseProgram,
+    program: Program,
     runs: Sequence[RunFolder],
     *,
     before_epoch: Callable[[int], None] | None = None,
@@ -75,7 +73,7 @@ def train(
 
     Raises:
         Interrupted: On SIGINT or SIGTERM, after the step is finished and saved.
-        RunError: If a loss term is not finite, or a file cannot be written.
+        RunError: If a loss term is not finite.
     """
     if len(runs) != program.width:
         raise ValueError(
@@ -99,7 +97,7 @@ class _Training:
 
     def __init__(
         self,
-        program: BaseProgram,
+        program: Program,
         runs: Sequence[RunFolder],
         progress: Progress | None,
         before_epoch: Callable[[int], None] | None,
@@ -223,19 +221,13 @@ class _Training:
         paths = [str(run.path) for run, bad in zip(self.runs, affected, strict=True) if bad]
         of = f" of {', '.join(paths)}" if len(self.runs) > 1 else ""
         step = self.step - len(broken) + row + 1
-        raise RunError(
-            f"The loss had terms that were not finite ({terms}) at step {step}{of}; "
-            f"{last_good(self.checkpoints)}."
-        )
+        raise RunError(f"The loss had terms that were not finite ({terms}) at step {step}{of}.")
 
     def _save(self) -> None:
         # A gradient can be infinite although the loss is not.
         for name, tensor in self.program.tensors().items():
             if not torch.isfinite(tensor).all():
-                raise RunError(
-                    f"The parameter {name!r} was not finite after step {self.step}; "
-                    f"{last_good(self.checkpoints)}."
-                )
+                raise RunError(f"The parameter {name!r} was not finite after step {self.step}.")
         state = self.program.state()
         if self.writes:
             save_state(self.checkpoints, state, self.step, self.names)
@@ -267,7 +259,7 @@ def train_stage(
     seed: int,
     devices: Devices,
     run_data: Mapping[str, Tensor] | None = None,
-    before_epoch: Callable[[BaseProgram], Callable[[int], None]] | None = None,
+    before_epoch: Callable[[Program], Callable[[int], None]] | None = None,
     progress: ProgressFactory = lambda stage: None,
     schedules: Mapping[str, Schedule] | None = None,
     augment: Augmentation | None = None,
@@ -292,11 +284,7 @@ def train_stage(
     if not all(run.status == "finished" for run in runs):
         config = replace(config, seed=seed)
         common: dict[str, Any] = {"schedules": schedules, "augment": augment, "devices": devices}
-        program: BaseProgram
-        if len(models) == 1:
-            program = Program(models[0], objective, data, config, **common)
-        else:
-            program = StackedProgram(models, objective, data, config, run_data=run_data, **common)
+        program = Program(models, objective, data, config, run_data=run_data, **common)
 
         def save(index: int) -> dict[str, float]:
             save_model(runs[index].model_dir, program.model_state(index), {"stage": stage})

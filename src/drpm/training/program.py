@@ -1,17 +1,17 @@
 """One training step and all state that it changes."""
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, final
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, stack_module_state, vmap
 
 from drpm.training.checkpoint import State
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
-from drpm.training.errors import RunError
+from drpm.training.errors import ConfigError, RunError
 from drpm.training.schedules import Schedule
 
 Batch = dict[str, Tensor]
@@ -105,37 +105,58 @@ def count_steps(examples: int, config: TrainingConfig, devices: int = 1) -> int:
     return max(1, math.floor(batches) if config.drop_last else math.ceil(batches))
 
 
-class BaseProgram(ABC):
-    """What a single run and stacked runs have in common: batches, noise, optimizer, counters.
+@final
+class Program:
+    """One model in training, or several stacked models with their own batches and noise.
+
+    Runs that differ only in their seed apply the same operations to tensors of the same shapes.
+    ``torch.func.vmap`` stacks them along a leading dimension S, so that they need as many kernel
+    launches as one run, which is most of the cost of a small model on a GPU.
 
     :meth:`state` is the whole state, so a restored program continues bit for bit. A step changes
     tensors in place and reads none back, as a CUDA graph requires.
 
     With several devices the processes split one permutation of the examples. An epoch shows every
     example once, except those that ``drop_last`` omits or that fill up the last step.
-    """
 
-    optimizer: torch.optim.Optimizer
+    Args:
+        models: A model, or S models of one architecture, each initialized from its own seed.
+            Parameters that do not require gradients stay fixed.
+        objective: What is minimized; it sees one model and one batch.
+        data: Tensors of examples, all of equal length, that all runs share.
+        config: Training settings; its seed determines batches and noise.
+        run_data: Tensors of examples with a leading dimension of S, for data that differ by run.
+        schedules: Schedules by the names that the objective looks up.
+        augment: Applied to each run's batch before the objective.
+        devices: Where to train; by default the CPU. Stacked runs share one device.
+    """
 
     def __init__(
         self,
+        models: nn.Module | Sequence[nn.Module],
+        objective: Objective,
         data: Mapping[str, Tensor],
         config: TrainingConfig,
         *,
-        run_data: Mapping[str, Tensor],
-        runs: int | None,
-        schedules: Mapping[str, Schedule] | None,
-        devices: Devices | None,
+        run_data: Mapping[str, Tensor] | None = None,
+        schedules: Mapping[str, Schedule] | None = None,
+        augment: Augmentation | None = None,
+        devices: Devices | None = None,
     ) -> None:
+        models = [models] if isinstance(models, nn.Module) else models
+        if not models:
+            raise ValueError("models must hold at least one model, but got none.")
         self.config = config
         self.devices = devices or Devices()
         self.device = self.devices.device
         self.schedules = dict(schedules or {})
-        self.width = runs or 1
+        self.width = len(models)
         """Number of stacked runs."""
-        self._shape = () if runs is None else (runs,)
-        self.data = {name: self.adapt(x) for name, x in data.items()}
-        self.run_data = {name: self.adapt(x) for name, x in run_data.items()}
+        self.is_stacked = self.width > 1
+        if self.is_stacked and self.devices.count > 1:
+            raise ConfigError(f"devices must be 1 for stacked runs, but got {self.devices.count}.")
+        self.data = {name: self._adapt(x) for name, x in data.items()}
+        self.run_data = {name: self._adapt(x) for name, x in (run_data or {}).items()}
         self.examples = _count_examples(self.data, self.run_data, self.width)
         self.batch_size = min(config.batch_size, self.examples)
         self.steps_per_epoch = count_steps(self.examples, config, self.devices.count)
@@ -144,40 +165,52 @@ class BaseProgram(ABC):
         # Steps since the start, and since the start of the epoch.
         self._counters = torch.zeros(2, dtype=torch.int64, device=self.device)
         self.step_count, self._cursor = self._counters[0], self._counters[1:]
-        self.order = torch.zeros(
-            (self.steps_per_epoch, *self._shape, self.batch_size),
-            dtype=torch.int64,
-            device=self.device,
-        )
+        shape = (self.width, self.batch_size) if self.is_stacked else (self.batch_size,)
+        self.order = self._counters.new_zeros(self.steps_per_epoch, *shape)
         # The terms of every step of the epoch; allocated when the first step names them.
         self._terms: list[str] = []
         self._history: Tensor | None = None
         self._read = 0
+        models = [model.to(self.device) for model in models]
+        if config.precision == "64-true":
+            models = [model.double() for model in models]
+        self.model = models[0]
+        """The model; of a stack only its structure is used, not its tensors."""
+        self._fixed: dict[str, Tensor] = {}
+        named = self.model.named_parameters()
+        self._trained: dict[str, Tensor] = {name: p for name, p in named if p.requires_grad}
+        if self.is_stacked:
+            parameters, buffers = stack_module_state(models)
+            # Buffers as well: batch norm changes its statistics in place.
+            stacked = {name: x.detach().clone() for name, x in (parameters | buffers).items()}
+            self._fixed = {name: x for name, x in stacked.items() if name not in self._trained}
+            self._trained = {name: stacked[name].requires_grad_() for name in self._trained}
+        self.optimizer = make_optimizer(list(self._trained.values()), config, self.device)
+        self._loss_module = LossModule(self.model, objective, augment, self.generator)
+        self._evaluate = self.devices.share(self._loss_module)
+        self._gradients = vmap(
+            grad(self._loss, has_aux=True), in_dims=(0, 0, 0, None), randomness="different"
+        )
 
-    def adapt(self, tensor: Tensor) -> Tensor:
+    def _adapt(self, tensor: Tensor) -> Tensor:
         """The tensor on the device; floats in float64 if the precision is ``64-true``."""
         double = self.config.precision == "64-true" and tensor.is_floating_point()
         return tensor.to(self.device, torch.float64 if double else tensor.dtype)
 
-    def adapt_model(self, model: nn.Module) -> nn.Module:
-        model = model.to(self.device)
-        return model.double() if self.config.precision == "64-true" else model
-
-    @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
         """Parameters and buffers of the model, or of all stacked models."""
+        return self._trained | self._fixed if self.is_stacked else self.model.state_dict()
 
-    @abstractmethod
     def model_state(self, run: int = 0) -> dict[str, Tensor]:
         """The ``state_dict`` of one run's model."""
-
-    @abstractmethod
-    def _differentiate(self, batch: Batch, schedule: Mapping[str, Tensor]) -> Terms:
-        """Compute the gradients of the trained parameters."""
-
-    @abstractmethod
-    def _clip(self, limit: float) -> None:
-        """Clip each run's gradient to a norm of at most ``limit``."""
+        if not self.is_stacked:
+            return self.tensors()
+        stacked = self.tensors()
+        own = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        # By identity: tied tensors have several names in a state_dict and one in the stack.
+        names = {id(tensor): name for name, tensor in own.items()}
+        state = self.model.state_dict(keep_vars=True)
+        return {name: stacked[names[id(x)]][run].detach() for name, x in state.items()}
 
     def seed_noise(self) -> None:
         """Seed the default generator of the device, which dropout uses."""
@@ -234,6 +267,53 @@ class BaseProgram(ABC):
         self.update()
         self._record(terms)
         self._counters.add_(1)
+
+    def _differentiate(self, batch: Batch, schedule: Mapping[str, Tensor]) -> Terms:
+        """Compute the gradients of the trained parameters."""
+        if not self.is_stacked:
+            self.optimizer.zero_grad()
+            terms: Terms = self._evaluate(batch, schedule)
+            terms["loss"].backward()
+            return terms
+        gradients, terms = self._find_gradients(batch, schedule)
+        for name, parameter in self._trained.items():
+            # Compiled gradients are views, whose bases would slow down compiling the optimizer.
+            parameter.grad = gradients[name].detach()
+        return terms
+
+    def _find_gradients(
+        self, batch: Batch, schedule: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], Terms]:
+        """The gradients of all parameters, and the terms."""
+        # torch.func records its own graph.
+        with torch.no_grad():
+            gradients, terms = self._gradients(self._trained, self._fixed, batch, schedule)
+        # Fused optimizers refuse the strides of a slice of a larger gradient.
+        return {name: x.contiguous() for name, x in gradients.items()}, dict(terms)
+
+    def _loss(
+        self,
+        trained: dict[str, Tensor],
+        fixed: dict[str, Tensor],
+        batch: Batch,
+        schedule: Mapping[str, Tensor],
+    ) -> tuple[Tensor, Terms]:
+        """The loss of one run as a function of its parameters."""
+        tensors = {f"model.{name}": x for name, x in (trained | fixed).items()}
+        terms: Terms = functional_call(self._loss_module, tensors, (batch, dict(schedule)))
+        return terms["loss"], terms
+
+    def _clip(self, limit: float) -> None:
+        """Clip each run's gradient to a norm of at most ``limit``."""
+        if not self.is_stacked:
+            nn.utils.clip_grad_norm_(self._trained.values(), limit)
+            return
+        gradients = [p.grad for p in self._trained.values() if p.grad is not None]
+        squares = [g.flatten(1).square().sum(1) for g in gradients]
+        # The formula of torch's `clip_grad_norm_`.
+        scale = (limit / (torch.stack(squares).sum(0).sqrt() + 1e-6)).clamp_max(1.0)
+        for gradient in gradients:
+            gradient.mul_(scale.reshape(-1, *(1,) * (gradient.dim() - 1)))
 
     def update(self) -> None:
         """Apply the gradients."""
@@ -313,54 +393,6 @@ class BaseProgram(ABC):
             for moment, value in moments.items():
                 # A moment that was not saved starts at zero.
                 value.copy_(state.get(f"optimizer.{index}.{moment}", torch.zeros(())))
-
-
-@final
-class Program(BaseProgram):
-    """One model in training.
-
-    Args:
-        model: The model; parameters that do not require gradients stay fixed.
-        objective: What is minimized.
-        data: Tensors of examples, all of equal length.
-        config: Training settings; its seed determines batches and noise.
-        schedules: Schedules by the names that the objective looks up.
-        augment: Applied to each batch before the objective.
-        devices: Where to train; by default the CPU.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        objective: Objective,
-        data: Mapping[str, Tensor],
-        config: TrainingConfig,
-        *,
-        schedules: Mapping[str, Schedule] | None = None,
-        augment: Augmentation | None = None,
-        devices: Devices | None = None,
-    ) -> None:
-        super().__init__(data, config, run_data={}, runs=None, schedules=schedules, devices=devices)
-        self.model = self.adapt_model(model)
-        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimizer = make_optimizer(self.parameters, config, self.device)
-        loss_module = LossModule(self.model, objective, augment, self.generator)
-        self._evaluate = self.devices.share(loss_module)
-
-    def tensors(self) -> dict[str, Tensor]:
-        return dict(self.model.state_dict())
-
-    def model_state(self, run: int = 0) -> dict[str, Tensor]:
-        return self.tensors()
-
-    def _differentiate(self, batch: Batch, schedule: Mapping[str, Tensor]) -> Terms:
-        self.optimizer.zero_grad()
-        terms: Terms = self._evaluate(batch, schedule)
-        terms["loss"].backward()
-        return terms
-
-    def _clip(self, limit: float) -> None:
-        nn.utils.clip_grad_norm_(self.parameters, limit)
 
 
 def _count_examples(data: Mapping[str, Tensor], run_data: Mapping[str, Tensor], width: int) -> int:

@@ -19,10 +19,10 @@ from typing import Any, Final, Literal, Self, TypeAlias, final
 
 import torch
 
-from drpm.training.checkpoint import last_good, write_atomic
+from drpm.training.checkpoint import write_atomic
 from drpm.training.config import flatten
 from drpm.training.devices import Devices
-from drpm.training.errors import BEGIN_ANEW, InUse, RunError, reason
+from drpm.training.errors import BEGIN_ANEW, InUse, RunError
 
 Status: TypeAlias = Literal["new", "interrupted", "finished"]
 
@@ -88,15 +88,10 @@ class RunFolder:
             outputs: Files and folders to remove besides those that every run has.
         """
         run = cls(Path(path))
-        try:
-            run.path.mkdir(parents=True, exist_ok=True)
-            with run.lock():
-                run._make_room(overwrite, outputs)
-                run.write_atomic(CONFIG, config_text)
-        except OSError as error:
-            raise RunError(
-                f"The run folder {path} cannot be created, because {reason(error)}."
-            ) from error
+        run.path.mkdir(parents=True, exist_ok=True)
+        with run.lock():
+            run._make_room(overwrite, outputs)
+            run.write_atomic(CONFIG, config_text)
         return run
 
     @classmethod
@@ -175,12 +170,7 @@ class RunFolder:
         Args:
             wait: Whether to wait for another process that holds the lock.
         """
-        try:
-            descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise RunError(
-                f"The run folder {self.path} cannot be written, because {reason(error)}."
-            ) from error
+        descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             self._acquire(descriptor, wait)
             times = [record["wall_time"] for record in self.metrics() if "wall_time" in record]
@@ -248,11 +238,8 @@ class RunFolder:
             content: Its content; text is written as UTF-8.
         """
         target = self.inside(relative)
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(target, content.encode() if isinstance(content, str) else content)
-        except OSError as error:
-            raise self._not_written(str(relative), error) from error
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(target, content.encode() if isinstance(content, str) else content)
         return target
 
     def log(self, record: Mapping[str, Any]) -> None:
@@ -261,13 +248,9 @@ class RunFolder:
         Log what belongs to a step before its checkpoint is saved, so that a resumed run has it
         exactly once.
         """
-        target = self.inside(METRICS)
         line = json.dumps(_plain({**record, "wall_time": round(self.wall_time, 3)}))
-        try:
-            with open(target, "a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        except OSError as error:
-            raise self._not_written(METRICS, error) from error
+        with open(self.inside(METRICS), "a", encoding="utf-8") as file:
+            file.write(line + "\n")
 
     def take_metrics(self, stages: Sequence[Path]) -> None:
         """Copy the metrics of stages to the run; if there are several, records name their stage.
@@ -341,12 +324,6 @@ class RunFolder:
             "git_revision": git_revision(),
         }
         self.write_atomic(RESULT, json.dumps(result, indent=2) + "\n")
-
-    def _not_written(self, name: str, error: OSError) -> RunError:
-        return RunError(
-            f"The file {name} of the run {self.path} was not written, because {reason(error)}; "
-            f"{last_good(self.checkpoint_dir)}."
-        )
 
 
 def open_run(
