@@ -119,18 +119,6 @@ def test_reconstruction_alone(likelihood: str) -> None:
         assert (parameter.grad is not None) == trained, name
 
 
-@torch.no_grad()
-def test_the_second_view_comes_from_the_generator() -> None:
-    model, batch = make(), {"rows": images()}
-    random_view = objective(VIEWS["digits"])
-
-    def loss(seed: int) -> float:
-        return float(random_view(model, batch, {}, generator(seed))["loss"])
-
-    assert loss(1) == loss(1)
-    assert loss(1) != loss(2)
-
-
 # Augmentations.
 
 

@@ -51,11 +51,3 @@ def test_reconstruction_changes_nothing_but_pretraining() -> None:
 def test_stl10() -> None:
     for run in find("stl10").runs:
         assert run.arguments["options"]["options"] == ["network=resnet50"]
-    # All else as on the other data.
-    main = main_settings()["fashion-mnist"]
-    for name, config in settings("stl10")["stl10"].items():
-        assert config.mixture == main[name].mixture
-        if name in ("drpm-vc", "vade"):
-            changes = ["training.batch_size=256", "training.epochs=1024"]
-            changes += ["training.checkpoint_every=64"]
-            assert configs.override(config, changes).training == main[name].training

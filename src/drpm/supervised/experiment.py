@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.data import load
@@ -16,7 +15,7 @@ from drpm.data.preprocessing import class_target, scale_of, split_rows, with_tes
 from drpm.data.registry import file_names
 from drpm.data.types import Dataset, Split
 from drpm.experiments.base import Evaluation, Experiment, parse_options
-from drpm.report.figure_data import pack_arrays
+from drpm.report.figure_data import FigureSpec, pack_figures
 from drpm.supervised.config import SupervisedJob
 from drpm.supervised.models import JudgedBatches, Partitioner, batch_sizes, confusion
 from drpm.supervised.training import TrainedPartitioner, check_labels, fit_partitioner, split
@@ -245,37 +244,38 @@ def figure_data(
     """
     classes = len(names)
     if classes > MAX_CLASSES:
-        return pack_arrays({})
+        return pack_figures([])
     labels = labels.cpu()[judged.order]
     table = confusion(labels, judged.subsets, classes).double()
     sizes = [batch_sizes(judged.batch, x, classes)[:MAX_BATCHES] for x in (judged.subsets, labels)]
-    error = (sizes[0] - sizes[1]).double()
-    arrays: dict[str, NDArray[Any]] = {
-        "matrix__classes": (table / table.sum(1, keepdim=True).clamp_min(1)).numpy(),
-        "matrix_rows__classes": np.array(names),
-        "matrix_columns__classes": np.array(names),
-        "title__classes": np.array("Predicted subsets of every class"),
-        "about__classes": np.array(
+    specs = [
+        FigureSpec(
+            "matrix",
+            "classes",
+            (table / table.sum(1, keepdim=True).clamp_min(1)).numpy(),
+            names,
+            names,
+            "Predicted subsets of every class",
             "The fraction of every class (rows) in every subset, over all test batches: "
-            f"{judged.scores.accuracy:.1%} of the elements are in the right one."
+            f"{judged.scores.accuracy:.1%} of the elements are in the right one.",
         ),
-        "matrix__sizes-error": error.numpy(),
-        "matrix_rows__sizes-error": np.array([f"batch {b}" for b in range(len(error))]),
-        "matrix_columns__sizes-error": np.array(names),
-        "title__sizes-error": np.array("Predicted minus true sizes"),
-        "about__sizes-error": np.array(
+        FigureSpec(
+            "matrix",
+            "sizes-error",
+            (sizes[0] - sizes[1]).double().numpy(),
+            [f"batch {b}" for b in range(len(sizes[0]))],
+            names,
+            "Predicted minus true sizes",
             "The error of the predicted size of every subset, in some test batches; over all of "
-            f"them the mean absolute error is {judged.scores.size_error:.2f}."
+            f"them the mean absolute error is {judged.scores.size_error:.2f}.",
         ),
-    }
+    ]
     if elements.dim() == 4:
-        arrays |= _subsets_of_a_batch(judged, elements, names)
-    return pack_arrays(arrays)
+        specs.insert(0, _subsets_of_a_batch(judged, elements, names))
+    return pack_figures(specs)
 
 
-def _subsets_of_a_batch(
-    judged: JudgedBatches, images: Tensor, names: Sequence[str]
-) -> dict[str, NDArray[Any]]:
+def _subsets_of_a_batch(judged: JudgedBatches, images: Tensor, names: Sequence[str]) -> FigureSpec:
     """The images of the first batch, one row for each subset."""
     first = judged.batch == 0
     order, subsets = judged.order[first], judged.subsets[first]
@@ -286,14 +286,13 @@ def _subsets_of_a_batch(
         shown = images[own[:most].to(images.device)]
         row[: len(shown)] = shown.cpu()
     pixels = (255 * rows.clamp(0, 1)).round().to(torch.uint8)
-    return {
-        "grid__subsets": (pixels.squeeze(2) if pixels.shape[2] == 1 else pixels).numpy(),
-        "grid_rows__subsets": np.array(
-            [f"{name}: {len(own)}" for name, own in zip(names, members, strict=True)]
-        ),
-        "title__subsets": np.array("The partition of a test batch"),
-        "about__subsets": np.array(
-            f"One test batch of {len(order)} images: a row for each subset with its predicted "
-            f"size, of which up to {MAX_IMAGES} images are shown."
-        ),
-    }
+    return FigureSpec(
+        "grid",
+        "subsets",
+        (pixels.squeeze(2) if pixels.shape[2] == 1 else pixels).numpy(),
+        [f"{name}: {len(own)}" for name, own in zip(names, members, strict=True)],
+        (),
+        "The partition of a test batch",
+        f"One test batch of {len(order)} images: a row for each subset with its predicted size, "
+        f"of which up to {MAX_IMAGES} images are shown.",
+    )
