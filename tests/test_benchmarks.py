@@ -11,9 +11,8 @@ import torch
 
 from benchmarks import laws, steps, textbook
 from benchmarks.__main__ import main
-from benchmarks.environment import format_bytes, format_seconds
 from benchmarks.laws import DRPM, OPERATIONS, TEXTBOOK, Case, measure, needed_bytes, plan
-from drpm import FisherHypergeometric, RandomPartition, RelaxedPlackettLuce
+from drpm import RandomPartition, RelaxedPlackettLuce
 from drpm.studies.bounds import all_assignments
 
 
@@ -34,14 +33,14 @@ def test_a_quick_run_writes_a_table_and_json(
     # The program's own processes share the cores with the other tests.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(laws, "SECONDS_PER_CASE", 0.01)
-    arguments = ["--quick", "--device", "cpu", "--sizes", "8,16", "--groups", "10"]
+    arguments = ["--quick", "--device", "cpu", "--sizes", "8", "--groups", "10"]
     main([*arguments, "--operations", "rsample_grad", "--out", str(tmp_path / "new")])
     document = json.loads((tmp_path / "new" / "results.json").read_text())
     measured = [
         (each["case"]["implementation"], each["case"]["num_elements"])
         for each in document["measurements"]
     ]
-    assert measured == [("drpm", 8), ("drpm", 16), ("textbook", 8), ("textbook", 16)]
+    assert measured == [("drpm", 8), ("textbook", 8)]
     assert all(each["seconds"] > 0 for each in document["measurements"])
     assert all(each["peak_bytes"] >= 0 for each in document["measurements"])
     assert {"date", "device_name", "torch", "torch_threads"} <= document["environment"].keys()
@@ -93,34 +92,12 @@ def test_dense_implementations_are_skipped_if_they_would_not_fit() -> None:
     assert not any(skipped[DRPM, size] for size in laws.SIZES["cpu"])
 
 
-def test_other_group_counts_are_measured_at_one_size() -> None:
-    shapes = [
-        (case.num_elements, case.num_groups)
-        for case in plan("cpu", ["sample"], [2048, 64], [10, 100, 2])
-        if case.implementation == DRPM
-    ]
-    assert shapes == [(64, 10), (2048, 10), (64, 2), (64, 100)]
-
-
-def test_quantities_have_three_digits() -> None:
-    assert [format_seconds(s) for s in (2.5e-6, 0.0123, 0.9999, 12.34)] == [
-        "2.50 µs", "12.3 ms", "1,000 ms", "12.3 s"
-    ]  # fmt: skip
-    assert [format_bytes(b) for b in (10, 2.5e5, 3.21e8, 6.9e10)] == [
-        "< 0.1 MB", "0.25 MB", "321 MB", "69.0 GB"
-    ]  # fmt: skip
-
-
 # Training steps
 
 
-def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, value in (("BATCH_SIZE", 4), ("REPEATS", 1), ("ANGLES", 2), ("IMAGE_SIZE", 16)):
         monkeypatch.setattr(steps, name, value)
-
-
-def test_training_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    shrink(monkeypatch)
     main(["--training", "--quick", "--device", "cpu", "--out", str(tmp_path)])
     found = json.loads((tmp_path / "steps.json").read_text())["steps"]
     assert [entry["model"] for entry in found] == list(steps.SUBJECTS)
@@ -128,39 +105,7 @@ def test_training_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert [entry["model"] for entry in found if entry["stacked"]] == ["DRPM-VC"]
 
 
-@pytest.mark.parametrize("name", list(steps.SUBJECTS))
-def test_steps_of_every_model_are_finite(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    shrink(monkeypatch)
-    program = steps.make_program(steps.SUBJECTS[name], None, "cpu", 1)
-    program.set_learning_rate(1e-3)
-    values = []
-    for _ in range(3):
-        program.shuffle()
-        program.step()
-        values.append(program.readings().values[0, 0])
-    assert all(value.isfinite().all() for value in values)
-
-
 # The yardstick
-
-
-def test_textbook_size_tables_agree_with_the_law() -> None:
-    _, log_weights = parameters(7, 4)
-    law = FisherHypergeometric(7, log_weights)
-    terms, tables = textbook.size_tables(7, log_weights)
-    for sizes in law.enumerate_support():
-        counts = sizes.long()
-        remaining = 7 - (counts.cumsum(0) - counts)
-        conditionals = torch.stack(
-            [
-                terms[k, counts[k]]
-                + tables[k + 1][remaining[k] - counts[k]]
-                - tables[k][remaining[k]]
-                for k in range(4)
-            ]
-        )
-        torch.testing.assert_close(conditionals, law.conditional_log_probs(sizes))
-        torch.testing.assert_close(textbook.size_log_prob(log_weights, counts), law.log_prob(sizes))
 
 
 @pytest.mark.parametrize(("num_elements", "num_groups"), [(1, 1), (5, 1), (6, 3), (50, 4)])
@@ -184,13 +129,6 @@ def test_textbook_soft_sort_agrees() -> None:
     relaxed = textbook.neural_sort(0.7, scores)
     torch.testing.assert_close(relaxed.soft, RelaxedPlackettLuce(0.7, scores, hard=False).mode)
     torch.testing.assert_close(relaxed.hard, RelaxedPlackettLuce(0.7, scores).mode)
-
-
-def test_textbook_groups_fill_the_ranks_in_turn() -> None:
-    sizes = torch.tensor([2, 0, 3])
-    assigned = textbook.rank_assignment(torch.nn.functional.one_hot(sizes, 6).double())
-    assert assigned.argmax(0).tolist() == [0, 0, 2, 2, 2]
-    assert (assigned.sum(0) == 1).all()
 
 
 @pytest.mark.parametrize("relaxed", [False, True])

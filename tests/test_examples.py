@@ -1,4 +1,4 @@
-"""The examples, run as a reader would: from the command line."""
+"""The examples, run from the command line as a reader would."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from drpm.training.runs import RunFolder
 ROOT = Path(__file__).parents[1]
 DIGITS = str(ROOT / "examples" / "digits.py")
 
-# Sums depend on how many threads share them, so "bit for bit" holds for equal numbers.
+# Results are the same bit for bit for the same number of threads.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 EPOCHS, STEPS = 5, 110
@@ -123,38 +123,7 @@ def test_the_model_loads_in_a_fresh_process(undisturbed: RunFolder) -> None:
     assert done.stdout == f"accuracy {expected:.4f}\n"
 
 
-# Which digits saved models see, told by a process that knows nothing but their folders.
-PREDICT = """
-import sys
-from pathlib import Path
-from drpm.data import load
-from examples import digits
-for folder in sys.argv[1:]:
-    model = digits.read_model(Path(folder)).eval()
-    print(model(load("digits").test.inputs).argmax(1).tolist())
-"""
-
-
-def test_from_a_shell_killed_resumed_and_loaded(undisturbed: RunFolder, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    arguments = [DIGITS, "--out", str(folder), *SETTINGS, "--set=training.checkpoint_steps=1"]
-    killed = command("-m", "tests.training.dying", "checkpoint/step-000015", *arguments)
-    assert killed.returncode == -signal.SIGKILL
-    run = RunFolder.open(folder)
-    assert run.status == "interrupted"
-    resumed = command(*arguments)
-    assert resumed.returncode == 0, resumed.stderr
-    assert "resuming after step 14 of" in resumed.stderr
-    assert resumed.stdout == f"accuracy {run.result()['metrics']['accuracy']:.4f}\n"
-    told = command("-c", PREDICT, str(folder), str(undisturbed.path))
-    assert told.returncode == 0, told.stderr
-    found, expected = map(json.loads, told.stdout.splitlines())
-    assert found == expected
-    assert len(found) == 355
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_ends(tmp_path: Path, number: int, code: int) -> None:
+def test_a_signal_saves_and_ends(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     settings = ["--set=training.epochs=10000", "--set=training.log_every=1"]
     process = subprocess.Popen(
@@ -167,40 +136,15 @@ def test_a_signal_saves_and_ends(tmp_path: Path, number: int, code: int) -> None
     deadline = time.monotonic() + 600
     while not metrics.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     _, complaints = process.communicate(timeout=600)
-    assert process.returncode == code, complaints
+    assert process.returncode == 130, complaints
     assert "and saved; run the same command again to resume" in complaints
     assert "Traceback" not in complaints
     run = RunFolder.open(folder)
     assert run.status == "interrupted"
     last = run.metrics()[-1]["step"]
     assert list(run.checkpoint_dir.glob(f"step-{last:06d}-*"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--set=training.epoch=3"], "did you mean training.epochs?"),
-        (["--set=training.epochs=-1"], "training.epochs must be at least 0, but got '-1'"),
-        (["--set=training.device=cuda:99"], "device must be one"),
-    ],
-)
-def test_bad_settings(tmp_path: Path, capsys: Any, arguments: list[str], complaint: str) -> None:
-    from examples import digits
-
-    assert digits.main(["--out", str(tmp_path / "run"), *arguments]) == 1
-    assert complaint in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()
-
-
-def test_other_settings_in_the_same_folder(undisturbed: RunFolder, capsys: Any) -> None:
-    from examples import digits
-
-    assert digits.main(["--out", str(undisturbed.path), "--set=hidden=3"]) == 1
-    assert "has other settings" in capsys.readouterr().err
-    assert digits.main(["--evaluate", str(undisturbed.path / "nothing")]) == 1
-    assert "holds no run" in capsys.readouterr().err
 
 
 # Every image has a partition of its own, which takes longer.

@@ -18,9 +18,11 @@ from typer.testing import CliRunner, Result
 
 from drpm.cli import app
 from drpm.clustering import LatentGMM
+from drpm.clustering.fitted import clustering_scores
+from drpm.data import load
 from drpm.training.runs import RunFolder
 
-# Sums depend on how many threads share them, so "bit for bit" holds for equal numbers.
+# Results are the same bit for bit for the same number of threads.
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 SMALL = [
@@ -86,14 +88,14 @@ def contents(folder: Path) -> dict[Path, tuple[int, bytes]]:
 
 
 def write_table(path: Path, kinds: list[str] | None = None) -> np.ndarray:
-    """500 rows of three columns in three heaps, far from mean 0 and deviation 1."""
+    """500 rows of three columns in three groups, far from mean 0 and deviation 1."""
     generator = np.random.default_rng(0)
-    heaps = np.arange(500) % 3
+    groups = np.arange(500) % 3
     centres = np.array([[1000.0, -5, 0.1], [1500, -7, 0.1], [1000, -5, 0.5]])
-    table = centres[heaps] + generator.normal(0, [20, 0.1, 0.02], (500, 3))
+    table = centres[groups] + generator.normal(0, [20, 0.1, 0.02], (500, 3))
     lines = ["height,depth,share" + (",label" if kinds else "")]
-    for row, heap in zip(table, heaps, strict=True):
-        lines.append(",".join(f"{x:.6g}" for x in row) + (f",{kinds[heap]}" if kinds else ""))
+    for row, group in zip(table, groups, strict=True):
+        lines.append(",".join(f"{x:.6g}" for x in row) + (f",{kinds[group]}" if kinds else ""))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return table
 
@@ -109,62 +111,43 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_labels(whole: Path) -> None:
-    text = (whole / "labels.csv").read_text()
-    assert text.startswith("split,index,cluster,confidence\n")
+def test_labels_and_scores(whole: Path) -> None:
     rows = labels(whole)
-    assert Counter(row["split"] for row in rows) == {"train": 1442, "test": 355}
+    assert list(rows[0]) == ["split", "index", "cluster", "confidence"]
     for split, count in (("train", 1442), ("test", 355)):
         indices = [int(row["index"]) for row in rows if row["split"] == split]
         assert indices == list(range(count))
-    assert {int(row["cluster"]) for row in rows} <= set(range(10))
     # The likeliest of ten clusters is never less likely than a tenth.
     assert all(0.0999 <= float(row["confidence"]) <= 1 for row in rows)
+    clusters = [int(row["cluster"]) for row in rows if row["split"] == "test"]
+    scores = clustering_scores(load("digits").test.targets["label"], clusters)
+    metrics = result(whole)["metrics"]
+    assert {name: metrics[name] for name in scores} == pytest.approx(scores)
+    assert set(metrics) == {"nmi", "ari", "accuracy", "lower_bound"}
 
 
 def test_the_result(whole: Path) -> None:
     found = result(whole)
-    assert set(found["metrics"]) == {"nmi", "ari", "accuracy", "lower_bound"}
-    assert found["data"] == {
-        "name": "digits",
-        "examples": 1442,
-        "shape": "1 x 8 x 8",
-        "test examples": 355,
-    }
+    facts = {"examples": 1442, "shape": "1 x 8 x 8", "test examples": 355}
+    assert found["data"] == {"name": "digits", **facts}
     assert found["command"] == ["drpm", "cluster", *DIGITS, "--out", str(whole)]
-    assert list(found["comparison"]) == ["DRPM-VC"]
     # The time is that of the trainings and all around them.
     assert found["wall_time"] > RunFolder.open(whole / "pretraining").result()["wall_time"]
-    times = [record["wall_time"] for record in RunFolder.open(whole).metrics()]
+    records = RunFolder.open(whole).metrics()
+    times = [record["wall_time"] for record in records]
     assert times == sorted(times)
     assert times[-1] <= found["wall_time"]
-    stages = Counter(record["stage"] for record in RunFolder.open(whole).metrics())
-    assert stages == {"pretraining": STEPS, "training": 2}
-
-
-def test_the_scores_are_those_of_the_test_part(whole: Path) -> None:
-    from drpm.clustering.fitted import clustering_scores
-    from drpm.data import load
-
-    clusters = [int(row["cluster"]) for row in labels(whole) if row["split"] == "test"]
-    scores = clustering_scores(load("digits").test.targets["label"], clusters)
-    metrics = result(whole)["metrics"]
-    assert {name: metrics[name] for name in scores} == pytest.approx(scores)
+    assert Counter(record["stage"] for record in records) == {"pretraining": STEPS, "training": 2}
 
 
 def test_figures_and_page(whole: Path) -> None:
     assert pictures(whole) == FIGURES
     page = (whole / "index.html").read_text(encoding="utf-8")
     assert page.count("data:image/png;base64,") == 6
-    # All of it is in the one file.
-    assert not re.findall(r"""(?:src|href)=["'](?!data:)""", page)
     assert "digits: 10 clusters" in page
     assert "drpm cluster digits" in page
-    scores = ('<th scope="row">ACC</th>', ">NMI<", ">ARI<", ">ELBO, Gaussian mixture<")
-    for shown in (*scores, ">DRPM-VC<"):
+    for shown in ('<th scope="row">ACC</th>', ">NMI<", ">ARI<", ">DRPM-VC<"):
         assert shown in page, shown
-    assert "Scores are those of the test part, after the last epoch." in page
-    assert "<code>--overwrite</code>" in page
 
 
 def test_a_second_call_does_nothing_new(whole: Path) -> None:
@@ -175,23 +158,7 @@ def test_a_second_call_does_nothing_new(whole: Path) -> None:
     assert again.stdout.endswith(f"Page: {whole / 'index.html'}\n")
 
 
-# Predictions of a saved model in a process that can unpickle nothing.
-PREDICT = """
-import pickle, sys, torch
-from pathlib import Path
-from drpm.clustering.fitted import load_clustering
-from drpm.data import load
-data = load("digits")
-def refuse(*arguments, **options):
-    raise AssertionError("something was unpickled")
-pickle.load = pickle.loads = pickle.Unpickler = torch.load = refuse
-model = load_clustering(Path(sys.argv[1]) / "model")
-for split in (data.train, data.test):
-    print(*model.predict(split.inputs.flatten(1)).tolist())
-"""
-
-
-def test_killed_resumed_and_loaded_in_a_fresh_process(whole: Path, tmp_path: Path) -> None:
+def test_killed_and_resumed(whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     command = ["drpm", "cluster", *DIGITS, "--out", str(folder)]
     dying = "pretraining/checkpoint/step-000015"
@@ -210,33 +177,14 @@ def test_killed_resumed_and_loaded_in_a_fresh_process(whole: Path, tmp_path: Pat
     assert pictures(folder) == FIGURES
     assert not list(folder.rglob("*.tmp"))
 
-    done = shell("-c", PREDICT, folder)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [row["cluster"] for row in labels(whole)]
 
-
-def test_a_table(tmp_path: Path) -> None:
-    table = write_table(tmp_path / "table.csv")
-    folder = tmp_path / "run"
-    cluster(tmp_path / "table.csv", *SMALL, "--clusters=3", "--out", folder)
-    assert Counter(row["split"] for row in labels(folder)) == {"train": 500}
-    assert pictures(folder) == FIGURES - {"confusion"}
-    found = result(folder)
-    assert set(found["metrics"]) == {"lower_bound"}
-    assert found["comparison"] == {}
-    assert found["data"]["columns"] == 3
-    with np.load(folder / "arrays.npz") as arrays:
-        assert arrays["column_names"].tolist() == ["height", "depth", "share"]
-        assert arrays["sizes"].sum() == 500
-        # As the file has them, not as the network sees them.
-        samples = arrays["samples"].reshape(-1, 3)
-        assert (np.abs(samples.mean(0) - table.mean(0)) < 3 * table.std(0)).all()
-
-
-# As anybody would use the model of a table: the rows of the file, and no word of standardising.
+# In a process that can unpickle nothing. The model of a table takes the rows of the file.
 ESTIMATORS = """
-import csv, sys, numpy as np, torch
+import csv, pickle, sys, numpy as np, torch
 from drpm.clustering import DRPMClustering, LatentGMM, VaDE, load_clustering
+def refuse(*arguments, **options):
+    raise AssertionError("something was unpickled")
+pickle.load = pickle.loads = pickle.Unpickler = torch.load = refuse
 X = np.loadtxt(sys.argv[1] + "/table.csv", delimiter=",", skiprows=1)
 def read_labels(method):
     with open(f"{sys.argv[1]}/{method}/labels.csv", newline="") as file:
@@ -257,7 +205,7 @@ for method in ("gmm", "contrastive-head"):
 
 @pytest.mark.usefixtures("blank_pictures")
 def test_the_models_of_a_table(tmp_path: Path) -> None:
-    write_table(tmp_path / "table.csv")
+    table = write_table(tmp_path / "table.csv")
     for method in ("drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head"):
         command = [tmp_path / "table.csv", *SMALL, "--clusters=3", f"--method={method}"]
         cluster(*command, "--out", tmp_path / method)
@@ -267,25 +215,26 @@ def test_the_models_of_a_table(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "vade" / "index.html").read_text(encoding="utf-8")
     assert '<th scope="col">VaDE</th>' in page
-    assert "all examples" in page
-    assert "labels.csv uses its mean" in page
+    folder = tmp_path / "drpm-vc"
+    assert pictures(folder) == FIGURES - {"confusion"}
+    assert set(result(folder)["metrics"]) == {"lower_bound"}
+    with np.load(folder / "arrays.npz") as arrays:
+        assert arrays["column_names"].tolist() == ["height", "depth", "share"]
+        assert arrays["sizes"].sum() == 500
+        # In the units of the file, not standardised.
+        samples = arrays["samples"].reshape(-1, 3)
+        assert (np.abs(samples.mean(0) - table.mean(0)) < 3 * table.std(0)).all()
 
 
 @pytest.mark.usefixtures("blank_pictures")
 def test_the_model_of_a_table_far_from_zero(tmp_path: Path) -> None:
-    """Time stamps, in a file without names, and a seed that is more than numpy takes."""
+    """Time stamps, in a file without names, and a seed that is too large for numpy."""
     generator = np.random.default_rng(0)
     times = 1.7e9 + 37 + 60 * (np.arange(90) % 3) + generator.normal(0, 3, 90)
     table = np.stack([times.round(3), generator.normal(size=90).round(3)], 1)
     np.savetxt(tmp_path / "times.csv", table, delimiter=",", fmt="%.3f")
     options = ["--clusters=3", "--method=latent-gmm", "--seeds=5000000000", "-o", "header=false"]
-    cluster(
-        tmp_path / "times.csv",
-        *SMALL,
-        *options,
-        "--out",
-        tmp_path / "run",
-    )
+    cluster(tmp_path / "times.csv", *SMALL, *options, "--out", tmp_path / "run")
     model = LatentGMM.load(tmp_path / "run" / "model")
     predicted = [int(row["cluster"]) for row in labels(tmp_path / "run")]
     assert len(set(predicted)) > 1
@@ -297,6 +246,7 @@ def test_the_model_of_a_table_far_from_zero(tmp_path: Path) -> None:
     assert (model.latent_dim, model.hidden) == (4, (32, 16))
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_a_table_with_labels(tmp_path: Path) -> None:
     write_table(tmp_path / "table.csv", ["cat", "dog", "<i>cow"])
     folder = tmp_path / "run"
@@ -304,11 +254,12 @@ def test_a_table_with_labels(tmp_path: Path) -> None:
     assert shown.stdout.startswith("Seed\tACC\tNMI\tARI\n0\t")
     assert pictures(folder) == FIGURES
     with np.load(folder / "arrays.npz") as arrays:
-        # As many clusters as classes, where nobody says how many.
+        # By default as many clusters as classes.
         assert arrays["confusion"].shape == (3, 3)
         assert arrays["label_names"].tolist() == ["<i>cow", "cat", "dog"]
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_a_folder_of_images(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     for kind, colour in (("red", (255, 0, 0)), ("blue", (0, 0, 255))):
@@ -363,45 +314,24 @@ def test_the_settings_of_a_run_begin_another(tmp_path: Path) -> None:
     text = (third / "config.toml").read_text()
     assert 'method = "gmm"\nclusters = 3\n' in text
     assert "beta = 2.0\n" in text
-    own.write_text("cluters = 3\n")
-    refused = cluster("digits", "--preset", own, "--out", tmp_path / "fourth", code=1)
-    assert f"In {own}: cluters is not a setting; did you mean clusters?" in refused.stderr
     run = ["--preset", str(first / "config.toml"), "--out", str(tmp_path / "fifth")]
     refused = CliRunner().invoke(app, ["factors", *run])
     assert refused.exit_code == 1
     assert "config.toml is of a run of drpm cluster, not of drpm factors." in refused.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ("--clusters=3 --set=clusters=4", "got --clusters 3 and --set clusters=4."),
-        ("--method=gmm --set=method=vade", "got --method gmm and --set method=vade."),
-        ("--preset=none.toml", "The file none.toml cannot be read (No such file or directory)."),
-    ],
-)
-def test_options_that_contradict(tmp_path: Path, arguments: str, sentence: str) -> None:
-    refused = cluster("digits", *arguments.split(), "--out", tmp_path / "run", code=1)
-    assert sentence in refused.stderr
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.usefixtures("blank_pictures")
-@pytest.mark.parametrize("method", ["drpm-vc", "gmm"])
-def test_comparing(tmp_path: Path, method: str) -> None:
-    command = ["digits", *SMALL, "--set=mixture.restarts=1", f"--method={method}", "--compare"]
+def test_comparing(tmp_path: Path) -> None:
+    command = ["digits", *SMALL, "--set=mixture.restarts=1", "--method=gmm", "--compare"]
     shown = cluster(*command, "--out", tmp_path)
     everyone = {"DRPM-VC", "VaDE", "Latent GMM", "GMM", "Contrastive head", "k-means"}
     found = result(tmp_path)
     assert set(found["comparison"]) == everyone
     assert everyone < {line.split("\t")[0] for line in shown.stdout.splitlines()}
-    mine = {"drpm-vc": "DRPM-VC", "gmm": "GMM"}[method]
-    assert next(iter(found["comparison"])) == mine
-    assert found["comparison"][mine] == {
-        name: value for name, value in found["metrics"].items() if name != "lower_bound"
-    }
+    assert next(iter(found["comparison"])) == "GMM"
+    assert found["comparison"]["GMM"].items() <= found["metrics"].items()
     assert found["comparison"]["k-means"]["accuracy"] > 0.6
-    # All of them begin with the same pretraining.
+    # All of them start from the same pretraining.
     starts = {path.read_bytes() for path in tmp_path.rglob("pretraining/result.json")}
     assert len(starts) == 1
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
@@ -424,19 +354,9 @@ def test_overwriting(tmp_path: Path) -> None:
     assert labels(tmp_path) == first
 
 
-def test_names_are_no_markup(tmp_path: Path) -> None:
-    name = "<script>alert('x')&.csv"
-    write_table(tmp_path / name)
-    folder = tmp_path / "run"
-    cluster(tmp_path / name, *SMALL, "--method=gmm", "--clusters=2", "--out", folder)
-    page = (folder / "index.html").read_text(encoding="utf-8")
-    assert "<script" not in page
-    assert "&lt;script&gt;alert(&#39;x&#39;)&amp;.csv" in page
-
-
 def test_a_ruined_model_is_refused(tmp_path: Path) -> None:
     write_table(tmp_path / "table.csv")
-    # The one step that there is ruins it, and no later loss tells.
+    # The only step ruins it, and no later loss shows that.
     ruin = ["--set=training.epochs=1", "--set=training.batch_size=500"]
     ruin += ["--set=training.learning_rate=1e30", "--clusters=3"]
     command = [tmp_path / "table.csv", *SMALL, *ruin, "--out", tmp_path / "run"]
@@ -447,8 +367,8 @@ def test_a_ruined_model_is_refused(tmp_path: Path) -> None:
         assert not (tmp_path / "run" / "result.json").exists()
 
 
-def test_a_network_that_no_memory_holds(tmp_path: Path) -> None:
-    # More than there are addresses for, which no system promises.
+def test_a_network_that_exceeds_the_memory(tmp_path: Path) -> None:
+    # More than there are addresses for, which no system allocates.
     wide = f"--set=network.encoder={10**16}"
     refused = cluster("digits", *SMALL, wide, "--out", tmp_path / "run", code=1)
     assert "error: There is not enough memory for this" in refused.stderr
@@ -468,21 +388,14 @@ def test_a_run_knows_its_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("blank_pictures")
-@pytest.mark.parametrize("kind", ["contrastive", "reconstruction"])
-def test_two_processes_share_a_run(tmp_path: Path, kind: str) -> None:
-    """They are started by the command itself; the first one writes and speaks."""
-    settings = ["digits", *SMALL, f"--set=pretraining.kind={kind}"]
+def test_two_processes_share_a_run(tmp_path: Path) -> None:
+    """The command starts them itself; the first one writes and prints."""
+    settings = ["digits", *SMALL, "--set=pretraining.kind=reconstruction"]
     done = shell("-m", "drpm", "cluster", *settings, "--devices=2", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Seed\t") == 1
-    # On GPUs it would not be there. Nothing comes before it, such as a greeting of Lightning's.
+    # On GPUs there is no warning. Nothing comes before it, such as a greeting of Lightning's.
     assert done.stderr.startswith("warning: 2 processes share the CPU")
-    found = result(tmp_path / "run")
-    assert set(found["metrics"]) == {"accuracy", "ari", "nmi", "lower_bound"}
+    assert set(result(tmp_path / "run")["metrics"]) == {"accuracy", "ari", "nmi", "lower_bound"}
     # Each has its own batches, so an epoch has half as many whole steps.
-    cluster(*settings, "--out", tmp_path / "one")
-    steps = [
-        RunFolder.open(tmp_path / name / "training").metrics()[-1]["step"]
-        for name in ("run", "one")
-    ]
-    assert steps == [4, 10]
+    assert RunFolder.open(tmp_path / "run" / "training").metrics()[-1]["step"] == 4

@@ -4,7 +4,6 @@ A small network stands in for the pretrained one, in the very place where that i
 """
 
 import csv
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from drpm.cli import app
 from drpm.clustering.fitted import load_clustering
@@ -64,12 +63,6 @@ def write_images(folder: Path) -> None:
         (folder / f"{part}_X.bin").write_bytes(images.transpose(0, 1, 3, 2).tobytes())
 
 
-def cluster(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["cluster", *map(str, arguments)])
-    assert result.exit_code == code, (result.output, result.exception)
-    return result
-
-
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StandIn]:
     """A finished run, and the network it took the features from."""
@@ -78,10 +71,11 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StandIn]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DRPM_DATA", str(folder / "data"))
         patch.setitem(stl10._BUILDERS, "resnet50", lambda device: Network("stand-in", network))
-        shown = cluster(*COMMAND, "--out", folder / "run")
-        assert shown.stdout.endswith(f"Page: {folder / 'run' / 'index.html'}\n")
-        # What is finished is only shown, and features are not computed twice.
-        cluster(*COMMAND, "--out", folder / "run")
+        # A finished run is only shown, and features are not computed twice.
+        for _ in range(2):
+            command = ["cluster", *COMMAND, "--out", str(folder / "run")]
+            shown = CliRunner().invoke(app, command)
+            assert shown.exit_code == 0, shown.output
     return folder / "run", network
 
 
@@ -89,28 +83,19 @@ def test_features_are_computed_once(done: tuple[Path, StandIn]) -> None:
     assert done[1].seen == TRAIN + TEST
 
 
-def test_labels_and_scores(done: tuple[Path, StandIn]) -> None:
+def test_labels_scores_and_model(done: tuple[Path, StandIn]) -> None:
     with open(done[0] / "labels.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["split"] for row in rows] == ["train"] * TRAIN + ["test"] * TEST
     result = RunFolder.open(done[0]).result()
-    assert result["data"] == {
-        "name": "stl10",
-        "examples": TRAIN,
-        "columns": FEATURES,
-        "test examples": TEST,
-    }
-    # Ten tints are ten clusters; which is no test of the method, but of the way to it.
+    assert result["data"]["columns"] == FEATURES
+    # Ten tints are ten clusters; this tests the steps to the result, not the method.
     assert result["metrics"]["nmi"] > 0.7
     assert np.isfinite(result["metrics"]["lower_bound"])
-
-
-def test_the_model_is_that_of_the_preset(done: tuple[Path, StandIn]) -> None:
     model = load_clustering(done[0] / "model")
     assert model.shape == (FEATURES,)
     assert model.autoencoder is not None
     assert model.autoencoder.likelihood == "gaussian"
-    assert model.config.clusters == 10
     assert model.sample(torch.tensor([3])).shape == (1, FEATURES)
 
 
@@ -132,27 +117,3 @@ def test_the_page(done: tuple[Path, StandIn]) -> None:
     # A page of many wide pictures would be slow to open.
     assert len(page) < 3_000_000
     assert (done[0] / "arrays.npz").stat().st_size < 1_000_000
-
-
-def test_pixels_are_clustered_as_images(
-    done: tuple[Path, StandIn], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("DRPM_DATA", str(done[0].parent / "data"))
-    command = ["stl10", "--method=gmm", "--option=representation=images", "--device=cpu"]
-    command += ["--set=mixture.restarts=1"]
-    found = json.loads(cluster(*command, "--json", "--out", tmp_path).stdout)
-    assert found["data"]["shape"] == "3 x 96 x 96"
-    arrays = read_arrays(tmp_path)
-    assert "samples" in arrays
-    assert arrays["samples"].shape == (10, 32, 3, 96, 96)
-
-
-def test_a_network_that_is_not_there_is_one_sentence(
-    done: tuple[Path, StandIn], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("DRPM_DATA", str(done[0].parent / "data"))
-    command = ["stl10", "--option=network=vgg", "--device=cpu", "--out", tmp_path / "run"]
-    refused = cluster(*command, code=1)
-    assert refused.stderr.startswith("error: There is no network 'vgg' for features: there are")
-    assert refused.stderr.count("\n") == 1
-    assert not (tmp_path / "run").exists()

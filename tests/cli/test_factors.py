@@ -15,6 +15,8 @@ from drpm.cli import app
 from drpm.factors.experiment import NAMES
 from drpm.factors.models import load_factors
 
+pytestmark = pytest.mark.usefixtures("blank_pictures")
+
 SHORT = [
     *("--device=cpu", "--set=steps_per_epoch=2", "--set=training.epochs=1"),
     "--set=training.batch_size=8",
