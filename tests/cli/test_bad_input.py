@@ -92,14 +92,8 @@ REFUSED = [
         "drpm cluster digits --preset fast-clutser --out run",
         "'fast-clutser' is not a preset of drpm cluster; did you mean 'fast-cluster'",
     ),
-    (
-        "drpm supervised digits --preset zzz --out run",
-        "of drpm supervised; there are 'fast-supervised',",
-    ),
-    (
-        "drpm cluster digits --preset fast-factors --out run",
-        "'fast-factors' is not a preset of drpm cluster; ",
-    ),
+    ("drpm supervised digits --preset zzz --out run", "'zzz' is not a preset", "fast-supervised"),
+    ("drpm cluster digits --preset fast-factors --out run", "not a preset of drpm cluster"),
     (
         "drpm cluster digits --method vaed --out run",
         "method must be 'drpm-vc'",
@@ -189,7 +183,7 @@ REFUSED = [
     (
         "digits --out run --set training.device=cpu --set training.step=graph",
         "step must be 'eager' or 'auto'",
-        "on 1 x cpu, but got 'graph'",
+        "got 'graph'",
     ),
     ("digits --out run --devices 0", "devices must be", "but got '0'"),
     ("digits --evaluate folder", "folder holds no run: config.toml is missing"),

@@ -110,7 +110,7 @@ def test_a_few_columns_stand_for_all(done: tuple[Path, StandIn]) -> None:
 
 def test_the_page(done: tuple[Path, StandIn]) -> None:
     pictures = {path.stem for path in (done[0] / "figures").iterdir()}
-    assert pictures == {*("samples", "partition", "latent", "confusion", "sizes", "curves")}
+    assert pictures == {"samples", "latent", "labels", "confusion", "sizes", "curves"}
     page = (done[0] / "index.html").read_text(encoding="utf-8")
     assert page.count("data:image/png;base64,") == 6
     assert "stl10: 10 clusters" in page
