@@ -61,11 +61,11 @@ def test_it_is_a_scikit_learn_estimator(estimator: Any, check: Any) -> None:
 
 @each
 def test_a_table_in_a_csv_file(tmp_path: Path, kind: Any) -> None:
-    """Four groups, 14 deviations apart; at twelve seeds the agreement was 1 every time."""
-    X, y = make_blobs(500, centers=10 * np.eye(4)[:, :3], random_state=1)
+    """Four groups, 14 deviations apart; at six seeds the agreement was 1 every time."""
+    X, y = make_blobs(200, centers=10 * np.eye(4)[:, :3], random_state=1)
     np.savetxt(tmp_path / "table.csv", X * [1, 100, 0.01] + [0, 5, 1000], delimiter=",")
     table = np.loadtxt(tmp_path / "table.csv", delimiter=",")
-    labels = kind(4, random_state=0).fit_predict(table)
+    labels = kind(4, max_iter=60, random_state=0).fit_predict(table)
     assert adjusted_rand_score(y, labels) > 0.8
 
 

@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from drpm.cli.train import read_settings
-from drpm.supervised import training
+from drpm.supervised import models
 from drpm.supervised.config import SupervisedConfig, SupervisedJob
-from drpm.supervised.models import Partitioner, load_partitioner
-from drpm.supervised.training import fit_partitioner, split
+from drpm.supervised.models import Partitioner, fit_partitioner, load_partitioner, split
 from drpm.training.checkpoint import save_model
 from drpm.training.errors import ConfigError, RunError
 from tests.supervised.toys import CLASSES, CONFIG, blobs, fit
@@ -69,13 +68,13 @@ def test_the_best_candidate_on_held_out_examples_is_kept(
     elements, labels = blobs(640, seed=1)
     taught, held = split(640, config)
     seen: list[Any] = []
-    train = training.train_stage
+    train = models.train_stage
 
     def note_rows(*given: Any, **options: Any) -> Any:
         seen.append(given[5])
         return train(*given, **options)
 
-    monkeypatch.setattr(training, "train_stage", note_rows)
+    monkeypatch.setattr(models, "train_stage", note_rows)
     found = fit(tmp_path, config)
     assert (found.held_out, set(found.f1)) == (160, {0.0, 0.01, 1.0})
     assert found.size_weight == max(found.f1, key=lambda weight: found.f1[weight])

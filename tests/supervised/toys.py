@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from drpm.supervised.config import SupervisedConfig
-from drpm.supervised.training import TrainedPartitioner, fit_partitioner
+from drpm.supervised.models import TrainedPartitioner, fit_partitioner
 from drpm.training.config import TrainingConfig
 
 CLASSES = 4

@@ -10,10 +10,11 @@ if TYPE_CHECKING:
         Partitioner,
         PartitionScores,
         PredictedPartition,
+        TrainedPartitioner,
+        fit_partitioner,
         load_partitioner,
         partition_scores,
     )
-    from drpm.supervised.training import TrainedPartitioner, fit_partitioner
 
 __all__ = [
     "PartitionScores",
@@ -28,14 +29,7 @@ __all__ = [
 
 _PLACES = {
     "config": ("SupervisedConfig",),
-    "models": (
-        "PartitionScores",
-        "Partitioner",
-        "PredictedPartition",
-        "load_partitioner",
-        "partition_scores",
-    ),
-    "training": ("TrainedPartitioner", "fit_partitioner"),
+    "models": tuple(name for name in __all__ if name != "SupervisedConfig"),
 }
 
 if not TYPE_CHECKING:

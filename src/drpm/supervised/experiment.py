@@ -17,8 +17,16 @@ from drpm.data.types import Dataset, Split
 from drpm.experiments.base import Evaluation, Experiment, parse_options
 from drpm.report.figure_data import FigureSpec, pack_figures
 from drpm.supervised.config import SupervisedJob
-from drpm.supervised.models import JudgedBatches, Partitioner, batch_sizes, confusion
-from drpm.supervised.training import TrainedPartitioner, check_labels, fit_partitioner, split
+from drpm.supervised.models import (
+    JudgedBatches,
+    Partitioner,
+    TrainedPartitioner,
+    batch_sizes,
+    check_labels,
+    confusion,
+    fit_partitioner,
+    split,
+)
 from drpm.training.config import require_classes
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
