@@ -43,11 +43,16 @@ def test_dimensions_in_use() -> None:
             "latent must be at least 7, one for each factor, for the method 'label', but got 6",
         ),
         ({"data": "mpi3d", "image_size": 32}, "image_size must be 64 for mpi3d, but got 32"),
+        ({"method": "foo"}, "method must be 'drpm', 'hg', 'ada' or 'label', but got 'foo'"),
+        ({"temperature": (1.0, 0.0)}, r"temperature\[1\] must be greater than 0, but got"),
+        ({"gamma": -1.0}, "gamma must be at least 0, but got -1.0"),
+        ({"latent": 0}, "latent must be greater than 0, but got 0"),
+        ({"draws": 1}, "draws must be at least 2, but got 1"),
     ],
 )
-def test_what_does_not_fit_the_data_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_bad_settings(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        FactorsJob(**changes)
+        (FactorsJob if "data" in changes else FactorsConfig)(**changes)
 
 
 def untrained(latent: int) -> FactorVAE:

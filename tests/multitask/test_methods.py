@@ -16,7 +16,7 @@ from drpm.multitask.methods import (
     find_weighting,
     fork,
 )
-from drpm.multitask.models import MultitaskNetwork, multitask_objective, task_losses
+from drpm.multitask.models import MultitaskNetwork, multitask_objective
 from drpm.training.errors import ConfigError
 from tests.multitask.toys import settings, some_bytes
 from tests.oracles import generator
@@ -59,16 +59,6 @@ def test_uls_is_the_weighted_mean_of_all_losses(weights: tuple[float, ...]) -> N
 def test_weights_for_other_tasks_are_refused() -> None:
     with pytest.raises(ConfigError, match="task_weights must be 3, one for each task, or none, "):
         make(settings(task_weights=(1.0, 1.0)))
-
-
-def test_losses_of_a_task() -> None:
-    logits = torch.randn(2, 5, 4, generator=generator(0))
-    targets = torch.randint(4, (5, 2), generator=generator(1))
-    chances = logits.softmax(-1)
-    for task in range(2):
-        picked = [chances[task, row, targets[row, task]].log() for row in range(5)]
-        found = task_losses(logits, targets)[task]
-        torch.testing.assert_close(found, -torch.stack(picked).mean())
 
 
 def test_uncertainty_weighs_as_its_closed_form() -> None:
@@ -297,11 +287,6 @@ def test_the_penalty_on_sizes() -> None:
     torch.testing.assert_close(other["penalty"], expected)
     torch.testing.assert_close(other["loss"], one["loss"] + expected)
     assert "penalty" not in one
-
-
-@pytest.mark.parametrize(("tasks", "expected"), [(2, 0.0), (3, 0.1)])
-def test_the_usual_penalty(tasks: int, expected: float) -> None:
-    """One over ten neurons, where there are many tasks."""
-    method = NeuronPartition(SHAPE, tasks, settings())
-    assert method.config.size_penalty is None
-    assert method.size_penalty == expected
+    # By default one over ten neurons, for more than two tasks.
+    for tasks, default in ((2, 0.0), (3, 0.1)):
+        assert NeuronPartition(SHAPE, tasks, settings()).size_penalty == default

@@ -14,12 +14,9 @@ from drpm.cli import app
 from drpm.data import multimnist
 from drpm.experiments.studies import run_study
 from drpm.multitask import experiment
-from drpm.multitask.config import MultitaskConfig, MultitaskJob
+from drpm.multitask.config import MultitaskJob
 from drpm.multitask.experiment import Multitask
 from drpm.multitask.models import MultitaskNetwork
-from drpm.studies.sweeps import find
-from drpm.training import config as configs
-from drpm.training import presets
 from drpm.training.errors import RunError
 from drpm.training.runs import RunFolder
 from tests.multitask.toys import write_few_digits
@@ -122,23 +119,3 @@ def test_the_command_does_the_same(tmp_path: Path, which: dict[str, Any]) -> Non
     again = RunFolder.open(tmp_path / "again")
     assert again.config_text() == run.config_text()
     assert again.result()["metrics"] == run.result()["metrics"]
-
-
-def test_the_sweeps() -> None:
-    found = {name: find(name).runs for name in ("noise", "mosaic", "celeba")}
-    assert [run.folder for run in found["noise"]] == [
-        f"{method}/noise-0.{tenths}" for method in ("uls", "drpm") for tenths in range(10)
-    ]
-    assert [run.folder for run in found["mosaic"]] == [
-        f"tasks-{tasks}/{method}"
-        for tasks in (10, 20, 40)
-        for method in ("uls", "uncertainty", "gradient", "drpm")
-    ]
-    assert [run.folder for run in found["celeba"]] == [
-        f"tasks-{tasks}/{method}" for tasks in (10, 20, 40) for method in ("uls", "drpm")
-    ]
-    for run in (run for runs in found.values() for run in runs):
-        assert run.arguments["seeds"] == [0, 1, 2, 3, 4]
-        preset = presets.load(MultitaskConfig, run.arguments["preset"])
-        config = configs.override(preset, run.arguments["settings"])
-        assert config.method in run.folder.split("/")
