@@ -358,7 +358,7 @@ def test_labels_that_no_dimension_has(label: Any, message: str) -> None:
 
 def test_other_pairs_do_not_get_the_model_of_some(tmp_path: Path) -> None:
     world = two_bars()
-    turned = World(world.images.flip(0), world.sizes, world.names)
+    turned = World(world.images.flip(0), world.sizes)
     images = torch.rand(2, 6, 1, 8, 8, generator=generator(0))
     cases = [
         (PairSampler(world, 1), [PairSampler(turned, 1), PairSampler(world, 0)]),

@@ -39,11 +39,11 @@ def assert_proper(batch: dict[str, Tensor], sizes: tuple[int, ...]) -> None:
     assert not label[same].any()
 
 
-@pytest.mark.parametrize("shared", [*range(8), "mixed", (2, 6), [7, 0]])
+@pytest.mark.parametrize("shared", [*range(8), "mixed"])
 def test_pairs_share_as_many_factors_as_they_should(shared: Any) -> None:
     batch = draw(500, shared, numbered(SIZES))
     assert_proper(batch, SIZES)
-    allowed = MIXED_COUNTS if shared == "mixed" else [shared] if isinstance(shared, int) else shared
+    allowed = MIXED_COUNTS if shared == "mixed" else [shared]
     assert set(batch["is_shared"].sum(-1).tolist()) == set(allowed)
 
 
@@ -87,7 +87,7 @@ def test_the_label_is_any_of_the_factors_that_differ() -> None:
 
 
 def test_the_sampler_compiles_whole() -> None:
-    sampler = PairSampler(numbered(SMALL), (0, 2))
+    sampler = PairSampler(numbered(SMALL), 2)
     compiled = torch.compile(
         lambda row: sampler({"row": row}, None), backend="aot_eager", fullgraph=True, dynamic=False
     )
@@ -120,7 +120,6 @@ def test_a_graph_replays_the_sampler_with_new_pairs(shared: Any) -> None:
 def test_the_world_of_the_arm_is_what_the_arm_draws() -> None:
     world = arm_world(angles=2, image_size=16)
     assert world.sizes == (6, 6, 2, 3, 3, 2, 2)
-    assert world.names == arm.FACTOR_NAMES
     factors = draw(200, 0, world)["factors"][:, 0]
     drawn = factors.clone()
     drawn[:, -2:] = torch.tensor([10, 30])[factors[:, -2:]]
@@ -152,7 +151,7 @@ def test_the_world_of_mpi3d_has_the_order_of_its_file(
         return images[:, 0, 0, 5] + 256 * images[:, 1, 0, 5]
 
     everything = mpi3d_world(angles=4)
-    assert (everything.sizes, everything.names) == (sizes, mpi3d.FACTOR_NAMES)
+    assert everything.sizes == sizes
     factors = mpi3d.factors_of(torch.arange(1152))
     assert torch.equal(numbers(everything, factors), torch.arange(1152))
     half = mpi3d_world(angles=2)
@@ -168,17 +167,15 @@ def test_the_world_of_mpi3d_has_the_order_of_its_file(
     ("call", "message"),
     [
         (lambda: draw(5, 8, numbered(SIZES)), "shared must be .* from 0 to 7.* got 8"),
-        (lambda: draw(5, (), numbered(SIZES)), r"shared must be .* but got \(\)"),
-        (lambda: draw(5, (1, 2.0), numbered(SIZES)), r"shared must be .* but got \(1, 2.0\)"),
-        (lambda: draw(5, "some", numbered(SIZES)), "shared must be .* 'mixed', but got 'some'"),
+        (lambda: draw(5, "some", numbered(SIZES)), "shared must be .* 'mixed' .* but got 'some'"),
         (lambda: draw(5, "mixed", numbered(SMALL)), "shared must be .* from 0 to 3.* got 'mixed'"),
         (lambda: numbered((6, 1)), r"sizes must be .* 2 or more.* got \(6, 1\)"),
         (lambda: numbered(()), r"sizes must be whole numbers"),
         (lambda: arm_world(angles=1), "angles must be a whole number from 2 to 40, but got 1"),
         (lambda: arm_world(angles=41), "angles must be a whole number from 2 to 40, but got 41"),
-        (lambda: World(torch.zeros(6, 1, 1, 1), (2, 3), ("a", "b")), "images must be bytes"),
+        (lambda: World(torch.zeros(6, 1, 1, 1), (2, 3)), "images must be bytes"),
         (
-            lambda: World(torch.zeros(5, 1, 1, 1).byte(), (2, 3), ("a", "b")),
+            lambda: World(torch.zeros(5, 1, 1, 1).byte(), (2, 3)),
             r"images must be bytes of the shape \(6, C, H, W\), .* but got .* \(5, 1, 1, 1\)",
         ),
         (lambda: OwnPairs(*torch.zeros(2, 9, 1, 8, 8), ("a",)), "names must be 9, .* but got 1"),

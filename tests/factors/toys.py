@@ -25,13 +25,13 @@ def bars(left: Tensor, right: Tensor) -> Tensor:
 def two_bars() -> World:
     grid = torch.cartesian_prod(*[torch.arange(float(VALUES))] * 2)
     images = (255 * bars(grid[:, 0], grid[:, 1])).round().to(torch.uint8)
-    return World(images, (VALUES, VALUES), ("left", "right"))
+    return World(images, (VALUES, VALUES))
 
 
 def numbered(sizes: tuple[int, ...]) -> World:
     """Images whose one pixel is their number, modulo 256."""
     images = torch.arange(math.prod(sizes)).to(torch.uint8).reshape(-1, 1, 1, 1)
-    return World(images, sizes, tuple(map(str, sizes)))
+    return World(images, sizes)
 
 
 def draw(count: int, shared: Any = 1, world: World | None = None, seed: int = 0) -> Any:

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 
 from drpm.multitask.config import MultitaskConfig
 from drpm.multitask.methods import (
+    Fork,
     NeuronPartition,
     SharedFeatures,
     UncertaintyWeighting,
     find_weighting,
-    fork,
 )
 from drpm.multitask.models import MultitaskNetwork, multitask_objective
+from drpm.relaxation.mapping import apply
 from drpm.training.errors import ConfigError
 from tests.multitask.toys import settings, some_bytes
 from tests.oracles import generator
@@ -106,7 +107,7 @@ def test_features_follow_what_torchjd_follows(name: Any) -> None:
     heads = Heads().double()
     start = torch.randn(4, 5, dtype=torch.float64)
     found = start.clone().requires_grad_()
-    sum(heads.losses(fork(found, 3, find_weighting(name)))).backward()
+    sum(heads.losses(apply(Fork, found, 3, find_weighting(name), 1.0))).backward()
     own = [p.grad.clone() for p in heads.parameters() if p.grad is not None]
     heads.zero_grad()
     expected = start.clone().requires_grad_()
@@ -132,7 +133,7 @@ def test_what_made_the_features_follows_one_weighted_sum() -> None:
     inputs = torch.randn(4, 6, dtype=torch.float64)
     weighting = find_weighting("mgda")
     features = below(inputs)
-    sum(heads.losses(fork(features, 3, weighting))).backward()
+    sum(heads.losses(apply(Fork, features, 3, weighting, 1.0))).backward()
     features = below(inputs)
     losses = heads.losses(features.expand(3, 4, 5))
     rows = [torch.autograd.grad(loss, features, retain_graph=True)[0].flatten() for loss in losses]

@@ -21,10 +21,7 @@ from drpm.data.fingerprints import fingerprint_tensors
 from drpm.data.types import DataError, Device
 from drpm.distributions.validation import describe
 
-SharedCounts = int | Sequence[int] | Literal["mixed"]
-"""How many factors a pair shares; of several numbers, each pair takes one at random."""
-
-MIXED_COUNTS: Final = (0, 1, 3, 5)
+MIXED_COUNTS: Final[tuple[int, ...]] = (0, 1, 3, 5)
 
 # Images drawn or read at once; as floats on a GPU these take 0.4 GB.
 _CHUNK_CPU = 1024
@@ -45,19 +42,15 @@ class World:
         images: Images in the order of the grid, whose last factor changes fastest: (N, C, H, W)
             bytes.
         sizes: Number of values of each factor.
-        names: Names of the factors.
 
     Example:
-        >>> world = World(
-        ...     torch.arange(6, dtype=torch.uint8).reshape(6, 1, 1, 1), (2, 3), ("a", "b")
-        ... )
+        >>> world = World(torch.arange(6, dtype=torch.uint8).reshape(6, 1, 1, 1), (2, 3))
         >>> (world.images_of(torch.tensor([1, 2])) * 255).item()
         5.0
     """
 
     images: Tensor
     sizes: tuple[int, ...]
-    names: tuple[str, ...]
     _strides: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -100,7 +93,7 @@ def arm_world(
         return images.mul_(255).round_().to(torch.uint8)
 
     shape = (3, image_size, image_size)
-    return _world(draw, shape, arm.FACTOR_SIZES, arm.FACTOR_NAMES, angles, torch.device(device))
+    return _world(draw, shape, arm.FACTOR_SIZES, angles, torch.device(device))
 
 
 def mpi3d_world(
@@ -120,15 +113,13 @@ def mpi3d_world(
         return chosen.to(factors.device).permute(0, 3, 1, 2)
 
     shape = (3, *pixels.shape[1:3])
-    sizes, names = mpi3d.FACTOR_SIZES, mpi3d.FACTOR_NAMES
-    return _world(read, shape, sizes, names, angles, torch.device(device))
+    return _world(read, shape, mpi3d.FACTOR_SIZES, angles, torch.device(device))
 
 
 def _world(
     make: Callable[[Tensor], Tensor],
     shape: tuple[int, ...],
     all_sizes: tuple[int, ...],
-    names: tuple[str, ...],
     angles: int,
     device: torch.device,
 ) -> World:
@@ -147,7 +138,7 @@ def _world(
         factors[:, -2:] = values[factors[:, -2:]]
         part.copy_(make(factors))
         index += len(part)
-    return World(images, sizes, names)
+    return World(images, sizes)
 
 
 def _strides(radices: Sequence[int], device: torch.device) -> Tensor:
@@ -171,13 +162,18 @@ class PairSampler:
 
     Args:
         world: The images.
-        shared: The number n_s of shared factors; or several numbers, of which every pair takes
-            one at random; or "mixed", which is 0, 1, 3 and 5.
+        shared: The number n_s of shared factors; "mixed" for 0, 1, 3 or 5 at random.
     """
 
-    def __init__(self, world: World, shared: SharedCounts) -> None:
+    def __init__(self, world: World, shared: int | Literal["mixed"]) -> None:
         self.world = world
-        self.counts = _require_counts(shared, len(world.sizes))
+        self.counts = MIXED_COUNTS if shared == "mixed" else (shared,)
+        factors = range(len(world.sizes) + 1)
+        if not all(count in factors for count in self.counts):
+            raise ValueError(
+                f"shared must be a whole number from 0 to {len(world.sizes)}, or 'mixed' if there "
+                f"are 5 factors or more, but got {shared!r}."
+            )
         # One random integer per pair, whose digits are the values of the first image, the steps
         # to those of the second, and the choice of a count.
         radices = (*world.sizes, *(size - 1 for size in world.sizes), len(self.counts))
@@ -221,19 +217,6 @@ class PairSampler:
         some = torch.linspace(0, len(images) - 1, _HASHED_IMAGES, dtype=torch.float64).long()
         name = f"{self.world.sizes} {self.counts}"
         return fingerprint_tensors([(name, images[some.to(images.device)])])
-
-
-def _require_counts(shared: SharedCounts, num_factors: int) -> tuple[int, ...]:
-    if shared == "mixed":
-        counts: tuple[Any, ...] = MIXED_COUNTS
-    else:
-        counts = (shared,) if isinstance(shared, int | str) else tuple(shared)
-    if not counts or not all(type(n) is int and 0 <= n <= num_factors for n in counts):
-        raise ValueError(
-            f"shared must be a whole number from 0 to {num_factors}, several of them, or 'mixed', "
-            f"but got {shared!r}."
-        )
-    return counts
 
 
 @final

@@ -121,8 +121,8 @@ class GradientCombination(UniformScaling):
         weighting = find_weighting(self.config.weighting)
         # TorchJD's weights average, and the losses here are averaged already: without this the
         # gradient of the encoder would be smaller than that of ULS by the number of tasks.
-        copies = fork(given.features, self.num_tasks, weighting, scale=self.num_tasks)
-        return SharedFeatures(copies)
+        tasks = self.num_tasks
+        return SharedFeatures(apply(Fork, given.features, tasks, weighting, float(tasks)))
 
 
 class NeuronPartition(SharingMethod):
@@ -200,20 +200,12 @@ def find_weighting(name: Weighting) -> nn.Module:
     return weighting
 
 
-def fork(features: Tensor, num_tasks: int, weighting: nn.Module, scale: float = 1.0) -> Tensor:
+class Fork(torch.autograd.Function):
     """A copy of the features for each task, (T, ...), whose gradients are combined to one.
 
-    Args:
-        features: Any shape.
-        num_tasks: T.
-        weighting: As :func:`find_weighting` returns it.
-        scale: Factor of the combined gradient.
+    Its arguments are the features, T, a weighting and a factor of the combined gradient.
     """
-    copies: Tensor = apply(_Fork, features, num_tasks, weighting, scale)
-    return copies
 
-
-class _Fork(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, features: Tensor, num_tasks: int, weighting: nn.Module, scale: float

@@ -67,7 +67,8 @@ class TaskScores(NamedTuple):
 class MultitaskNetwork(nn.Module):
     """A shared encoder, a method of sharing its features, and a head for each task.
 
-    Predictions and scores are for evaluation mode, at the last temperature of training.
+    Predictions and scores are for evaluation mode, at the last temperature of training. They take
+    images (N, C, H, W), bytes or floats in [0, 1].
 
     Args:
         shape: Of an image: C, H and W.
@@ -111,35 +112,23 @@ class MultitaskNetwork(nn.Module):
 
     @torch.no_grad()
     def evaluate(self, images: Tensor) -> Iterator[Outputs]:
-        """The outputs for batches of images (N, C, H, W), bytes or floats in [0, 1]."""
+        """The outputs for batches of images."""
         temperature = torch.tensor(self.config.temperature[1]).to(self.mean)
         for part in as_bytes("images", images, self.shape).split(_BATCH_SIZE):
             yield self(part.to(self.mean.device), temperature)
 
     def predict(self, images: Tensor) -> Tensor:
-        """The class of every image for every task, (N, T).
-
-        Args:
-            images: (N, C, H, W), bytes, or floats in [0, 1].
-        """
+        """The class of every image for every task, (N, T)."""
         return torch.cat([outputs.logits.argmax(-1).T for outputs in self.evaluate(images)])
 
     def predict_proba(self, images: Tensor) -> dict[str, Tensor]:
-        """From a task to the probabilities of its classes, (N, classes).
-
-        Args:
-            images: (N, C, H, W), bytes, or floats in [0, 1].
-        """
+        """From a task to the probabilities of its classes, (N, classes)."""
         found = torch.cat([outputs.logits.softmax(-1) for outputs in self.evaluate(images)], 1)
         named = zip(self.classes.items(), found, strict=True)
         return {task: each[:, :count] for (task, count), each in named}
 
     def sizes(self, images: Tensor) -> Tensor:
-        """The number of neurons of each task for every image, (N, T).
-
-        Args:
-            images: (N, C, H, W), bytes, or floats in [0, 1].
-        """
+        """The number of neurons of each task for every image, (N, T)."""
         if self.config.method != "drpm":
             raise ValueError(
                 f"sizes must be asked of a network whose method is 'drpm', but got "
@@ -149,12 +138,7 @@ class MultitaskNetwork(nn.Module):
         return torch.cat([sizes for sizes in found if sizes is not None])
 
     def score(self, images: Tensor, targets: Tensor) -> TaskScores:
-        """Accuracies and neurons of the tasks.
-
-        Args:
-            images: (N, C, H, W), bytes, or floats in [0, 1].
-            targets: (N, T), classes.
-        """
+        """Accuracies and neurons of the tasks, for target classes (N, T)."""
         sums: dict[str, Tensor] = {}
         for outputs, part in zip(
             self.evaluate(images), targets.to(self.mean.device).split(_BATCH_SIZE), strict=True

@@ -17,14 +17,7 @@ _BLOCKS = 2  # of a stage
 def drop(
     values: Tensor, rate: float, shape: Sequence[int], generator: torch.Generator | None
 ) -> Tensor:
-    """Dropout without rescaling.
-
-    Args:
-        values: Any.
-        rate: The probability of setting a value to zero.
-        shape: Of the mask, which is broadcast.
-        generator: Source of noise.
-    """
+    """Dropout without rescaling, by a mask of some shape that is broadcast."""
     uniform = torch.rand(shape, dtype=values.dtype, device=values.device, generator=generator)
     return values * (uniform >= rate)
 
