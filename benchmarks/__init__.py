@@ -1,4 +1,1 @@
-"""Time and memory of the distributions and of training steps.
-
-Run ``python -m benchmarks`` from the root of the repository; ``--help`` lists the options.
-"""
+"""Time and memory of the distributions and of training steps: ``python -m benchmarks``."""

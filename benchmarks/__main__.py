@@ -10,14 +10,9 @@ from rich.console import Console
 from benchmarks import laws
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m benchmarks") -> None:
-    """Measure, print a table, and write the figures as JSON.
-
-    Args:
-        arguments: By default those of the command line.
-        prog: Name of the command in messages.
-    """
-    options = _parse(arguments, prog)
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print a table, and write the figures as JSON."""
+    options = _parse(arguments)
     path = options.out / ("steps.json" if options.training else "results.json")
     if options.training:
         # All applications are imported only for this.
@@ -39,9 +34,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m benchmar
     console.print(str(path), highlight=False, soft_wrap=True)
 
 
-def _parse(arguments: Sequence[str] | None, prog: str) -> argparse.Namespace:
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog=prog,
+        prog="python -m benchmarks",
         description="Measure time and peak memory of the distributions against a dense textbook "
         "implementation, or the time of training steps.",
     )

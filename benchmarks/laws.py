@@ -9,13 +9,14 @@ import contextlib
 import gc
 import json
 import multiprocessing
-import resource
+import os
+import platform
 import statistics
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ from rich.table import Table
 from torch import Tensor
 from torch.utils.benchmark import Timer
 
+import drpm
 from benchmarks import textbook
-from benchmarks.environment import describe_environment, format_bytes, format_seconds
 from drpm import RandomPartition, RelaxedPlackettLuce, RelaxedRandomPartition
+from drpm.training.runs import git_revision
 
 # The highest temperature of the usual schedules, which is the most expensive one.
 TEMPERATURE = 1.0
@@ -52,16 +54,8 @@ QUICK_SIZES = (16, 64)
 GROUPS = (10, 2, 100)
 # Group counts other than the first are measured at the largest size up to this one.
 GROUPS_SIZE = 1024
-# Dense implementations are skipped if they would need more memory than this.
-LIMIT_BYTES = {"cpu": 8e9, "cuda": 40e9}
-# Number of n x n matrices of 8 bytes at the peak, plus some for each group.
-MATRICES = {
-    "sample": (4, 0),
-    "log_prob": (4, 0),
-    "log_prob_grad": (3, 1),
-    "rsample_grad": (2, 2),
-    "sort_grad": (4, 0),
-}
+# Dense implementations, with several n x n matrices, are skipped at larger sizes.
+DENSE_SIZES = {"cpu": 4096, "cuda": 10_000}
 
 SECONDS_PER_CASE = 1.5
 
@@ -79,15 +73,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The cost of a case: median and minimum time, peak memory beyond the inputs, and number of
-    repeats; or, if it was skipped, the memory that it would need; or why it failed."""
+    """The cost of a case: median time, peak memory beyond the inputs, and number of
+    repeats; or why there is none."""
 
     case: Case
     seconds: float | None = None
-    fastest_seconds: float | None = None
     peak_bytes: int | None = None
     repeats: int = 0
-    needed_bytes: float | None = None
     failure: str | None = None
 
 
@@ -104,10 +96,8 @@ def run(
     document: dict[str, Any] = {"device": device, "environment": describe_environment(device)}
     measurements: list[Measurement] = []
     for case in plan(device, operations, sizes, groups, quick):
-        needed = needed_bytes(case)
-        measurements.append(
-            measure(case) if needed is None else Measurement(case, needed_bytes=needed)
-        )
+        skipped = Measurement(case, failure="too large")
+        measurements.append(skipped if is_too_large(case) else measure(case))
         document["measurements"] = [asdict(measurement) for measurement in measurements]
         path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return (make_table(operation, measurements) for operation in operations)
@@ -135,13 +125,10 @@ def plan(
                 yield Case(operation, implementation, num_elements, num_groups, device)
 
 
-def needed_bytes(case: Case) -> float | None:
-    """Approximate memory of a case that is skipped because it is dense and too large."""
-    if case.implementation == DRPM and case.operation != "sort_grad":
-        return None
-    matrices, per_group = MATRICES[case.operation]
-    needed = 8.0 * (matrices + per_group * case.num_groups) * case.num_elements**2
-    return needed if needed > LIMIT_BYTES[torch.device(case.device).type] else None
+def is_too_large(case: Case) -> bool:
+    """Whether a case is skipped, because it is dense and needs too much memory."""
+    is_dense = case.implementation == TEXTBOOK or case.operation == "sort_grad"
+    return is_dense and case.num_elements > DENSE_SIZES[torch.device(case.device).type]
 
 
 def prepare(case: Case) -> Callable[[], object]:
@@ -236,7 +223,7 @@ def _measure_cuda(case: Case) -> Measurement:
 def _timed(case: Case, run: Callable[[], object], peak_bytes: int) -> Measurement:
     timer = Timer("run()", globals={"run": run}, num_threads=torch.get_num_threads())
     times = timer.blocked_autorange(min_run_time=SECONDS_PER_CASE).times
-    return Measurement(case, statistics.median(times), min(times), peak_bytes, len(times))
+    return Measurement(case, statistics.median(times), peak_bytes, len(times))
 
 
 def _process_context() -> multiprocessing.context.BaseContext:
@@ -253,9 +240,7 @@ def _peak_memory() -> int:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # macOS counts in bytes, other systems in kilobytes.
-    return peak if sys.platform == "darwin" else peak * 1024
+    return 0  # on other systems than Linux
 
 
 def make_table(operation: str, measurements: Sequence[Measurement]) -> Table:
@@ -280,8 +265,39 @@ def make_table(operation: str, measurements: Sequence[Measurement]) -> Table:
 
 
 def _cells(measurement: Measurement) -> tuple[str, str]:
-    if measurement.needed_bytes is not None:
-        return "skipped", f"~ {format_bytes(measurement.needed_bytes)}"
     if measurement.seconds is None or measurement.peak_bytes is None:
-        return "failed", measurement.failure or ""
+        return "-", measurement.failure or ""
     return format_seconds(measurement.seconds), format_bytes(measurement.peak_bytes)
+
+
+def describe_environment(device: str) -> dict[str, Any]:
+    is_cuda = torch.device(device).type == "cuda"
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device_name": torch.cuda.get_device_name(device) if is_cuda else _processor_name(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu_count": os.cpu_count(),
+        "load_average": os.getloadavg()[0],
+        "torch_threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda if is_cuda else None,
+        "drpm": drpm.__version__,
+        "git_revision": git_revision(),
+    }
+
+
+def _processor_name() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def format_seconds(seconds: float) -> str:
+    return f"{1e3 * seconds:,.3f} ms"
+
+
+def format_bytes(number: float) -> str:
+    return f"{number / 1e6:,.1f} MB"

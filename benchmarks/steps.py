@@ -17,7 +17,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.environment import describe_environment, format_seconds
+from benchmarks.laws import describe_environment, format_seconds
 from drpm.clustering.config import ClusteringConfig
 from drpm.clustering.models import MixtureVAE, build_objective
 from drpm.clustering.pipeline import build_schedules

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks import laws, steps, textbook
 from benchmarks.__main__ import main
-from benchmarks.laws import DRPM, OPERATIONS, TEXTBOOK, Case, measure, needed_bytes, plan
+from benchmarks.laws import DRPM, OPERATIONS, TEXTBOOK, Case, is_too_large, measure, plan
 from drpm import RandomPartition, RelaxedPlackettLuce
 from drpm.studies.bounds import all_assignments
 
@@ -58,8 +58,7 @@ def test_every_operation_can_be_measured(
     measurement = measure(Case(operation, implementation, 8, 3, "cpu"), isolate=False)
     assert measurement.failure is None
     assert measurement.seconds is not None
-    assert measurement.fastest_seconds is not None
-    assert 0 < measurement.fastest_seconds <= measurement.seconds
+    assert measurement.seconds > 0
     assert measurement.repeats > 0
 
 
@@ -84,7 +83,7 @@ def test_bad_arguments_are_refused_in_one_sentence(
 
 def test_dense_implementations_are_skipped_if_they_would_not_fit() -> None:
     skipped = {
-        (case.implementation, case.num_elements): needed_bytes(case) is not None
+        (case.implementation, case.num_elements): is_too_large(case)
         for case in plan("cpu", ["rsample_grad"])
     }
     assert not skipped[TEXTBOOK, 1024]

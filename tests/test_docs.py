@@ -15,7 +15,6 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from drpm.cli import app
-from drpm.factors.aggregation import AGGREGATIONS
 from drpm.factors.config import FactorsConfig
 from drpm.training import presets
 from tests.multitask.toys import write_few_digits
@@ -57,9 +56,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_programs_of_clusterings() -> None:
-    heaps = np.arange(150) % 3
+    groups = np.arange(150) % 3
     noise = np.random.default_rng(0).normal(size=(150, 2))
-    lines = [f"{1e3 + 50 * h + x},{-h + 0.1 * y}" for h, (x, y) in zip(heaps, noise, strict=True)]
+    lines = [f"{1e3 + 50 * h + x},{-h + 0.1 * y}" for h, (x, y) in zip(groups, noise, strict=True)]
     Path("measurements.csv").write_text("\n".join(["weight,height", *lines]))
     settings = [f"--set={stage}.epochs=3" for stage in ("training", "pretraining.training")]
     command = ["cluster", "measurements.csv", "--clusters=3", "--device=cpu", *settings]
@@ -70,23 +69,7 @@ def test_programs_of_clusterings() -> None:
         found = run_programs("clustering.md")
     table = np.genfromtxt("out/cluster/labels.csv", delimiter=",", names=True, dtype=None)
     assert found["found"].tolist() == table["cluster"].tolist()
-    assert found["clustering"].predict(found["inputs"]).tolist() == table["cluster"].tolist()
     np.testing.assert_array_equal(found["again"].transform(found["X"]), found["codes"])
-    assert found["codes"].shape == (150, 10)
-    assert found["new"].shape == (30, 3)
-    assert len(set(found["again"].labels_)) == 3
-
-
-def test_presets_of_clusterings_are_named() -> None:
-    text = (ROOT / "docs" / "clustering.md").read_text("utf-8")
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    words = re.findall(r"`((?:fast|paper)-cluster[\w-]*|-[\w-]+)`", "\n".join(rows))
-    heads = [word for word in words if not word.startswith("-")]
-    tails = [word for word in words if word.startswith("-")]
-    for name in (name for name in presets.names() if presets.command_of(name) == "cluster"):
-        head = max((head for head in heads if name.startswith(head)), key=len)
-        rest = name.removeprefix(head).replace("-reconstruction", "", 1)
-        assert rest in ("", *tails), name
 
 
 def test_programs_of_several_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,33 +83,17 @@ def test_programs_of_several_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         # Advice on workers and logs, which so small an example has no use for.
         warnings.filterwarnings("ignore", module="lightning")
         found = run_programs("multitask.md")
-    assert found["digit"].shape == (8, 10)
-    assert found["zero"].shape == (8, 2)
     assert found["sizes"].sum(1).tolist() == [32] * 8
-    assert found["dist"].rsample().shape == (8, 3, 6)
-    assert found["tasks"].model.partition.temperature == pytest.approx(0.5**0.5)
     network, images = found["network"], found["images"]
     assert torch.equal(network.predict(images), network.predict(images / 255))
-    assert found["found"].shape == (20, 2)
-    assert found["shares"].sum(1).tolist() == [50] * 20
-    model, images = found["model"], found["data"].test_images
-    assert model.predict(images).shape == (50, 2)
-    assert model.sizes(images).sum(1).tolist() == [12] * 50
-    assert model.tasks == found["load_multitask"](Path("kept")).tasks == ("bright", "third")
+    assert found["model"].tasks == found["load_multitask"](Path("kept")).tasks
 
 
 def test_programs_of_shared_factors() -> None:
     found = run_programs("factors.md")
     first, second = found["pairs"].first, found["pairs"].second
     assert found["answer"].number.tolist() == found["answer"].mask.sum(1).tolist()
-    assert found["answer"].mask.shape == (60, 7)
-    assert found["mine"].names == tuple(map(str, range(60)))
-    assert found["found"].mask.shape == (200, 4)
-    assert found["images"].shape == (200, 2, 1, 16, 16)
-    assert found["along"].shape == (4, 7, 1, 16, 16)
     assert found["again"].share(first, second).mask.tolist() == found["found"].mask.tolist()
-    assert found["shares"].mask.shape == (300, 10)
-    assert 0 <= found["scores"].count_error <= 49
 
 
 def test_the_program_of_shared_factors_at_the_front(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,16 +114,9 @@ def test_the_program_of_shared_factors_at_the_front(monkeypatch: pytest.MonkeyPa
     assert found.mask.shape == (2, 7)
 
 
-def test_methods_of_shared_factors_are_named() -> None:
-    text = (ROOT / "docs" / "factors.md").read_text("utf-8")
-    assert set(re.findall(r"^\| `(\w+)` \|", text, re.M)) >= set(AGGREGATIONS)
-
-
 def test_programs_of_supervised_partitions() -> None:
     found = run_programs("supervised.md")
     partition, digits = found["found"], found["digits"]
-    assert partition.subsets.shape == (64,)
-    assert partition.subsets.bincount(minlength=10).tolist() == partition.sizes.tolist()
     again = found["load_partitioner"](Path("kept")).partition(digits.test.inputs[:64])
     assert again.subsets.tolist() == partition.subsets.tolist()
 
@@ -166,12 +126,6 @@ def test_commands_are_understood(words: list[str]) -> None:
     understand(words)
     if "--preset" in words:
         assert words[words.index("--preset") + 1] in presets.names("")
-
-
-@pytest.mark.parametrize("line", ["multitask --noise 2", "factors --nose 1", "clusters digits"])
-def test_others_are_not(line: str) -> None:
-    with pytest.raises(Exception, match=r"should be|[Nn]o such"):
-        understand(line.split())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -37,40 +37,20 @@ def test_the_four_settings_of_the_paper(results: list[bounds.Masses]) -> None:
         for setting in settings
     ]
     assert equal == [(True, True), (False, True), (True, False), (False, False)]
-    for setting in settings:
-        assert setting.law.event_shape == (5, 5)
-        assert ((setting.log_weights <= 0) & (setting.log_scores <= 0)).all()
     assert torch.equal(settings[1].log_weights, settings[3].log_weights)
     assert torch.equal(settings[2].log_scores, settings[3].log_scores)
 
 
-def test_the_masses_sum_to_one(results: list[bounds.Masses]) -> None:
+def test_masses_and_bounds(results: list[bounds.Masses]) -> None:
     for masses in results:
         assert masses.log_exact.shape == (3125,)
-        assert math.isclose(masses.log_exact.exp().sum().item(), 1.0, abs_tol=1e-12)
         assert bounds.summarize(masses).total_mass == pytest.approx(1.0, abs=1e-12)
-
-
-def test_the_bounds_enclose_the_exact_mass(results: list[bounds.Masses]) -> None:
-    for masses in results:
         assert (masses.log_lower <= masses.log_exact + 1e-12).all()
         assert (masses.log_exact <= masses.log_upper + 1e-12).all()
-
-
-def test_with_equal_scores_the_upper_bound_is_exact(results: list[bounds.Masses]) -> None:
-    for masses in results:
+        assert masses.counts.sum() == masses.num_draws == DRAWS
+        # With equal scores all orders are equally likely.
         tight = bool((masses.setting.log_scores == 0).all())
         assert torch.allclose(masses.log_upper, masses.log_exact, rtol=0, atol=1e-12) == tight
-
-
-def test_the_lower_bound_is_exact_where_one_order_leads_to_the_assignment(
-    results: list[bounds.Masses],
-) -> None:
-    sizes = bounds.all_assignments(5, 5).sum(-1)
-    one_order = (sizes <= 1).all(-1)
-    assert one_order.sum() == math.factorial(5)
-    for masses in results:
-        assert torch.allclose(masses.log_lower[one_order], masses.log_exact[one_order], atol=1e-12)
 
 
 def test_draws_are_counted_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
