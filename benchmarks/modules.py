@@ -18,9 +18,11 @@ def executed(action: Callable[[], Any]) -> list[str]:
 
     def look(frame: Any, event: str, argument: Any) -> None:
         name = frame.f_globals.get("__name__", "")
-        inside = name == PREFIX or name.startswith(f"{PREFIX}.")
-        if event == "call" and inside and frame.f_code.co_flags & 0x2:  # functions, not modules
-            found.add(name)
+        if event == "call" and name not in found and name.split(".")[0] == PREFIX:
+            while frame is not None and frame.f_code.co_name != "<module>":
+                frame = frame.f_back
+            if frame is None or frame.f_globals["__name__"] == "__main__":
+                found.add(name)
 
     threading.setprofile(look)
     sys.setprofile(look)
