@@ -4,7 +4,6 @@ import errno
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -187,19 +186,6 @@ def test_a_second_signal_has_its_default_effect() -> None:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_other_threads_leave_the_handlers_alone() -> None:
-    before, seen = signal.getsignal(signal.SIGTERM), []
-
-    def work() -> None:
-        with StopRequest() as stop:
-            seen.append((signal.getsignal(signal.SIGTERM), stop.signal))
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [(before, None)]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

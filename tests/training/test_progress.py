@@ -2,7 +2,6 @@
 
 import io
 
-import pytest
 from rich.console import Console
 
 from drpm.training.progress import TrainingProgress
@@ -31,17 +30,15 @@ def test_lines() -> None:
     ]
 
 
-@pytest.mark.parametrize("total", [100, 10**25])
-def test_lines_of_a_resumed_run(total: int) -> None:
+def test_lines_of_a_resumed_run() -> None:
     stream, clock = io.StringIO(), Clock()
     lines = TrainingProgress(Console(file=stream, width=200), clock)
-    lines.start(total, 90)
+    lines.start(100, 90)
     clock.now = 20.0
     lines.update(95, {"loss": float("nan")})
     first, second = stream.getvalue().splitlines()
-    assert first == f"resuming after step 90 of {total:,}"
-    left = "0:00:20" if total == 100 else "36500 days, 0:00:00"
-    assert second == f"step 95 of {total:,}: loss nan, 0.25 steps/s, {left} left"
+    assert first == "resuming after step 90 of 100"
+    assert second == "step 95 of 100: loss nan, 0.25 steps/s, 0:00:20 left"
 
 
 def test_the_bar() -> None:

@@ -10,8 +10,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 # Lines go to log files, where more would be noise.
 _SECONDS_PER_LINE: Final = 10.0
-# Longer times overflow.
-_LONGEST: Final = timedelta(days=36500)
 
 
 def make_progress() -> "TrainingProgress":
@@ -52,7 +50,7 @@ class TrainingProgress:
             text = f"loss {metrics['loss']:.4g}, {text}"
         if step < self._total:
             seconds = (self._total - step) / max(rate, 1e-9)
-            text += f", {timedelta(seconds=round(min(seconds, _LONGEST.total_seconds())))} left"
+            text += f", {timedelta(seconds=round(seconds))} left"
         self._bar.update(self._task, completed=step, description=text)
         due = elapsed - self._last_line >= _SECONDS_PER_LINE or step == self._total
         if due and not self._console.is_terminal:
