@@ -167,17 +167,6 @@ def test_tasks_share_neurons(
     assert min(sizes.values()) > 0
 
 
-@pytest.mark.parametrize(("arguments", "code"), [(["--help"], 0), (["--foo"], 2), (["60"], 2)])
-def test_other_words_train_nothing(capsys: Any, arguments: list[str], code: int) -> None:
-    from examples import digits, tasks
-
-    for example in (digits, tasks):
-        with pytest.raises(SystemExit) as ended:
-            example.main(arguments)
-        assert ended.value.code == code
-        assert "usage:" in "".join(capsys.readouterr())
-
-
 def test_an_application_from_outside(tmp_path: Path) -> None:
     """At 8 seeds the accuracy was 0.52 to 0.58, where chance has 0.33."""
     from examples.ordered_groups import GroupsJob

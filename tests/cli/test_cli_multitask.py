@@ -100,11 +100,6 @@ def test_a_mosaic(tmp_path: Path) -> None:
     assert result["size penalty"] == pytest.approx(1 / 6)
 
 
-def test_without_any_epoch(tmp_path: Path) -> None:
-    multitask(*SMALL, "--set=training.epochs=0", "--out", tmp_path)
-    assert json.loads((tmp_path / "result.json").read_text())["metrics"]["best_test_epoch"] == 0
-
-
 def test_several_seeds(tmp_path: Path) -> None:
     options = ["--out", tmp_path, "--method=uls", "--seeds=0,1", "--json"]
     results = json.loads(multitask(*SMALL, *options).stdout)

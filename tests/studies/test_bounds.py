@@ -31,7 +31,7 @@ def test_assignments_are_distinct_and_one_hot() -> None:
 
 
 def test_the_four_settings_of_the_paper(results: list[bounds.Masses]) -> None:
-    settings = [masses.setting for masses in results]
+    settings = [masses.law for masses in results]
     equal = [
         (bool((setting.log_weights == 0).all()), bool((setting.log_scores == 0).all()))
         for setting in settings
@@ -49,7 +49,7 @@ def test_masses_and_bounds(results: list[bounds.Masses]) -> None:
         assert (masses.log_exact <= masses.log_upper + 1e-12).all()
         assert masses.counts.sum() == masses.num_draws == DRAWS
         # With equal scores all orders are equally likely.
-        tight = bool((masses.setting.log_scores == 0).all())
+        tight = bool((masses.law.log_scores == 0).all())
         assert torch.allclose(masses.log_upper, masses.log_exact, rtol=0, atol=1e-12) == tight
 
 
@@ -98,17 +98,18 @@ def test_the_same_seed_gives_the_same_study(results: list[bounds.Masses]) -> Non
 
 
 def test_looseness_is_measured_in_nats() -> None:
-    setting = bounds.paper_settings(torch.Generator().manual_seed(0))[0]
+    key, label, law = bounds.paper_settings(torch.Generator().manual_seed(0))[0]
     exact = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     gap = torch.tensor([0.0, 1.0, 4.0], dtype=torch.float64)
     summary = bounds.summarize(
         bounds.Masses(
-            setting=setting,
+            key=key,
+            label=label,
+            law=law,
             log_exact=exact.log(),
             log_lower=exact.log() - gap,
             log_upper=exact.log() + 2 * gap,
             counts=torch.tensor([55, 30, 15]),
-            num_draws=100,
         )
     )
     assert summary.lower.median == pytest.approx(1.0)

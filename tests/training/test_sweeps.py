@@ -45,7 +45,7 @@ def begin(folder):
         return RunFolder.create(folder, "seed = 1\\n")
 
 
-def train(folder, seconds=0.0, die=None, fail=0, until=None):
+def train(folder, tag=None, die=None, fail=0, until=None):
     """Finish the run, unless it is to die (once, of a signal) or to fail (so many times)."""
     note(folder, "begins")
     run = begin(folder)
@@ -56,7 +56,6 @@ def train(folder, seconds=0.0, die=None, fail=0, until=None):
             os.kill(os.getpid(), die)
         if before < fail:
             raise ValueError(f"attempt {before} went wrong\\nand this is a second line")
-        time.sleep(seconds)
         while until and not Path(until).exists():
             time.sleep(0.02)
         run.finish({"lines": before + 1})
@@ -287,21 +286,15 @@ def test_a_ray_cluster_that_loses_a_worker(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("inline")
 def test_a_result_of_other_arguments_is_not_taken_for_finished(tmp_path: Path) -> None:
-    run_sweep(grid(SweepRun("a", TRAIN, {"seconds": 0.0})), tmp_path)
+    run_sweep(grid(SweepRun("a", TRAIN, {"tag": 0})), tmp_path)
     # Nor is it after a sweep that left this run alone.
     run_sweep(grid(SweepRun("c", TRAIN)), tmp_path)
     assert list(json.loads((tmp_path / SWEEP).read_bytes())["runs"]) == ["a", "c"]
     with pytest.raises(RunError, match=r"'a' in .* was started with other arguments"):
-        run_sweep(grid(SweepRun("a", TRAIN, {"seconds": 0.1})), tmp_path)
+        run_sweep(grid(SweepRun("a", TRAIN, {"tag": 1})), tmp_path)
     (tmp_path / SWEEP).write_text("{", encoding="utf-8")
     with pytest.raises(RunError, match="is not what a sweep writes"):
         run_sweep(grid(SweepRun("a", TRAIN)), tmp_path)
-
-
-def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"The sweep's folder .* cannot be written, because"):
-        run_sweep(grid(SweepRun("a", TRAIN)), tmp_path / "file" / "out")
 
 
 @pytest.mark.parametrize(
@@ -309,7 +302,6 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     [
         ({"workers": 0}, "workers must be at least 1, but got 0"),
         ({"address": "here"}, "address and gpus are for the backend 'ray'"),
-        ({"device": "gpu"}, "device must be 'auto', 'cpu', .* but got 'gpu'"),
         ({"device": "cuda:99"}, "device must be one .* but got 'cuda:99'"),
         ({"device": "cpu"}, "device must be left out for the sweep 'grid', .* but got 'cpu'"),
     ],
@@ -319,16 +311,20 @@ def test_bad_options_are_refused(tmp_path: Path, options: dict[str, Any], compla
         run_sweep(grid(SweepRun("a", TRAIN)), tmp_path, **options)
 
 
-def test_a_missing_ray_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(RunError, match=r"needs the package ray.*pip install 'drpm\[ray\]'"):
-        run_sweep(grid(SweepRun("a", TRAIN)), tmp_path, backend="ray")
+def refuse(**_: Any) -> None:
+    raise ConnectionError("nobody answers")
 
 
-def test_a_missing_cluster_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_: Any) -> None:
-        raise ConnectionError("nobody answers")
-
-    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=refuse))
-    with pytest.raises(RunError, match=r"no Ray cluster at there:1: .*nobody answers"):
+@pytest.mark.parametrize(
+    ("module", "complaint"),
+    [
+        (None, r"needs the package ray.*pip install 'drpm\[ray\]'"),
+        (SimpleNamespace(init=refuse), r"no Ray cluster at there:1: .*nobody answers"),
+    ],
+)
+def test_a_missing_ray_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, complaint: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", module)
+    with pytest.raises(RunError, match=complaint):
         run_sweep(grid(SweepRun("a", TRAIN)), tmp_path, backend="ray", address="there:1")

@@ -55,7 +55,7 @@ def bounds(
         ]
         error, distance = abs(summary.total_mass - 1), summary.max_standard_errors
         checks = [f"{error:.0e}", "-" if distance is None else f"{distance:.2f}"]
-        rows.append([masses.setting.label, *gaps, *checks, f"{summary.num_never_drawn:,}"])
+        rows.append([masses.label, *gaps, *checks, f"{summary.num_never_drawn:,}"])
     print_table(_HEADER, rows)
     typer.echo(f"Summary: {out / 'bounds.json'}")
     typer.echo(f"Figure: {out / 'bounds.png'}")

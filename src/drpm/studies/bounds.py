@@ -39,45 +39,30 @@ MIN_EXPECTED_COUNT = 10.0
 
 
 @dataclass(frozen=True)
-class Setting:
-    r"""One choice of the parameters.
-
-    Args:
-        key: A short name, fit for a file name.
-        label: The setting in words, where U is the uniform distribution on (0, 1).
-        log_weights: The group log-weights :math:`\log \omega`, shape (K,).
-        log_scores: The element log-scores :math:`\log s`, shape (n,).
-    """
-
-    key: str
-    label: str
-    log_weights: Tensor
-    log_scores: Tensor
-
-    @property
-    def law(self) -> RandomPartition:
-        return RandomPartition(self.log_scores, self.log_weights)
-
-
-@dataclass(frozen=True)
 class Masses:
     """The mass of every assignment under one setting; all tensors have shape (K ** n,).
 
     Args:
-        setting: The parameters.
+        key: A short name of the setting.
+        label: The setting in words, where U is the uniform distribution on (0, 1).
+        law: The partition of the setting.
         log_exact: The exact log-mass.
         log_lower: The lower bound, with the most likely order that leads to the assignment.
         log_upper: The upper bound.
         counts: How many of the draws gave the assignment.
-        num_draws: The number of draws.
     """
 
-    setting: Setting
+    key: str
+    label: str
+    law: RandomPartition
     log_exact: Tensor
     log_lower: Tensor
     log_upper: Tensor
     counts: Tensor
-    num_draws: int
+
+    @property
+    def num_draws(self) -> int:
+        return int(self.counts.sum())
 
 
 @dataclass(frozen=True)
@@ -125,29 +110,26 @@ class Summary:
     num_never_drawn: int
 
 
-def paper_settings(generator: torch.Generator) -> list[Setting]:
-    """The four settings of the study: weights and scores each equal, or uniform on (0, 1].
+def paper_settings(generator: torch.Generator) -> list[tuple[str, str, RandomPartition]]:
+    """Name, label and law of the four settings: weights and scores equal, or uniform on (0, 1].
 
     The random weights and scores are drawn once and shared, so that the settings differ only in
     what their names say.
     """
-
-    def log_uniform(size: int) -> Tensor:
-        # 1 - U avoids log(0): torch draws U from [0, 1).
-        return torch.log1p(-torch.rand(size, generator=generator, dtype=torch.float64))
-
-    random_weights, random_scores = log_uniform(NUM_SUBSETS), log_uniform(NUM_ELEMENTS)
-    equal_weights, equal_scores = torch.zeros_like(random_weights), torch.zeros_like(random_scores)
-    text = {"equal": "= 1", "random": "~ U"}
+    # 1 - U avoids log(0): torch draws U from [0, 1).
+    weights, scores = (
+        torch.log1p(-torch.rand(size, generator=generator, dtype=torch.float64))
+        for size in (NUM_SUBSETS, NUM_ELEMENTS)
+    )
+    names = {"equal": ("= 1", 0), "random": ("~ U", 1)}
     return [
-        Setting(
-            key=f"{weights}_weights_{scores}_scores",
-            label=f"weights {text[weights]}, scores {text[scores]}",
-            log_weights=log_weights,
-            log_scores=log_scores,
+        (
+            f"{of_weights}_weights_{of_scores}_scores",
+            f"weights {names[of_weights][0]}, scores {names[of_scores][0]}",
+            RandomPartition(names[of_scores][1] * scores, names[of_weights][1] * weights),
         )
-        for scores, log_scores in (("equal", equal_scores), ("random", random_scores))
-        for weights, log_weights in (("equal", equal_weights), ("random", random_weights))
+        for of_scores in names
+        for of_weights in names
     ]
 
 
@@ -181,21 +163,6 @@ def count_assignments(
     return counts
 
 
-def measure(setting: Setting, num_draws: int, *, generator: torch.Generator) -> Masses:
-    """The exact, bounded and counted mass of every assignment under ``setting``."""
-    law = setting.law
-    assignments = all_assignments(NUM_ELEMENTS, NUM_SUBSETS)
-    bounds = law.log_prob_bounds(assignments)
-    return Masses(
-        setting=setting,
-        log_exact=law.log_prob(assignments),
-        log_lower=bounds.lower,
-        log_upper=bounds.upper,
-        counts=count_assignments(law, num_draws, generator=generator),
-        num_draws=num_draws,
-    )
-
-
 def summarize(masses: Masses) -> Summary:
     """The looseness of both bounds, and two checks of the exact mass."""
     exact = masses.log_exact.exp()
@@ -203,9 +170,9 @@ def summarize(masses: Masses) -> Summary:
     distance = (masses.counts / masses.num_draws - exact).abs() / standard_errors
     comparable = exact * masses.num_draws >= MIN_EXPECTED_COUNT
     return Summary(
-        key=masses.setting.key,
-        weights=masses.setting.log_weights.exp().tolist(),
-        scores=masses.setting.log_scores.exp().tolist(),
+        key=masses.key,
+        weights=masses.law.log_weights.exp().tolist(),
+        scores=masses.law.log_scores.exp().tolist(),
         lower=_looseness(masses.log_exact - masses.log_lower, exact),
         upper=_looseness(masses.log_upper - masses.log_exact, exact),
         total_mass=exact.sum().item(),
@@ -223,9 +190,14 @@ def run(num_draws: int, seed: int) -> list[Masses]:
         seed: The seed of the random parameters and of the draws.
     """
     generator = torch.Generator().manual_seed(seed)
-    return [
-        measure(setting, num_draws, generator=generator) for setting in paper_settings(generator)
-    ]
+    assignments = all_assignments(NUM_ELEMENTS, NUM_SUBSETS)
+    results = []
+    for key, label, law in paper_settings(generator):
+        lower, upper = law.log_prob_bounds(assignments)
+        counts = count_assignments(law, num_draws, generator=generator)
+        exact = law.log_prob(assignments)
+        results.append(Masses(key, label, law, exact, lower, upper, counts))
+    return results
 
 
 def write(results: Sequence[Masses], folder: Path, *, seed: int) -> list[Summary]:
@@ -306,7 +278,7 @@ def _draw(axes: Axes, masses: Masses) -> None:
     missing, bottom, name = ranks[~drawn], axes.get_xaxis_transform(), "Never drawn"
     axes.plot(missing, 0 * missing + 0.015, "|", color="#009E73", transform=bottom, label=name)
     axes.set_yscale("log")
-    axes.set_title(masses.setting.label)
+    axes.set_title(masses.label)
     axes.spines[["top", "right"]].set_visible(False)
 
 
