@@ -65,17 +65,6 @@ def test_every_tile_is_a_digit_of_its_label(num_tasks: int) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_seed_determines_the_images() -> None:
-    first, again, other = (mosaic.load(seed=seed, num_train=12, num_test=6) for seed in (1, 1, 2))
-    fewer = mosaic.load(seed=1, num_train=7, num_test=2)
-    assert torch.equal(fewer.train.inputs, first.train.inputs[:7])
-    assert torch.equal(first.train.inputs, again.train.inputs)
-    assert torch.equal(first.test.inputs, again.test.inputs)
-    assert not torch.equal(first.train.inputs, other.train.inputs)
-    assert not torch.equal(first.train.targets["task_00"][:6], first.test.targets["task_00"])
-
-
-@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [

@@ -81,11 +81,6 @@ def test_digits() -> None:
     assert torch.equal(test, (train + test) // 5)
 
 
-def test_targets_must_fit() -> None:
-    with pytest.raises(ValueError, match="The target 'label' has 2 entries for 3 inputs"):
-        Split(torch.zeros(3, 2), {"label": torch.zeros(2)})
-
-
 def test_content_hashes() -> None:
     digits = load("digits")
     # Run folders of users keep these.
@@ -150,14 +145,3 @@ def test_rows_are_scaled_to_the_last_bit() -> None:
     rows = scaled_rows("rows", raw, tuple(data.input_shape), *scale_of(data))
     assert rows.dtype == torch.float64
     assert torch.equal(rows.float(), data.train.inputs)
-
-
-def test_a_scale_for_every_pixel() -> None:
-    part = Split(torch.rand(4, 3, 2, 2))
-    scales = {"mean": torch.arange(3.0).reshape(3, 1, 1), "std": torch.tensor(2.0)}
-    shift, scale = scale_of(Dataset("images", part, part, preprocessing=scales))
-    assert shift is not None
-    assert scale is not None
-    assert shift.tolist() == [0.0] * 4 + [1.0] * 4 + [2.0] * 4
-    assert scale.tolist() == [2.0] * 12
-    assert scale_of(Dataset("plain", part, part)) == (None, None)

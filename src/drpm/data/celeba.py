@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -93,43 +92,30 @@ def load(
 def read_listing() -> Listing:
     """Read the list of attributes and the official split, and find every image they name."""
     found = obtain([IMAGES, ATTRIBUTES, PARTITION], instructions=_INSTRUCTIONS)
-    attributes, partition = found[ATTRIBUTES.path], found[PARTITION.path]
+    folder, attributes, partition = found.values()
     try:
         # The number of images, the names of the attributes, and a row for each image.
-        with attributes.open(encoding="utf-8") as file:
-            count, titles = file.readline().strip(), file.readline().split()
-        names = ["image", *titles]
-        values = pd.read_csv(attributes, sep=r"\s+", skiprows=2, names=names, index_col="image")
-        parts = pd.read_csv(partition, sep=r"\s+", header=None, index_col=0)
+        names = pd.read_csv(attributes, skiprows=1, nrows=0, sep=r"\s+").columns
+        columns = ["image", *names]
+        values = pd.read_csv(attributes, sep=r"\s+", skiprows=2, names=columns, index_col="image")
+        parts = pd.read_csv(partition, sep=r"\s+", names=["image", "part"], index_col="image")
+        # An image that is not in the partition has the part NaN.
+        joined = values.join(parts)
+        available = set(os.listdir(folder))
     except (OSError, ValueError) as error:
-        raise DataError(f"The lists of CelebA cannot be read ({reason(error)}).") from error
-    if count != str(len(values)):
-        raise DataError(f"{attributes} announces {count} images, but lists {len(values)}.")
+        raise DataError(f"The files of CelebA cannot be read ({reason(error)}).") from error
     if not values.isin([-1, 1]).all(axis=None):
         raise DataError(f"{attributes} should hold 1 or -1 for each attribute of each image.")
-    if parts.shape[1] != 1 or not parts[1].isin(_PARTS.values()).all():
-        raise DataError(f"{partition} should hold a name and 0, 1 or 2 in every line.")
-    unassigned = values.index.difference(parts.index)
-    if len(unassigned):
-        raise DataError(f"{partition} does not list {unassigned[0]}, which {attributes.name} does.")
-    values = (values[sorted(values)] == 1).astype(np.int64)
-    paths = _find_images(found[IMAGES.path], values.index)
-    return Listing(values, parts[1].loc[values.index], paths)
-
-
-def _find_images(folder: Path, names: Iterable[str]) -> dict[str, Path]:
-    """The file of each image, which may be a .png though the lists say .jpg."""
-    try:
-        found = set(os.listdir(folder))
-    except OSError as error:
-        raise DataError(f"{folder} cannot be listed ({error.strerror}).") from error
+    if not joined["part"].isin(_PARTS.values()).all():
+        raise DataError(f"{partition} should hold 0, 1 or 2 for each image of {attributes.name}.")
     paths = {}
-    for name in names:
-        path = folder / name if name in found else (folder / name).with_suffix(".png")
-        if path.name not in found:
+    for name in values.index:
+        # Images may be .png though the lists say .jpg.
+        path = folder / name if name in available else (folder / name).with_suffix(".png")
+        if path.name not in available:
             raise DataError(f"{folder / name} is missing, though the lists name it.")
         paths[name] = path
-    return paths
+    return Listing((values[sorted(values)] == 1).astype(np.int64), joined["part"], paths)
 
 
 def _read_images(paths: list[Path], part: str) -> NDArray[np.uint8]:

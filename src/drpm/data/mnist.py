@@ -13,16 +13,8 @@ from drpm.data.types import DataError, Dataset, DatasetSpec, Device, RemoteFile,
 SIDE = 28
 CLASSES = tuple("0123456789")
 FASHION_CLASSES = (
-    "T-shirt",
-    "trouser",
-    "pullover",
-    "dress",
-    "coat",
-    "sandal",
-    "shirt",
-    "sneaker",
-    "bag",
-    "ankle boot",
+    *("T-shirt", "trouser", "pullover", "dress", "coat"),
+    *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
 )
 
 _SHAPES = "60,000 + 10,000 images of 1x28x28, 10 classes"
@@ -86,7 +78,7 @@ def load(*, device: Device = "cpu", seed: int = 0) -> Dataset:
 
 
 def load_fashion(*, device: Device = "cpu", seed: int = 0) -> Dataset:
-    """60,000 training and 10,000 test images, (1, 28, 28) in [0, 1]; the target ``label``."""
+    """As :func:`load`, of the images of Fashion-MNIST."""
     return _load("fashion-mnist", FASHION_FILES, FASHION_CLASSES, device)
 
 
@@ -124,25 +116,18 @@ def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
     shape: Any = tuple(np.frombuffer(content, ">u4", count=ndim, offset=4).tolist())
     expected = header + int(np.prod(shape, dtype=object))
     if len(content) != expected:
-        kind = "truncated" if len(content) < expected else "too long"
         raise DataError(
-            f"{path} is {kind}: its header announces {expected:,} bytes, but there are "
-            f"{len(content):,}."
+            f"{path} should have {expected:,} bytes by its header, but has {len(content):,}."
         )
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()
 
 
 def _read_pair(images: Path, labels: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     pixels, numbers = read_idx(images, 3), read_idx(labels, 1)
-    if len(pixels) == 0 or pixels.shape[1:] != (SIDE, SIDE):
+    if len(pixels) == 0 or pixels.shape[1:] != (SIDE, SIDE) or len(numbers) != len(pixels):
         raise DataError(
-            f"{images} should hold images of {SIDE}x{SIDE} pixels, but has the shape "
-            f"{pixels.shape}."
-        )
-    if len(numbers) != len(pixels):
-        raise DataError(
-            f"{labels} should hold one label for each of the {len(pixels):,} images of "
-            f"{images.name}, but holds {len(numbers):,}."
+            f"{images} and {labels.name} should hold images of {SIDE}x{SIDE} pixels and one label "
+            f"for each, but have the shapes {pixels.shape} and {numbers.shape}."
         )
     if numbers.max() >= len(CLASSES):
         raise DataError(f"{labels} should hold labels from 0 to 9, but holds {numbers.max()}.")

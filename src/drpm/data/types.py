@@ -146,7 +146,6 @@ class DatasetSpec:
 
 def option_names(load: Callable[..., Dataset]) -> tuple[str, ...]:
     """The keyword arguments of a loader besides the device and the seed."""
-    keywords = [
-        name for name, p in inspect.signature(load).parameters.items() if p.kind is p.KEYWORD_ONLY
-    ]
-    return tuple(name for name in keywords if name not in ("device", "seed"))
+    parameters = inspect.signature(load).parameters.values()
+    names = [x.name for x in parameters if x.kind is x.KEYWORD_ONLY]
+    return tuple(name for name in names if name not in ("device", "seed"))
