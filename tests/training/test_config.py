@@ -90,7 +90,7 @@ def test_toml_gives_the_same_configuration_back(config: Outer) -> None:
 
 
 def test_what_the_text_looks_like() -> None:
-    """Finished studies are known by a hash of this text."""
+    """A hash of this text identifies finished studies."""
     assert dumps(Outer(data='a "b"\n', scale=1e-05)).startswith(
         'data = "a \\"b\\"\\n"\nflag = false\ncount = 3\nscale = 1e-05\npair = [0.9, 0.999]\n'
         'words = []\nkind = "neuralsort"\n\n[inner]\nname = "inner"\n'

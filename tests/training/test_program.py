@@ -208,7 +208,7 @@ def test_loading_keeps_tensors_in_place() -> None:
     assert all(not value.any() for value in moments.values())
 
 
-def test_a_run_goes_on_with_the_batches_it_was_begun_with() -> None:
+def test_a_run_is_only_resumed_with_the_same_batches() -> None:
     state = make_program().state()
     other = make_program(batch_size=4)
     before = copied(other.tensors())
