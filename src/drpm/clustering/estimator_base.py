@@ -280,8 +280,7 @@ class ClusteringEstimator(
 
     def predict(self, X: Any) -> Array:
         """The most likely cluster of every row, (n,)."""
-        rows, _ = self._rows(X)
-        labels: Array = self.model_.predict_proba(rows, sampled=False).argmax(-1).numpy()
+        labels: Array = self.predict_proba(X).argmax(1)
         return labels
 
     def transform(self, X: Any) -> Array:
@@ -354,7 +353,7 @@ class ClusteringEstimator(
                 f"cluster must be an integer from 0 to {self.model_.clusters - 1} or None, "
                 f"but got {cluster!r}."
             )
-        return self._sample_rows(labels, generator)
+        return self._decode_samples(labels, generator)
 
     def sample_partition(self, n: int, *, random_state: Any = None) -> tuple[Array, Array]:
         """Generate samples whose clusters are drawn together, as one partition of n elements.
@@ -367,9 +366,9 @@ class ClusteringEstimator(
             The samples, in the shape of the training data, and their clusters (n,).
         """
         generator = self._generator(n, random_state)
-        return self._sample_rows(self.model_.draw_partition(n, generator), generator)
+        return self._decode_samples(self.model_.draw_partition(n, generator), generator)
 
-    def _sample_rows(self, labels: Tensor, generator: torch.Generator) -> tuple[Array, Array]:
+    def _decode_samples(self, labels: Tensor, generator: torch.Generator) -> tuple[Array, Array]:
         rows = self.model_.sample(labels, generator)
         return self.model_.from_rows(rows).numpy(), labels.numpy()
 
