@@ -129,7 +129,7 @@ def test_show_writes_a_picture() -> None:
     result = run("show", "digits")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
-        "digits: 1,442 + 355 images of 1x8x8, 10 classes.",
+        "digits: 1,442 inputs of 1x8x8, 355 to test on.",
         "  label: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9",
         "Picture: out/data/digits.png",
     ]

@@ -77,7 +77,11 @@ def check(name: Name, as_json: Json = False) -> None:
         spec = spec_of(name)
         reports = [files.check(file) for file in spec.files]
         if as_json:
-            typer.echo(json.dumps([_report(report) for report in reports], indent=2))
+            facts = [
+                {"file": r.file.path, "path": r.path, "state": r.state, "detail": r.detail}
+                for r in reports
+            ]
+            typer.echo(json.dumps(facts, indent=2, default=str))
         elif reports:
             print_table(
                 ["File", "State", "Result"], [[r.file.path, r.state, r.detail] for r in reports]
@@ -132,7 +136,9 @@ def show(
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return
-    typer.echo(f"{name}: {spec.shapes if spec else _sizes(dataset)}.")
+    shape = "x".join(map(str, dataset.input_shape))
+    split = f"{len(dataset.test):,} to test on" if facts["split"] else "no split"
+    typer.echo(f"{name}: {len(dataset.train):,} inputs of {shape}, {split}.")
     for target in dataset.train.targets:
         classes = dataset.classes.get(target, ("numbers",))
         more = f" and {len(classes) - 10} more" if len(classes) > 10 else ""
@@ -196,18 +202,3 @@ def _refuse_damaged(spec: "DatasetSpec", reports: list["FileReport"]) -> None:
         faults = ", ".join(f"{report.path} is damaged ({report.detail})" for report in damaged)
         remedy = spec.instructions or f"then run drpm data fetch {spec.name}"
         raise ValueError(f"{faults}; remove or replace what is damaged: {remedy}.")
-
-
-def _report(report: "FileReport") -> dict[str, str | None]:
-    return {
-        "file": report.file.path,
-        "path": None if report.path is None else str(report.path),
-        "state": report.state,
-        "detail": report.detail,
-    }
-
-
-def _sizes(dataset: "Dataset") -> str:
-    shape = "x".join(map(str, dataset.input_shape))
-    split = "no split" if dataset.test is dataset.train else f"{len(dataset.test):,} to test on"
-    return f"{len(dataset.train):,} inputs of {shape}, {split}"

@@ -267,7 +267,15 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
     experiment = find_experiment(kind)
     columns = experiment.columns(results[0])
     if columns:
-        _print_scores(results, columns, experiment.digits)
+        values = [[result["metrics"].get(name) for result in results] for name in columns]
+        digits = experiment.digits
+        rows = [
+            [str(result["seed"]), *("-" if x is None else f"{x:.{digits}f}" for x in found)]
+            for result, *found in zip(results, *values, strict=True)
+        ]
+        if len(results) > 1:
+            rows.append(["mean", *("-" if None in x else spread(x, digits) for x in values)])
+        print_table(["Seed", *columns.values()], rows)
     for each in experiment.describe(results):
         if isinstance(each, str):
             typer.echo(each)
@@ -279,16 +287,3 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
             if name.endswith(".csv") and page.with_name(name).exists():
                 typer.echo(f"{name.removesuffix('.csv').capitalize()}: {page.with_name(name)}")
         typer.echo(f"Page: {page}")
-
-
-def _print_scores(
-    results: Sequence[Mapping[str, Any]], columns: Mapping[str, str], digits: int
-) -> None:
-    values = {name: [result["metrics"].get(name) for result in results] for name in columns}
-    rows = [
-        [str(result["seed"]), *("-" if x is None else f"{x:.{digits}f}" for x in found)]
-        for result, *found in zip(results, *values.values(), strict=True)
-    ]
-    if len(results) > 1:
-        rows.append(["mean", *("-" if None in x else spread(x, digits) for x in values.values())])
-    print_table(["Seed", *columns.values()], rows)
