@@ -22,7 +22,7 @@ from drpm.clustering.config import ClusteringConfig
 from drpm.clustering.models import MixtureVAE, build_objective
 from drpm.clustering.pipeline import build_schedules
 from drpm.factors.config import FactorsConfig
-from drpm.factors.models import FactorObjective, FactorVAE
+from drpm.factors.models import FactorVAE, factor_objective
 from drpm.factors.pairs import PairSampler, arm_world
 from drpm.multitask.config import MultitaskConfig
 from drpm.multitask.models import MultitaskNetwork, multitask_objective
@@ -99,7 +99,7 @@ def factors_subject(*settings: str) -> Subject:
     config = configs.override(presets.load(FactorsConfig, "paper-factors"), settings)
     return Subject(
         lambda: FactorVAE((3, IMAGE_SIZE, IMAGE_SIZE), config),
-        FactorObjective(config),
+        factor_objective,
         ("labels",),  # only their number is used
         augment=lambda device: PairSampler(arm_world(device, ANGLES, IMAGE_SIZE), 3),
         batch_size=PAIRS,

@@ -8,7 +8,7 @@ import torch
 import torch._dynamo.utils
 
 from drpm.factors.config import FactorsConfig
-from drpm.factors.models import FactorObjective, FactorVAE
+from drpm.factors.models import FactorVAE, factor_objective
 from drpm.factors.pairs import PairSampler, arm_world
 from drpm.training.compiling import BACKEND, compile_step
 from drpm.training.config import TrainingConfig
@@ -37,14 +37,12 @@ def make(method: Any, objective: Any, device: str = "cpu") -> Program:
         precision="64-true",
         device=device,
     )
-    config = FactorsConfig(
-        method=method, objective=objective, latent=10, draws=2, training=training
-    )
+    config = FactorsConfig(method=method, objective=objective, latent=10, draws=2, training=training)
     pairs = draw(16, seed=1)
     torch.manual_seed(0)
     program = Program(
         FactorVAE((1, 8, 8), config),
-        FactorObjective(config),
+        factor_objective,
         {name: pairs[name] for name in ("first", "second", "label")},
         training,
         schedules={"temperature": ExponentialSchedule(1.0, 0.5, 2)},

@@ -16,9 +16,9 @@ from drpm.factors.config import FactorsConfig
 from drpm.factors.experiment import fit_factors
 from drpm.factors.models import (
     ConvolutionalAutoencoder,
-    FactorObjective,
     FactorVAE,
     average,
+    factor_objective,
     load_factors,
 )
 from drpm.factors.pairs import OwnPairs, PairSampler, World
@@ -90,7 +90,7 @@ def finds_the_shared_dimension(seed: int) -> bool:
     model = FactorVAE((1, 8, 8), config)
     program = Program(
         model,
-        FactorObjective(config),
+        factor_objective,
         {"pair": torch.zeros(steps * batch)},
         training,
         augment=left_is_shared,
@@ -220,7 +220,7 @@ def test_the_latent_term_and_what_sharing_is_worth_to_it(times: Any, averaging: 
     pairs = {name: x.double() for name, x in draw(20).items() if name in ("first", "second")}
     mask = torch.rand(20, 4, generator=generator(1), dtype=torch.float64).requires_grad_()
     model.aggregation = GivenMask(model.config, mask)
-    found = FactorObjective(model.config)(model, pairs, TEMPERATURE, generator(1))["latent"]
+    found = factor_objective(model, pairs, TEMPERATURE, generator(1))["latent"]
     (gradient,) = torch.autograd.grad(found, mask)
     views = posteriors(model, pairs)
     common = average(*views, averaging)
@@ -250,7 +250,7 @@ def test_both_views_are_reconstructed() -> None:
     pairs["second"] = pairs["second"] / 2
     with torch.no_grad():
         aggregated = model.compare(pairs, TEMPERATURE["temperature"]).aggregated
-        found = FactorObjective(SMALL)(model, pairs, TEMPERATURE, generator(1))
+        found = factor_objective(model, pairs, TEMPERATURE, generator(1))
     errors = [
         F.binary_cross_entropy(each, pairs[view], reduction="sum") / 20
         for each, view in zip(model.decode(aggregated.mean), ("first", "second"), strict=True)
@@ -265,7 +265,7 @@ def test_what_is_shared_is_drawn_in_training(method: Any) -> None:
     masks = []
     model.aggregation.register_forward_hook(lambda *passed: masks.append(passed[-1].mask))
     for seed in (1, 1, 2):
-        FactorObjective(model.config)(model, pairs, TEMPERATURE, generator(seed))
+        factor_objective(model, pairs, TEMPERATURE, generator(seed))
     one, again, other = masks
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
@@ -277,7 +277,7 @@ def test_the_order_counts_with_its_weight() -> None:
     losses = []
     for delta in (0.0, 3.0):
         model.aggregation.config = replace(SMALL, delta=delta)
-        terms = FactorObjective(SMALL)(model, batch, TEMPERATURE, generator(1))
+        terms = factor_objective(model, batch, TEMPERATURE, generator(1))
         losses.append(terms["loss"])
     divergence = symmetric_divergence(
         *(model.autoencoder.posterior(batch[name]) for name in ("first", "second"))

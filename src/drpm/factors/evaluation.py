@@ -139,7 +139,7 @@ def _accuracy(
     return float(np.mean(scores)) if scores else None
 
 
-def disentanglement_scores(codes: Any, factors: Any, *, seed: int = 0) -> DisentanglementScores:
+def disentanglement_scores(codes: Any, factors: Any) -> DisentanglementScores:
     r"""DCI (disentanglement, completeness, informativeness) and the mutual information gap.
 
     Random forests predict every factor from the codes of the first half of the points. With the
@@ -160,7 +160,6 @@ def disentanglement_scores(codes: Any, factors: Any, *, seed: int = 0) -> Disent
     Args:
         codes: The representations, (N, d).
         factors: The values of the factors, (N, F) integers.
-        seed: Of the forests.
     """
     from sklearn.ensemble import RandomForestClassifier
 
@@ -174,7 +173,7 @@ def disentanglement_scores(codes: Any, factors: Any, *, seed: int = 0) -> Disent
             _TREES,
             max_features=None,
             min_samples_leaf=_SMALLEST_LEAF,
-            random_state=seed,
+            random_state=0,
             n_jobs=-1,
         )
         forest.fit(codes[:half], values[:half])

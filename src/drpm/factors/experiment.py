@@ -12,7 +12,7 @@ from drpm.experiments.base import Evaluation, Experiment
 from drpm.factors.config import MIXED, WORLDS, FactorsConfig, FactorsJob
 from drpm.factors.evaluation import disentanglement_scores, evaluate_pairs, measure_evidence
 from drpm.factors.figures import figure_data
-from drpm.factors.models import FactorObjective, FactorVAE, SharedFactors
+from drpm.factors.models import FactorVAE, SharedFactors, factor_objective
 from drpm.factors.pairs import OwnPairs, PairSampler, arm_world, load_pairs, mpi3d_world
 from drpm.training import config as configs
 from drpm.training.config import check_setting
@@ -83,7 +83,7 @@ def fit_factors(
     train_stage(
         STAGE,
         [model],
-        FactorObjective(config),
+        factor_objective,
         training,
         [run],
         # Pairs are drawn; of this column only the length is used.

@@ -21,8 +21,6 @@ from drpm.training.errors import ConfigError, RunError
 from drpm.training.program import Batch
 from drpm.training.torch_state import unseeded
 
-Terms = dict[str, Tensor]
-
 # For images of 64 x 64 pixels; smaller images use the first layers. Every layer halves the side.
 CHANNELS = (32, 32, 64, 64)
 KERNELS = (4, 4, 2, 2)
@@ -283,30 +281,24 @@ def average(one: Posterior, other: Posterior, kind: Averaging) -> Posterior:
     return Posterior(mean, (2 * variances.prod(0) / total).log())
 
 
-class FactorObjective:
+def factor_objective(
+    model: FactorVAE,
+    batch: Batch,
+    schedule: Mapping[str, Tensor],
+    generator: torch.Generator | None,
+) -> dict[str, Tensor]:
     """Reconstruction, latent divergence and the terms of the method; means over views and pairs."""
-
-    def __init__(self, config: FactorsConfig) -> None:
-        self.config = config
-
-    def __call__(
-        self,
-        model: FactorVAE,
-        batch: Batch,
-        schedule: Mapping[str, Tensor],
-        generator: torch.Generator | None,
-    ) -> Terms:
-        views = model.compare(batch, schedule["temperature"], generator)
-        codes = views.aggregated.sample((), generator)
-        divergence = standard_divergence(views.aggregated).mean(0)
-        if self.config.shared_divergence == "once":
-            divergence = (1 - 0.5 * views.shared.mask) * divergence
-        terms = {
-            "reconstruction": model.errors(batch, codes).mean(),
-            "latent": self.config.beta * divergence.sum(-1).mean(),
-            **{name: term.mean() for name, term in views.shared.terms.items()},
-        }
-        # Logged only: the number of shared dimensions.
-        count = views.shared.mask.detach().sum(-1).mean()
-        loss = torch.stack(list(terms.values())).sum()
-        return {"loss": loss, **terms, "shared": count}
+    views = model.compare(batch, schedule["temperature"], generator)
+    codes = views.aggregated.sample((), generator)
+    divergence = standard_divergence(views.aggregated).mean(0)
+    if model.config.shared_divergence == "once":
+        divergence = (1 - 0.5 * views.shared.mask) * divergence
+    terms = {
+        "reconstruction": model.errors(batch, codes).mean(),
+        "latent": model.config.beta * divergence.sum(-1).mean(),
+        **{name: term.mean() for name, term in views.shared.terms.items()},
+    }
+    # Logged only: the number of shared dimensions.
+    count = views.shared.mask.detach().sum(-1).mean()
+    loss = torch.stack(list(terms.values())).sum()
+    return {"loss": loss, **terms, "shared": count}

@@ -18,8 +18,6 @@ from drpm.training.errors import RunError
 from drpm.training.program import Batch
 from drpm.training.torch_state import unseeded
 
-Terms = dict[str, Tensor]
-
 # Metrics that are logged for the test part.
 ACCURACY: Final = "test_accuracy"
 ACCURACIES: Final = "test_accuracies"
@@ -184,7 +182,7 @@ def multitask_objective(
     batch: Batch,
     schedule: Mapping[str, Tensor],
     generator: torch.Generator | None,
-) -> Terms:
+) -> dict[str, Tensor]:
     """The weighted cross-entropies of the tasks, and the penalty of the method."""
     outputs = model(batch["images"], schedule["temperature"], generator)
     losses = task_losses(outputs.logits, batch["targets"])
