@@ -37,7 +37,9 @@ def make(method: Any, objective: Any, device: str = "cpu") -> Program:
         precision="64-true",
         device=device,
     )
-    config = FactorsConfig(method=method, objective=objective, latent=10, draws=2, training=training)
+    config = FactorsConfig(
+        method=method, objective=objective, latent=10, draws=2, training=training
+    )
     pairs = draw(16, seed=1)
     torch.manual_seed(0)
     program = Program(

@@ -11,12 +11,13 @@ import torch._dynamo.utils
 
 from drpm.multitask.config import MultitaskConfig
 from drpm.multitask.experiment import STAGE, check_multitask, fit_multitask, make_network
-from drpm.multitask.models import MultitaskNetwork, TaskScores, multitask_objective
+from drpm.multitask.models import MultitaskNetwork, multitask_objective
 from drpm.multitask.tasks import TaskData
 from drpm.training.compiling import compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.program import Program
+from drpm.training.runs import RunFolder
 from drpm.training.schedules import ExponentialSchedule
 from tests.multitask.toys import NETWORK, TRAINING, settings, toy
 from tests.training.toys import note_temperatures
@@ -121,17 +122,15 @@ def test_resumed_without_repeating_an_evaluation(
     config = settings(evaluate_every=1, network=replace(NETWORK, dropout=0.5))
     config = replace(config, training=replace(config.training, epochs=4))
     whole, _ = fit(config, tmp_path / "whole")
-    record, calls = TaskScores.record, 0
+    log = RunFolder.log
 
-    def dying(scores: TaskScores) -> dict[str, Any]:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
+    def interrupted(run: RunFolder, record: Any) -> None:
+        log(run, record)
+        if record.get("epoch") == 2 and "test_accuracy" in record:
             raise KeyboardInterrupt
-        return record(scores)
 
     with monkeypatch.context() as patched:
-        patched.setattr(TaskScores, "record", dying)
+        patched.setattr(RunFolder, "log", interrupted)
         with pytest.raises(KeyboardInterrupt):
             fit(config, tmp_path / "cut")
     again, _ = fit(config, tmp_path / "cut")
