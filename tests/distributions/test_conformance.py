@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-import re
 import shutil
 import signal
 import warnings
@@ -568,31 +567,7 @@ def test_forward_mode_agrees_with_reverse_mode_or_is_refused(case: Case, how: st
 NO_FORWARD_MODE = r"^The operation \w+ has no forward-mode .*\); use reverse mode, .*\.$"
 
 
-@discrete
-def test_forward_mode_of_entropies_agrees_or_is_refused(case: Case) -> None:
-    names, tensors = list(case.shapes), case.tensors((2,))
-    primals, tangents = tuple(tensors.values()), tuple(case.tensors((2,), seed=1).values())
-    if "entropy" not in statistics(case, case.make(tensors)):
-        return
-
-    def entropy(*parameters: Tensor) -> Tensor:
-        return statistics(case, law_of(case, names, *parameters))["entropy"]
-
-    found, refusal = None, ""
-    try:
-        found = torch.func.jvp(entropy, primals, tangents)[1]
-    except NotImplementedError as error:
-        refusal = str(error)
-    if found is None:
-        assert re.match(NO_FORWARD_MODE, refusal)
-        return
-    jacobians = torch.func.jacrev(entropy, tuple(range(len(names))))(*primals)
-    pairs = zip(jacobians, tangents, strict=True)
-    expected = sum((jacobian * tangent).sum((-2, -1)) for jacobian, tangent in pairs)
-    torch.testing.assert_close(found, expected)
-
-
-@discrete
+@every_case
 def test_vmap_of_summaries(case: Case) -> None:
     """All deterministic ones; those of a partition that cost a Monte Carlo estimate aside."""
     names, tensors = list(case.shapes), case.tensors((4,))
@@ -624,13 +599,6 @@ def test_vmap_of_sample(case: Case) -> None:
     repeated = torch.func.vmap(sample, randomness="different")(*same.values())
     if case.make(tensors).sample((100,))[:, 0].unique(dim=0).shape[0] > 1:
         assert repeated.unique(dim=0).shape[0] > 1
-
-
-@relaxed
-def test_vmap_of_mode(case: Case) -> None:
-    names, tensors = list(case.shapes), case.tensors((4,))
-    found = torch.func.vmap(lambda *p: law_of(case, names, *p).mode)(*tensors.values())
-    torch.testing.assert_close(found, case.make(tensors).mode)
 
 
 @relaxed

@@ -61,33 +61,6 @@ def test_gradient_equals_the_enumerated_one(name: str) -> None:
     assert expected[own].abs().max() > 10 * error[own].max()  # zero would be noticed
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_value_is_the_mean_cost_of_the_draws(name: str) -> None:
-    build, _, shapes = PROBLEMS[name]
-    leaves = [normal(n, seed=index).requires_grad_() for index, n in enumerate(shapes)]
-    seen = []
-
-    def cost(value: Tensor) -> Tensor:
-        seen.append(value)
-        return value.double().flatten(1).cos().sum(-1)
-
-    loss = drpm.score_function_loss(build(*leaves), cost, 6, generator=generator())
-    assert len(seen) == 1
-    assert seen[0].shape[0] == 6
-    assert not seen[0].requires_grad
-    torch.testing.assert_close(loss.detach(), seen[0].double().flatten(1).cos().sum(-1).mean())
-
-
-def test_a_constant_cost_has_exactly_no_gradient() -> None:
-    """The leave-one-out baseline removes it draw by draw."""
-    leaves = [normal(4, seed=0).requires_grad_(), normal(3, seed=1).requires_grad_()]
-    law = drpm.RandomPartition(*leaves)
-    loss = drpm.score_function_loss(law, lambda y: y.new_full(y.shape[:1], 1e6), 5)
-    for grad in torch.autograd.grad(loss, leaves):
-        assert grad.abs().max() < 1e-6
-    assert loss.item() == pytest.approx(1e6)
-
-
 def test_the_baseline_leaves_the_own_draw_out() -> None:
     """With two draws the surrogate's gradient is half the cost difference times the score."""
     weights = (normal(3, seed=2) / 3).requires_grad_()

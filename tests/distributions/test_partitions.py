@@ -16,7 +16,7 @@ from torch.autograd import gradcheck
 from torch.distributions import constraints
 
 import drpm
-from drpm.distributions.base import enumerated_best_sizes, enumerated_boundary_survival
+from drpm.distributions import EnumeratedSizeLaw
 from tests import oracles
 from tests.oracles import (
     FALSE_ALARM,
@@ -134,21 +134,6 @@ def test_bounds_refuse_a_bad_order(order: Any) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_mode_is_not_the_two_modes_combined() -> None:
-    """The best sizes depend on the scores; a law that fills the size law's mode is wrong."""
-    different = 0
-    for seed in range(60):
-        scores, weights = parameters(6, 3, 1.0, seed)
-        law = drpm.RandomPartition(scores, weights)
-        mode = law.mode
-        if not torch.equal(mode.sum(-1), law.sizes.mode):
-            different += 1
-            fill = torch.repeat_interleave(torch.arange(3), law.sizes.mode.long())
-            combined = torch.zeros(6, dtype=torch.int64).scatter(0, law.order.mode, fill)
-            assert law.log_prob(mode) > law.log_prob(oracles.to_matrix(combined, 3))
-    assert different > 5
-
-
 # --- larger, against set recursion and fine quadrature --------------------------------------
 
 
@@ -213,13 +198,6 @@ def test_marginals_at_moderate_n(n: int, scale: float) -> None:
         )
     order = scores.argsort(descending=True)
     assert (marginals[0, order].diff() <= 1e-9).all()  # higher scores come earlier
-
-
-SPREADS = {
-    700: [700.0, 0.0, -0.5, 0.7],
-    1_500: [750.0, 0.0, -750.0, 10.0],
-    5_000: [2_500.0, 0.5, -2_500.0],  # fewer: the grid of arrival times grows with the spread
-}
 
 
 # --- samples --------------------------------------------------------------------------------
@@ -371,56 +349,26 @@ def check_gradient_of_the_entropy(
 # --- other laws through the same interface --------------------------------------------------
 
 
-class Multinomial(drpm.SizeLaw):
+class Multinomial(EnumeratedSizeLaw):
     """Sizes as counts of independent draws: what a user writes to add a size law."""
 
-    has_enumerate_support = True
     arg_constraints: ClassVar = {"logits": constraints.real_vector}
 
     def __init__(self, total_count: int, logits: Tensor, validate_args: bool | None = None) -> None:
-        self.total_count = total_count
-        self.logits = logits.log_softmax(-1)
+        self.total_count, self.logits = total_count, logits
+        self.capacities = torch.full_like(logits, total_count)
         super().__init__(logits.shape[:-1], logits.shape[-1:], validate_args)
 
     @property
     def dtype(self) -> torch.dtype:
         return self.logits.dtype
 
-    @property
-    def support(self) -> constraints.Constraint:
-        capacities = torch.full_like(self.logits, self.total_count, dtype=torch.float64)
-        return drpm.FisherHypergeometric(self.total_count, self.logits, capacities).support
-
     def expand(self, batch_shape: torch.Size, _instance: object = None) -> Multinomial:
         logits = self.logits.expand(*batch_shape, self.logits.shape[-1])
         return Multinomial(self.total_count, logits, self._validate_args)
 
-    def draw_sizes(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-        groups = self.logits.shape[-1]
-        flat = self.logits.exp().expand(*shape, *self.logits.shape).reshape(-1, groups)
-        draws = torch.multinomial(flat, self.total_count, replacement=True, generator=generator)
-        counts = torch.nn.functional.one_hot(draws, groups).sum(-2)
-        return counts.to(self.logits.dtype).reshape(*shape, *self.logits.shape)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        counts = math.lgamma(self.total_count + 1) - torch.lgamma(value + 1).sum(-1)
-        return counts + (value * self.logits).sum(-1)
-
-    def entropy(self) -> Tensor:
-        log_prob = self.log_prob(self.enumerate_support())
-        return -(log_prob.exp() * log_prob).sum(0)
-
-    def enumerate_support(self, expand: bool = True) -> Tensor:
-        capacities = [self.total_count] * self.logits.shape[-1]
-        values = oracles.size_vectors(self.total_count, capacities).to(self.logits.dtype)
-        values = values.reshape(len(values), *[1] * len(self.batch_shape), -1)
-        return values.expand(-1, *self.batch_shape, -1) if expand else values
-
-    def boundary_survival(self) -> Tensor:
-        return enumerated_boundary_survival(self)
-
-    def best_sizes(self, block_log_probs: Tensor) -> Tensor:
-        return enumerated_best_sizes(self, block_log_probs)
+    def log_mass(self, sizes: Tensor) -> Tensor:
+        return (sizes * self.logits - torch.lgamma(sizes + 1)).sum(-1)
 
 
 @pytest.mark.parametrize(("n", "groups", "scale"), [(4, 3, 1.0), (5, 2, 5.0), (1, 3, 1.0)])
@@ -447,6 +395,19 @@ def test_a_multinomial_size_law_plugs_in(n: int, groups: int, scale: float) -> N
     found = law.entropy(num_samples=2_000, generator=generator(5)) - law.sizes.entropy()
     cost = -oracles.fills(scores.detach(), groups)
     assert_expectation(found.detach(), exact, cost, 2_000, rate=FALSE_ALARM / 2)
+
+
+def test_batches_of_an_enumerated_law() -> None:
+    logits = normal(2, 3, seed=1)
+    law = Multinomial(3, logits)
+    draws = law.sample((DRAWS,), generator=generator())
+    assert draws.shape == (DRAWS, 2, 3)
+    for b in range(2):
+        exact = oracles.multinomial(3, logits[b])
+        counts = oracles.count_values(draws[:, b], exact.values)
+        assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM / 2
+    with pytest.raises(ValueError, match="value must be whole sizes that sum to 3"):
+        law.log_prob(torch.tensor([1.0, 1.0, 0.0]).double())
 
 
 def test_laws_over_different_numbers_of_elements_are_refused() -> None:

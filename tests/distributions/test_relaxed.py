@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 import drpm
-from drpm.relaxation import filling
 from tests import oracles
 from tests.oracles import FALSE_ALARM, generator, normal, parameters
 
@@ -71,19 +70,6 @@ def test_hard_orders_follow_the_discrete_law(temperature: float, sort: str) -> N
     assert torch.equal(samples.sum(-2), torch.ones(DRAWS, 4).double())
     counts = oracles.count_values(samples.argmax(-1), exact.values)
     assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM
-
-
-@any_sort
-@pytest.mark.parametrize("window", ["one-hot", "sigmoid"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_hard_values_are_exactly_one_hot(sort: str, window: str, dtype: torch.dtype) -> None:
-    scores, weights = (t.to(dtype) for t in parameters(12, 4, 2.0))
-    for temperature in TEMPERATURES:
-        law = drpm.RelaxedRandomPartition(temperature, scores, weights, sort=sort, window=window)
-        for value in (law.rsample((50,)), law.sample((50,)), law.mode):
-            assert ((value == 0) | (value == 1)).all()
-            assert (value.sum(-2) == 1).all()
-            assert law.discrete.support.check(value).all()
 
 
 # --- parts ----------------------------------------------------------------------------------
@@ -355,17 +341,6 @@ def test_gradcheck_of_soft_partitions(sort: str, hard: bool | str, window: str) 
             assert gradcheck(function, leaves)
 
 
-@any_sort
-def test_gradcheck_of_soft_orders(sort: str) -> None:
-    scores = parameters(5, 1)[0].requires_grad_()
-
-    def law(s: Tensor) -> drpm.RelaxedPlackettLuce:
-        return drpm.RelaxedPlackettLuce(0.9, s, hard=False, sort=sort)
-
-    assert gradcheck(lambda s: law(s).rsample((2,), generator=generator()), (scores,))
-    assert gradcheck(lambda s: law(s).mode, (scores,))
-
-
 def test_gradcheck_of_soft_sizes() -> None:
     weights = parameters(1, 4)[1].requires_grad_()
 
@@ -418,35 +393,3 @@ def test_temperatures_of_a_batch() -> None:
         assert gradcheck(
             lambda t, i=index: laws(t, scores, weights)[i].rsample(generator=generator(2)), (tau,)
         )
-
-
-# --- the streamed path ------------------------------------------------------------------------
-
-
-def draw_value(scores: Tensor, weights: Tensor, sort: str) -> Tensor:
-    law = drpm.RelaxedRandomPartition(0.7, scores, weights, sort=sort)
-    return (law.rsample() * torch.linspace(-1, 1, scores.shape[-1], dtype=scores.dtype)).sum()
-
-
-# torch maps the backward pass of `unfold` one member at a time, and says so.
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("sort", ["neuralsort", "softsort"])
-def test_mapped_gradients_equal_looped_ones(
-    sort: str, streamed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """vmap of grad, with the same noise for all members so that a loop can follow it."""
-    monkeypatch.setattr(filling, "_DENSE_LIMIT_CPU", 0 if streamed else 1 << 30)
-    scores, weights = normal(3, 40), normal(3, 4, seed=1)
-    gradient = torch.func.grad(lambda s, w: draw_value(s, w, sort=sort), argnums=(0, 1))
-    torch.manual_seed(0)
-    mapped = torch.func.vmap(gradient, randomness="same")(scores, weights)
-    for b in range(3):
-        leaves = [t[b].clone().requires_grad_() for t in (scores, weights)]
-        torch.manual_seed(0)
-        draw_value(*leaves, sort=sort).backward()
-        for found, leaf in zip(mapped, leaves, strict=True):
-            torch.testing.assert_close(found[b], leaf.grad, rtol=1e-9, atol=1e-10)
-    large = torch.func.vmap(gradient, randomness="different")(
-        normal(2, 1_500).float(), normal(2, 4, seed=1).float()
-    )
-    assert all(torch.isfinite(g).all() for g in large)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from drpm.relaxation.filling import fill_softly, has_triton
-from drpm.relaxation.mapping import needs_plain
 from tests.oracles import normal
 
 ROOT = Path(__file__).parents[2]
@@ -67,24 +66,3 @@ def test_without_triton_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "triton.runtime", None)
     assert not has_triton()
     has_triton.cache_clear()
-
-
-def test_when_a_backward_pass_has_to_be_plain() -> None:
-    seen = []
-
-    class Square(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x: torch.Tensor) -> torch.Tensor:  # type: ignore[no-untyped-def]
-            ctx.save_for_backward(x)
-            return x * x
-
-        @staticmethod
-        def backward(ctx, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[no-untyped-def]
-            seen.append(needs_plain(grad))
-            return 2 * ctx.saved_tensors[0] * grad
-
-    x = torch.ones(3, requires_grad=True)
-    torch.autograd.grad(Square.apply(x).sum(), x)
-    torch.autograd.grad(Square.apply(x).sum(), x, create_graph=True)
-    torch.autograd.grad(Square.apply(x), x, torch.eye(3), is_grads_batched=True)
-    assert seen == [False, True, True]

@@ -18,14 +18,6 @@ def test_noise_is_gumbel(dtype: torch.dtype) -> None:
     assert scipy.stats.kstest(noise.numpy(), "gumbel_r").pvalue > FALSE_ALARM
 
 
-def test_noise_follows_its_generator() -> None:
-    like = torch.zeros(3, 4)
-    first, second = (gumbel_like(like, generator(1)) for _ in range(2))
-    assert torch.equal(first, second)
-    assert first.shape == (3, 4)
-    assert not torch.equal(first, gumbel_like(like))
-
-
 def test_straight_through_keeps_the_value_and_passes_the_gradient() -> None:
     soft = torch.tensor([1 / 3, 1e-30, 0.7], requires_grad=True)
     hard = torch.tensor([0.0, 1.0, 1.0])

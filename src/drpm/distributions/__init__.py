@@ -3,20 +3,20 @@
 Importing any of them imports all: some register themselves with torch.
 """
 
-from drpm.distributions.base import OrderLaw, SizeLaw
-from drpm.distributions.divergences import partition_kl
+from drpm.distributions.base import EnumeratedSizeLaw, OrderLaw, SizeLaw
 from drpm.distributions.estimators import score_function_loss
 from drpm.distributions.orders import (
     PlackettLuce,
     RelaxedPlackettLuce,
     subset_permutation_log_prob,
 )
-from drpm.distributions.partitions import RandomPartition
+from drpm.distributions.partitions import RandomPartition, partition_kl
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
 from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric
 from drpm.distributions.sizes import FisherHypergeometric
 
 __all__ = [
+    "EnumeratedSizeLaw",
     "FisherHypergeometric",
     "OrderLaw",
     "PlackettLuce",

@@ -3,13 +3,23 @@
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, constraints
 
-from drpm.distributions.validation import can_check_values, require_event, require_temperature
+from drpm.distributions.constraints import WholeSizes
+from drpm.distributions.validation import (
+    can_check_values,
+    describe,
+    require_broadcast,
+    require_event,
+    require_floating,
+)
 
 Size = torch.Size | list[int] | tuple[int, ...]
+
+_SUPPORT_LIMIT = 10_000_000
 
 LawType = TypeVar("LawType", bound="Law")
 
@@ -92,7 +102,11 @@ def _short(event: Tensor) -> str:
 
 
 class SizeLaw(Law):
-    """A law over the sizes of K subsets of ``total_count`` elements."""
+    """A law over the sizes of K subsets of ``total_count`` elements.
+
+    Derive a new one from :class:`EnumeratedSizeLaw`, or, for large totals, from this class.
+    :meth:`drpm.RandomPartition.from_laws` takes either.
+    """
 
     total_count: int
 
@@ -118,6 +132,103 @@ class SizeLaw(Law):
         ``block_log_probs`` (..., n + 1, n + 1) holds, at (u, v), the log-probability of ranks
         u..v - 1 as one block.
         """
+
+
+class EnumeratedSizeLaw(SizeLaw):
+    """A size law that lists its support, for small totals: a subclass only writes its mass.
+
+    The subclass sets ``total_count`` and ``capacities`` (..., K), calls the constructor of the base
+    class, and defines ``dtype``, ``expand`` and :meth:`log_mass`. All else is summed over the
+    support. ``tests/distributions/test_partitions.py`` has an example.
+    """
+
+    has_enumerate_support = True
+    capacities: Tensor
+
+    @abstractmethod
+    def log_mass(self, sizes: Tensor) -> Tensor:
+        """Log-mass of possible sizes (..., K), up to a constant of every law in the batch."""
+
+    @constraints.dependent_property(is_discrete=True, event_dim=1)
+    def support(self) -> WholeSizes:
+        return WholeSizes(self.total_count, self.capacities)
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All possible sizes, in lexicographic order, shape (S, *batch_shape, K)."""
+        return enumerate_sizes(self.total_count, self.capacities, expand=expand).to(self.dtype)
+
+    def _listed(self) -> tuple[Tensor, Tensor]:
+        """The support and its log-probabilities, (S, *batch_shape)."""
+        sizes = self.enumerate_support()
+        return sizes, self.log_mass(sizes).log_softmax(0)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        value, inside = self._inside(value, sizes_expected(self.total_count))
+        normalizer = self.log_mass(self.enumerate_support()).logsumexp(0)
+        log_prob = self.log_mass(value.to(self.dtype)) - normalizer
+        return log_prob if inside is None else torch.where(inside, log_prob, -torch.inf)
+
+    def entropy(self) -> Tensor:
+        """The exact entropy in nats."""
+        _, log_probs = self._listed()
+        return -(log_probs.exp() * log_probs).sum(0)
+
+    def draw_sizes(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        sizes, log_probs = self._listed()
+        probs = log_probs.exp().reshape(len(sizes), -1).mT
+        count = shape.numel()
+        index = torch.multinomial(probs, max(1, count), replacement=True, generator=generator)
+        index = (
+            index.mT[:count].reshape(*shape, *self.batch_shape, 1).expand(*shape, *sizes.shape[1:])
+        )
+        flat = sizes.gather(0, index.reshape(-1, *sizes.shape[1:]))
+        return flat.reshape(index.shape).double()
+
+    def boundary_survival(self) -> Tensor:
+        sizes, log_probs = self._listed()
+        ranks = torch.arange(self.total_count, device=sizes.device)
+        inside = ranks < sizes.cumsum(-1)[..., :-1, None]
+        return (inside * log_probs.exp()[..., None, None]).sum(0)
+
+    def best_sizes(self, block_log_probs: Tensor) -> Tensor:
+        sizes, log_probs = self._listed()
+        stops = sizes.cumsum(-1).long()
+        starts = stops - sizes.long()
+        blocks = block_log_probs.flatten(-2).expand(*sizes.shape[:-1], -1)
+        cut = blocks.gather(-1, starts * block_log_probs.shape[-1] + stops)
+        best = (log_probs + cut.sum(-1)).argmax(0)
+        return sizes.gather(0, best[None, ..., None].expand(1, *sizes.shape[1:])).squeeze(0)
+
+
+def sizes_expected(total: int) -> str:
+    """What an error message says of possible sizes."""
+    return f"whole sizes that sum to {total} and fit the capacities"
+
+
+def enumerate_sizes(total: int, capacities: Tensor, *, expand: bool) -> Tensor:
+    """All sizes (S, ..., K) that sum to a total and fit capacities (..., K), in float64."""
+    flat = capacities.reshape(-1, capacities.shape[-1]).double()
+    room = flat[:1].squeeze(0) if len(flat) else flat.new_zeros(flat.shape[-1:])
+    if bool((flat != room).any()):
+        raise NotImplementedError(
+            "enumerate_support needs the same capacities throughout the batch."
+        )
+    rows = room.new_zeros(1, 0)
+    for capacity, later in zip(room, room.flip(-1).cumsum(-1).flip(-1) - room, strict=True):
+        remaining = total - rows.sum(-1)
+        smallest = (remaining - later).clamp_min(0)
+        count = (torch.minimum(capacity, remaining) - smallest + 1).clamp_min(0).long()
+        if int(count.sum()) > _SUPPORT_LIMIT:
+            raise ValueError(
+                f"the support must have at most {_SUPPORT_LIMIT:,} members to be enumerated, but "
+                f"total_count = {total} and {len(room)} groups give more."
+            )
+        start = (count.cumsum(0) - count).repeat_interleave(count)
+        offset = torch.arange(len(start), device=start.device) - start
+        size = smallest.repeat_interleave(count) + offset
+        rows = torch.cat([rows.repeat_interleave(count, 0), size[:, None]], -1)
+    values = rows.reshape(-1, *(1 for _ in capacities.shape[:-1]), capacities.shape[-1])
+    return values.expand(-1, *capacities.shape) if expand else values
 
 
 class OrderLaw(Law):
@@ -161,6 +272,14 @@ class RelaxedLaw(Law):
         dtype: torch.dtype = self.discrete.dtype
         return dtype
 
+    def _set_discrete(self, temperature: Any, discrete: Any, like: Tensor, name: str) -> torch.Size:
+        """Set the temperature and the discrete law, and return their common batch shape."""
+        self.temperature = temperature_tensor(temperature, like, check=discrete._validate_args)
+        names = f"temperature and {name}"
+        batch = require_broadcast(names, self.temperature.shape, discrete.batch_shape)
+        self.discrete = discrete if discrete.batch_shape == batch else discrete.expand(batch)
+        return batch
+
     def expand(self: LawType, batch_shape: Size, _instance: Any = None) -> LawType:
         fields = {**vars(self), "discrete": self.discrete.expand(batch_shape)}  # type: ignore[attr-defined]
         return self._expanded(batch_shape, _instance, **fields)
@@ -190,29 +309,21 @@ def for_events(temperature: Tensor, event_dims: int) -> Tensor:
 
 def temperature_tensor(temperature: Any, like: Tensor, *, check: bool) -> Tensor:
     """A temperature in the place of a parameter, in a type that does not round it to zero."""
-    value = require_temperature(temperature, check=check)
     dtype = torch.promote_types(like.dtype, torch.float32)
-    if isinstance(value, Tensor):
-        return value.to(dtype=dtype, device=like.device)
+    if isinstance(temperature, Tensor):
+        require_floating("temperature", temperature)
+        if check and can_check_values(temperature):
+            value = temperature.detach()
+            bad = value[~((value > 0) & torch.isfinite(value))]
+            if bad.numel():
+                raise ValueError(
+                    f"temperature must be positive and finite, but got {bad[0].item()}."
+                )
+        return temperature.to(dtype=dtype, device=like.device)
+    real = isinstance(temperature, int | float | np.floating) and not isinstance(temperature, bool)
+    if not real or not 0 < temperature < float("inf"):
+        raise ValueError(
+            f"temperature must be positive and finite, but got {describe(temperature)}."
+        )
     # Filled on the device: nothing to copy, nothing to wait for.
-    return torch.full((), value, dtype=dtype, device=like.device)
-
-
-def enumerated_boundary_survival(law: SizeLaw) -> Tensor:
-    """:meth:`SizeLaw.boundary_survival` for any law that can list its support."""
-    sizes = law.enumerate_support()
-    probs = law.log_prob(sizes).exp()
-    ranks = torch.arange(law.total_count, device=sizes.device)
-    inside = ranks < sizes.cumsum(-1)[..., :-1, None]
-    return (inside * probs[..., None, None]).sum(0)
-
-
-def enumerated_best_sizes(law: SizeLaw, block_log_probs: Tensor) -> Tensor:
-    """:meth:`SizeLaw.best_sizes` for any law that can list its support."""
-    sizes = law.enumerate_support()
-    stops = sizes.cumsum(-1).long()
-    starts = stops - sizes.long()
-    blocks = block_log_probs.flatten(-2).expand(*sizes.shape[:-1], -1)
-    cut = blocks.gather(-1, starts * block_log_probs.shape[-1] + stops)
-    best = (law.log_prob(sizes) + cut.sum(-1)).argmax(0)
-    return sizes.gather(0, best[None, ..., None].expand(1, *sizes.shape[1:])).squeeze(0)
+    return torch.full((), float(temperature), dtype=dtype, device=like.device)

@@ -41,19 +41,21 @@ class WholeSizes(constraints.Constraint):
         return whole.all(-1) & (value.double().sum(-1) == self.total)
 
 
-class RelaxedSizes(constraints.Constraint):
-    """Non-negative sizes that add up to a total, up to rounding."""
+class NonNegativeSum(constraints.Constraint):
+    """Non-negative entries that add up to a total, up to rounding: relaxed sizes and matrices.
 
-    event_dim = 1
+    The columns of a soft partition need not sum to one: only Sinkhorn's order makes them.
+    """
 
-    def __init__(self, total: int) -> None:
-        self.total = total
+    def __init__(self, total: int, event_dim: int) -> None:
+        self.total, self.event_dim = total, event_dim
         super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
         slack = self.total * 8 * torch.finfo(value.dtype).eps
-        close = (value.sum(-1) - self.total).abs() <= slack * value.shape[-1]
-        return close & (value >= -slack).all(-1)
+        entries = value.flatten(-self.event_dim)
+        close = (entries.sum(-1) - self.total).abs() <= slack * self.total
+        return close & (entries >= -slack).all(-1)
 
 
 class _Permutation(constraints.Constraint):
@@ -110,31 +112,3 @@ class Assignment(constraints.Constraint):
     def check(self, value: Tensor) -> Tensor:
         possible: Tensor = self.sizes.check(value.double().sum(-1))
         return one_hot_columns.check(value) & possible
-
-
-class RelaxedAssignment(constraints.Constraint):
-    """Non-negative matrices whose entries sum to the number of elements, up to rounding.
-
-    The columns of a soft partition need not sum to one: only Sinkhorn's order makes them.
-    """
-
-    event_dim = 2
-
-    def check(self, value: Tensor) -> Tensor:
-        n = value.shape[-1]
-        slack = n * 8 * torch.finfo(value.dtype).eps
-        total = value.sum((-2, -1))
-        return ((total - n).abs() <= slack * n) & (value >= -slack).flatten(-2).all(-1)
-
-
-class _UnitMatrix(constraints.Constraint):
-    """Matrices with entries between 0 and 1, up to rounding."""
-
-    event_dim = 2
-
-    def check(self, value: Tensor) -> Tensor:
-        slack = value.shape[-1] * 8 * torch.finfo(value.dtype).eps
-        return ((value >= -slack) & (value <= 1 + slack)).flatten(-2).all(-1)
-
-
-unit_matrix = _UnitMatrix()

@@ -7,13 +7,13 @@ from torch import Tensor
 from torch.distributions import constraints
 
 from drpm.distributions import plackett_luce_integral
-from drpm.distributions.base import OrderLaw, RelaxedLaw, Size, for_events, temperature_tensor
+from drpm.distributions.base import OrderLaw, RelaxedLaw, Size, for_events
 from drpm.distributions.constraints import (
+    NonNegativeSum,
     finite_vector,
     permutation,
     permutation_matrices,
     positive,
-    unit_matrix,
 )
 from drpm.distributions.validation import (
     can_check_values,
@@ -147,19 +147,13 @@ class RelaxedPlackettLuce(RelaxedLaw):
         require_choice("hard", hard, (True, False))
         require_choice("sort", sort, tuple(SORTS))
         discrete = PlackettLuce(log_scores, validate_args=validate_args)
-        check = self._validating(validate_args)
-        self.temperature = temperature_tensor(temperature, log_scores, check=check)
-        batch = require_broadcast(
-            "temperature and log_scores", self.temperature.shape, discrete.batch_shape
-        )
-        self.discrete = discrete.expand(batch)
+        batch = self._set_discrete(temperature, discrete, log_scores, "log_scores")
         self.hard, self.sort = hard, sort
-        event = self.discrete.event_shape * 2
-        super().__init__(batch, torch.Size(event), validate_args)
+        super().__init__(batch, torch.Size(discrete.event_shape * 2), validate_args)
 
     @constraints.dependent_property(event_dim=2)
     def support(self) -> constraints.Constraint:
-        return permutation_matrices if self.hard else unit_matrix
+        return permutation_matrices if self.hard else NonNegativeSum(self.event_shape[0], 2)
 
     @property
     def log_scores(self) -> Tensor:
@@ -271,12 +265,13 @@ def best_order_log_prob(log_scores: Tensor) -> Tensor:
         >>> law = PlackettLuce(log_scores)
         >>> torch.testing.assert_close(best_order_log_prob(log_scores), law.log_prob(law.mode))
     """
+    scores = log_scores.double()
+    if scores.shape[-1] > _PAIRED_UP_TO:
+        ranked = sort_descending(scores).scores
+        rest = ranked.flip(-1).logcumsumexp(-1).flip(-1)
+        return (ranked - rest).sum(-1).to(log_scores.dtype)
     with torch.no_grad():
-        scores = log_scores.double()
-        if scores.shape[-1] <= _PAIRED_UP_TO:
-            value, slope = _best_order_by_pairs(scores)
-        else:
-            value, slope = _best_order_by_sums(scores)
+        value, slope = _best_order_by_pairs(scores)
     pull = (slope * log_scores).sum(-1)
     best: Tensor = value + (pull - pull.detach())
     return best.to(log_scores.dtype)
@@ -295,10 +290,3 @@ def _best_order_by_pairs(scores: Tensor) -> tuple[Tensor, Tensor]:
     rest = torch.where(behind, other, -torch.inf).logsumexp(-1)
     before = torch.where(behind.mT, own - rest[..., None, :], -torch.inf)
     return (scores - rest).sum(-1), 1 - before.exp().sum(-1)
-
-
-def _best_order_by_sums(scores: Tensor) -> tuple[Tensor, Tensor]:
-    ranked, _, ranks = sort_descending(scores)
-    rest = ranked.flip(-1).logcumsumexp(-1).flip(-1)
-    slope = 1 - (ranked + (-rest).logcumsumexp(-1)).exp()
-    return (ranked - rest).sum(-1), slope.gather(-1, ranks)

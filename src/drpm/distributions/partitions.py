@@ -6,16 +6,17 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import constraints, kl_divergence, register_kl
 
 from drpm.distributions.base import Law, OrderLaw, Size, SizeLaw
 from drpm.distributions.constraints import Assignment, finite_vector, permutation
 from drpm.distributions.estimators import leave_one_out_surrogate
 from drpm.distributions.orders import PlackettLuce
-from drpm.distributions.sizes import FisherHypergeometric
+from drpm.distributions.sizes import FisherHypergeometric, sizes_kl
 from drpm.distributions.validation import (
     can_check_values,
     require_broadcast,
+    require_choice,
     require_count,
     require_event,
     require_indices,
@@ -298,3 +299,70 @@ class RandomPartition(Law):
 def window_differences(survival: Tensor) -> Tensor:
     """From P(rank in the first k subsets), (..., K - 1, n), to P(rank in subset k), (..., K, n)."""
     return F.pad(survival, (0, 0, 0, 1), value=1.0) - F.pad(survival, (0, 0, 1, 0))
+
+
+def partition_kl(
+    p: RandomPartition,
+    q: RandomPartition,
+    num_samples: int = 1000,
+    generator: torch.Generator | None = None,
+    estimate: str = "exact",
+) -> Tensor:
+    r"""KL(p || q) of two laws over partitions, with an unbiased gradient in both.
+
+    The divergence of the sizes is exact. The rest is an average over draws from p: of the exact
+    log-probabilities of the fill given the sizes, or, with ``estimate="bounds"``, of the paper's
+    upper bound of p against its lower bound of q at the order that was drawn, which is an upper
+    bound of the divergence. Draws do not carry gradients by themselves, so the score-function part
+    is included.
+
+    Args:
+        p: The law to draw from.
+        q: The law to compare with, over as many elements and groups.
+        num_samples: How many draws.
+        generator: A source of randomness of its own.
+        estimate: ``"exact"`` or ``"bounds"``.
+
+    Example:
+        >>> p = RandomPartition(torch.tensor([0.0, 1.0, 2.0]), torch.zeros(2))
+        >>> q = RandomPartition(torch.zeros(3), torch.zeros(2))
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> bool(partition_kl(p, q, generator=generator) > 0)
+        True
+        >>> partition_kl(q, q)
+        tensor(0.)
+    """
+    require_choice("estimate", estimate, ("exact", "bounds"))
+    if p.event_shape != q.event_shape:
+        raise ValueError(
+            f"q must be a law over partitions of shape {tuple(p.event_shape)}, as p is, "
+            f"but got {tuple(q.event_shape)}."
+        )
+    batch = require_broadcast("p and q", p.batch_shape, q.batch_shape)
+    p, q = p.expand(batch), q.expand(batch)
+    costs, log_probs = [], []
+    for draw in p.draws(num_samples, generator):
+        if estimate == "exact":
+            log_fill = p.fill_log_prob(draw.Y)
+            costs.append(log_fill - q.fill_log_prob(draw.Y))
+        else:
+            # The bound depends on the very order that was drawn, so the score function must too.
+            log_fill = p.order.log_prob(draw.order).double()
+            counts = torch.lgamma(draw.sizes + 1).sum(-1)
+            best = p.order.log_prob(p.order.mode).double()
+            costs.append(counts + best - q.order.log_prob(draw.order).double())
+        log_probs.append(p.size_log_prob(draw.Y) + log_fill)
+    orders = leave_one_out_surrogate(torch.cat(costs), torch.cat(log_probs))
+    sizes = _between_sizes(p.sizes, q.sizes).double()
+    return (sizes + orders).to(torch.promote_types(p.dtype, q.dtype))
+
+
+def _between_sizes(p: SizeLaw, q: SizeLaw) -> Tensor:
+    if isinstance(p, FisherHypergeometric) and isinstance(q, FisherHypergeometric):
+        # Torch remembers which function it found; whatever was compiled before that, or before it
+        # finds another, would be compiled again.
+        return sizes_kl(p, q)
+    return kl_divergence(p, q)
+
+
+register_kl(RandomPartition, RandomPartition)(lambda p, q: partition_kl(p, q))

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from drpm.relaxation.mapping import apply, maps_leading
@@ -208,41 +209,23 @@ def sorted_block_log_probs(log_scores: Tensor) -> Tensor:
     Entry (u, v) is for the block against all elements of rank v and later; -inf for u > v. The
     scores (..., n) must be sorted in descending order. Without gradients.
     """
-    tables: Tensor = apply(_SortedTables, log_scores)
-    return tables
-
-
-@maps_leading
-class _SortedTables(torch.autograd.Function):
-    @staticmethod
-    def forward(log_scores: Tensor) -> Tensor:
-        n = log_scores.shape[-1]
-        tables = log_scores.new_empty(*log_scores.shape[:-1], n + 1, n + 1)
-        rows = zip(log_scores.reshape(-1, n), tables.view(-1, n + 1, n + 1), strict=True)
-        for scores, table in rows:
-            table.copy_(_sorted_table(scores))
-        return tables
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        ctx.mark_non_differentiable(output)
-
-
-def _sorted_table(log_scores: Tensor) -> Tensor:
+    log_scores = log_scores.detach()
     n = log_scores.shape[-1]
     kind: Any = {"dtype": log_scores.dtype, "device": log_scores.device}
     # One grid for all blocks: the narrowest peak has deviation 0.88 / sqrt(n).
     step = min(0.25, 0.6 / math.sqrt(n))
     nodes = torch.arange(-_FALL - 3, math.log1p(n) + 4.5, step, **kind)
-    out = torch.full((n + 1, n + 1), -torch.inf, **kind)
-    out.fill_diagonal_(0.0)
-    out[:, n] = 0.0
     later = log_scores.flip(-1).logcumsumexp(-1).flip(-1)
-    for v in range(1, n):
-        arrived = log_arrived(nodes + (log_scores[:v] - later[v])[:, None])
-        inner = arrived.flip(0).cumsum(0).flip(0)
-        out[:v, v] = torch.logsumexp(inner + nodes - nodes.exp(), -1) + math.log(step)
-    return out
+    columns = []
+    for v in range(n + 1):  # against nothing, a block is certain, as an empty one is
+        found = log_scores.new_zeros(*log_scores.shape[:-1], v + 1)
+        if 0 < v < n:
+            edges = log_scores[..., :v] - later[..., v : v + 1]
+            inner = log_arrived(nodes + edges[..., None]).flip(-2).cumsum(-2).flip(-2)
+            block = torch.logsumexp(inner + nodes - nodes.exp(), -1) + math.log(step)
+            found = torch.cat([block, found[..., :1]], -1)
+        columns.append(F.pad(found, (0, n - v), value=-torch.inf))
+    return torch.stack(columns, -1)
 
 
 # The number of arrivals stays within 8.5 deviations + 16 of its mean but for 1e-16 of its mass

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from drpm.distributions.base import RelaxedLaw, Size, for_events, temperature_tensor
-from drpm.distributions.constraints import RelaxedAssignment, finite_vector, positive
+from drpm.distributions.base import RelaxedLaw, Size, for_events
+from drpm.distributions.constraints import NonNegativeSum, finite_vector, positive
 from drpm.distributions.orders import LARGEST, noisy_scores
 from drpm.distributions.partitions import (
     Parts,
@@ -17,7 +17,7 @@ from drpm.distributions.partitions import (
     window_differences,
 )
 from drpm.distributions.relaxed_sizes import SizeDraw, draw_softly
-from drpm.distributions.validation import require_broadcast, require_choice, require_vector
+from drpm.distributions.validation import require_choice, require_vector
 from drpm.relaxation.filling import can_fuse, fill_softly
 from drpm.relaxation.reparameterization import straight_through
 from drpm.relaxation.sorting import SORTS, order_descending
@@ -82,18 +82,14 @@ class RelaxedRandomPartition(RelaxedLaw):
         require_choice("window", window, ("one-hot", "sigmoid"))
         require_vector("log_scores", log_scores, "element")
         discrete = RandomPartition(log_scores, log_weights, capacities, validate_args=validate_args)
-        check = self._validating(validate_args)
-        self.temperature = temperature_tensor(temperature, log_scores, check=check)
-        batch = require_broadcast(
-            "temperature and the parameters", self.temperature.shape, discrete.batch_shape
-        )
-        self.discrete = discrete if discrete.batch_shape == batch else discrete.expand(batch)
+        batch = self._set_discrete(temperature, discrete, log_scores, "the parameters")
         self.hard, self.sort, self.window = hard, sort, window
         super().__init__(batch, self.discrete.event_shape, validate_args)
 
     @constraints.dependent_property(event_dim=2)
     def support(self) -> constraints.Constraint:
-        return self.discrete.support if self.hard is True else RelaxedAssignment()
+        soft = NonNegativeSum(self.event_shape[1], 2)
+        return self.discrete.support if self.hard is True else soft
 
     @property
     def log_scores(self) -> Tensor:

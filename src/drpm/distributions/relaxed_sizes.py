@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import constraints
 
-from drpm.distributions.base import RelaxedLaw, Size, temperature_tensor
-from drpm.distributions.constraints import RelaxedSizes, finite_vector, positive
+from drpm.distributions.base import RelaxedLaw, Size
+from drpm.distributions.constraints import NonNegativeSum, finite_vector, positive
 from drpm.distributions.size_tables import window_width
 from drpm.distributions.sizes import FisherHypergeometric
-from drpm.distributions.validation import require_broadcast, require_choice
+from drpm.distributions.validation import require_choice
 from drpm.relaxation.mapping import apply, maps_leading, needs_plain, plain_gradients
 from drpm.relaxation.reparameterization import gumbel_like, straight_through
 
@@ -191,18 +191,13 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         discrete = FisherHypergeometric(
             total_count, log_weights, capacities, validate_args=validate_args
         )
-        check = self._validating(validate_args)
-        self.temperature = temperature_tensor(temperature, log_weights, check=check)
-        batch = require_broadcast(
-            "temperature and log_weights", self.temperature.shape, discrete.batch_shape
-        )
-        self.discrete = discrete.expand(batch)
+        batch = self._set_discrete(temperature, discrete, log_weights, "log_weights")
         self.hard = hard
         super().__init__(batch, self.discrete.event_shape, validate_args)
 
     @constraints.dependent_property(event_dim=1)
     def support(self) -> constraints.Constraint:
-        return self.discrete.support if self.hard else RelaxedSizes(self.discrete.total_count)
+        return self.discrete.support if self.hard else NonNegativeSum(self.total_count, 1)
 
     @property
     def total_count(self) -> int:

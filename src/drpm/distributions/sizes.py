@@ -5,10 +5,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.distributions import constraints
+from torch.distributions import constraints, register_kl
 
-from drpm.distributions import generating_functions, greedy_mode, size_tables
-from drpm.distributions.base import Size, SizeLaw
+from drpm.distributions import size_statistics, size_tables
+from drpm.distributions.base import Size, SizeLaw, enumerate_sizes, sizes_expected
 from drpm.distributions.constraints import WholeSizes, finite_vector
 from drpm.distributions.size_tables import IMPOSSIBLE, SoftSizes, SuffixTables, log_binomial
 from drpm.distributions.validation import (
@@ -22,9 +22,7 @@ from drpm.distributions.validation import (
 )
 from drpm.relaxation.reparameterization import gumbel_like
 
-_SUPPORT_LIMIT = 10_000_000
 _DRAW_BUDGET = 1 << 24
-_SUFFIX_BUDGET = 1 << 15
 
 
 def resolve_capacities(
@@ -70,7 +68,7 @@ class FisherHypergeometric(SizeLaw):
 
     Normalizer, moments, entropy and divergence are exact and cost O(K) or
     :math:`O(K \sqrt n)` numbers; see
-    :mod:`drpm.distributions.generating_functions` and :mod:`drpm.distributions.size_tables`.
+    :mod:`drpm.distributions.size_statistics` and :mod:`drpm.distributions.size_tables`.
 
     References:
         Fisher, "The logic of inductive inference", 1935.
@@ -158,11 +156,11 @@ class FisherHypergeometric(SizeLaw):
 
     def exact_log_normalizer(self) -> Tensor:
         """log P_0 in float64, whatever the parameters' type."""
-        return generating_functions.log_normalizer(*self._parameters())
+        return size_statistics.log_normalizer(*self._parameters())
 
-    def exact_mean(self) -> generating_functions.Mean:
+    def exact_mean(self) -> size_statistics.Mean:
         """The mean in float64, whatever the parameters' type, and log P_0 with it."""
-        return generating_functions.mean(*self._parameters())
+        return size_statistics.mean(*self._parameters())
 
     def _refuse_merged(self, what: str) -> None:
         if self.method == "merged":
@@ -193,11 +191,7 @@ class FisherHypergeometric(SizeLaw):
         if (pair := self._pair) is not None:
             return pair.relax(None, temperature)
         weights = self.log_weights.double()
-        return greedy_mode.soft_mode(self.total_count, weights, self._capacities, temperature)
-
-    @property
-    def _expected(self) -> str:
-        return f"whole sizes that sum to {self.total_count} and fit the capacities"
+        return size_statistics.soft_mode(self.total_count, weights, self._capacities, temperature)
 
     @property
     def log_normalizer(self) -> Tensor:
@@ -213,7 +207,12 @@ class FisherHypergeometric(SizeLaw):
     @property
     def variance(self) -> Tensor:
         self._refuse_merged("variance")
-        return generating_functions.variance(*self._parameters()).to(self.log_weights.dtype)
+        mean = self.exact_mean().mean
+        variances = [
+            (probs * (sizes - mean[..., k, None]).square()).sum(-1)
+            for k, (sizes, probs) in enumerate(self._marginals())
+        ]
+        return torch.stack(variances, -1).to(self.log_weights.dtype)
 
     @property
     def mode(self) -> Tensor:
@@ -225,10 +224,10 @@ class FisherHypergeometric(SizeLaw):
         self._refuse_merged("mode")
         if (pair := self._pair) is not None:
             return pair.mode()
-        return greedy_mode.mode(self.total_count, self.log_weights.double(), self._capacities)
+        return size_statistics.mode(self.total_count, self.log_weights.double(), self._capacities)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        value, inside = self._inside(value, self._expected)
+        value, inside = self._inside(value, sizes_expected(self.total_count))
         sizes = value.double()
         if self.method == "merged":
             log_prob = self._merged_conditionals(sizes).sum(-1)
@@ -242,7 +241,7 @@ class FisherHypergeometric(SizeLaw):
 
     def conditional_log_probs(self, value: Tensor) -> Tensor:
         r"""(..., K): :math:`\log p(n_k \mid n_1, \dots, n_{k-1})`; they sum to ``log_prob``."""
-        value, inside = self._inside(value, self._expected)
+        value, inside = self._inside(value, sizes_expected(self.total_count))
         sizes = value.double()
         if self.method == "merged":
             log_probs = self._merged_conditionals(sizes)
@@ -254,17 +253,15 @@ class FisherHypergeometric(SizeLaw):
 
     def _exact_conditionals(self, sizes: Tensor) -> Tensor:
         total, weights, capacities = self._parameters()
-        groups = weights.shape[-1]
         remaining = total - sizes.cumsum(-1) + sizes
-        # The suffix from group k on is an urn of its own, in which earlier groups have no place.
-        # Some of them at a time: all K suffixes of K groups would take K^2 numbers a node.
-        index = torch.arange(groups, device=weights.device)
-        suffixes = []
-        for some in index.split(max(1, _SUFFIX_BUDGET // groups)):
-            later = capacities[..., None, :] * (index >= some[:, None])
-            left = remaining[..., some[0] : some[-1] + 1]
-            suffixes.append(generating_functions.log_normalizer(left, weights[..., None, :], later))
-        suffix = torch.cat(suffixes, -1)
+        # The groups from k on are an urn of their own.
+        suffixes = [
+            size_statistics.log_normalizer(
+                remaining[..., k], weights[..., k:], capacities[..., k:].expand_as(weights[..., k:])
+            )
+            for k in range(weights.shape[-1])
+        ]
+        suffix = torch.stack(suffixes, -1)
         after = F.pad(suffix[..., 1:], (0, 1))
         return log_binomial(capacities, sizes) + sizes * weights + after - suffix
 
@@ -286,7 +283,7 @@ class FisherHypergeometric(SizeLaw):
         remaining = (self.total_count - sizes.cumsum(-1) + sizes)[..., :-1]
         pair = torch.stack([sizes[..., :-1], remaining - sizes[..., :-1]], -1)
         terms = log_binomial(capacities, pair) + pair * weights
-        conditionals = terms.sum(-1) - generating_functions.log_normalizer(
+        conditionals = terms.sum(-1) - size_statistics.log_normalizer(
             remaining, weights, capacities
         )
         return F.pad(conditionals, (0, 1))  # the last group takes what is left
@@ -346,42 +343,23 @@ class FisherHypergeometric(SizeLaw):
 
         Sizes beyond ``capacities`` count as 0; the caller checks whether they are possible.
         """
-        if self.event_shape[0] == 1:
-            total = torch.full_like(self._capacities, float(self.total_count))
-            return log_binomial(capacities, total)
         means = [
             (probs * log_binomial(capacities[..., k, None], sizes)).sum(-1)
-            for k, (sizes, probs) in enumerate(self.suffix_tables().marginals())
+            for k, (sizes, probs) in enumerate(self._marginals())
         ]
         return torch.stack(means, -1)
 
+    def _marginals(self) -> list[tuple[Tensor, Tensor]]:
+        """Every group's sizes and their probabilities."""
+        if self.event_shape[0] > 1:
+            return self.suffix_tables().marginals()
+        certain = torch.ones_like(self._capacities)
+        return [(certain * self.total_count, certain)]
+
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All possible sizes, in lexicographic order, shape (S, *batch_shape, K)."""
-        flat = self._capacities.reshape(-1, self.event_shape[0])
-        capacities = flat[:1].squeeze(0) if len(flat) else flat.new_zeros(self.event_shape)
-        if bool((flat != capacities).any()):
-            raise NotImplementedError(
-                "enumerate_support needs the same capacities throughout the batch."
-            )
-        later = capacities.flip(-1).cumsum(-1).flip(-1) - capacities
-        rows = capacities.new_zeros(1, 0)
-        for capacity, room in zip(capacities, later, strict=True):
-            remaining = self.total_count - rows.sum(-1)
-            smallest = (remaining - room).clamp_min(0)
-            count = (torch.minimum(capacity, remaining) - smallest + 1).clamp_min(0).long()
-            if int(count.sum()) > _SUPPORT_LIMIT:
-                raise ValueError(
-                    f"the support must have at most {_SUPPORT_LIMIT:,} members to be enumerated, "
-                    f"but total_count = {self.total_count} and {self.event_shape[0]} groups "
-                    "give more."
-                )
-            start = (count.cumsum(0) - count).repeat_interleave(count)
-            offset = torch.arange(len(start), device=start.device) - start
-            size = smallest.repeat_interleave(count) + offset
-            rows = torch.cat([rows.repeat_interleave(count, 0), size[:, None]], -1)
-        values = rows.to(self.log_weights.dtype)
-        values = values.reshape(-1, *(1 for _ in self.batch_shape), *self.event_shape)
-        return values.expand(-1, *self.batch_shape, -1) if expand else values
+        values = enumerate_sizes(self.total_count, self._capacities, expand=expand)
+        return values.to(self.log_weights.dtype)
 
     def boundary_survival(self) -> Tensor:
         n = self.total_count
@@ -418,3 +396,44 @@ class FisherHypergeometric(SizeLaw):
             sizes.append(stop - start)
             stop = start
         return torch.cat(sizes[::-1], -1).double()
+
+
+def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
+    """The exact divergence of two size laws.
+
+    With equal capacities the family is exponential and means suffice; with others the binomial
+    coefficients are averaged over the marginals. Infinite where p allows what q does not.
+    """
+    if p.event_shape != q.event_shape:
+        raise ValueError(
+            f"q must be a law over {p.event_shape[0]} groups, as p is, but got {q.event_shape[0]}."
+        )
+    for name, law in (("p", p), ("q", q)):
+        if law.method == "merged":
+            raise NotImplementedError(f"the divergence needs {name} to have method='exact'.")
+    batch = require_broadcast("p and q", p.batch_shape, q.batch_shape)
+    dtype = torch.promote_types(p.dtype, q.dtype)
+    if p.total_count != q.total_count:
+        return torch.full(batch, torch.inf, dtype=dtype, device=p.log_weights.device)
+    p, q = p.expand(batch), q.expand(batch)
+    log_normalizer, mean = p.exact_mean()
+    gaps = p.log_weights.double() - q.log_weights.double()
+    divergence = (mean * gaps).sum(-1) + q.exact_log_normalizer() - log_normalizer
+    if not _same_capacities(p, q):
+        p_room, q_room = p._capacities, q._capacities
+        binomials = p.expected_log_binomials(p_room) - p.expected_log_binomials(q_room)
+        divergence = divergence + binomials.sum(-1)
+        allowed = (p_room.clamp_max(p.total_count) <= q_room).all(-1)
+        divergence = torch.where(allowed, divergence, torch.inf)
+    return divergence.to(dtype)
+
+
+def _same_capacities(p: FisherHypergeometric, q: FisherHypergeometric) -> bool:
+    if p._unbounded and q._unbounded:
+        return True
+    if not (can_check_values(p._capacities) and can_check_values(q._capacities)):
+        return False
+    return bool((p._capacities == q._capacities).all())
+
+
+register_kl(FisherHypergeometric, FisherHypergeometric)(sizes_kl)

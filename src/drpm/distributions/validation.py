@@ -4,7 +4,6 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -125,19 +124,3 @@ def require_indices(name: str, value: Any, count: int) -> Tensor:
         bad = value[(value < 0) | (value >= count)][0].item()
         raise ValueError(f"{name} must hold element indices from 0 to {count - 1}, but got {bad}.")
     return value
-
-
-def require_temperature(value: Any, *, check: bool) -> Tensor | float:
-    if isinstance(value, Tensor):
-        require_floating("temperature", value)
-        if check and can_check_values(value):
-            bad = value.detach()[~((value > 0) & torch.isfinite(value))]
-            if bad.numel():
-                raise ValueError(
-                    f"temperature must be positive and finite, but got {bad[0].item()}."
-                )
-        return value
-    real = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
-    if not real or not 0 < value < float("inf"):
-        raise ValueError(f"temperature must be positive and finite, but got {describe(value)}.")
-    return float(value)

@@ -11,9 +11,8 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from drpm.distributions.divergences import partition_kl
 from drpm.distributions.orders import best_order_log_prob
-from drpm.distributions.partitions import RandomPartition
+from drpm.distributions.partitions import RandomPartition, partition_kl
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
 from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric
 from drpm.distributions.size_tables import list_pair
