@@ -168,6 +168,22 @@ class EnumeratedSizeLaw(SizeLaw):
         log_prob = self.log_mass(value.to(self.dtype)) - normalizer
         return log_prob if inside is None else torch.where(inside, log_prob, -torch.inf)
 
+    @property
+    def mean(self) -> Tensor:
+        sizes, log_probs = self._listed()
+        return (log_probs.exp()[..., None] * sizes).sum(0)
+
+    @property
+    def variance(self) -> Tensor:
+        sizes, log_probs = self._listed()
+        return (log_probs.exp()[..., None] * (sizes - self.mean).square()).sum(0)
+
+    @property
+    def mode(self) -> Tensor:
+        """The most likely sizes."""
+        sizes, log_probs = self._listed()
+        return _pick(sizes, log_probs.argmax(0)[None]).squeeze(0)
+
     def entropy(self) -> Tensor:
         """The exact entropy in nats."""
         _, log_probs = self._listed()
@@ -175,14 +191,11 @@ class EnumeratedSizeLaw(SizeLaw):
 
     def draw_sizes(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         sizes, log_probs = self._listed()
-        probs = log_probs.exp().reshape(len(sizes), -1).mT
-        count = shape.numel()
-        index = torch.multinomial(probs, max(1, count), replacement=True, generator=generator)
-        index = (
-            index.mT[:count].reshape(*shape, *self.batch_shape, 1).expand(*shape, *sizes.shape[1:])
-        )
-        flat = sizes.gather(0, index.reshape(-1, *sizes.shape[1:]))
-        return flat.reshape(index.shape).double()
+        below = log_probs.exp().cumsum(0).movedim(0, -1).contiguous()
+        kind: Any = {"dtype": below.dtype, "device": below.device, "generator": generator}
+        draws = torch.rand(*self.batch_shape, shape.numel(), **kind) * below[..., -1:]
+        index = torch.searchsorted(below, draws, right=True).clamp(0, len(sizes) - 1)
+        return _pick(sizes, index.movedim(-1, 0)).reshape(*shape, *sizes.shape[1:]).double()
 
     def boundary_survival(self) -> Tensor:
         sizes, log_probs = self._listed()
@@ -197,7 +210,12 @@ class EnumeratedSizeLaw(SizeLaw):
         blocks = block_log_probs.flatten(-2).expand(*sizes.shape[:-1], -1)
         cut = blocks.gather(-1, starts * block_log_probs.shape[-1] + stops)
         best = (log_probs + cut.sum(-1)).argmax(0)
-        return sizes.gather(0, best[None, ..., None].expand(1, *sizes.shape[1:])).squeeze(0)
+        return _pick(sizes, best[None]).squeeze(0)
+
+
+def _pick(listed: Tensor, index: Tensor) -> Tensor:
+    """Members (R, ..., K) of a list (S, ..., K), by an index (R, ...)."""
+    return listed.gather(0, index[..., None].expand(*index.shape, listed.shape[-1]))
 
 
 def sizes_expected(total: int) -> str:
@@ -208,7 +226,7 @@ def sizes_expected(total: int) -> str:
 def enumerate_sizes(total: int, capacities: Tensor, *, expand: bool) -> Tensor:
     """All sizes (S, ..., K) that sum to a total and fit capacities (..., K), in float64."""
     flat = capacities.reshape(-1, capacities.shape[-1]).double()
-    room = flat[:1].squeeze(0) if len(flat) else flat.new_zeros(flat.shape[-1:])
+    room = flat[0] if len(flat) else flat.new_full(flat.shape[-1:], float(total))
     if bool((flat != room).any()):
         raise NotImplementedError(
             "enumerate_support needs the same capacities throughout the batch."

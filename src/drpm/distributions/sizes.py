@@ -31,8 +31,8 @@ def resolve_capacities(
     """The batch shape and the (batch, K) float64 capacities of a size law, checked."""
     groups = log_weights.shape[-1]
     if capacities is None:
-        full = torch.full_like(log_weights, total, dtype=torch.float64)
-        return log_weights.shape[:-1], full
+        kind: Any = {"dtype": torch.float64, "device": log_weights.device}
+        return log_weights.shape[:-1], torch.full(log_weights.shape, float(total), **kind)
     if not isinstance(capacities, Tensor) or capacities.dtype == torch.bool:
         raise ValueError(
             f"capacities must be a tensor of whole numbers, but got {describe(capacities)}."
