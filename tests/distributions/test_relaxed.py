@@ -208,49 +208,6 @@ def test_soft_partitions_are_never_negative(dtype: torch.dtype, window: str) -> 
 # --- the noise-free path against the textbook -------------------------------------------------
 
 
-def spread(kind: str, n: int, seed: int = 0) -> Tensor:
-    noise = normal(n, seed=seed)
-    return {
-        "random": noise,
-        "tied": noise.round(),
-        "equal": torch.zeros_like(noise),
-        "spread": 100 * noise,
-        "clustered": 40 * noise.sign() + 0.01 * noise,
-    }[kind]
-
-
-DENSE = {"neuralsort": oracles.neuralsort, "softsort": oracles.softsort}
-
-
-@pytest.mark.parametrize("kind", ["random", "tied", "equal", "spread", "clustered"])
-@pytest.mark.parametrize("sort", ["neuralsort", "softsort"])
-@pytest.mark.parametrize("n", [1, 2, 7, 64, 800])
-def test_partition_equals_the_dense_textbook(kind: str, sort: str, n: int) -> None:
-    """Y = alpha P with hard sizes: values and gradients, however it is evaluated."""
-    base, weights = spread(kind, n), torch.linspace(-0.5, 0.5, 5, dtype=torch.float64)
-    cotangent = normal(5, n, seed=1)
-    for temperature in (0.05, 1.0, 20.0):
-        scores = base.clone().requires_grad_()
-        law = drpm.RelaxedRandomPartition(temperature, scores, weights, hard="sizes", sort=sort)
-        found = law.mode
-        (grad,) = torch.autograd.grad((found * cotangent).sum(), scores)
-        copy = base.clone().requires_grad_()
-        dense = DENSE[sort](copy, temperature)
-        subset = torch.repeat_interleave(torch.arange(5), law.discrete.sizes.mode.long())
-        rows = oracles.to_matrix(subset, 5) @ dense
-        (expected,) = torch.autograd.grad((rows * cotangent).sum(), copy)
-        torch.testing.assert_close(found, rows, rtol=0, atol=1e-9)
-        if kind in ("random", "spread"):
-            torch.testing.assert_close(grad, expected, rtol=1e-9, atol=1e-8)
-        assert torch.isfinite(grad).all()
-        single = drpm.RelaxedRandomPartition(
-            temperature, base.float(), weights.float(), hard="sizes", sort=sort
-        ).mode
-        if temperature >= 1 and kind != "spread":
-            rounded = oracles.to_matrix(subset, 5) @ DENSE[sort](base.float().double(), temperature)
-            assert (single.double() - rounded).abs().max() < 1e-4
-
-
 def soft_boundaries(law: oracles.Enumeration, temperature: float) -> Tensor:
     """P(rank r lies in the first k subsets): independent soft sizes, each a tempered conditional.
 
