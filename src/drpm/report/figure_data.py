@@ -1,15 +1,9 @@
 """The data of a run's figures, ``arrays.npz`` in its folder.
 
-A run describes its figures as ``KIND__NAME``, drawn by the function of :mod:`drpm.report.plots` of
-that kind, with ``title__NAME`` and ``about__NAME`` (one string each) and names:
-
-- ``grid__NAME``: images (R, C, H, W) or (R, C, channels, H, W), with ``grid_rows__NAME`` (R,) and
-  ``grid_columns__NAME`` (C,);
-- ``matrix__NAME``: numbers (R, C), with ``matrix_rows__NAME`` and ``matrix_columns__NAME``;
-- ``bars__NAME``: numbers (G, B), groups of bars, with ``bars_groups__NAME`` (G,) and
-  ``bars_names__NAME`` (B,);
-- ``lines__NAME``: numbers (L, P), lines over epochs, with ``lines_names__NAME`` (L,) and
-  ``lines_epochs__NAME`` (P,).
+A run describes its figures with :func:`pack_figures`. Their kinds are functions of
+:mod:`drpm.report.plots`: ``grid`` of images (R, C, H, W) or (R, C, channels, H, W), ``matrix`` of
+numbers (R, C), groups of ``bars`` (G, B), and ``lines`` (L, P) over epochs. An array is called
+``KIND__NAME``; names along its two dimensions, ``title__NAME`` and ``about__NAME`` go with it.
 
 A clustering stores other arrays, from which :func:`figure_specs` makes its figures: ``samples``
 (K, m, *shape) and ``examples`` of each cluster, ``partition_points`` of one sampled partition,

@@ -66,9 +66,8 @@ class Table:
             if (found := summarize_metric(results / study, metric)) is not None:
                 mean, text = round(found.mean, self.digits), format_summary(found, self.digits)
             cells.append((group, row, column, study, mean, text, paper))
-        frame = pd.DataFrame(
-            cells, columns=["group", "row", "column", "study", "mean", "text", "paper"]
-        )
+        heads = ["group", "row", "column", "study", "mean", "text", "paper"]
+        frame = pd.DataFrame(cells, columns=heads)
         if self.is_bold:
             means = frame.groupby(["group", "column"])["mean"]
             is_best = (means.transform("count") > 1) & (frame["mean"] == means.transform("max"))
