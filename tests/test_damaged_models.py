@@ -89,4 +89,4 @@ def test_tensors_of_another_model_are_refused_in_one_sentence(tmp_path: Path, ki
     save_model(tmp_path, {**tensors, "spare": torch.ones(1)}, description)
     with pytest.raises(RunError) as error:
         load(tmp_path)
-    assert str(error.value) == f"{start} spare belongs to no part of it."
+    assert str(error.value) == f"{start} spare is not part of the model."

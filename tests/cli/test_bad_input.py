@@ -171,8 +171,8 @@ REFUSED = [
     ("drpm reproduce table-1 --only fashon-mnist", "did you mean 'fashion-mnist'"),
     ("drpm reproduce bounds --address here:1", "address and gpus are for the backend 'ray'"),
     ("drpm reproduce bounds --device gpu", "device must be 'auto', 'cpu'", "but got 'gpu'"),
-    ("drpm reproduce bounds --device cpu", "device must be left out", "'bounds'", "got 'cpu'"),
-    ("drpm reproduce bounds --out damaged-sweep", "sweep.json is not what a sweep writes"),
+    ("drpm reproduce bounds --device cpu", "device must be omitted", "'bounds'", "got 'cpu'"),
+    ("drpm reproduce bounds --out damaged-sweep", "sweep.json is not a file of a sweep"),
     ("drpm reproduce bounds --out file.xyz/a", "file.xyz/a cannot be written"),
     # A program of one's own.
     ("digits --out run --set training.epoch=3", "did you mean training.epochs?"),

@@ -45,7 +45,7 @@ def test_version() -> None:
 
 def test_help() -> None:
     text = run("--help").output
-    for word in ("bench", "bounds", "data", "reproduce", *JOBS, "Exit codes: 0 done; 1 refused"):
+    for word in ("bench", "bounds", "data", "reproduce", *JOBS, "Exit codes: 0 success; 1 error"):
         assert word in text
     text = run("cluster", "--help").output
     assert all(suffix in text for suffix in own.SUFFIXES)
@@ -220,4 +220,4 @@ def test_bench_without_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("drpm.__file__", str(tmp_path / "lib" / "drpm" / "__init__.py"))
     result = run("bench", "--quick")
     assert result.exit_code == 1
-    assert "comes with the source checkout" in result.stderr
+    assert "is not part of the installed package" in result.stderr

@@ -45,7 +45,7 @@ def test_two_digits(tmp_path: Path) -> None:
     cells = row.split("\t")
     assert float(cells[1]) == pytest.approx((float(cells[2]) + float(cells[3])) / 2, abs=0.001)
     assert float(cells[4]) + float(cells[5]) == pytest.approx(6)
-    assert page == f"Page: {folder / 'index.html'}"
+    assert page == f"Report: {folder / 'index.html'}"
     found = json.loads((folder / "result.json").read_text())
     assert found["data"]["noise"] == 0.3
     assert found["size penalty"] == 0
@@ -172,7 +172,7 @@ def test_options_of_the_data(tmp_path: Path) -> None:
         ("-o size=3", "size"),
         ("-o noise", "An option should read name=value, not 'noise'"),
         ("-o noise=0 -o noise=0.1", "The option noise must be given once"),
-        ("-o device=cpu", "device is no option of the data"),
+        ("-o device=cpu", "device is not an option of the data"),
         ("mosaic --noise=0.5", "'mosaic' has no option 'noise'"),
         ("mosiac --tasks=5", "There is no data set 'mosiac': did you mean mosaic"),
         ("celeba --tasks=41", "num_tasks must be from 1 to 40"),

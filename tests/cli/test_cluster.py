@@ -108,7 +108,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = shell("-m", "drpm", "cluster", *DIGITS, "--out", folder)
     assert done.returncode == 0, done.stderr
     assert f"Labels: {folder / 'labels.csv'}\n" in done.stdout
-    assert done.stdout.endswith(f"Page: {folder / 'index.html'}\n")
+    assert done.stdout.endswith(f"Report: {folder / 'index.html'}\n")
     return folder
 
 
@@ -156,7 +156,7 @@ def test_a_second_call_does_nothing_new(whole: Path) -> None:
     again = cluster(*DIGITS, "--out", whole)
     assert contents(whole) == before
     assert again.stderr == ""
-    assert again.stdout.endswith(f"Page: {whole / 'index.html'}\n")
+    assert again.stdout.endswith(f"Report: {whole / 'index.html'}\n")
 
 
 def test_killed_and_resumed(whole: Path, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_damaged_and_missing_files_are_named_with_the_remedy(own_mnist: Path) ->
     for command in ("fetch", "check"):
         message = refusal(command, "mnist")
         assert f"{path} is damaged (cannot be read" in message
-        assert f"{other} is damaged (has another hash)" in message
+        assert f"{other} is damaged (has a different hash)" in message
         assert "drpm data fetch mnist" in message
     reports = json.loads(run("check", "mnist", "--json").stdout)
     assert [report["state"] for report in reports] == ["damaged"] * 2 + ["verified"] * 2
@@ -131,7 +131,7 @@ def test_show_writes_a_picture() -> None:
     assert result.stdout.splitlines() == [
         "digits: 1,442 inputs of 1x8x8, 355 to test on.",
         "  label: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9",
-        "Picture: out/data/digits.png",
+        "Image: out/data/digits.png",
     ]
     with Image.open("out/data/digits.png") as image:
         assert image.format == "PNG"

@@ -46,7 +46,7 @@ def test_a_world(tmp_path: Path) -> None:
         "Seed\tShared\tIndependent\tError of count\tCount\tD\tC\tI\tMIG\tEvidence"
     )
     assert len(row.split("\t")) == 10
-    assert page == f"Page: {folder / 'index.html'}"
+    assert page == f"Report: {folder / 'index.html'}"
     found = json.loads((folder / "result.json").read_text())
     assert found["data"]["shared"] == "mixed"
     assert found["metrics"]["count_error"] >= 0
@@ -99,16 +99,16 @@ def test_sizes_of_images(tmp_path: Path) -> None:
     [
         ("--shared=8", "shared must be a number from 0 to 7 or 'mixed', but got '8'"),
         ("--method=vae", "method must be"),
-        ("--data=nowhere", "nowhere does not exist; pairs come from arm, mpi3d, a folder"),
-        ("nowhere", "nowhere does not exist; pairs come from arm, mpi3d, a folder"),
+        ("--data=nowhere", "nowhere does not exist; use arm, mpi3d, a folder"),
+        ("nowhere", "nowhere does not exist; use arm, mpi3d, a folder"),
         ("''", "should hold at least two images"),
         ("arm --data=mpi3d", "data must be given once, but got 'arm' and 'mpi3d'."),
         ("--set=gama=1", "gamma"),
         ("--set=training.devices=2", "devices must be 1"),
-        ("--data=pairs.npz --shared=5", "shared must be left out for pairs of your own"),
-        ("--data=pairs.npz --angles=10", "angles must be left out for pairs of your own"),
-        ("--data=pairs.npz --test-pairs=200", "test_pairs must be left out for pairs of your own"),
-        ("--data=pairs.npz --method=label", "method must be one that needs no labels"),
+        ("--data=pairs.npz --shared=5", "shared must be omitted for your own pairs"),
+        ("--data=pairs.npz --angles=10", "angles must be omitted for your own pairs"),
+        ("--data=pairs.npz --test-pairs=200", "test_pairs must be omitted for your own pairs"),
+        ("--data=pairs.npz --method=label", "method must not be 'label'"),
     ],
 )
 @pytest.mark.usefixtures("own")

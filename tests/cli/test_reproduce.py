@@ -66,7 +66,7 @@ def run(*arguments: str) -> Result:
 
 def test_list() -> None:
     header, *lines = run("list").stdout.splitlines()
-    assert header == "Name\tRuns\tWhat it is"
+    assert header == "Name\tRuns\tDescription"
     assert lines[0] == "table-x\t2\tThe numbers of a table."
     entries = json.loads(run("list", "--json").stdout)
     assert entries[0] == {"name": "table-x", "runs": 2, "about": "The numbers of a table."}

@@ -100,7 +100,7 @@ def test_images_that_are_wrong_are_named(folder: Path) -> None:
         load("celeba", num_tasks=3)
     assert not list(folder.rglob("*.npy"))
     image.unlink()
-    with pytest.raises(DataError, match=r"000002\.jpg is missing, though the lists name it"):
+    with pytest.raises(DataError, match=r"000002\.jpg is missing, but is in the lists"):
         load("celeba", num_tasks=3)
     with pytest.raises(DataError, match=r"000002\.jpg is missing"):
         read_listing()

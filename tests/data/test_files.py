@@ -113,7 +113,7 @@ def test_a_mirror_is_used(
     [
         ("dead", "could not be reached"),
         ("missing", "404 Client Error"),
-        ("wrong", "has another hash"),
+        ("wrong", "has a different hash"),
         ("truncated", ""),
     ],
 )
@@ -188,7 +188,7 @@ def test_the_cache_alone_is_searched_without_the_variable(
 ) -> None:
     monkeypatch.delenv("DRPM_DATA")
     assert search_folders() == (folders[1],)
-    with pytest.raises(DataError, match="or under a folder that the variable DRPM_DATA names"):
+    with pytest.raises(DataError, match="or in the folder given by the variable DRPM_DATA"):
         obtain([RemoteFile("set/file")])
 
 
@@ -224,7 +224,7 @@ def test_check(folders: tuple[Path, Path]) -> None:
     path.write_bytes(gzip.compress(CONTENT)[:-9])
     assert "cannot be read" in check(file).detail
     path.write_bytes(gzip.compress(CONTENT[::-1]))
-    assert check(file).detail == "has another hash"
+    assert check(file).detail == "has a different hash"
     path.unlink()
     path.mkdir()
     assert "Is a directory" in check(file).detail

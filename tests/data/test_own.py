@@ -123,7 +123,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         load(tmp_path / "nothing.csv")
     with pytest.raises(DataError, match=r"has no column 'sort' .*: its columns are height, weight"):
         load(csv(tmp_path, GOOD), label_column="sort")
-    with pytest.raises(DataError, match="has no use for the option image_size"):
+    with pytest.raises(DataError, match="does not support the option image_size"):
         load(csv(tmp_path, GOOD), image_size=3)
 
 

@@ -308,7 +308,7 @@ def test_own_pairs(tmp_path: Path) -> None:
     pairs = OwnPairs(drawn["first"], drawn["second"])
     assert pairs.names == tuple(map(str, range(40)))
     assert fit(SMALL, tmp_path, pairs).share(pairs.first, pairs.second).number.shape == (40,)
-    with pytest.raises(ConfigError, match="needs no labels"):
+    with pytest.raises(ConfigError, match="pairs without labels"):
         fit(replace(SMALL, method="label"), tmp_path / "label", pairs)
 
 

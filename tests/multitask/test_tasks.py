@@ -182,7 +182,7 @@ def test_sizes() -> None:
     sizes = make().sizes(some_bytes(7, 1, 16, 16))
     assert sizes.shape == (7, 2)
     assert sizes.sum(-1).tolist() == [10.0] * 7
-    with pytest.raises(ValueError, match="whose method is 'drpm', but got 'uls'"):
+    with pytest.raises(ValueError, match="with the method 'drpm', but got 'uls'"):
         make("uls").sizes(some_bytes(2, 1, 16, 16))
 
 
@@ -252,7 +252,7 @@ def test_floats_are_taken_as_their_bytes(dtype: torch.dtype) -> None:
 
 def test_another_kind_of_model(tmp_path: Path) -> None:
     save_model(tmp_path, {"x": torch.zeros(1)}, {"kind": "factors"})
-    with pytest.raises(RunError, match="another kind of model than one of several tasks"):
+    with pytest.raises(RunError, match="another kind of model, not a multitask network"):
         load_multitask(tmp_path)
 
 

@@ -215,7 +215,7 @@ def test_bad_settings(options: dict[str, Any], sentence: str) -> None:
 def test_bad_inputs() -> None:
     with pytest.raises(ValueError, match="features must be a floating-point tensor with 6 entries"):
         make()(torch.zeros(4, 5))
-    with pytest.raises(ValueError, match="context must be left out where in_features was"):
+    with pytest.raises(ValueError, match="context must be omitted without in_features"):
         make()(features(4), torch.zeros(4, 5))
     layer = make(in_features=5)
     for context in (None, torch.zeros(4, 6), torch.zeros(4, 5).long(), [1.0] * 5):

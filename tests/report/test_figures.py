@@ -165,7 +165,7 @@ def test_clusters_follow_their_labels() -> None:
 
     assert shades("latent")[:3] == shades("labels")[:3]
     assert shades("labels")[3] == pytest.approx((0.83,) * 3)  # unknown
-    assert {"1,200", "9", "Points in each cluster, 1,211 in all"} <= texts(drawn(arrays, "sizes"))
+    assert {"1,200", "9", "Cluster sizes, 1,211 points in total"} <= texts(drawn(arrays, "sizes"))
 
 
 def test_numbers_of_a_matrix_are_written_where_they_fit() -> None:

@@ -93,7 +93,7 @@ def test_rows_of_the_parts() -> None:
     ("given", "data", "words"),
     [
         (job(), labelled([0, 1, 2], [0, 0, 1, 1, 2, 2]), []),
-        (job(), labelled([0, 1, 2], [0, 0, 1, 1, 2]), ["1 of the 3 classes", "test part"]),
+        (job(), labelled([0, 1, 2], [0, 0, 1, 1, 2]), ["1 of the 3 classes", "test split"]),
         (job(), labelled([0, 0, 1], [0, 0, 1, 1, 2, 2]), ["1 of the 3 classes", "train on"]),
     ],
 )
@@ -107,7 +107,7 @@ def test_warnings(given: SupervisedJob, data: LabelledData, words: list[str]) ->
     ("train", "test", "complaint"),
     [
         ([0, 1, 3], [0, 1], "^labels must be from 0 to 2, but got some from 0 to 3"),
-        ([0, 1, 2], [0, 3], "^labels of the test part must be from 0 to 2, but got some from 0"),
+        ([0, 1, 2], [0, 3], "^labels of the test split must be from 0 to 2, but got some from 0"),
     ],
 )
 def test_classes_without_a_name(train: list[int], test: list[int], complaint: str) -> None:
@@ -139,9 +139,9 @@ def test_digits_are_learnt(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shown = supervised("digits", *options([]), "--out", folder)
     header, row, labels, page = shown.stdout.splitlines()
-    assert header == "Seed\tF1\tACC\tError of sizes"
+    assert header == "Seed\tF1\tACC\tSize error"
     assert float(row.split("\t")[1]) > 0.6  # 0.82 to 0.95 at 12 seeds, and 0.1 by chance
-    assert page == f"Page: {folder / 'index.html'}"
+    assert page == f"Report: {folder / 'index.html'}"
     assert labels == f"Labels: {folder / 'labels.csv'}"
     assert "warning" not in shown.stderr
     result = json.loads((folder / "result.json").read_text())

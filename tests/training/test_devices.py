@@ -41,7 +41,7 @@ def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) ->
     [
         (0, {"device": "cuda"}, r"that this machine has \(cpu\), but got 'cuda'"),
         (2, {"device": "cuda:2"}, "one of the 2 GPUs of this machine, but got 'cuda:2'"),
-        (2, {"device": "cuda:1", "devices": 2}, "leave the choice open where devices is 2"),
+        (2, {"device": "cuda:1", "devices": 2}, "must not name a single GPU if devices is 2"),
         (2, {"device": "cuda", "devices": 3}, "devices must be at most 2, the GPUs here"),
         (
             2,

@@ -183,7 +183,7 @@ def test_a_run_that_fails_twice_is_given_up_and_the_rest_goes_on(tmp_path: Path)
 @pytest.mark.parametrize(
     ("job", "arguments", "reason"),
     [
-        ("sweep_jobs:lazy", {}, "its folder holds no finished run."),
+        ("sweep_jobs:lazy", {}, "without a finished run in its folder."),
         ("sweep_jobs:quit", {}, "SystemExit: enough."),
         ("no_such_module:train", {}, "No module named 'no_such_module'."),
         (TRAIN, {"speed": 1}, "unexpected keyword argument 'speed'."),
@@ -293,7 +293,7 @@ def test_a_result_of_other_arguments_is_not_taken_for_finished(tmp_path: Path) -
     with pytest.raises(RunError, match=r"'a' in .* was started with other arguments"):
         run_sweep(grid(SweepRun("a", TRAIN, {"tag": 1})), tmp_path)
     (tmp_path / SWEEP).write_text("{", encoding="utf-8")
-    with pytest.raises(RunError, match="is not what a sweep writes"):
+    with pytest.raises(RunError, match="is not a file of a sweep"):
         run_sweep(grid(SweepRun("a", TRAIN)), tmp_path)
 
 
@@ -303,7 +303,7 @@ def test_a_result_of_other_arguments_is_not_taken_for_finished(tmp_path: Path) -
         ({"workers": 0}, "workers must be at least 1, but got 0"),
         ({"address": "here"}, "address and gpus are for the backend 'ray'"),
         ({"device": "cuda:99"}, "device must be one .* but got 'cuda:99'"),
-        ({"device": "cpu"}, "device must be left out for the sweep 'grid', .* but got 'cpu'"),
+        ({"device": "cpu"}, "device must be omitted for the sweep 'grid', .* but got 'cpu'"),
     ],
 )
 def test_bad_options_are_refused(tmp_path: Path, options: dict[str, Any], complaint: str) -> None:

@@ -63,15 +63,14 @@ def drpm(
         typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Learn partitions: which things belong together, and how many make a group.
+    """Differentiable random partition models: train, evaluate and reproduce.
 
-    It clusters data sets and your own files, finds what two images share,
-    divides a network among tasks, and repeats the experiments of the paper
-    "Differentiable Random Partition Models". Every run writes a folder with
-    its model, its figures and a page that shows them.
+    The commands cluster data, learn the shared factors of image pairs, train
+    multitask networks, learn partitions from labels, and reproduce the paper.
+    Every run writes a folder with the model, figures and an HTML report.
 
-    To start with:
+    Examples:
 
-      drpm cluster digits                   a small data set that comes along
-      drpm cluster my.csv --clusters 5      a table of your own
+      drpm cluster digits                   an included data set
+      drpm cluster my.csv --clusters 5      your own table
     """

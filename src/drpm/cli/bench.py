@@ -18,13 +18,13 @@ def bench(
         typer.Argument(help="Options of the program, such as --quick.", metavar="[OPTIONS]"),
     ] = None,
 ) -> None:
-    """Measure time and memory of the laws on the device at hand."""
+    """Measure time and memory of the distributions on this device."""
     with one_sentence():
         root = Path(drpm.__file__).parents[2]
         if not (root / "benchmarks" / "__main__.py").is_file():
             raise ValueError(
-                "The benchmark program comes with the source checkout and not with the installed "
-                "package: get the source, and run python -m benchmarks in its folder."
+                "The benchmark program is not part of the installed package: get the source, and "
+                "run python -m benchmarks in its folder."
             )
     # Not the folder of the command, which may have a program of the same name.
     path = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]

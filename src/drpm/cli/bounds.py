@@ -12,9 +12,9 @@ from drpm.cli.output import one_sentence, print_table
 _HEADER: Final = (
     "Setting",
     *(f"{bound} {of}" for bound in ("Lower", "Upper") for of in ("median", "max", "mean")),
-    "Mass error",
+    "Sum error",
     "Monte Carlo",
-    "Never drawn",
+    "Never sampled",
 )
 
 
@@ -22,22 +22,22 @@ def bounds(
     out: Annotated[
         Path, typer.Option(help="Folder for the figure and the summary.", file_okay=False)
     ] = Path("out/bounds"),
-    draws: Annotated[int, typer.Option(help="Monte Carlo draws per setting.", min=1)] = 1_000_000,
+    draws: Annotated[int, typer.Option(help="Monte Carlo samples per setting.", min=1)] = 1_000_000,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Compare the paper's bounds on the probability of a partition with the exact one.
 
-    Five elements, five subsets, the paper's four settings. The table has the
-    distance of each bound to the exact log-probability of all 3,125 assignments,
-    in nats; how far the probabilities are from summing to 1; the largest distance
-    of a Monte Carlo estimate, in standard errors; and how many assignments were
-    never drawn.
+    The paper's four settings with five elements and five subsets. The table shows
+    the distance of each bound from the exact log-probability over all 3,125
+    assignments, in nats; the error of the sum of all probabilities; the largest
+    error of a Monte Carlo estimate, in standard errors; and the number of
+    assignments that were never sampled.
     """
     with one_sentence():
         # Before the work: a folder that cannot be written is refused at once.
         out.mkdir(parents=True, exist_ok=True)
-        typer.echo(f"Four times {draws:,} draws", err=True)
+        typer.echo(f"Sampling {draws:,} partitions for each of four settings", err=True)
         from drpm.studies import bounds as study
 
         results = study.run(draws, seed)

@@ -19,7 +19,7 @@ app = typer.Typer(no_args_is_help=True, help="List, fetch, check and show data s
 Name = Annotated[
     str,
     typer.Argument(
-        help="A data set; drpm data list names them.",
+        help="A data set; see drpm data list.",
         metavar="NAME",
         autocompletion=among(DATA_SETS),
     ),
@@ -28,7 +28,7 @@ Name = Annotated[
 
 @app.command("list")
 def list_sets(as_json: Json = False) -> None:
-    """List the data sets, and whether their files are available."""
+    """List the data sets and whether their files are available."""
     from drpm.data.registry import DATASETS
 
     entries = [_entry(spec) for spec in DATASETS.values()]
@@ -43,7 +43,7 @@ def list_sets(as_json: Json = False) -> None:
 
 @app.command()
 def fetch(name: Name, as_json: Json = False) -> None:
-    """Find the files of a data set, compare them with their hashes, download what is missing.
+    """Download the missing files of a data set, and verify the hashes of the others.
 
     The exit code is 1 if a file is damaged or cannot be downloaded.
     """
@@ -66,7 +66,7 @@ def fetch(name: Name, as_json: Json = False) -> None:
 
 @app.command()
 def check(name: Name, as_json: Json = False) -> None:
-    """Compare the files of a data set with their hashes, and check their structure.
+    """Verify the hashes and the structure of the files of a data set.
 
     The exit code is 1 if a file is missing or damaged.
     """
@@ -102,14 +102,14 @@ def check(name: Name, as_json: Json = False) -> None:
 def show(
     name: NameOrPath,
     out: Annotated[
-        Path | None, typer.Option(help="The picture to write.", show_default="out/data/NAME.png")
+        Path | None, typer.Option(help="The image file to write.", show_default="out/data/NAME.png")
     ] = None,
-    part: Annotated[str, typer.Option(help="The part to show: train or test.")] = "train",
+    part: Annotated[str, typer.Option(help="The split to show: train or test.")] = "train",
     seed: Seed = 0,
     option: Options = None,
     as_json: Json = False,
 ) -> None:
-    """Draw examples of a data set, and describe it."""
+    """Describe a data set, and draw examples."""
     with one_sentence():
         options = parse_options(option or [])
         from drpm.data.registry import DATASETS, load
@@ -119,7 +119,7 @@ def show(
         stem = name if spec else Path(name).expanduser().resolve().stem
         path = out or Path("out/data") / f"{stem}.png"
         if path.suffix.lower() != ".png":
-            raise ValueError(f"The picture is a PNG file, so {path} should end in .png.")
+            raise ValueError(f"The image is a PNG file, so {path} should end in .png.")
         dataset = load(name, seed=seed, **{**(spec.sheet_options if spec else {}), **options})
         content = _contact_sheet(dataset, part, f"{stem}, {part}")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def show(
         classes = dataset.classes.get(target, ("numbers",))
         more = f" and {len(classes) - 10} more" if len(classes) > 10 else ""
         typer.echo(f"  {target}: {', '.join(classes[:10])}{more}")
-    typer.echo(f"Picture: {path}")
+    typer.echo(f"Image: {path}")
 
 
 def _contact_sheet(dataset: "Dataset", part: str, title: str) -> bytes:
@@ -201,4 +201,4 @@ def _refuse_damaged(spec: "DatasetSpec", reports: list["FileReport"]) -> None:
     if damaged:
         faults = ", ".join(f"{report.path} is damaged ({report.detail})" for report in damaged)
         remedy = spec.instructions or f"then run drpm data fetch {spec.name}"
-        raise ValueError(f"{faults}; remove or replace what is damaged: {remedy}.")
+        raise ValueError(f"{faults}; remove or replace the damaged files: {remedy}.")

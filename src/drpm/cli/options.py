@@ -65,19 +65,19 @@ def _names(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 Seed = Annotated[int, typer.Option(help="The random seed.", min=0, max=2**63 - 1, metavar="NUMBER")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Out = Annotated[Path, typer.Option(help="The run's folder, new or interrupted.")]
+Out = Annotated[Path, typer.Option(help="Folder of a new or interrupted run.")]
 Device = Annotated[
     str,
-    typer.Option(help="auto, cpu, cuda, or cuda: with a number.", autocompletion=among(DEVICES)),
+    typer.Option(help="auto, cpu, cuda or cuda:N.", autocompletion=among(DEVICES)),
 ]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Start again where the folder holds a run.")
+    bool, typer.Option("--overwrite", help="Replace the run in the folder, if there is one.")
 ]
 NameOrPath = Annotated[
     str,
     typer.Argument(
-        help="A data set (drpm data list names them), or your own: a table or arrays in a .csv, "
-        ".npy, .npz or .parquet file, or a folder of images.",
+        help="A data set (see drpm data list), or your own data: a .csv, .npy, .npz or .parquet "
+        "file, or a folder of images.",
         metavar="DATA",
         autocompletion=among(DATA_SETS),
     ),
@@ -85,6 +85,6 @@ NameOrPath = Annotated[
 Options = Annotated[
     list[str] | None,
     typer.Option(
-        "--option", "-o", metavar="NAME=VALUE", help="An option of the data; may be repeated."
+        "--option", "-o", metavar="NAME=VALUE", help="An option of the data set; may be repeated."
     ),
 ]

@@ -8,8 +8,8 @@ import typer
 from drpm.training.errors import Interrupted, RunError, memory_refusal
 
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 refused or failed, with one sentence; 2 wrong usage; "
-    "128 + n stopped by signal n, with everything saved."
+    "Exit codes: 0 success; 1 error; 2 wrong usage; "
+    "128 + n stopped by signal n, with a checkpoint saved."
 )
 
 

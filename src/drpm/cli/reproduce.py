@@ -33,7 +33,7 @@ def reproduce(
         str,
         typer.Argument(
             metavar="NAME",
-            help=f"A sweep, or '{LIST}' for those there are.",
+            help=f"A sweep, or '{LIST}' to list all sweeps.",
             autocompletion=among([*SWEEPS, LIST]),
         ),
     ],
@@ -43,22 +43,18 @@ def reproduce(
     ] = None,
     workers: Annotated[
         int,
-        typer.Option(help="Runs in progress at once; 0 for as many as there is room for.", min=0),
+        typer.Option(help="Number of runs at once; 0 for as many as fit.", min=0),
     ] = 1,
-    backend: Annotated[
-        Where, typer.Option(help="Processes of this machine, or a Ray cluster.")
-    ] = Where.local,
+    backend: Annotated[Where, typer.Option(help="Local processes or a Ray cluster.")] = Where.local,
     address: Annotated[str | None, typer.Option(help="The Ray cluster, as host:port.")] = None,
     gpus: Annotated[
         float | None,
-        typer.Option(
-            help="GPUs of each run on the cluster.", min=0, show_default="1 where there are any"
-        ),
+        typer.Option(help="GPUs per run on the cluster.", min=0, show_default="1 if there are any"),
     ] = None,
     device: Annotated[
         str | None,
         typer.Option(
-            help="Device of each run: auto, cpu, cuda, or cuda: with a number.",
+            help="Device of each run: auto, cpu, cuda or cuda:N.",
             autocompletion=among(DEVICES),
             show_default="that of the sweep",
         ),
@@ -67,21 +63,21 @@ def reproduce(
         list[str] | None,
         typer.Option(
             metavar="RUN",
-            help="A run of the sweep, or a folder of runs; may be given several times.",
+            help="A run of the sweep, or a folder of runs; may be repeated.",
         ),
     ] = None,
     collect: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER_OR_TAR_GZ",
-            help="Run nothing; copy the settings and results of finished runs.",
+            help="Only copy the settings and results of finished runs.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run the experiments behind a table or a figure; finished runs are skipped.
+    """Reproduce a table or a figure of the paper; finished runs are skipped.
 
-    The same command resumes a sweep that was stopped or killed.
+    Run the same command again to resume an interrupted sweep.
     """
     if name == LIST:
         _list(as_json)
@@ -180,6 +176,6 @@ def _list(as_json: bool) -> None:
         typer.echo(json.dumps(entries, indent=2))
         return
     print_table(
-        ["Name", "Runs", "What it is"],
+        ["Name", "Runs", "Description"],
         [[str(entry[key]) for key in ("name", "runs", "about")] for entry in entries],
     )

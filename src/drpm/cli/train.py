@@ -68,7 +68,7 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
         if each.name == "data":
             found["data"] = _argument(each, kind.data_option)
             if kind.data_option:
-                option = typer.Option("--data", metavar="DATA", help="The same, by name.")
+                option = typer.Option("--data", metavar="DATA", help="Same as the argument DATA.")
                 found["data_option"] = (Annotated[str | None, option], None)
         elif each.name == "options":
             found["option"] = (Options, None)
@@ -79,15 +79,15 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
     for name, details in kind.shortcuts.items():
         of = str if "choices" in details else get_type_hints(config)[name]
         found[name] = (Annotated[of | None, _option(of, details)], None)
-    together = "on a GPU they are trained together" if kind.stacks else "one after the other"
+    together = "together on a GPU" if kind.stacks else "one after another"
     settings = typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="A setting, such as training.epochs=50; may be repeated.",
+        help="A hyperparameter, such as training.epochs=50; may be repeated.",
         autocompletion=settings_of(config()),
     )
     seeds = typer.Option(
-        help=f"One seed, or several such as 0,1,2, each in its own folder; {together}.",
+        help=f"One seed, or several such as 0,1,2, trained {together}, each in its own folder.",
         show_default="0",
     )
     found |= {
@@ -98,16 +98,13 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
     }
     if kind.example_preset is not None:
         preset = typer.Option(
-            help=f"Settings to start from: a preset, such as {kind.example_preset}, or a .toml "
-            "file.",
+            help=f"A preset, such as {kind.example_preset}, or your own .toml file.",
             metavar="NAME_OR_FILE",
             autocompletion=presets_of(kind.command),
         )
         found["preset"] = (Annotated[str, preset], f"fast-{kind.command}")
     if kind.several_devices:
-        devices = typer.Option(
-            help="GPUs that share one run, each with a part of every batch.", min=1
-        )
+        devices = typer.Option(help="Number of GPUs; each processes a part of every batch.", min=1)
         found["devices"] = (Annotated[int, devices], 1)
     return found | {"overwrite": (Overwrite, False), "as_json": (Json, False)}
 
@@ -286,4 +283,4 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
         for name in experiment.outputs:
             if name.endswith(".csv") and page.with_name(name).exists():
                 typer.echo(f"{name.removesuffix('.csv').capitalize()}: {page.with_name(name)}")
-        typer.echo(f"Page: {page}")
+        typer.echo(f"Report: {page}")

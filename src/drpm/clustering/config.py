@@ -180,10 +180,10 @@ class ClusteringJob(Job):
     section: ClassVar[str] = "clustering"
     experiment: ClassVar[str] = "drpm.clustering.experiment:Clustering"
     example_preset: ClassVar[str] = "paper-cluster-mnist"
-    help: ClassVar[str] = """Cluster a data set, or your own file, and generate from every cluster.
+    help: ClassVar[str] = """Cluster a data set or your own file, and sample from every cluster.
 
-    Interrupted runs are resumed by the same command. The folder ends up with
-    labels.csv, the model, the figures and a page that shows them.
+    Run the same command again to resume an interrupted run. The output folder
+    contains labels.csv, the model, figures and an HTML report.
     """
     stacks: ClassVar[bool] = True
     several_devices: ClassVar[bool] = True
@@ -205,7 +205,7 @@ class ClusteringJob(Job):
     options: tuple[str, ...] = ()
     fingerprint: str = ""
     compare: bool = option(
-        False, "Run the other methods as well, from the same pretraining.", flag="compare"
+        False, "Also run the other methods, with the same pretraining.", flag="compare"
     )
     clustering: ClusteringConfig = field(default_factory=ClusteringConfig)
 

@@ -156,12 +156,12 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
             "names": [] if data.columns == numbered else list(data.columns),
         }
         replace(model, facts=facts).save(run.model_dir)
-        about = "Scores are those of the test part, after the last epoch."
+        about = "Scores on the test split after the last epoch."
         if data.test is data.train:
-            about = "Scores are those of all examples; there is no test part."
+            about = "Scores on all examples, since there is no test split."
         if method == "vade":
             about += (
-                " VaDE is scored with a sample of every code, as in the paper; labels.csv uses "
+                " As in the paper, VaDE is evaluated on a sample of every code; labels.csv uses "
                 "its mean."
             )
         bound = model.lower_bounds(data.test.inputs.flatten(1)).mean().item()

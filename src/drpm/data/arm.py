@@ -104,8 +104,8 @@ def load(
 
 SPEC = DatasetSpec(
     name="arm",
-    title="A drawn arm that holds an object: seven known factors, no file",
-    source="drawn by this package; factors as in MPI3D (Gondal et al., 2019)",
+    title="A rendered arm holding an object: seven known factors, no file",
+    source="rendered by this package; factors as in MPI3D (Gondal et al., 2019)",
     licence="Apache-2.0",
     shapes=(
         f"any of {NUM_IMAGES:,} images of 3x64x64, 7 factors "

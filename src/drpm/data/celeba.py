@@ -27,7 +27,7 @@ _PARTS = {"train": 0, "validation": 1, "test": 2}
 
 _INSTRUCTIONS = (
     "get the aligned images and the two lists from "
-    "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html (its terms forbid passing them on)"
+    "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html (its terms forbid redistribution)"
 )
 
 
@@ -113,7 +113,7 @@ def read_listing() -> Listing:
         # Images may be .png though the lists say .jpg.
         path = folder / name if name in available else (folder / name).with_suffix(".png")
         if path.name not in available:
-            raise DataError(f"{folder / name} is missing, though the lists name it.")
+            raise DataError(f"{folder / name} is missing, but is in the lists.")
         paths[name] = path
     return Listing((values[sorted(values)] == 1).astype(np.int64), joined["part"], paths)
 

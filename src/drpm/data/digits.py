@@ -32,7 +32,7 @@ def load(*, device: Device = "cpu", seed: int = 0) -> Dataset:
 
 SPEC = DatasetSpec(
     name="digits",
-    title="Small handwritten digits, inside scikit-learn",
+    title="Small handwritten digits, included in scikit-learn",
     source="Alpaydin, Kaynak: Optical Recognition of Handwritten Digits (UCI), its test part",
     licence="CC BY 4.0",
     shapes="1,442 + 355 images of 1x8x8, 10 classes",

@@ -117,7 +117,7 @@ def missing_message(missing: Sequence[RemoteFile], failure: str, instructions: s
     start = failure.rstrip(".") or "Files are missing"
     message = f"{start}; put {names} under {folders}"
     if VARIABLE not in os.environ:
-        message += f", or under a folder that the variable {VARIABLE} names"
+        message += f", or in the folder given by the variable {VARIABLE}"
     return f"{message}; {instructions}." if instructions else f"{message}."
 
 
@@ -146,7 +146,7 @@ def download(file: RemoteFile) -> None:
         except requests.RequestException:
             failure = "could not be reached"
         except ValueError:
-            failure = "has another hash"
+            failure = "has a different hash"
         except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
             raise DataError(f"{file.path} cannot be stored ({reason(error)}).") from error
         failures.append(f"{urlsplit(url).netloc}: {failure}")
@@ -173,12 +173,12 @@ def check(file: RemoteFile) -> FileReport:
         if fault := _damage(place, part):
             return FileReport(file, place, "damaged", fault)
     if file.members or file.known_hash or file.content_sha256:
-        return FileReport(file, path, "verified", "its hash is right")
-    return FileReport(file, path, "present", "no hash is published")
+        return FileReport(file, path, "verified", "hash verified")
+    return FileReport(file, path, "present", "no published hash")
 
 
 def _damage(path: Path, file: RemoteFile) -> str:
-    """What is wrong with a file, such as "has another hash"; empty if nothing."""
+    """What is wrong with a file, such as "has a different hash"; empty if nothing."""
     algorithm, _, expected = (file.known_hash or file.content_sha256 or "").rpartition(":")
     if not expected:
         return ""
@@ -187,7 +187,7 @@ def _damage(path: Path, file: RemoteFile) -> str:
             found = hashlib.file_digest(content, algorithm or "sha256").hexdigest()
     except (OSError, EOFError, zlib.error) as error:
         return f"cannot be read: {reason(error)}"
-    return "" if found == expected else "has another hash"
+    return "" if found == expected else "has a different hash"
 
 
 def open_content(path: Path) -> BufferedIOBase:

@@ -192,7 +192,7 @@ def load(
 
 SPEC = DatasetSpec(
     name="mpi3d",
-    title="A robot arm and its object, for every combination of seven factors",
+    title="A robot arm holding an object, for every combination of seven factors",
     source="Gondal et al.: On the Transfer of Inductive Bias (2019)",
     licence="CC BY 4.0",
     shapes="1,036,800 images of 3x64x64, seven factors of 6, 6, 2, 3, 3, 40 and 40 values",

@@ -111,7 +111,7 @@ def _split(
 
 SPEC = DatasetSpec(
     name="multimnist",
-    title="Two overlapping digits in one image, with any ratio of noise in the right one",
+    title="Two overlapping digits, the right one with any noise ratio",
     source="made from MNIST (LeCun, Cortes, Burges) as Sabour et al. and Sener and Koltun do",
     licence="CC BY-SA 3.0, like MNIST",
     shapes="60,000 + 10,000 images of 1x28x28, normalized; 2 tasks of 10 classes",

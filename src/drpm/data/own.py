@@ -60,7 +60,7 @@ def load(
         ("image_size", image_size is not None, ("folder",)),
     ):
         if given and suffix not in used_by:
-            raise DataError(f"{path} has no use for the option {option}.")
+            raise DataError(f"{path} does not support the option {option}.")
     if suffix == "folder":
         dataset = load_folder(path, image_size)
     elif suffix == ".csv":

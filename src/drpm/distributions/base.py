@@ -313,8 +313,8 @@ class RelaxedLaw(Law):
 
     def log_prob(self, value: Tensor) -> Tensor:
         raise NotImplementedError(
-            f"{type(self).__name__} has no log_prob: a relaxed value lies between the events that "
-            "have a probability; ask the discrete law in its `discrete` attribute about a hard one."
+            f"{type(self).__name__} has no log_prob: a relaxed value is not an event with a "
+            "probability; for hard values use its `discrete` distribution."
         )
 
 

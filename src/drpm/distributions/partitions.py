@@ -122,7 +122,7 @@ class RandomPartition(Law):
         law = cls.__new__(cls)
         if order.event_shape[0] != sizes.total_count:
             raise ValueError(
-                f"sizes must be a law over {order.event_shape[0]} elements, as order is, "
+                f"sizes must be a distribution over {order.event_shape[0]} elements, as order is, "
                 f"but got total_count = {sizes.total_count}."
             )
         law._set_laws(sizes, order, validate_args, "order and sizes")
@@ -335,7 +335,7 @@ def partition_kl(
     require_choice("estimate", estimate, ("exact", "bounds"))
     if p.event_shape != q.event_shape:
         raise ValueError(
-            f"q must be a law over partitions of shape {tuple(p.event_shape)}, as p is, "
+            f"q must be a distribution over partitions of shape {tuple(p.event_shape)}, as p is, "
             f"but got {tuple(q.event_shape)}."
         )
     batch = require_broadcast("p and q", p.batch_shape, q.batch_shape)

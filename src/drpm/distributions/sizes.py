@@ -165,8 +165,8 @@ class FisherHypergeometric(SizeLaw):
     def _refuse_merged(self, what: str) -> None:
         if self.method == "merged":
             raise NotImplementedError(
-                f"{what} is not defined for method='merged', whose law exists only as the product "
-                "of its own conditionals; use method='exact'."
+                f"{what} is not defined for method='merged', which only defines a product of "
+                "conditionals; use method='exact'."
             )
 
     def suffix_tables(self) -> SuffixTables:
@@ -406,7 +406,7 @@ def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
     """
     if p.event_shape != q.event_shape:
         raise ValueError(
-            f"q must be a law over {p.event_shape[0]} groups, as p is, but got {q.event_shape[0]}."
+            f"q must have {p.event_shape[0]} groups, like p, but got {q.event_shape[0]}."
         )
     for name, law in (("p", p), ("q", q)):
         if law.method == "merged":

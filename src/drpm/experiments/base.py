@@ -101,7 +101,7 @@ def parse_options(options: Sequence[str]) -> dict[str, Any]:
         if name in parsed:
             raise ValueError(f"The option {name} must be given once, but was given twice.")
         if name == "device":
-            raise ValueError("device is no option of the data; commands that train have --device.")
+            raise ValueError("device is not an option of the data; use --device to train.")
         try:
             parsed[name] = json.loads(value)
         except json.JSONDecodeError:

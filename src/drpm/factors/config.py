@@ -94,9 +94,9 @@ class FactorsJob(Job):
     example_preset: ClassVar[str] = "paper-factors"
     help: ClassVar[str] = """Learn which factors the two images of a pair share, and how many.
 
-    Interrupted runs are resumed by the same command. The folder ends up with
-    the model, its figures and a page that shows them; for pairs of your own
-    also with pairs.csv, the shared dimensions of every pair.
+    Run the same command again to resume an interrupted run. The output folder
+    contains the model, figures and an HTML report, and for your own pairs
+    pairs.csv, the shared dimensions of every pair.
     """
     data_option: ClassVar[bool] = True
     shortcuts: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
@@ -110,25 +110,25 @@ class FactorsJob(Job):
     )
     shared: str | None = option(
         None,
-        "How many of seven factors the images of a pair share, or mixed; not for yours.",
+        "Number of shared factors, from 0 to 7, or mixed; not for your own pairs.",
         shown="3",
     )
     angles: int | None = option(
         None,
-        "Positions of each joint of the arm, from 2 to 40; not for pairs of yours.",
+        "Positions of each joint of the arm, from 2 to 40; not for your own pairs.",
         least=2,
         most=40,
         shown="40 on a GPU, else 2",
     )
     image_size: int | None = option(
         None,
-        "Side of the arm's images, 16, 32 or 64 pixels, or the size that your images are resized "
-        "to, from 8 on.",
-        shown="64 on a GPU, else 32; yours stay as they are",
+        "Side of the arm's images, 16, 32 or 64 pixels, or the side to which your own images are "
+        "resized, 8 to 64.",
+        shown="64 on a GPU, else 32; your own are not resized",
     )
     test_pairs: int | None = option(
         None,
-        "Number of test pairs; not for pairs of yours.",
+        "Number of test pairs; not for your own pairs.",
         least=100,
         shown="10000 on a GPU, else 2000",
     )

@@ -100,9 +100,7 @@ def fit_factors(
 def check_pairs(pairs: PairSampler | OwnPairs, config: FactorsConfig) -> None:
     """Refuse pairs that a model cannot be trained on."""
     if isinstance(pairs, OwnPairs) and config.method == "label":
-        raise ConfigError(
-            "method must be one that needs no labels for pairs without them, but got 'label'."
-        )
+        raise ConfigError("method must not be 'label' for pairs without labels.")
     with torch.device("meta"):
         FactorVAE(pairs.image_shape, config)
 
@@ -130,9 +128,7 @@ class Factors(Experiment[FactorsJob, PairSampler | OwnPairs, FactorVAE]):
         if job.data not in WORLDS:
             pairs = load_pairs(job.data, job.image_size)
             for name in ("shared", "angles", "test_pairs"):
-                check_setting(
-                    job, name, "left out for pairs of your own", lambda value: value is None
-                )
+                check_setting(job, name, "omitted for your own pairs", lambda value: value is None)
             return pairs
         given: Any = job
         if job.data == "arm":

@@ -73,9 +73,9 @@ def _pairs(model: FactorVAE, batch: Mapping[str, Tensor], found: SharedFactors) 
     title = "Pairs, reconstructed and with other shared dimensions"
     about = (
         "Pairs of images, one per column; their reconstructions with shared dimensions averaged; "
-        "reconstructions with the shared dimensions of both images exchanged, which change nothing "
-        "if the model is right or the shared dimensions are empty; and with the shared dimensions "
-        "of the next column's first image, which change both images alike unless they are empty."
+        "reconstructions with the shared dimensions of both images swapped, which change nothing "
+        "if the model is right or these dimensions are unused; and with the shared dimensions of "
+        "the next column's first image, which change both images in the same way unless unused."
     )
     values = _compact(torch.stack([*rows.values()]))
     return FigureSpec("grid", "pairs", values, list(rows), (), title, about)

@@ -257,7 +257,7 @@ def load_factors(folder: Path | str, device: torch.device | str = "cpu") -> Fact
     """Load what :meth:`FactorVAE.save` wrote; nothing is unpickled."""
     tensors, description = load_model(Path(folder))
     if description.get("kind") != "factors":
-        raise RunError(f"The folder {folder} holds another kind of model than one of factors.")
+        raise RunError(f"The folder {folder} holds another kind of model, not a factor model.")
     config = configs.loads(FactorsConfig, description["config"])
     with unseeded():
         model = FactorVAE(tuple(description["shape"]), config)

@@ -303,7 +303,7 @@ def load_pairs(path: str | Path, image_size: int | tuple[int, int] | None = None
     path = Path(path).expanduser()
     if not path.exists():
         raise DataError(
-            f"{path} does not exist; pairs come from arm, mpi3d, a folder of images or an npz file."
+            f"{path} does not exist; use arm, mpi3d, a folder of images or an npz file."
         )
     if path.is_dir():
         return _read_folder(path, image_size)

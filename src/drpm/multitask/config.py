@@ -118,10 +118,10 @@ class MultitaskJob(Job):
     section: ClassVar[str] = "multitask"
     experiment: ClassVar[str] = "drpm.multitask.experiment:Multitask"
     example_preset: ClassVar[str] = "paper-multitask-multimnist"
-    help: ClassVar[str] = """Learn several tasks with one network, and how they share its neurons.
+    help: ClassVar[str] = """Train a network on several tasks, and learn how they share its neurons.
 
-    Interrupted runs are resumed by the same command. The folder ends up with
-    the model, its figures and a page that shows them.
+    Run the same command again to resume an interrupted run. The output folder
+    contains the model, figures and an HTML report.
     """
     shortcuts: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         {"method": {"help": "drpm, uls, uncertainty or gradient.", "choices": get_args(Method)}}
@@ -129,12 +129,12 @@ class MultitaskJob(Job):
 
     data: str = option(
         "multimnist",
-        "multimnist, mosaic, celeba, or your own images, whose label is one task.",
+        "multimnist, mosaic, celeba, or your own images, whose label is a single task.",
         choices=("multimnist", "mosaic", "celeba"),
     )
     noise: float | None = option(
         None,
-        "The fraction of the right digit's pixels that is lost in multimnist.",
+        "Fraction of the right digit's pixels that are dropped in multimnist.",
         least=0,
         most=1,
         shown="none",

@@ -51,8 +51,8 @@ _COLUMNS: Final = {
 }
 
 _ABOUT: Final = (
-    "Scores are those of the test part after the last epoch. The best test epoch is chosen on the "
-    "test part, so that its scores are optimistic; they are for comparison with the paper."
+    "Scores on the test split after the last epoch. The best test epoch is selected on the test "
+    "split, so its scores are optimistic; they are for comparison with the paper."
 )
 
 _FEW: Final = 4  # tasks that have columns of their own on the terminal
@@ -233,7 +233,7 @@ class Multitask(Experiment[MultitaskJob, TaskData, MultitaskNetwork]):
         return Evaluation(metrics, figures, [], {}, facts)
 
     def title(self, job: MultitaskJob, data: TaskData) -> str:
-        return f"{job.data}: several tasks, {job.multitask.method}"
+        return f"{job.data}: multitask learning, {job.multitask.method}"
 
     def columns(self, result: Mapping[str, Any]) -> Mapping[str, str]:
         columns = dict(self.scores)

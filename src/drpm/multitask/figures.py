@@ -50,7 +50,7 @@ def figure_data(
 
 def _images(data: TaskData) -> FigureSpec:
     if data.name == "multimnist":
-        title = "Test images by noise ratio: the right digit loses more and more pixels"
+        title = "Test images with increasing noise ratio of the right digit"
         ratios = [f"{ratio:.1f}" for ratio in NOISE]
         return FigureSpec("grid", "images", _noisy_images(), (), ratios, title)
     images = data.test_images[None, :SHOWN].cpu().numpy()
@@ -88,7 +88,7 @@ def _owners(tasks: Sequence[str], shares: Tensor) -> FigureSpec:
         shown[:, order],
         tasks[:_MAX_CELLS],
         [str(neuron) for neuron in order],
-        "Which task has which neuron",
-        "The fraction of test images for which a task (row) has the largest share of a neuron "
-        f"(column). At most {_MAX_CELLS} tasks and neurons are shown.",
+        "Assignment of neurons to tasks",
+        "The fraction of test images for which a neuron (column) is assigned to a task "
+        f"(row). At most {_MAX_CELLS} tasks and neurons are shown.",
     )

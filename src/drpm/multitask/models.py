@@ -129,8 +129,8 @@ class MultitaskNetwork(nn.Module):
         """The number of neurons of each task for every image, (N, T)."""
         if self.config.method != "drpm":
             raise ValueError(
-                f"sizes must be asked of a network whose method is 'drpm', but got "
-                f"{self.config.method!r}: all of its tasks have all neurons."
+                f"sizes needs a network with the method 'drpm', but got "
+                f"{self.config.method!r}, where all tasks use all neurons."
             )
         found = [outputs.shared.sizes for outputs in self.evaluate(images)]
         return torch.cat([sizes for sizes in found if sizes is not None])
@@ -166,9 +166,7 @@ def load_multitask(folder: Path | str, device: torch.device | str = "cpu") -> Mu
     """Load what :meth:`MultitaskNetwork.save` wrote; nothing is unpickled."""
     tensors, description = load_model(Path(folder))
     if description.get("kind") != "multitask":
-        raise RunError(
-            f"The folder {folder} holds another kind of model than one of several tasks."
-        )
+        raise RunError(f"The folder {folder} holds another kind of model, not a multitask network.")
     classes = dict(zip(description["tasks"], description["classes"], strict=True))
     config = configs.loads(MultitaskConfig, description["config"])
     with unseeded():

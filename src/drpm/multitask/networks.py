@@ -41,7 +41,7 @@ class LeNetEncoder(nn.Module):
         if min(left) < 1:
             raise ConfigError(
                 f"images must have sides of at least 16 pixels for the encoder 'lenet', "
-                f"but got {sides[0]} x {sides[1]}; smaller ones go with network.encoder=residual "
+                f"but got {sides[0]} x {sides[1]}; use network.encoder=residual for smaller ones "
                 "and, say, network.channels=16,32."
             )
         one, two = network.channels

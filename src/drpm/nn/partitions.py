@@ -249,7 +249,7 @@ class TaskPartition(nn.Module):
         if isinstance(self.law, _LearnedPartition):
             if context is not None:
                 raise ValueError(
-                    "context must be left out where in_features was, because one partition is "
+                    "context must be omitted without in_features, because one partition is "
                     f"learned for all samples, but got {describe(context)}."
                 )
             learned: RelaxedRandomPartition = self.law(temperature)

@@ -71,8 +71,8 @@ def has_triton() -> bool:
         return False
     except Exception as error:
         warnings.warn(
-            f"Triton cannot compile kernels here ({error}), so partitions on a GPU are drawn by "
-            "many small operations instead, which is slower.",
+            f"Triton cannot compile kernels here ({error}), so partitions on a GPU use slower, "
+            "unfused operations.",
             RuntimeWarning,
             stacklevel=2,
         )

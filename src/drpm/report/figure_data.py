@@ -115,7 +115,7 @@ def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
     if (points := arrays.get("partition_points", np.empty(0))).ndim > 2:
         members = [points[arrays["partition_clusters"] == i] for i in range(len(arrays["samples"]))]
         names = [f"cluster {index} ({len(own)})" for index, own in enumerate(members)]
-        title = f"One sampled partition of {len(points):,} points (sizes in brackets)"
+        title = f"One sampled partition of {len(points):,} points (sizes in parentheses)"
         yield FigureSpec("grid", "partition", [own[:32] for own in members], names, (), title)
     if "sizes" in arrays:
         points, sizes, order = arrays["latent"], arrays["sizes"], np.arange(len(arrays["sizes"]))
@@ -126,11 +126,11 @@ def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
             grouped = np.column_stack((points, arrays["latent_labels"]))
             yield FigureSpec("scatter", "labels", grouped, labels, (), f"{title} by label")
             shares = counts[:, order] / np.maximum(counts.sum(1, keepdims=True), 1)
-            title = "Share of each label (row) in each cluster (column)"
+            title = "Fraction of each class (row) in each cluster (column)"
             yield FigureSpec("matrix", "confusion", shares, labels, [*map(str, order)], title)
         clusters = [str(index) for index in order]
         title = f"Latent space, {len(points):,} points by cluster"
         grouped = np.column_stack((points, np.argsort(order)[arrays["latent_clusters"]]))
         yield FigureSpec("scatter", "latent", grouped, clusters, (), title)
-        title = f"Points in each cluster, {sizes.sum():,} in all"
+        title = f"Cluster sizes, {sizes.sum():,} points in total"
         yield FigureSpec("bars", "sizes", sizes[order, None], clusters, (), title)

@@ -227,7 +227,7 @@ def series_panels(
     if len(names) > 1:
         some = slice(None, None, -(-len(names) // _MAX_NAMES))
         handles, labels = figure.axes[0].get_legend_handles_labels()
-        note = "Vertical lines: one deviation over seeds" if found[0].deviation.any() else ""
+        note = "Error bars: one standard deviation over seeds" if found[0].deviation.any() else ""
         place: Any = {"loc": "outside lower left", "ncols": 6, "alignment": "left"}
         figure.legend(handles[some], labels[some], title=note, **place)
     return figure

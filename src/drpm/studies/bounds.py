@@ -230,7 +230,7 @@ def run_study(folder: Path, draws: int, seed: int) -> None:
 
     Args:
         folder: The run's folder.
-        draws: Monte Carlo draws per setting.
+        draws: Monte Carlo samples per setting.
         seed: The seed of the random parameters and of the draws.
     """
     settings = configs.dumps({"draws": draws, "seed": seed})
@@ -275,7 +275,7 @@ def _draw(axes: Axes, masses: Masses) -> None:
         axes.scatter(ranks[shown], values[shown], s=3, color=color, linewidths=0, label=name)
     axes.plot(ranks, exact, color="black", linewidth=1.0, label="Exact")
     # A count of zero has no place on a log axis: such assignments are marked at its bottom.
-    missing, bottom, name = ranks[~drawn], axes.get_xaxis_transform(), "Never drawn"
+    missing, bottom, name = ranks[~drawn], axes.get_xaxis_transform(), "Never sampled"
     axes.plot(missing, 0 * missing + 0.015, "|", color="#009E73", transform=bottom, label=name)
     axes.set_yscale("log")
     axes.set_title(masses.label)

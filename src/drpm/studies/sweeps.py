@@ -36,7 +36,7 @@ def study(
 
 
 def bounds() -> Iterator[SweepRun]:
-    """The bounds on the probability of a partition against the exact one (appendix)."""
+    """The bounds on the probability of a partition, and the exact probability (appendix)."""
     from drpm.training.sweeps import SweepRun
 
     yield SweepRun("seed-0", "drpm.studies.bounds:run_study", {"draws": 1_000_000, "seed": 0})
@@ -78,7 +78,7 @@ def clusterings(
 
 
 def table_1() -> Iterator[SweepRun]:
-    """Clustering on MNIST and Fashion-MNIST: DRPM-VC, its baselines, some ablations."""
+    """Clustering of MNIST and Fashion-MNIST: DRPM-VC, baselines and ablations (Table 1)."""
     for data in DIGITS:
         # The ablations start from the same pretraining.
         yield from clusterings(data, data, {**CLUSTERINGS, "vade-frozen": "-vade-frozen"})
@@ -88,20 +88,20 @@ def table_1() -> Iterator[SweepRun]:
 
 
 def table_reconstruction() -> Iterator[SweepRun]:
-    """DRPM-VC and its baselines after pretraining by reconstruction alone (appendix)."""
+    """The same with pretraining by reconstruction only (appendix)."""
     for data in DIGITS:
         yield from clusterings(data, data, RECONSTRUCTION)
 
 
 def stl10() -> Iterator[SweepRun]:
-    """DRPM-VC and its baselines on features of STL-10 by a ResNet-50 (appendix)."""
+    """Clustering of ResNet-50 features of STL-10 (appendix)."""
     variants = {name: CLUSTERINGS[name] for name in ("gmm", "latent-gmm", "drpm-vc", "vade")}
     # The default network depends on the installed packages.
     yield from clusterings("stl10", "stl10", variants, options=["network=resnet50"])
 
 
 def clusters() -> Iterator[SweepRun]:
-    """DRPM-VC, VaDE and the latent mixture on Fashion-MNIST with 6 to 20 clusters (appendix)."""
+    """Clustering of Fashion-MNIST with 6 to 20 clusters (appendix)."""
     variants = {name: CLUSTERINGS[name] for name in ("drpm-vc", "vade", "latent-gmm")}
     for count in CLUSTERS:
         settings = [f"clusters={count}", f"training.epochs={CLUSTERS_EPOCHS}"]
@@ -164,7 +164,7 @@ def factor_settings(method: str, epochs: int, weight: float | None) -> list[str]
 
 
 def table_2() -> Iterator[SweepRun]:
-    """Shared and independent factors of a drawn arm: DRPM-VAE and what it is compared with."""
+    """Shared and independent factors of the rendered arm: DRPM-VAE and baselines (Table 2)."""
     for shared in SHARED:
         for method in FACTOR_METHODS:
             settings = factor_settings(method, EPOCHS, CHOSEN.get(method))
@@ -173,7 +173,7 @@ def table_2() -> Iterator[SweepRun]:
 
 
 def factor_rates() -> Iterator[SweepRun]:
-    """Two methods with several learning rates, to choose one without labels."""
+    """Selection of the learning rate of table-2, without labels."""
     for method in RATES_METHODS:
         for rate in RATES:
             settings = [
@@ -185,7 +185,7 @@ def factor_rates() -> Iterator[SweepRun]:
 
 
 def factor_weights() -> Iterator[SweepRun]:
-    """DRPM-VAE and HG-VAE with other weights of their divergences, to choose one without labels."""
+    """Selection of the loss weights of table-2, without labels."""
     for method in WEIGHED:
         for weight in WEIGHTS:
             settings = factor_settings(method, CHOICE_EPOCHS, weight)
@@ -210,35 +210,35 @@ def tasks(
 
 
 def noise() -> Iterator[SweepRun]:
-    """Two overlapping digits, the right one ever noisier: DRPM-MTL and ULS."""
+    """MultiMNIST with increasing noise on the right digit: DRPM-MTL and ULS."""
     for method in PAPER_METHODS:
         for ratio in NOISE:
             yield tasks(f"{method}/noise-{ratio}", "multimnist", method, noise=ratio)
 
 
 def noise_order() -> Iterator[SweepRun]:
-    """The same two digits, the noisy one first in the partition: is it noise that moves neurons?"""
+    """The same for some noise ratios, with the noisy digit first in the partition."""
     for ratio in ORDER_NOISE:
         settings = ["task_order=reversed"]
         yield tasks(f"drpm/noise-{ratio}", "multimnist", "drpm", settings, noise=ratio)
 
 
 def mosaic() -> Iterator[SweepRun]:
-    """Ten to forty digits in one image, each with known noise: DRPM-MTL and three others."""
+    """Mosaics of 10, 20 and 40 digits with known noise: DRPM-MTL and baselines."""
     for count in TASKS:
         for method in TASK_METHODS:
             yield tasks(f"tasks-{count}/{method}", "mosaic", method, tasks=count)
 
 
 def mosaic_free() -> Iterator[SweepRun]:
-    """Mosaics without the penalty on sizes, the tasks in another order for every seed."""
+    """Mosaics without the size penalty, with a different order of tasks for every seed."""
     settings = ["size_penalty=0", "task_order=shuffled"]
     for count in TASKS:
         yield tasks(f"tasks-{count}/drpm", "mosaic", "drpm", settings, tasks=count)
 
 
 def celeba() -> Iterator[SweepRun]:
-    """Ten to forty attributes of faces: DRPM-MTL and ULS (appendix)."""
+    """10, 20 and 40 attributes of CelebA: DRPM-MTL and ULS (appendix)."""
     for count in TASKS:
         for method in PAPER_METHODS:
             yield tasks(f"tasks-{count}/{method}", "celeba", method, tasks=count)
@@ -248,7 +248,7 @@ def celeba() -> Iterator[SweepRun]:
 
 
 def supervised() -> Iterator[SweepRun]:
-    """Partitions of batches of MNIST and Fashion-MNIST, learnt from labels (appendix)."""
+    """Supervised partitioning of MNIST and Fashion-MNIST (appendix)."""
     for data in DIGITS:
         yield study(f"{data}/drpm", "supervised", f"paper-supervised-{data}", data=data)
 

@@ -67,8 +67,8 @@ class SupervisedJob(Job):
     example_preset: ClassVar[str] = "paper-supervised-mnist"
     help: ClassVar[str] = """Learn to partition batches of a labelled data set into its classes.
 
-    Interrupted runs are resumed by the same command. The folder ends up with
-    labels.csv, the model, the figures and a page that shows them.
+    Run the same command again to resume an interrupted run. The output folder
+    contains labels.csv, the model, figures and an HTML report.
     """
 
     data: str = "digits"
@@ -77,7 +77,7 @@ class SupervisedJob(Job):
     supervised: SupervisedConfig = field(default_factory=SupervisedConfig)
     target: str | None = option(
         None,
-        "The target to learn, where the data has several.",
+        "The target to learn, if the data has several.",
         metavar="NAME",
         shown="label, or the first",
     )

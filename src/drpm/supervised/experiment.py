@@ -96,7 +96,7 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
     scores: ClassVar[Mapping[str, str]] = {
         "f1": "F1",
         "accuracy": "ACC",
-        "size_error": "Error of sizes",
+        "size_error": "Size error",
     }
     digits: ClassVar[int] = 4
     outputs: ClassVar[tuple[str, ...]] = ("training", LABELS)
@@ -110,7 +110,7 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
     def check(self, job: SupervisedJob, data: LabelledData) -> list[str]:
         train, test, classes = data.dataset.train, data.dataset.test, len(data.names)
         check_labels(train.inputs, data.labels(train), classes)
-        require_classes("labels of the test part", data.labels(test), len(test), classes)
+        require_classes("labels of the test split", data.labels(test), len(test), classes)
         rows, _ = split(len(train), job.supervised)
         found = []
         if job.target is None and len(data.dataset.classes) > 1:
@@ -122,8 +122,8 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
             found.append(f"{missing} of the {classes} classes have no elements to train on.")
         if few := int((tested < 2).sum()):
             found.append(
-                f"{few} of the {classes} classes have fewer than two elements in the test part, "
-                "so the scores say little."
+                f"{few} of the {classes} classes have fewer than two elements in the test split, "
+                "so the scores are unreliable."
             )
         return found
 
@@ -165,7 +165,7 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
             # The saved model takes rows of a table as they are in its file.
             fitted.shift, fitted.scale = scale_of(data.dataset)
         fitted.save(run.model_dir)
-        about = ["Scores are those of the test part, after the last epoch."]
+        about = ["Scores on the test split after the last epoch."]
         if model.f1:
             about.append(
                 f"The weight of the size term, {model.size_weight:g}, is the candidate with the "
@@ -200,7 +200,7 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
         )
 
     def title(self, job: SupervisedJob, data: LabelledData) -> str:
-        return f"{data.dataset.name}: supervised partitions"
+        return f"{data.dataset.name}: supervised partitioning"
 
     def describe(self, results: Sequence[Mapping[str, Any]]) -> Sequence[str]:
         selections = [result["selection"] for result in results]

@@ -292,7 +292,7 @@ def load_partitioner(folder: Path | str, device: torch.device | str = "cpu") -> 
     tensors, description = load_model(Path(folder))
     if description.get("kind") != "supervised":
         raise RunError(
-            f"The folder {folder} must hold a model of supervised partitions, "
+            f"The folder {folder} must hold a supervised partitioning model, "
             "but got another kind of model."
         )
     config = configs.loads(SupervisedConfig, description["config"])

@@ -200,7 +200,7 @@ def load_model(folder: Path) -> Model:
         raise RunError(f"The model in {folder} is damaged: {error}.") from error
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise RunError(
-            f"The model in {folder} is damaged: {MODEL_FILE} is not what a model's folder holds."
+            f"The model in {folder} is damaged: {MODEL_FILE} has an unexpected format."
         ) from error
 
 
@@ -225,7 +225,7 @@ def load_modules(
         if name not in tensors:
             problem = "is missing"
         elif name not in shapes:
-            problem = "belongs to no part of it"
+            problem = "is not part of the model"
         elif (shape := tuple(tensors[name].shape)) != shapes[name]:
             problem = f"has the shape {shape} instead of {shapes[name]}"
         else:

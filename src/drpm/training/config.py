@@ -144,7 +144,7 @@ class TrainingConfig:
         check_setting(
             self,
             "device",
-            "'auto', 'cpu', 'cuda' or 'cuda:' with a number (mps lacks float64, which laws need)",
+            "'auto', 'cpu', 'cuda' or 'cuda:N' (mps lacks float64, which drpm needs)",
             lambda value: re.fullmatch(r"auto|cpu|cuda(:\d+)?", value),
         )
 

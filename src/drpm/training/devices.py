@@ -141,7 +141,7 @@ def _find(name: str, count: int) -> torch.device:
         )
     if number and count > 1:
         raise ConfigError(
-            f"device must leave the choice open where devices is {count}, but got {name!r}."
+            f"device must not name a single GPU if devices is {count}, but got {name!r}."
         )
     if kind == "cuda" and count > cards:
         raise ConfigError(f"devices must be at most {cards}, the GPUs here, but got {count}.")

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-DEVIATION: Final = "over seeds, divided by their number less one"
+DEVIATION: Final = "over seeds, with n - 1 in the denominator"
 
 
 class Summary(NamedTuple):

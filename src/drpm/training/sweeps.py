@@ -216,8 +216,8 @@ def _require_device(sweep: Sweep, device: str, *, here: bool) -> None:
     for job in {run.job for run in sweep.runs}:
         if "device" not in inspect.signature(resolve_name(job)).parameters:
             raise ConfigError(
-                f"device must be left out for the sweep {sweep.name!r}, whose runs do not let it "
-                f"be chosen, but got {device!r}."
+                f"device must be omitted for the sweep {sweep.name!r}, whose runs do not take "
+                f"one, but got {device!r}."
             )
 
 
@@ -233,7 +233,7 @@ def _record(sweep: Sweep, out: Path) -> None:
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(
-            f"The file {path} is not what a sweep writes; remove it, or choose another folder."
+            f"The file {path} is not a file of a sweep; remove it, or choose another folder."
         ) from error
     for run in sweep.runs:
         now = json.loads(json.dumps(dict(run.arguments)))
@@ -249,7 +249,7 @@ def _record(sweep: Sweep, out: Path) -> None:
 def _reason(future: "Future[str]") -> str:
     error = future.exception()
     why = future.result() if error is None else sentence(error)
-    return why or "Its job returned, but its folder holds no finished run."
+    return why or "The job returned without a finished run in its folder."
 
 
 def collect(source: Path, name: str, studies: Sequence[str], target: Path) -> list[str]:
