@@ -8,33 +8,33 @@ PIP := $(RUN) pip --disable-pip-version-check install -c constraints.txt
 
 .PHONY: help demo test test-anywhere lint format types bench results clean distclean
 
-help: ## list these commands
+help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
-demo: $(READY) ## cluster handwritten digits, and compare with other methods
+demo: $(READY) ## cluster handwritten digits and compare with baselines
 	$(VENV)/bin/drpm cluster digits --compare --out out/demo
 
-test: lint types ## run every check: lint, format, types, doctests, tests
+test: lint types ## run all checks: lint, format, types, doctests, tests
 	$(RUN) pytest
 
-test-anywhere: $(READY) ## run the tests as other processors and loads would (an hour)
+test-anywhere: $(READY) ## run the tests as on other processors and under load (an hour)
 	$(RUN) tests.anywhere
 
 lint: $(READY) ## check style and formatting
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 
-format: $(READY) ## mend style and formatting in place
+format: $(READY) ## fix style and formatting
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
 
 types: $(READY) ## check the types in src
 	$(RUN) mypy
 
-bench: $(READY) ## measure time and memory on the device at hand
+bench: $(READY) ## measure time and memory on this device
 	$(RUN) benchmarks
 
-results: $(READY) ## write docs/results.md and its figures from the folder results
+results: $(READY) ## update docs/results.md and its figures from the folder results
 	$(RUN) drpm.cli.results_page results docs/results.md
 
 clean: ## remove caches, builds and the results of the demo

@@ -102,10 +102,10 @@ def _short(event: Tensor) -> str:
 
 
 class SizeLaw(Law):
-    """A law over the sizes of K subsets of ``total_count`` elements.
+    """A distribution over the sizes of K subsets of ``total_count`` elements.
 
-    Derive a new one from :class:`EnumeratedSizeLaw`, or, for large totals, from this class.
-    :meth:`drpm.RandomPartition.from_laws` takes either.
+    To define a new one, subclass :class:`EnumeratedSizeLaw` or, for large totals, this class, and
+    pass it to :meth:`drpm.RandomPartition.from_laws`.
     """
 
     total_count: int
@@ -119,7 +119,7 @@ class SizeLaw(Law):
 
     @abstractmethod
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-mass of sizes of shape (..., K)."""
+        """Log-probability of sizes of shape (..., K)."""
 
     @abstractmethod
     def boundary_survival(self) -> Tensor:
@@ -250,11 +250,11 @@ def enumerate_sizes(total: int, capacities: Tensor, *, expand: bool) -> Tensor:
 
 
 class OrderLaw(Law):
-    """A law over the orders of n elements."""
+    """A distribution over the orders of n elements."""
 
     @abstractmethod
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-mass of orders of shape (..., n)."""
+        """Log-probability of orders of shape (..., n)."""
 
     @property
     @abstractmethod

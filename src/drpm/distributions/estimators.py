@@ -28,17 +28,17 @@ def score_function_loss(
     *,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    r"""The expected cost of a draw, with an unbiased gradient in the law's parameters.
+    r"""The expected cost of a sample, with an unbiased gradient in the distribution's parameters.
 
     .. math:: \nabla E_{y \sim p}[c(y)] = E_{y \sim p}[\nabla c(y) + c(y) \nabla \log p(y)]
 
-    Use it where a relaxed sample will not do: the cost sees only true partitions.
+    Use it if relaxed samples are not suitable: the cost only sees hard partitions.
 
     Args:
-        law: Any law with ``sample`` and ``log_prob``.
+        law: Any distribution with ``sample`` and ``log_prob``.
         cost: Maps draws of shape (num_samples, *batch_shape, *event_shape) to costs of shape
             (num_samples, *batch_shape); may itself be differentiable in other parameters.
-        num_samples: How many draws; two or more for the leave-one-out baseline.
+        num_samples: Number of samples; at least two for the leave-one-out baseline.
 
     Returns:
         The mean cost, shape ``batch_shape``: a loss to call ``backward`` on.

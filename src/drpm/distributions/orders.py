@@ -32,11 +32,11 @@ LARGEST = 1e30  # far from overflow in float32 even when summed over all element
 
 
 class PlackettLuce(OrderLaw):
-    r"""Orders of n elements, drawn one after the other in proportion to their scores.
+    r"""Orders of n elements, drawn one after another in proportion to their scores.
 
     .. math:: p(\pi) = \prod_{r=1}^n \frac{s_{\pi_r}}{\sum_{q \ge r} s_{\pi_q}}
 
-    Gumbel noise on the log-scores, sorted in descending order, follows this law.
+    Gumbel noise on the log-scores, sorted in descending order, has this distribution.
 
     References:
         Luce, "Individual choice behavior", 1959. Plackett, "The analysis of permutations", 1975.
@@ -108,7 +108,7 @@ class PlackettLuce(OrderLaw):
 
 
 class RelaxedPlackettLuce(RelaxedLaw):
-    """Permutation matrices with reparameterised gradients: Gumbel noise and a relaxed sort.
+    """Permutation matrices with reparameterized gradients: Gumbel noise and a relaxed sort.
 
     Row r of a draw is the element at rank r. A draw is a full n x n matrix; for partitions use
     :class:`RelaxedRandomPartition`, which never builds one.
@@ -119,9 +119,9 @@ class RelaxedPlackettLuce(RelaxedLaw):
         permutations with Gumbel-Sinkhorn networks", 2018.
 
     Args:
-        temperature: Positive; the lower, the closer soft matrices are to permutations.
+        temperature: Positive; lower values make soft matrices closer to permutations.
         log_scores: The log-scores, shape (..., n).
-        hard: Permutation matrices with straight-through gradients, or soft ones.
+        hard: Whether matrices are permutations with straight-through gradients, or soft.
         sort: ``"neuralsort"``, ``"softsort"`` or ``"sinkhorn"``.
 
     Example:
@@ -203,12 +203,12 @@ def _order_log_prob(log_scores: Tensor, order: Tensor) -> Tensor:
 def subset_permutation_log_prob(
     log_scores: Tensor, subset_order: Tensor, taken: Tensor | None = None
 ) -> Tensor:
-    r"""The log-probability of drawing the elements of one subset in one order.
+    r"""The log-probability of drawing the elements of a subset in a given order.
 
     .. math:: \log p(\bar\pi \mid n_k, y_{<k}; s)
               = \sum_{i=1}^{n_k} \log \frac{(\bar\pi s)_i}{Z_k - \sum_{j<i} (\bar\pi s)_j}
 
-    with Z_k the score sum of all elements that earlier subsets have left.
+    where Z_k is the sum of the scores of all elements that are not in earlier subsets.
 
     Args:
         log_scores: (..., n).

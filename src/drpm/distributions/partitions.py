@@ -66,12 +66,12 @@ def assignment_matrix(subsets: Tensor, groups: int, dtype: torch.dtype) -> Tenso
 class RandomPartition(Law):
     r"""Partitions of n elements into at most K subsets.
 
-    Draw the sizes, draw an order, and fill the subsets one after the other:
+    Sample the sizes, sample an order, and fill the subsets one after another:
 
     .. math:: p(Y) = p(n_1, \dots, n_K) \sum_{\pi \in \Pi_Y} p(\pi)
 
-    The sum over all orders that lead to Y is evaluated exactly, by one one-dimensional integral
-    a subset; see :mod:`drpm.distributions.plackett_luce_integral`.
+    The sum over all orders that lead to Y is computed exactly, by a one-dimensional integral
+    for each subset; see :mod:`drpm.distributions.plackett_luce_integral`.
 
     References:
         Sutter, Ryser, Liebeskind and Vogt, "Differentiable random partition models", 2023.
@@ -190,7 +190,7 @@ class RandomPartition(Law):
         return self.draw_parts(shape, generator=generator).Y
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The exact log-mass, differentiable in scores and weights; O(n) time and memory."""
+        """The exact log-probability, differentiable in both parameters, in O(n) time and memory."""
         value, inside = self._inside(value, "an assignment matrix with one-hot columns")
         log_prob = self.size_log_prob(value) + self.fill_log_prob(value)
         if inside is not None:
@@ -206,7 +206,7 @@ class RandomPartition(Law):
         return self.order.block_log_probs(value).sum(-1)
 
     def log_prob_bounds(self, value: Tensor, order: Tensor | None = None) -> Bounds:
-        r"""The bounds of the paper on ``log_prob``.
+        r"""The paper's bounds on ``log_prob``.
 
         .. math:: p(n)\, p(\pi) \le p(Y) \le |\Pi_Y|\, p(n) \max_{\tilde\pi} p(\tilde\pi)
 
@@ -247,9 +247,9 @@ class RandomPartition(Law):
         return order, compatible
 
     def marginals(self) -> Tensor:
-        r"""The exact probability of every element to be in every subset, (..., K, n).
+        r"""The exact probability that an element is in a subset, (..., K, n).
 
-        It costs :math:`O(n^{1.5})` time: some seconds at n = 500.
+        It takes :math:`O(n^{1.5})` time: some seconds for n = 500.
         """
         windows = window_differences(self.sizes.boundary_survival())
         return self.order.rank_expectations(windows).to(self.dtype)
@@ -266,9 +266,9 @@ class RandomPartition(Law):
 
     @property
     def mode(self) -> Tensor:
-        """The most likely partition, for up to 512 elements, which take some seconds.
+        """The most likely partition, for up to 512 elements (some seconds).
 
-        Given the sizes, the best fill is the sorted one; a dynamic programme chooses the sizes.
+        Given the sizes, the sorted fill is the most likely; a dynamic program finds the sizes.
         """
         n = self.event_shape[1]
         if n > MODE_LIMIT:
@@ -283,9 +283,9 @@ class RandomPartition(Law):
     def entropy(
         self, num_samples: int = 1000, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """The entropy: that of the sizes exactly, that of the fill from ``num_samples`` draws.
+        """The entropy: exact for the sizes, estimated from ``num_samples`` samples for the order.
 
-        The gradient is unbiased too: it includes the score-function part.
+        The gradient is also unbiased: it includes the score-function term.
         """
         costs, log_probs = [], []
         for draw in self.draws(num_samples, generator):
@@ -308,7 +308,7 @@ def partition_kl(
     generator: torch.Generator | None = None,
     estimate: str = "exact",
 ) -> Tensor:
-    r"""KL(p || q) of two laws over partitions, with an unbiased gradient in both.
+    r"""KL(p || q) of two distributions over partitions, with unbiased gradients in both.
 
     The divergence of the sizes is exact. The rest is an average over draws from p: of the exact
     log-probabilities of the fill given the sizes, or, with ``estimate="bounds"``, of the paper's
@@ -317,10 +317,10 @@ def partition_kl(
     is included.
 
     Args:
-        p: The law to draw from.
-        q: The law to compare with, over as many elements and groups.
-        num_samples: How many draws.
-        generator: A source of randomness of its own.
+        p: The distribution to sample from.
+        q: The distribution to compare with, over as many elements and groups.
+        num_samples: Number of samples.
+        generator: The random generator.
         estimate: ``"exact"`` or ``"bounds"``.
 
     Example:

@@ -24,24 +24,24 @@ from drpm.relaxation.sorting import SORTS, order_descending
 
 
 class RelaxedRandomPartition(RelaxedLaw):
-    r"""Partitions with reparameterised gradients in scores and weights.
+    r"""Partitions with reparameterized gradients in scores and weights.
 
-    Relaxed sizes say which ranks a subset takes (:math:`\alpha`), a relaxed sort which element
-    stands at a rank (P), and :math:`Y = \alpha P`. Hard draws follow the law of
-    :class:`RandomPartition` exactly, at any temperature. Memory is linear in n: P is evaluated in
-    blocks around its diagonal and again in the backward pass.
+    Relaxed sizes determine the ranks of every subset (:math:`\alpha`), a relaxed sort the element
+    at every rank (P), and :math:`Y = \alpha P`. Hard samples have exactly the distribution of
+    :class:`RandomPartition`, at any temperature. Memory is linear in n: P is computed in blocks
+    around its diagonal, and again in the backward pass.
 
     References:
         Sutter, Ryser, Liebeskind and Vogt, "Differentiable random partition models", 2023.
 
     Args:
-        temperature: Positive; the lower, the closer soft partitions are to hard ones.
+        temperature: Positive; lower values make soft partitions closer to hard ones.
         log_scores: :math:`\log s`, shape (..., n).
         log_weights: :math:`\log\omega`, shape (..., K).
         capacities: The largest possible sizes, shape (..., K); n each if omitted.
         hard: ``True``: one-hot columns with straight-through gradients; ``False``: soft;
-            ``"sizes"``: whole sizes with straight-through gradients, soft order.
-        sort: ``"neuralsort"``, ``"softsort"`` or ``"sinkhorn"`` (the last in n x n memory).
+            ``"sizes"``: integer sizes with straight-through gradients, soft order.
+        sort: ``"neuralsort"``, ``"softsort"`` or ``"sinkhorn"`` (which needs n x n memory).
         window: How soft sizes become soft ranks: ``"one-hot"`` from the distribution of every
             boundary, or ``"sigmoid"``, the paper's window
             :math:`\sigma((\nu - i + \tfrac12) / \tau)` around its mean.
@@ -114,8 +114,8 @@ class RelaxedRandomPartition(RelaxedLaw):
 
         Args:
             sample_shape: The shape of independent draws.
-            noise: ``"both"``: sizes and order are random; ``"order"``: the sizes are the size
-                law's mode, found once for all draws; ``"none"``: the mode with the sorted order.
+            noise: ``"both"``: sizes and order are random; ``"order"``: the sizes are the mode,
+                computed once for all samples; ``"none"``: the mode with the sorted order.
         """
         partition, sizes, order = self._draw_parts(torch.Size(sample_shape), noise, generator)
         value = straight_through(sizes.hard, sizes.soft) if self.hard else sizes.soft
@@ -175,9 +175,9 @@ class RelaxedRandomPartition(RelaxedLaw):
 
     @property
     def mode(self) -> Tensor:
-        """The size law's mode filled in sorted order: noise-free, with gradients.
+        """The most likely sizes filled in sorted order: noise-free, with gradients.
 
-        This is the paper's deterministic partition; the most likely partition of the discrete law
-        may have other sizes, and is ``discrete.mode``.
+        This is the paper's deterministic partition. The most likely partition, ``discrete.mode``,
+        may have other sizes.
         """
         return self._draw_parts(torch.Size(), "none", None)[0]

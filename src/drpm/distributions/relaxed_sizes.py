@@ -147,24 +147,24 @@ def _round_up(length: int) -> int:
 
 
 class RelaxedFisherHypergeometric(RelaxedLaw):
-    r"""Sizes with reparameterised gradients: Gumbel-softmax on every exact conditional.
+    r"""Sizes with reparameterized gradients: Gumbel-softmax on every exact conditional.
 
     Group after group, Gumbel noise is added to :math:`\log p(n_k \mid n_{<k})` and the result
     divided by the temperature. The largest entry is an exact draw; the softmax is its relaxation,
     and the soft boundary after group k is the sum of the soft sizes up to k, as a convolution of
-    their distributions. For n beyond a hundred or so, soft sizes range over the window that holds
-    all but 1e-19 of the law's mass: temperatures far above one flatten them only that far.
+    their distributions. For n beyond a hundred or so, soft sizes are restricted to a window that
+    contains all but 1e-19 of the probability, also at temperatures far above one.
 
     References:
         Sutter et al., "Learning group importance using the differentiable hypergeometric
         distribution", 2023.
 
     Args:
-        temperature: Positive; the lower, the closer soft sizes are to whole numbers.
+        temperature: Positive; lower values make soft sizes closer to integers.
         total_count: The number n of elements to place.
         log_weights: :math:`\log\omega`, shape (..., K).
         capacities: The number of places in every group, shape (..., K); n each if omitted.
-        hard: Whole numbers with straight-through gradients, or soft sizes.
+        hard: Whether sizes are integers with straight-through gradients, or soft.
 
     Example:
         >>> law = RelaxedFisherHypergeometric(0.5, 6, torch.zeros(3))
@@ -229,5 +229,5 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
 
     @property
     def mode(self) -> Tensor:
-        """The mode of the discrete law, reached without noise and with gradients."""
+        """The mode of the discrete distribution, without noise and with gradients."""
         return self._value(self.draw(torch.Size(), noise=False))

@@ -79,9 +79,9 @@ class FisherHypergeometric(SizeLaw):
         total_count: The number n of elements to place.
         log_weights: :math:`\log\omega`, shape (..., K).
         capacities: The number m_k of places in every group, shape (..., K); n each if omitted.
-        method: ``"exact"``, or ``"merged"`` for the shortcut of the paper: groups are taken in
-            the given order, each against all later ones merged into a single group with their
-            mean weight. It is biased and depends on the order of the groups.
+        method: ``"exact"``, or ``"merged"`` for the paper's approximation: groups are sampled
+            in the given order, each against all later groups merged into one with their mean
+            weight. It is biased and depends on the order of the groups.
 
     Example:
         >>> law = FisherHypergeometric(4, torch.tensor([0.0, 1.0]))

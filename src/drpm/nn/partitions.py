@@ -53,7 +53,7 @@ class PartitionHead(_PartitionModule):
         num_elements: n, the number of elements of the partition.
         num_subsets: K, the number of subsets.
         hard: ``True``: one-hot columns with straight-through gradients; ``False``: soft;
-            ``"sizes"``: whole sizes, soft order.
+            ``"sizes"``: integer sizes, soft order.
         temperature: Default temperature of the relaxation. It is a buffer, which
             ``head.temperature.fill_(0.5)`` changes.
 
