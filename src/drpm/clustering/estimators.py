@@ -30,7 +30,7 @@ class DRPMClustering(ClusteringEstimator):
         batch_size: The number of rows in a batch.
         learning_rate: The learning rate; by default 3e-3 for images and 1e-3 for tables.
         beta: The weight of the KL divergence of the latent codes.
-        objective: ``"bounds"``: the published loss; ``"exact"``: with the exact probability of
+        objective: ``"bounds"``: the paper's loss; ``"exact"``: with the exact probability of
             partitions instead of bounds.
         partitions: The number of partitions sampled per step.
         likelihood: ``"bernoulli"``, ``"gaussian"`` or ``"auto"``, which depends on the values of X.

@@ -52,7 +52,7 @@ def fit_clusterings(
         config: The hyperparameters.
         folders: The folder of each seed; interrupted stages are resumed.
         seeds: The random seeds.
-        progress: From the name of a stage to its progress display.
+        progress: Maps the name of a stage to its progress bar.
         start: A clustering with the same networks to continue from: trained models continue with
             its networks and clusters, a latent mixture with its networks.
         devices: Connects the processes of a training on several devices.

@@ -52,7 +52,7 @@ def load(
     split, which are kept in ``preprocessing`` as ``mean`` (3, 1, 1), are subtracted.
 
     Args:
-        device: Where the tensors go.
+        device: Where the tensors are stored.
         seed: Has no effect.
         num_tasks: How many attributes to use: the first in alphabetical order.
         evaluate_on: The test split: "validation" or "test".

@@ -67,7 +67,7 @@ def load(
     An image takes 9 KiB at 10 tasks and 32 KiB at 40.
 
     Args:
-        device: Where the tensors go. The images are the same on every device.
+        device: Where the tensors are stored. The images are the same on every device.
         seed: Of the digits and the noise; the noise ratios depend on ``num_tasks`` alone.
         num_tasks: The number of tiles.
         num_train: The number of training images, made of MNIST's training digits.

@@ -172,7 +172,7 @@ def load(
     All 1,036,800 images would take 51 GB as floats: :func:`open_images` reads any of them.
 
     Args:
-        device: Where the tensors go.
+        device: Where the tensors are stored.
         seed: Of the choice of images.
         variant: "toy", "realistic" or "real".
         num_train: The number of training images.

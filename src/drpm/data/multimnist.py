@@ -63,7 +63,7 @@ def load(
     Pixels are normalized with mean 0.1307 and standard deviation 0.3081.
 
     Args:
-        device: Where the tensors go. The images are the same on every device.
+        device: Where the tensors are stored. The images are the same on every device.
         seed: Of the partners and the noise.
         noise: The probability that a pixel of the right digit is lost.
         num_train: How many of the 60,000 training images to make; by default all.

@@ -44,7 +44,7 @@ def load(
 
     Args:
         path: .npy, .npz, .csv, .parquet, or a folder of images.
-        device: Where the tensors go.
+        device: Where the tensors are stored.
         seed: Has no effect.
         label_column: Of tables: the target; by default ``label`` if there is such a column.
         header: Of CSV files: whether the first line names the columns.

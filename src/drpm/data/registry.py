@@ -40,8 +40,8 @@ def load(
 
     Args:
         name_or_path: A name of the registry, or a path: .npy, .npz, .csv, .parquet or a folder.
-        device: Where the tensors go.
-        seed: Of the random numbers that a data set is made with.
+        device: Where the tensors are stored.
+        seed: Seed of generated data sets.
         options: Of the data set; those of your own data are the arguments of
             :func:`drpm.data.own.load`.
 

@@ -15,7 +15,7 @@ EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 class DataError(ValueError):
-    """Data that cannot be used: one sentence that names the file, what was expected, what came."""
+    """Data that cannot be used; the message names the file, what was expected and what was found."""
 
 
 def reason(error: BaseException) -> str:
@@ -61,7 +61,7 @@ class Dataset:
     Args:
         name: Its name in the registry, or the file it came from.
         train: The training split.
-        test: The test split; the same object as ``train`` where the data has no split.
+        test: The test split; the same object as ``train`` if the data has no split.
         classes: The class names of each target that has classes.
         columns: The column names of a table.
         preprocessing: The constants that were applied to the inputs, such as the ``mean`` and
@@ -121,7 +121,7 @@ class DatasetSpec:
         licence: Its terms of use.
         shapes: Sizes and shapes, for people.
         load: Called as ``load(device=..., seed=..., **options)``.
-        files: What must lie on disk.
+        files: The files it needs on disk.
         instructions: Where to get files that cannot be downloaded; a clause of a sentence.
         sheet_options: The options with which its inputs are images, for a contact sheet.
         inspect: Checks the structure of files that have no published hash.

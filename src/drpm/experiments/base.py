@@ -200,7 +200,7 @@ class Experiment(ABC, Generic[J, D, M]):
             data: The data.
             folders: One for each job, for checkpoints and models of the stages.
             devices: Where to train.
-            progress: Makes the progress bar of a stage.
+            progress: Maps the name of a stage to its progress bar.
         """
 
     @abstractmethod

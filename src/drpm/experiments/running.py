@@ -74,7 +74,7 @@ def run_jobs(
         command: The command that repeats all of them.
         overwrite: Whether to start again if a folder holds a run.
         share: As ``place`` in :meth:`~drpm.experiments.base.Experiment.share`.
-        progress: Makes the progress bar of a stage.
+        progress: Maps the name of a stage to its progress bar.
 
     Returns:
         The content of every ``result.json``, with the folder and the page.

@@ -26,7 +26,7 @@ class FactorsConfig:
 
     Args:
         method: How shared dimensions are found. ``drpm``: by a random partition; ``hg``: their
-            number by the hypergeometric law, then the most similar ones; ``ada``: those in the
+            number from a hypergeometric distribution, then the most similar ones; ``ada``: those in the
             lower half of the range of divergences; ``label``: all but one, given by a label.
         averaging: How the two posteriors of a shared dimension are averaged. ``group``: mean of
             the means and of the variances; ``multi-level``: mean weighted by precision.
@@ -41,12 +41,12 @@ class FactorsConfig:
         gamma: Weight of the divergence of the sizes, for ``drpm`` and ``hg``.
         delta: Weight of the divergence of the order, for ``drpm``.
         smallest_divergence: For ``drpm``: added to all divergences between views, in nats, before
-            the logarithm. With the plain logarithm of the paper the order term is as large for
-            codes that carry next to nothing as for others, and some runs never learned anything.
+            the logarithm. Without it, as in the paper, the order term is as large for codes that
+            carry almost no information as for others, and some runs do not learn.
         draws: Partitions drawn for the exact divergence of a pair.
         prior_log_weights: Log-weights of independent and shared dimensions in the prior.
         temperature: Of the relaxation, at the start and at the end of training.
-        steps_per_epoch: Steps that count as an epoch, since pairs are drawn anew at every step.
+        steps_per_epoch: Number of steps per epoch; new pairs are sampled at every step.
         training: Training settings.
     """
 

@@ -78,7 +78,7 @@ class Evidence(NamedTuple):
 
 
 def evaluate_pairs(codes: Any, mask: Any, factors: Any, is_shared: Any) -> PairScores:
-    """Evaluate what a model takes as shared.
+    """Evaluate the shared dimensions of pairs against the true factors.
 
     Linear classifiers predict each factor: from the mean of both images' codes, with zeros in the
     independent dimensions, for the pairs that share the factor; and from the first image's code,
@@ -243,9 +243,9 @@ def measure_evidence(
 ) -> Evidence:
     """A lower bound on the log-probability of pairs, computed without labels.
 
-    All weights are 1 and the probability of a partition is exact, whatever the model was trained
-    with, so that models with other weights of one method can be compared. Do not compare methods
-    if one of them has a fixed rule, whose partition costs nothing.
+    All weights are 1 and the probability of a partition is exact, regardless of the training
+    settings, so models of one method with different weights can be compared. Do not compare
+    methods if one of them has a fixed rule, whose partition costs nothing.
 
     Args:
         model: The model.

@@ -67,10 +67,10 @@ def fit_factors(
 
     Args:
         pairs: Pairs to draw from at every step, of a world of images or given ones.
-        config: The settings; ``config.training.seed`` determines everything random.
-        folder: For checkpoints and metrics. One with other pairs or settings is refused.
+        config: The settings; ``config.training.seed`` determines all random numbers.
+        folder: For checkpoints and metrics; a folder with other pairs or settings is refused.
         device: Where to train.
-        progress: From the name of a stage to its progress display.
+        progress: Maps the name of a stage to its progress bar.
     """
     check_pairs(pairs, config)
     training, devices = config.training, Devices(device)

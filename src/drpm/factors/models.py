@@ -242,7 +242,7 @@ class FactorVAE(nn.Module):
 
     @torch.no_grad()
     def swap(self, codes: Tensor, mask: Tensor) -> Tensor:
-        """(P, 2, C, H, W): images with the shared dimensions of codes (P, 2, l) exchanged."""
+        """(P, 2, C, H, W): images with the shared dimensions of codes (P, 2, l) swapped."""
         exchanged = mask[:, None, :]
         return self.decode(exchanged * codes.flip(1) + (1 - exchanged) * codes)
 
@@ -254,7 +254,7 @@ class FactorVAE(nn.Module):
 
 
 def load_factors(folder: Path | str, device: torch.device | str = "cpu") -> FactorVAE:
-    """Load what :meth:`FactorVAE.save` wrote; nothing is unpickled."""
+    """Load what :meth:`FactorVAE.save` wrote, without pickle."""
     tensors, description = load_model(Path(folder))
     if description.get("kind") != "factors":
         raise RunError(f"The folder {folder} holds another kind of model, not a factor model.")

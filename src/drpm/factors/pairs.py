@@ -83,7 +83,7 @@ def arm_world(
     eight angles.
 
     Args:
-        device: Where the images are drawn and stay.
+        device: Where the images are rendered and stored.
         angles: Number of values of either joint, spread evenly over all 40.
         image_size: Side of the images in pixels.
     """
@@ -99,10 +99,10 @@ def arm_world(
 def mpi3d_world(
     device: Device = "cpu", variant: str = "toy", angles: int = mpi3d.FACTOR_SIZES[-1]
 ) -> World:
-    """Every image of the data set `mpi3d`, which must be on the disk or be downloaded.
+    """Every image of the data set `mpi3d`, which is downloaded if it is not on disk.
 
     Args:
-        device: Where the images go.
+        device: Where the images are stored.
         variant: "toy", "realistic" or "real".
         angles: Number of values of either joint, spread evenly over all 40.
     """
@@ -151,7 +151,7 @@ def _strides(radices: Sequence[int], device: torch.device) -> Tensor:
 
 @final
 class PairSampler:
-    """The ``augment`` of a training program: new pairs of images in place of a batch.
+    """Samples pairs of images that share factors: the ``augment`` of a training program.
 
     The first image's values of the factors are uniform. A pair shares a given number of random
     factors; the second image's values of the others are uniform among those that differ.
@@ -222,12 +222,12 @@ class PairSampler:
 @final
 @dataclass(frozen=True, eq=False)
 class OwnPairs:
-    """Given pairs, of which random ones replace a batch in training.
+    """Given pairs, sampled at random in training.
 
     Args:
         first: The first images, (P, C, H, W) in [0, 1].
         second: The second images, likewise.
-        names: Names of the pairs; by default their numbers, from 0 on.
+        names: Names of the pairs; by default their indices.
     """
 
     first: Tensor

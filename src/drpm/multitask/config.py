@@ -64,12 +64,12 @@ class MultitaskConfig:
         weighting: For ``gradient``: one of TorchJD's weightings.
         task_weights: One for each task, in any scale; empty for equal weights.
         size_penalty: For ``drpm``: weight of the penalty on unequal sizes. None: one over the
-            number of neurons, as in the paper, for more than two tasks, one of which would else
-            take all neurons at the start, and 0 for two.
+            number of neurons, as in the paper, for more than two tasks, because otherwise one of
+            them takes all neurons at the start, and 0 for two.
         temperature: Of the partition, at the start and at the end of training.
-        evaluate_every: Epochs between evaluations on the test part.
-        train_examples: Number of training examples, from the front; None for all.
-        test_examples: The same for the test part.
+        evaluate_every: Epochs between evaluations on the test split.
+        train_examples: Number of training examples, the first ones; None for all.
+        test_examples: The same for the test split.
         network: The layers.
         training: Training settings.
     """

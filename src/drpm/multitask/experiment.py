@@ -70,10 +70,10 @@ def fit_multitask(
 
     Args:
         data: The images and their tasks.
-        config: The settings; ``config.training.seed`` determines everything random.
-        folder: For checkpoints and metrics. One with other data or settings is refused.
+        config: The settings; ``config.training.seed`` determines all random numbers.
+        folder: For checkpoints and metrics; a folder with other data or settings is refused.
         device: Where to train.
-        progress: From the name of a stage to its progress display.
+        progress: Maps the name of a stage to its progress bar.
     """
     check_multitask(data, config)
     training, devices = config.training, Devices(device)

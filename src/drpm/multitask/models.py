@@ -163,7 +163,7 @@ class MultitaskNetwork(nn.Module):
 
 
 def load_multitask(folder: Path | str, device: torch.device | str = "cpu") -> MultitaskNetwork:
-    """Load what :meth:`MultitaskNetwork.save` wrote; nothing is unpickled."""
+    """Load what :meth:`MultitaskNetwork.save` wrote, without pickle."""
     tensors, description = load_model(Path(folder))
     if description.get("kind") != "multitask":
         raise RunError(f"The folder {folder} holds another kind of model, not a multitask network.")

@@ -27,7 +27,7 @@ class TaskData:
         name: Name of the data set.
         images: (N, C, H, W), bytes.
         targets: (N, T), classes.
-        test_images: The same of the test part.
+        test_images: The same for the test split.
         test_targets: Likewise.
         classes: From the name of each task to its number of classes.
         mean: (C, 1, 1), mean of the pixels in [0, 1].
@@ -66,13 +66,13 @@ def read_tasks(
     """The tasks of a data set of images: one for each target that has classes.
 
     Pixels are normalized as the data set says, or else by the mean and standard deviation of each
-    channel of the training part.
+    channel of the training split.
 
     Args:
         data: The data set. Its inputs are bytes, or floats in [0, 1] before normalization; its
             targets are classes from 0 on.
-        train_examples: Number of training examples, from the front; None for all.
-        test_examples: The same for the test part.
+        train_examples: Number of training examples, the first ones; None for all.
+        test_examples: The same for the test split.
     """
     shape = tuple(data.input_shape)
     if len(shape) != 3:

@@ -81,7 +81,7 @@ class PartitionHead(_PartitionModule):
     def forward(
         self, features: Tensor, temperature: float | Tensor | None = None
     ) -> RelaxedRandomPartition:
-        """The law of the partition of every row, in single precision at least.
+        """The distribution of the partition of every row, at least in single precision.
 
         Args:
             features: (..., in_features).
@@ -112,7 +112,7 @@ class TaskSplit(NamedTuple):
     features: (T, ..., n), the masked features.
     masks: (T, ..., n), the share of each neuron: 0 or 1 for a hard partition. Soft masks sum to
         the size of a task, but over the tasks they may sum to more or less than 1.
-    sizes: (..., T), the number of neurons of each task, in single precision at least.
+    sizes: (..., T), the number of neurons of each task, at least in single precision.
     """
 
     features: Tensor
@@ -121,7 +121,7 @@ class TaskSplit(NamedTuple):
 
 
 class TaskPartition(nn.Module):
-    """Splits the neurons of a layer among tasks, and learns how.
+    """Learns a partition of the neurons of a layer among tasks.
 
     Every task sees a copy of the features in which other tasks' neurons are attenuated (with
     ``hard=True``: zero). Which neurons a task has, and how many, is learned by the tasks' losses.
@@ -136,11 +136,11 @@ class TaskPartition(nn.Module):
         in_features: If given, the partition is predicted for every sample from a context of this
             size; else one partition is learned for all samples.
         sampled: Whether to sample partitions in training mode. By default, as in the paper, and
-            always in evaluation mode, the mode is taken. With ``in_features`` every sample has
-            its own draw; without it, one draw serves all samples of a call.
+            always in evaluation mode, the mode is used. With ``in_features`` a partition is
+            sampled for every sample, without it one for each call.
         hard: ``"sizes"``: integer sizes and a soft order, as in the paper; ``True``: every neuron
             belongs to one task; ``False``: soft.
-        temperature: Default temperature of the relaxation. It may be changed at any time; the
+        temperature: Default temperature of the relaxation. It can be changed at any time; the
             paper lowers it from 1 to 0.5.
 
     Example:

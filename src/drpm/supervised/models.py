@@ -140,7 +140,7 @@ class Partitioner(nn.Module):
 
     A row whose class is certain has the paper's score. Weights are odds, because then the mean size
     of a subset is the expected number :math:`n \bar p_k` of its members, up to a small error; with
-    :math:`\omega = \bar p` the sizes would be more alike.
+    :math:`\omega = \bar p` the sizes would be more similar.
 
     Args:
         shape: The shape of an element; a row is a flattened element.
@@ -288,7 +288,7 @@ def cross_entropy(partition: Tensor, truth: Tensor, smoothing: float) -> Tensor:
 
 
 def load_partitioner(folder: Path | str, device: torch.device | str = "cpu") -> Partitioner:
-    """Load a model from :meth:`Partitioner.save`; nothing is unpickled."""
+    """Load a model from :meth:`Partitioner.save`, without pickle."""
     tensors, description = load_model(Path(folder))
     if description.get("kind") != "supervised":
         raise RunError(
@@ -333,7 +333,7 @@ def fit_partitioner(
 ) -> TrainedPartitioner:
     """Train a model for every candidate weight of the size term, and keep the best.
 
-    Interrupted trainings are resumed. A folder with other data or settings is refused.
+    Interrupted runs are resumed. A folder with other data or settings is refused.
 
     Args:
         elements: Training set of shape (N, *shape).
@@ -342,7 +342,7 @@ def fit_partitioner(
         config: The hyperparameters.
         folder: Where checkpoints and models go.
         device: Where to train.
-        progress: Makes the progress bar of a stage.
+        progress: Maps the name of a stage to its progress bar.
     """
     elements, labels = as_tensor(elements), as_tensor(labels)
     check_labels(elements, labels, classes)
