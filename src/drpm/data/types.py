@@ -15,7 +15,7 @@ EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
 class DataError(ValueError):
-    """Data that cannot be used; the message names the file, what was expected and what was found."""
+    """Data that cannot be used; the message names the file, and what was expected and found."""
 
 
 def reason(error: BaseException) -> str:

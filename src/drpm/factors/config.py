@@ -26,8 +26,9 @@ class FactorsConfig:
 
     Args:
         method: How shared dimensions are found. ``drpm``: by a random partition; ``hg``: their
-            number from a hypergeometric distribution, then the most similar ones; ``ada``: those in the
-            lower half of the range of divergences; ``label``: all but one, given by a label.
+            number from a hypergeometric distribution, then the most similar ones; ``ada``: those
+            in the lower half of the range of divergences; ``label``: all but one, given by a
+            label.
         averaging: How the two posteriors of a shared dimension are averaged. ``group``: mean of
             the means and of the variances; ``multi-level``: mean weighted by precision.
         objective: ``bounds``: for ``drpm`` the paper's bounds on the probability of a partition,
