@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-PREFIX = "drpm"
-
 
 def executed(action: Callable[[], Any]) -> list[str]:
     """The modules of drpm whose functions run during a call, imports aside."""
@@ -18,7 +16,7 @@ def executed(action: Callable[[], Any]) -> list[str]:
 
     def look(frame: Any, event: str, argument: Any) -> None:
         name = frame.f_globals.get("__name__", "")
-        if event == "call" and name not in found and name.split(".")[0] == PREFIX:
+        if event == "call" and name not in found and name.split(".")[0] == "drpm":
             while frame is not None and frame.f_code.co_name != "<module>":
                 frame = frame.f_back
             if frame is None or frame.f_globals["__name__"] == "__main__":
@@ -51,7 +49,6 @@ def main(arguments: list[str]) -> None:
 
         modules = executed(lambda: app(arguments, standalone_mode=False))
     else:
-        draw_with_gradient()  # imports everything
         modules = executed(draw_with_gradient)
     print(*modules, f"{len(modules)} modules", sep="\n")
 
