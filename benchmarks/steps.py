@@ -29,13 +29,17 @@ from drpm.multitask.models import MultitaskNetwork, multitask_objective
 from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.models import Partitioner, SupervisedObjective
 from drpm.training import config as configs
-from drpm.training import presets
 from drpm.training.compiling import CapturedStep, compile_step
-from drpm.training.config import TrainingConfig
-from drpm.training.devices import Devices
-from drpm.training.program import Augmentation, Batch, Objective, Program
-from drpm.training.schedules import ExponentialSchedule, Schedule
-from drpm.training.torch_state import matmul_precision
+from drpm.training.config import TrainingConfig, load_preset
+from drpm.training.devices import Devices, matmul_precision
+from drpm.training.program import (
+    Augmentation,
+    Batch,
+    ExponentialSchedule,
+    Objective,
+    Program,
+    Schedule,
+)
 
 BATCH_SIZE = 256
 PAIRS = 64  # in a batch
@@ -84,7 +88,7 @@ def lenet_objective(
     return {"loss": torch.stack(losses).mean()}
 
 
-CLUSTERING = presets.load(ClusteringConfig, "paper-cluster-fashion-mnist")
+CLUSTERING = load_preset(ClusteringConfig, "paper-cluster-fashion-mnist")
 
 
 def make_clustering() -> nn.Module:
@@ -96,7 +100,7 @@ def make_clustering() -> nn.Module:
 
 
 def factors_subject(*settings: str) -> Subject:
-    config = configs.override(presets.load(FactorsConfig, "paper-factors"), settings)
+    config = configs.override(load_preset(FactorsConfig, "paper-factors"), settings)
     return Subject(
         lambda: FactorVAE((3, IMAGE_SIZE, IMAGE_SIZE), config),
         factor_objective,
@@ -107,7 +111,7 @@ def factors_subject(*settings: str) -> Subject:
 
 
 def multitask_subject(*settings: str) -> Subject:
-    config = configs.override(presets.load(MultitaskConfig, "paper-multitask-multimnist"), settings)
+    config = configs.override(load_preset(MultitaskConfig, "paper-multitask-multimnist"), settings)
     return Subject(
         lambda: MultitaskNetwork((1, 28, 28), dict.fromkeys(map(str, range(TASKS)), 10), config),
         multitask_objective,
@@ -116,7 +120,7 @@ def multitask_subject(*settings: str) -> Subject:
 
 
 def supervised_subject() -> Subject:
-    config = presets.load(SupervisedConfig, "paper-supervised-mnist")
+    config = load_preset(SupervisedConfig, "paper-supervised-mnist")
     return Subject(
         lambda: Partitioner((28 * 28,), 10, config),
         SupervisedObjective(config.smoothing, config.size_weights[0]),

@@ -17,14 +17,12 @@ from torch import Tensor, nn
 
 from drpm.data import Split, load
 from drpm.training import config as configs
-from drpm.training import presets
 from drpm.training.checkpoint import load_model, save_model
-from drpm.training.config import TrainingConfig
+from drpm.training.config import TrainingConfig, load_preset
 from drpm.training.devices import Devices, connect
 from drpm.training.errors import ConfigError, Interrupted, RunError
-from drpm.training.loop import train
+from drpm.training.loop import TrainingProgress, train
 from drpm.training.program import Batch, Program
-from drpm.training.progress import make_progress
 from drpm.training.runs import RunFolder
 
 PRESETS = Path(__file__).with_name("presets")
@@ -106,7 +104,7 @@ def fit(config: Config, devices: Devices, run: RunFolder) -> dict[str, float]:
         save_model(run.model_dir, program.model_state(), description)
         return {"accuracy": accuracy(model.float(), data.test)}
 
-    return train(program, [run], evaluate=evaluate, progress=make_progress())[0]
+    return train(program, [run], evaluate=evaluate, progress=TrainingProgress())[0]
 
 
 def read_model(folder: Path) -> nn.Module:
@@ -153,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.devices is not None:
             options.assignments.append(f"training.devices={options.devices}")
         preset = options.preset
-        config = Config() if preset is None else presets.load(Config, preset, folder=PRESETS)
+        config = Config() if preset is None else load_preset(Config, preset, folder=PRESETS)
         config = configs.override(config, options.assignments)
         devices = connect(config.training)
         run = open_run(options.out, config, devices)

@@ -22,10 +22,9 @@ from drpm.report.figure_data import pack_arrays
 from drpm.training import config as configs
 from drpm.training.checkpoint import save_model
 from drpm.training.config import TrainingConfig, settings
-from drpm.training.devices import Devices
+from drpm.training.devices import Devices, seeded
 from drpm.training.loop import ProgressFactory, train_stage
 from drpm.training.runs import RunFolder, open_run
-from drpm.training.torch_state import seeded
 
 
 @settings

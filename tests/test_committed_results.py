@@ -9,7 +9,7 @@ import pytest
 from drpm.experiments.base import find_job
 from drpm.studies.sweeps import SWEEPS
 from drpm.training import config as configs
-from drpm.training import presets
+from drpm.training.config import load_preset
 from drpm.training.sweeps import SweepRun
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -32,9 +32,7 @@ def settings_of(run: SweepRun) -> Any:
     """The configuration of a study, by the presets of today."""
     kind = find_job(run.arguments["command"])
     config = get_type_hints(kind)[kind.section]
-    return configs.override(
-        presets.load(config, run.arguments["preset"]), run.arguments["settings"]
-    )
+    return configs.override(load_preset(config, run.arguments["preset"]), run.arguments["settings"])
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from drpm.cli import app
 from drpm.factors.config import FactorsConfig
-from drpm.training import presets
+from drpm.training.config import load_preset, preset_names
 from tests.multitask.toys import write_few_digits
 
 ROOT = Path(__file__).parents[1]
@@ -101,12 +101,12 @@ def test_the_program_of_shared_factors_at_the_front(monkeypatch: pytest.MonkeyPa
     folder.mkdir(parents=True)
     for name, shade in {"cat-1": 0, "cat-2": 80, "dog-1": 160, "dog-2": 240}.items():
         Image.new("L", (16, 16), shade).save(folder / f"{name}.png")
-    quick = presets.load(FactorsConfig, "fast-factors")
+    quick = load_preset(FactorsConfig, "fast-factors")
     # A reader may wait for this many steps, but not a test.
     assert quick.training.epochs * quick.steps_per_epoch <= 5_000
     short = replace(quick, steps_per_epoch=2, training=replace(quick.training, epochs=1))
     known = {(FactorsConfig, "fast-factors"): short}
-    monkeypatch.setattr(presets, "load", lambda *given: known[given])
+    monkeypatch.setattr("drpm.training.config.load_preset", lambda *given: known[given])
     (text,) = (x for x in blocks(ROOT / "README.md", "python") if "fit_factors" in x)
     names: dict[str, Any] = {}
     exec(compile(text, "README.md", "exec"), names)
@@ -125,7 +125,7 @@ def test_programs_of_supervised_partitions() -> None:
 def test_commands_are_understood(words: list[str]) -> None:
     understand(words)
     if "--preset" in words:
-        assert words[words.index("--preset") + 1] in presets.names("")
+        assert words[words.index("--preset") + 1] in preset_names()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

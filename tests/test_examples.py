@@ -98,10 +98,10 @@ def test_killed_and_resumed_bit_for_bit(
 def test_a_finished_run_says_so(undisturbed: RunFolder, capsys: Any) -> None:
     from examples import digits
 
-    before = undisturbed.result_path.read_bytes()
+    before = (undisturbed.path / "result.json").read_bytes()
     assert digits.main(["--out", str(undisturbed.path), *SETTINGS]) == 0
     assert "is finished: accuracy 0." in capsys.readouterr().out
-    assert undisturbed.result_path.read_bytes() == before
+    assert (undisturbed.path / "result.json").read_bytes() == before
 
 
 # A fresh process in which unpickling anything at all is an error.

@@ -6,7 +6,7 @@ from drpm.clustering.config import ClusteringConfig
 from drpm.clustering.pipeline import describe_pretraining
 from drpm.studies.sweeps import find
 from drpm.training import config as configs
-from drpm.training import presets
+from drpm.training.config import load_preset
 
 ALL = ["table-1", "table-reconstruction", "clusters", "stl10"]
 
@@ -15,7 +15,7 @@ def settings(sweep: str) -> dict[str, dict[str, ClusteringConfig]]:
     """From the folder of studies that share pretraining, to a variant, to its settings."""
     found: dict[str, dict[str, ClusteringConfig]] = {}
     for run in find(sweep).runs:
-        preset = presets.load(ClusteringConfig, run.arguments["preset"])
+        preset = load_preset(ClusteringConfig, run.arguments["preset"])
         config = configs.override(preset, run.arguments["settings"])
         group, variant = run.folder.split("/")
         found.setdefault(group, {})[variant] = config

@@ -13,8 +13,7 @@ from drpm.factors.pairs import PairSampler, arm_world
 from drpm.training.compiling import BACKEND, compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
-from drpm.training.program import Program
-from drpm.training.schedules import ExponentialSchedule
+from drpm.training.program import ExponentialSchedule, Program
 from tests.factors.test_pairs import assert_proper
 from tests.factors.toys import draw
 

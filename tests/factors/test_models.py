@@ -23,11 +23,9 @@ from drpm.factors.models import (
 )
 from drpm.factors.pairs import OwnPairs, PairSampler, World
 from drpm.nn.encoders import Posterior, symmetric_divergence
-from drpm.training import presets
-from drpm.training.config import TrainingConfig
+from drpm.training.config import TrainingConfig, load_preset, preset_names
 from drpm.training.errors import ConfigError, RunError
-from drpm.training.program import Program
-from drpm.training.schedules import ExponentialSchedule
+from drpm.training.program import ExponentialSchedule, Program
 from tests import oracles
 from tests.factors.toys import draw, left_is_shared, two_bars
 from tests.oracles import generator
@@ -374,7 +372,7 @@ def test_other_pairs_do_not_get_the_model_of_some(tmp_path: Path) -> None:
 
 
 def test_every_preset_loads() -> None:
-    names = [name for name in presets.names() if "-factors" in name]
+    names = [name for name in preset_names() if "-factors" in name]
     assert names == ["fast-factors", "paper-factors"]
     for name in names:
-        presets.load(FactorsConfig, name)
+        load_preset(FactorsConfig, name)

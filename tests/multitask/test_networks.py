@@ -7,7 +7,7 @@ from torch import Tensor
 
 from drpm.multitask.config import MultitaskConfig, NetworkConfig
 from drpm.multitask.networks import LeNetEncoder, ResidualEncoder, TaskHeads, drop
-from drpm.training import presets
+from drpm.training.config import load_preset
 from drpm.training.errors import ConfigError
 from tests.oracles import generator
 
@@ -65,7 +65,7 @@ def test_residual() -> None:
 
 
 def test_the_published_faces() -> None:
-    network = presets.load(MultitaskConfig, "paper-multitask-celeba").network
+    network = load_preset(MultitaskConfig, "paper-multitask-celeba").network
     with torch.device("meta"):
         encoder, heads = ResidualEncoder((3, 64, 64), network), TaskHeads([2] * 40, network)
     assert encoder.dense.weight.shape == (64, 2048)

@@ -24,12 +24,10 @@ from drpm.multitask.figures import figure_data
 from drpm.multitask.models import MultitaskNetwork, TaskScores, load_multitask, multitask_objective
 from drpm.multitask.tasks import TaskData, read_tasks
 from drpm.report.figure_data import FigureSpec, figure_specs, read_arrays
-from drpm.training import presets
 from drpm.training.checkpoint import save_model
-from drpm.training.config import TrainingConfig
+from drpm.training.config import TrainingConfig, load_preset, preset_names
 from drpm.training.errors import ConfigError, RunError
-from drpm.training.program import Program
-from drpm.training.schedules import ExponentialSchedule
+from drpm.training.program import ExponentialSchedule, Program
 from tests.data import formats
 from tests.multitask.toys import bars, settings, some_bytes, toy, two_bars
 from tests.oracles import generator
@@ -390,13 +388,13 @@ def test_bad_settings(config: Any, changes: dict[str, Any], message: str) -> Non
 
 
 def test_every_preset_loads() -> None:
-    names = [name for name in presets.names() if "-multitask" in name]
+    names = [name for name in preset_names() if "-multitask" in name]
     assert names == [
         "fast-multitask",
         *(f"paper-multitask-{data}" for data in ("celeba", "mosaic", "multimnist")),
     ]
     for name in names:
-        presets.load(MultitaskConfig, name)
-    paper = presets.load(MultitaskConfig, "paper-multitask-multimnist")
+        load_preset(MultitaskConfig, name)
+    paper = load_preset(MultitaskConfig, "paper-multitask-multimnist")
     assert (paper.network, paper.training.betas) == (NetworkConfig(), (0.95, 0.999))
     assert (paper.training.epochs, paper.training.learning_rate) == (200, 5e-4)

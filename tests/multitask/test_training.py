@@ -16,9 +16,8 @@ from drpm.multitask.tasks import TaskData
 from drpm.training.compiling import compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError
-from drpm.training.program import Program
+from drpm.training.program import ExponentialSchedule, Program
 from drpm.training.runs import RunFolder
-from drpm.training.schedules import ExponentialSchedule
 from tests.multitask.toys import NETWORK, TRAINING, settings, toy
 from tests.training.toys import note_temperatures
 

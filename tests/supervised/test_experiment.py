@@ -20,8 +20,7 @@ from drpm.studies.sweeps import find
 from drpm.supervised.config import SupervisedConfig, SupervisedJob
 from drpm.supervised.experiment import LabelledData, Supervised, find_classes
 from drpm.supervised.models import load_partitioner
-from drpm.training import presets
-from drpm.training.config import TrainingConfig
+from drpm.training.config import TrainingConfig, load_preset
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.runs import RunFolder
 from tests.supervised.toys import CONFIG
@@ -244,5 +243,5 @@ def test_the_sweep() -> None:
     runs = find("supervised").runs
     assert [run.folder for run in runs] == ["mnist/drpm", "fashion-mnist/drpm"]
     for run in runs:
-        config = presets.load(SupervisedConfig, run.arguments["preset"])
+        config = load_preset(SupervisedConfig, run.arguments["preset"])
         assert run.arguments["config"] == digest_settings(config)

@@ -266,37 +266,6 @@ def test_a_captured_step_equals_an_eager_one(
     torch.testing.assert_close(captured.tensors(), eager.tensors(), rtol=1e-4, atol=1e-5)
 
 
-class Wide(torch.nn.Module):
-    """From two numbers to one, through a matrix with rows that need padding."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        sides = (2, 200, 90, 1)
-        layers = [torch.nn.Linear(*sides[index : index + 2]) for index in range(len(sides) - 1)]
-        self.layers = torch.nn.Sequential(*layers)
-
-
-def wide_squares(model: Wide, batch: Any, schedule: Any, generator: Any) -> dict[str, Tensor]:
-    return {"loss": (model.layers(batch["x"]) - 1).square().mean()}
-
-
-@pytest.mark.cuda
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_padded_products(optimizer: Any) -> None:
-    config = settings(device="cuda", optimizer=optimizer, learning_rate=0.001)
-    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(1))
-    programs = []
-    for _ in range(2):
-        torch.manual_seed(0)
-        models = [Wide() for _ in range(3)]
-        programs.append(Program(models, wide_squares, {"x": x}, config, devices=connect(config)))
-    eager, program = programs
-    assert compile_step(program)
-    run_steps(program, CapturedStep(program), 1)
-    run_steps(eager, eager.step, 1)
-    torch.testing.assert_close(program.tensors(), eager.tensors(), rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.cuda
 @both
 @pytest.mark.parametrize("compiled", [False, True])

@@ -1,20 +1,23 @@
 """The loop: epochs, reports, checkpoints, and everything that can stop a run."""
 
 import errno
+import io
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 from drpm.training import checkpoint
 from drpm.training.errors import Interrupted, RunError, StopRequest
-from drpm.training.loop import train
+from drpm.training.loop import TrainingProgress, train
 from drpm.training.program import Batch, Program
 from drpm.training.runs import RunFolder
 from tests.training.toys import (
@@ -355,7 +358,7 @@ def test_tensorboard_events(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         train(Program(make_model(), stop, points(), config), [run])
     train(Program(make_model(), noisy_squares, points(), config), [run])
-    events = EventAccumulator(str(run.events_dir))
+    events = EventAccumulator(str(run.path / "events"))
     events.Reload()
     found = [(event.step, event.value) for event in events.Scalars("loss")]
     expected = [(record["step"], record["loss"]) for record in run.metrics()]
@@ -369,5 +372,44 @@ def test_without_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     config = settings()
     run = make_run(tmp_path / "run", config)
     train(Program(make_model(), squares, points(), config), [run])
-    assert not run.events_dir.exists()
+    assert not (run.path / "events").exists()
     assert run.status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("done", "expected"),
+    [
+        (
+            0,
+            [
+                "step 1,000 of 10,000: loss 0.001, 250 steps/s, 0:00:36 left",
+                "step 4,000 of 10,000: loss 0.00025, 250 steps/s, 0:00:24 left",
+                "step 7,000 of 10,000: loss 0.0001429, 250 steps/s, 0:00:12 left",
+                "step 10,000 of 10,000: loss 0.0001, 250 steps/s",
+            ],
+        ),
+        (
+            8_000,
+            [
+                "resuming after step 8,000 of 10,000",
+                "step 9,000 of 10,000: loss 0.0001111, 250 steps/s, 0:00:04 left",
+                "step 10,000 of 10,000: loss 0.0001, 250 steps/s",
+            ],
+        ),
+    ],
+)
+def test_progress(monkeypatch: pytest.MonkeyPatch, done: int, expected: list[str]) -> None:
+    lines, bar, now = io.StringIO(), io.StringIO(), 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    consoles = Console(file=lines, width=20), Console(file=bar, force_terminal=True, width=100)
+    displays = [TrainingProgress(console) for console in consoles]
+    for display in displays:
+        display.start(10_000, done)
+    for step in range(done + 1000, 10_001, 1000):
+        now += 4.0
+        for display in displays:
+            display.update(step, {"loss": 1 / step, "other": 2.0})
+    for display in displays:
+        display.stop()
+    assert lines.getvalue().splitlines() == expected
+    assert "loss 0.0001, 250 steps/s" in bar.getvalue()

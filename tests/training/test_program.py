@@ -1,5 +1,6 @@
 """One run's step: batches, optimisers, schedules, clipping and state."""
 
+import math
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from drpm.training.checkpoint import load_latest, save_state
-from drpm.training.errors import RunError
-from drpm.training.program import Batch, Program
+from drpm.training.errors import ConfigError, RunError
+from drpm.training.program import Batch, ExponentialSchedule, Program
 from tests.training.toys import (
     EXAMPLES,
     copied,
@@ -175,7 +176,7 @@ def test_a_saved_program_goes_on_bit_for_bit(optimizer: Any, tmp_path: Path) -> 
         return Program(model, noisy_squares, points(), settings(optimizer=optimizer))
 
     first = make()
-    first.seed_noise()
+    torch.manual_seed(0)
     take_steps(first, 8)
     save_state(tmp_path, first.state(), 8)
     torch.rand(7)
@@ -215,3 +216,27 @@ def test_a_run_is_only_resumed_with_the_same_batches() -> None:
     with pytest.raises(RunError, match=r"started with batches of the shape \(5, 8\) .* \(10, 4\)"):
         other.load_state(state)
     assert same(before, other.tensors())
+
+
+# Schedules.
+
+STEPS = 100_000
+FALLING, RISING = ExponentialSchedule(1.0, 0.5, STEPS), ExponentialSchedule(0.73, 7.3, STEPS)
+
+
+def test_the_formulas_of_the_paper() -> None:
+    steps = [0, 1, 17, 50_000, 99_999, 100_000, 100_001, 2**25 + 1]
+    for schedule, expected in (
+        (FALLING, [max(0.5, 0.5 ** (step / STEPS)) for step in steps]),
+        (RISING, [min(7.3, 0.73 * 10 ** min(1, step / STEPS)) for step in steps]),
+    ):
+        found = schedule(torch.tensor(steps, dtype=torch.float64))
+        assert found.tolist() == pytest.approx(expected, rel=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("steps", 0), ("start", math.nan), ("end", math.inf), ("end", 0.0)]
+)
+def test_bad_arguments_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be positive and finite, but got {value}"):
+        ExponentialSchedule(**{"start": 1.0, "end": 0.5, "steps": 10, name: value})  # type: ignore[arg-type]

@@ -163,7 +163,7 @@ def test_the_status(run: RunFolder) -> None:
     assert run.status == "interrupted"
     run.finish({"accuracy": 0.5})
     assert run.status == "finished"
-    run.result_path.write_text('{"metr', encoding="utf-8")
+    (run.path / "result.json").write_text('{"metr', encoding="utf-8")
     assert run.status == "interrupted"
 
 
@@ -252,7 +252,7 @@ def test_the_time_of_a_stage_is_that_of_the_run(
 def test_a_record_is_a_line(run: RunFolder) -> None:
     run.log({"step": 1, "loss": torch.tensor(0.5), "name": "é\n", "parts": (1, np.float32(2))})
     run.log({"step": 2, "loss": math.inf, "nested": {"a": [math.nan, True, None]}})
-    assert len(run.metrics_path.read_text(encoding="utf-8").splitlines()) == 2
+    assert len((run.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 2
     first, second = run.metrics()
     assert {"step": 1, "loss": 0.5, "name": "é\n", "parts": [1, 2.0]}.items() <= first.items()
     assert second["loss"] is None
@@ -276,7 +276,7 @@ def test_metrics_go_back_with_the_checkpoint(run: RunFolder) -> None:
 @pytest.mark.parametrize("half", [b'{"step": 2, "lo', b"\xff\xff", b"{"])
 def test_an_incomplete_line_is_dropped(run: RunFolder, half: bytes) -> None:
     run.log({"step": 1})
-    with open(run.metrics_path, "ab") as file:
+    with open((run.path / "metrics.jsonl"), "ab") as file:
         file.write(half)
     again = RunFolder.open(run.path)
     assert [record["step"] for record in again.metrics()] == [1]
@@ -307,34 +307,6 @@ def test_a_file_is_written_as_a_whole(run: RunFolder) -> None:
     run.write_atomic(Path("figures") / "deep" / "a.txt", b"new")
     assert path.read_bytes() == b"new"
     assert [entry.name for entry in path.parent.iterdir()] == ["a.txt"]
-
-
-@pytest.mark.parametrize("path", ["../a", "figures/../../a", "/tmp/a", "", ".", ".."])
-def test_a_path_out_of_the_folder_is_refused(run: RunFolder, path: str) -> None:
-    with pytest.raises(RunError, match=r"must lie inside its folder .*, but got the path") as found:
-        run.write_atomic(path, b"")
-    assert repr(path) in str(found.value)
-    assert not (run.path.parent / "a").exists()
-
-
-def test_a_link_out_of_the_folder_is_refused(run: RunFolder, tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "file").write_text("old", encoding="utf-8")
-    for name in ("figures", "checkpoint", "model"):
-        (run.path / name).symlink_to(outside)
-    (run.path / "file").symlink_to(outside / "file")
-    (run.path / "metrics.jsonl").symlink_to(outside / "metrics.jsonl")
-    for path in ("figures/a", "figures/new/a", "file"):
-        with pytest.raises(RunError, match="must lie inside"):
-            run.write_atomic(path, b"new")
-    with pytest.raises(RunError, match="must lie inside"):
-        run.log({"step": 1})
-    for name in ("figures_dir", "checkpoint_dir", "model_dir"):
-        with pytest.raises(RunError, match="must lie inside"):
-            getattr(run, name)
-    assert (outside / "file").read_text(encoding="utf-8") == "old"
-    assert [path.name for path in outside.iterdir()] == ["file"]
 
 
 def test_a_full_disk_keeps_the_old_file(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

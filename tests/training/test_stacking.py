@@ -12,9 +12,8 @@ from drpm import RandomPartition, RelaxedRandomPartition
 from drpm.training.config import dumps
 from drpm.training.errors import RunError
 from drpm.training.loop import train
-from drpm.training.program import Batch, Program
+from drpm.training.program import Batch, ExponentialSchedule, Program
 from drpm.training.runs import RunFolder, open_run
-from drpm.training.schedules import ExponentialSchedule
 from tests.training.toys import (
     EXAMPLES,
     copied,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from drpm.training.presets import command_of, names
+from drpm.training.config import preset_names
 
 DATA_SETS: Final = (
     "digits",
@@ -39,11 +39,7 @@ def among(words: Iterable[str]) -> Completion:
 
 def presets_of(command: str) -> Completion:
     """Completes to a preset of a command."""
-
-    def complete(incomplete: str) -> list[str]:
-        return [name for name in names(incomplete) if command_of(name) == command]
-
-    return complete
+    return among(preset_names(command))
 
 
 def settings_of(config: Any) -> Completion:

@@ -24,8 +24,7 @@ from drpm.cli.options import (
 from drpm.cli.output import one_sentence, print_table
 from drpm.experiments.base import JOBS, Job, find_experiment, find_job
 from drpm.training import config as configs
-from drpm.training import presets
-from drpm.training.config import TrainingConfig
+from drpm.training.config import TrainingConfig, load_preset
 from drpm.training.errors import ConfigError
 from drpm.training.summaries import spread
 
@@ -188,13 +187,13 @@ def read_settings(kind: type[Job], values: Mapping[str, Any]) -> tuple[Any, dict
     preset = values.get("preset")
     if preset is None:
         start = cls()
-    elif not presets.is_own(preset):
-        start = presets.load(cls, preset, command=kind.command)
+    elif not preset.endswith(configs.SUFFIX):
+        start = load_preset(cls, preset, command=kind.command)
     else:
         own, is_run = _read_file(kind.command, preset)
         try:
             # A run's file is complete, others are completed by the quick preset.
-            base = None if is_run else presets.load(cls, f"fast-{kind.command}")
+            base = None if is_run else load_preset(cls, f"fast-{kind.command}")
             start = configs.build(cls, own, base)
         except ConfigError as error:
             raise ConfigError(f"In {preset}: {error}") from error
@@ -250,10 +249,10 @@ def _choose_data(kind: type[Job], argument: str | None, option: str | None) -> s
 
 def show_stage(stage: str) -> "Progress":
     """Print the name of a stage on the error stream, and show its progress."""
-    from drpm.training.progress import make_progress
+    from drpm.training.loop import TrainingProgress
 
     typer.echo(f"{stage[0].upper()}{stage[1:]}", err=True)
-    return make_progress()
+    return TrainingProgress()
 
 
 def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) -> None:

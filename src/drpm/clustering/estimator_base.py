@@ -36,9 +36,9 @@ from drpm.clustering.pipeline import fit_clusterings
 from drpm.data.preprocessing import scaled_rows
 from drpm.distributions.validation import require_choice, require_count, require_number
 from drpm.training.config import TrainingConfig
-from drpm.training.devices import connect
+from drpm.training.devices import TRAINING_LOCK, connect
 from drpm.training.errors import SIGNAL_EXIT, Interrupted, RunError
-from drpm.training.torch_state import TRAINING_LOCK
+from drpm.training.loop import TrainingProgress
 
 Array = NDArray[Any]
 
@@ -128,8 +128,6 @@ class ClusteringEstimator(
     def _train(
         self, rows: Tensor, shape: tuple[int, ...], likelihood: str, start: FittedClustering | None
     ) -> FittedClustering:
-        from drpm.training.progress import make_progress  # imports rich
-
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         config = self._config(len(rows), shape, likelihood, start)
         device = connect(config.training).device
@@ -147,7 +145,7 @@ class ClusteringEstimator(
                 config,
                 [Path(folder)],
                 seeds=[seed],
-                progress=lambda stage: make_progress() if self.verbose else None,
+                progress=lambda stage: TrainingProgress() if self.verbose else None,
                 start=None if start is None else start.to(torch.float32).to(device),
             )
         return found.to("cpu")

@@ -22,8 +22,8 @@ from drpm.data.preprocessing import scale_shapes, scaled_rows
 from drpm.distributions.partitions import RandomPartition
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
+from drpm.training.devices import unseeded
 from drpm.training.errors import RunError
-from drpm.training.torch_state import unseeded
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,10 @@ from drpm.clustering.pretraining import (
 )
 from drpm.training import config as configs
 from drpm.training.config import TrainingConfig
-from drpm.training.devices import Devices
+from drpm.training.devices import Devices, seeded, unseeded
 from drpm.training.loop import ProgressFactory, train_stage
-from drpm.training.program import Program
+from drpm.training.program import ExponentialSchedule, Program, Schedule
 from drpm.training.runs import open_run
-from drpm.training.schedules import ExponentialSchedule, Schedule
-from drpm.training.torch_state import seeded, unseeded
 
 
 def fit_clusterings(

@@ -9,7 +9,7 @@ from typing import Any
 from drpm.experiments.base import Job, find_experiment, find_job
 from drpm.experiments.running import connect_devices, prepare, run_jobs
 from drpm.training import config as configs
-from drpm.training import presets
+from drpm.training.config import load_preset
 from drpm.training.errors import ConfigError
 from drpm.training.runs import open_run
 from drpm.training.summaries import DEVIATION, summarize_results
@@ -120,7 +120,7 @@ def study_run(
 
 
 def _configure(kind: type[Job], preset: str, settings: Sequence[str]) -> Any:
-    return configs.override(presets.load(type(kind().config), preset), settings)
+    return configs.override(load_preset(type(kind().config), preset), settings)
 
 
 def _command_line(

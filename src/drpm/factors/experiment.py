@@ -16,12 +16,11 @@ from drpm.factors.models import FactorVAE, SharedFactors, factor_objective
 from drpm.factors.pairs import OwnPairs, PairSampler, arm_world, load_pairs, mpi3d_world
 from drpm.training import config as configs
 from drpm.training.config import check_setting
-from drpm.training.devices import Devices
+from drpm.training.devices import Devices, seeded
 from drpm.training.errors import ConfigError
 from drpm.training.loop import ProgressFactory, train_stage
+from drpm.training.program import ExponentialSchedule
 from drpm.training.runs import RunFolder, open_stage
-from drpm.training.schedules import ExponentialSchedule
-from drpm.training.torch_state import seeded
 
 STAGE: Final = "training"
 PAIRS: Final = "pairs.csv"

@@ -17,9 +17,9 @@ from drpm.nn.encoders import Posterior, standard_divergence, symmetric_divergenc
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.config import require_classes
+from drpm.training.devices import unseeded
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.program import Batch
-from drpm.training.torch_state import unseeded
 
 # For images of 64 x 64 pixels; smaller images use the first layers. Every layer halves the side.
 CHANNELS = (32, 32, 64, 64)

@@ -25,13 +25,11 @@ from drpm.multitask.models import (
 )
 from drpm.multitask.tasks import TaskData, read_tasks
 from drpm.training import config as configs
-from drpm.training.devices import Devices
+from drpm.training.devices import Devices, matmul_precision, seeded
 from drpm.training.errors import ConfigError
 from drpm.training.loop import ProgressFactory, train_stage
-from drpm.training.program import Program, count_steps
+from drpm.training.program import ExponentialSchedule, Program, count_steps
 from drpm.training.runs import RunFolder, open_stage
-from drpm.training.schedules import ExponentialSchedule
-from drpm.training.torch_state import matmul_precision, seeded
 
 STAGE: Final = "training"
 

@@ -14,9 +14,9 @@ from drpm.multitask.networks import TaskHeads, build_encoder
 from drpm.multitask.tasks import as_bytes
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
+from drpm.training.devices import unseeded
 from drpm.training.errors import RunError
 from drpm.training.program import Batch
-from drpm.training.torch_state import unseeded
 
 # Metrics that are logged for the test part.
 ACCURACY: Final = "test_accuracy"

@@ -19,13 +19,11 @@ from drpm.supervised.config import SupervisedConfig
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.config import require_classes
-from drpm.training.devices import Devices
+from drpm.training.devices import Devices, seeded, unseeded
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.loop import ProgressFactory, train_stage
-from drpm.training.program import Batch, count_steps
+from drpm.training.program import Batch, ExponentialSchedule, count_steps
 from drpm.training.runs import open_stage
-from drpm.training.schedules import ExponentialSchedule
-from drpm.training.torch_state import seeded, unseeded
 
 # Classes without members, and with all of them, would have infinite weights.
 _SMALLEST_SHARE = 1e-6

@@ -16,14 +16,8 @@ from drpm.training.program import Program
 logger = logging.getLogger(__name__)
 
 BACKEND: Final = "inductor"
-# Rows are padded to a multiple of 16 bytes, since cuBLAS has only slow kernels for other stacked
-# products: five autoencoders with ten latent dimensions take 615 instead of 656 us a step on an
-# H200. If all large weights are aligned already, padding the small ones costs more than it saves.
-_PADDED: Final[dict[str, Any]] = {"force_shape_pad": True}
-# By default the compiler pads what its own benchmark finds faster.
-_NOT_PADDED: Final[dict[str, Any]] = {"shape_padding": False}
-_ALIGNED: Final = 4  # numbers of 4 bytes
-_LARGE: Final = 1 << 14
+# Gradients of padded products are slices, which fused optimizers refuse.
+_OPTIONS: Final[dict[str, Any]] = {"shape_padding": False}
 _WARM_UPS: Final = 3
 
 
@@ -51,7 +45,7 @@ def compile_step(program: Program, backend: str | Callable[..., Any] = BACKEND) 
             backend=backend,
             dynamic=False,
             fullgraph=whole,
-            options=_padding(program, "update" in parts) if whole and backend == BACKEND else None,
+            options=_OPTIONS if whole and backend == BACKEND else None,
         )
         setattr(program, name, compiled_part)
     compiled = True
@@ -84,20 +78,6 @@ def _with_own_code(plain: Callable[..., Any]) -> Callable[..., Any]:
 
     call.__code__ = call.__code__.replace()
     return call
-
-
-def _padding(program: Program, updates_compiled: bool) -> dict[str, Any] | None:
-    """Compiler options for the gradients of stacked runs."""
-    if not updates_compiled:
-        # Gradients of padded products are slices, which fused optimizers refuse.
-        return _NOT_PADDED
-    return _PADDED if has_uneven_weights(program) else None
-
-
-def has_uneven_weights(program: Program) -> bool:
-    """Whether a large matrix of each run has a side that is not a multiple of 16 bytes."""
-    matrices = (x[0] for x in program.tensors().values() if x.dim() == 3)
-    return any(x.numel() >= _LARGE and any(side % _ALIGNED for side in x.shape) for x in matrices)
 
 
 def _parts(program: Program) -> dict[str, Callable[..., Any]]:

@@ -11,8 +11,10 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, dataclass_transform
 
 from pydantic import (
     ConfigDict,
@@ -34,7 +36,11 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 
 # TOML has no null. This text stands for it, in files and on the command line.
-NONE = "none"
+NONE: Final = "none"
+# Named configurations, one TOML file each. The second word of a name, as in ``fast-cluster`` and
+# ``paper-cluster-mnist``, is its command.
+PRESETS: Final = resources.files("drpm") / "presets"
+SUFFIX: Final = ".toml"
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
@@ -255,6 +261,35 @@ def read_mapping(path: Path | str) -> dict[str, Any]:
         raise ConfigError(f"In {path}: {error}") from error
 
 
+def preset_names(command: str | None = None, folder: Traversable = PRESETS) -> list[str]:
+    """The names of all presets, or of those for a command, in alphabetical order."""
+    files = (entry.name for entry in folder.iterdir())
+    names = sorted(name.removesuffix(SUFFIX) for name in files if name.endswith(SUFFIX))
+    return [name for name in names if command in (None, *name.split("-")[1:2])]
+
+
+def load_preset(
+    cls: type[C], name: str, *, command: str | None = None, folder: Traversable = PRESETS
+) -> C:
+    """The configuration of a preset.
+
+    Args:
+        cls: The configuration's class, with the defaults of settings that the preset leaves out.
+        name: One of :func:`preset_names`.
+        command: The command that the preset must be for; by default any.
+        folder: The folder of the presets, by default that of the package.
+    """
+    known = preset_names(command, folder)
+    # Only a listed name is opened, so that a name with slashes leads nowhere.
+    if name not in known:
+        kind = "a preset" if command is None else f"a preset of drpm {command}"
+        raise ConfigError(f"{name!r} is not {kind}; {suggest(name, known)}")
+    try:
+        return loads(cls, (folder / f"{name}{SUFFIX}").read_text(encoding="utf-8"))
+    except ConfigError as error:
+        raise ConfigError(f"In the preset {name!r}: {error}") from error
+
+
 def _validate(cls: type[C], values: dict[str, Any], *, strict: bool) -> C:
     try:
         # From JSON, because there lists become tuples and tables dataclasses in strict mode too.
@@ -308,14 +343,9 @@ def flatten(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
 # Messages.
 
 
-def nearest(name: str, known: Sequence[str]) -> list[str]:
-    """The known names most similar to a misspelt one, the most similar first."""
-    return difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-
-
 def suggest(name: str, known: Sequence[str]) -> str:
     """The end of a sentence about an unknown name: the nearest known ones, or all of them."""
-    if meant := nearest(name, known):
+    if meant := difflib.get_close_matches(name, known):
         return f"did you mean {' or '.join(map(repr, meant))}?"
     return f"there are {', '.join(map(repr, known)) or 'none'}."
 
@@ -325,32 +355,22 @@ def _unknown(name: str, names: Sequence[str]) -> ConfigError:
     siblings = [known for known in names if known.rpartition(".")[0] == table]
     # The same table first, and of several tables the first one.
     leaves = {known.rpartition(".")[2]: known for known in (*reversed(names), *siblings)}
-    if meant := nearest(last, list(leaves)):
+    if meant := difflib.get_close_matches(last, leaves, n=1):
         return ConfigError(f"{name} is not a setting; did you mean {leaves[meant[0]]}?")
-    there = siblings or [known for known in names if "." not in known]
-    return ConfigError(f"{name} is not a setting; there are {', '.join(there)}.")
+    return ConfigError(f"{name} is not a setting; there are {', '.join(siblings)}.")
 
 
 def _sentence(invalid: ValidationError) -> str:
     """The first error that pydantic found, in one sentence."""
     error = invalid.errors()[0]
-    kind, value, location = error["type"], error["input"], list(error["loc"])
-    if kind == "missing":
-        location.pop()  # the index of an item that is not there
-    name = ".".join(map(str, location))
-    name = re.sub(r"\.(\d+)", r"[\1]", name)
+    kind, value = error["type"], error["input"]
+    name = re.sub(r"\.(\d+)", r"[\1]", ".".join(map(str, error["loc"])))
     if kind == "value_error":
         sentence = str(error["ctx"]["error"])
         return f"{name}.{sentence}" if name and sentence[0].islower() else sentence
     if kind == "unexpected_keyword_argument":
         return f"{name} is not a setting."
-    expected = "have more items" if kind == "missing" else error["msg"]
-    expected = re.sub(r"^\w+ should |, unable to .*| after validation.*", "", expected)
+    expected = error["msg"].partition(" should ")[2].partition(", unable to ")[0]
     expected = expected.replace("greater than or equal to", "at least")
     expected = expected.replace("less than or equal to", "at most")
-    end = "."
-    if kind == "literal_error":
-        choices = re.findall(r"'([^']*)'", error["ctx"]["expected"])
-        meant = nearest(str(value), choices)
-        end = f"; did you mean {meant[0]!r}?" if meant else "."
-    return f"{name} must {expected}, but got {value!r}{end}"
+    return f"{name} must {expected or 'be given'}, but got {value!r}."

@@ -1,10 +1,16 @@
-"""Where a run computes: one device, or one of several processes with a device each."""
+"""Where a run computes: one device, or one of several processes with a device each.
+
+Torch's default generator and its matmul precision belong to the whole process, so one thread trains
+at a time. Processes train side by side.
+"""
 
 import atexit
 import logging
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
 
 import torch
 import torch.distributed as dist
@@ -149,3 +155,51 @@ def _find(name: str, count: int) -> torch.device:
         return torch.device(kind)
     # With its number, so that the devices of tensors compare equal to it.
     return torch.device(kind, int(number) if number else torch.cuda.current_device())
+
+
+# Held by the thread that trains. A CUDA graph cannot be captured while another thread uses the
+# device.
+TRAINING_LOCK: Final = threading.RLock()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch's default generator, to initialize a model; other threads wait."""
+    with TRAINING_LOCK:
+        torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def unseeded() -> Iterator[None]:
+    """Restore torch's default generator after the block, for models whose parameters are loaded."""
+    with TRAINING_LOCK, torch.random.fork_rng([]):
+        yield
+
+
+@contextmanager
+def matmul_precision(precision: Literal["highest", "high"]) -> Iterator[None]:
+    """Set the precision of float32 products and convolutions on a GPU within the block.
+
+    Args:
+        precision: ``highest`` for float32, ``high`` to allow TF32.
+    """
+    backends: Any = torch.backends
+    separate: list[tuple[Any, str]] = []
+    try:
+        before = (torch.get_float32_matmul_precision(), backends.cudnn.allow_tf32)
+    except RuntimeError:  # set through torch's newer interface, for single operations
+        cudnn = backends.cudnn
+        parts = (backends.cuda.matmul, backends.mkldnn.matmul, cudnn.conv, cudnn.rnn)
+        separate = [(part, part.fp32_precision) for part in parts]
+    # The older interface, which all versions have and the compiler reads.
+    torch.set_float32_matmul_precision(precision)
+    backends.cudnn.allow_tf32 = precision == "high"
+    try:
+        yield
+    finally:
+        if not separate:
+            torch.set_float32_matmul_precision(before[0])
+            backends.cudnn.allow_tf32 = before[1]
+        for part, value in separate:
+            part.fp32_precision = value

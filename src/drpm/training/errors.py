@@ -25,10 +25,6 @@ class RunError(RuntimeError):
     """A run that cannot start or be resumed: the folder or file, and why."""
 
 
-class InUse(RunError):
-    """A run that another process is writing; the message names the process."""
-
-
 class Interrupted(Exception):
     """A run that was stopped by a signal and has saved a checkpoint."""
 

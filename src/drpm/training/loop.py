@@ -2,10 +2,12 @@
 
 import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 import torch
 from torch import Tensor, nn
@@ -19,16 +21,19 @@ from drpm.training.checkpoint import (
 )
 from drpm.training.compiling import CapturedStep, compile_step
 from drpm.training.config import TrainingConfig
-from drpm.training.devices import Devices
+from drpm.training.devices import TRAINING_LOCK, Devices, matmul_precision
 from drpm.training.errors import Interrupted, RunError, StopRequest
-from drpm.training.program import Augmentation, Objective, Program, Readings
-from drpm.training.runs import RunFolder
-from drpm.training.schedules import Schedule
-from drpm.training.torch_state import TRAINING_LOCK, matmul_precision
+from drpm.training.program import Augmentation, Objective, Program, Readings, Schedule
+from drpm.training.runs import EVENTS, RunFolder
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # On a CUDA device "auto" compiles runs of at least this many steps: compiling takes up to a minute
 # and saves up to 1.2 ms a step.
 WORTH_COMPILING: Final = 30_000
+# Lines of progress go to log files, where more would be noise.
+_SECONDS_PER_LINE: Final = 10.0
 
 
 class Progress(Protocol):
@@ -43,6 +48,54 @@ class Progress(Protocol):
 
 ProgressFactory = Callable[[str], Progress | None]
 """From the name of a stage to its progress display."""
+
+
+@final
+class TrainingProgress:
+    """Steps, loss, steps per second and time left: a bar on a terminal, lines elsewhere.
+
+    Args:
+        console: A console of rich; by default the error stream.
+    """
+
+    def __init__(self, console: "Console | None" = None) -> None:
+        from rich.console import Console
+
+        self._console = console or Console(stderr=True)
+
+    def start(self, total_steps: int, done: int) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        self._total, self._first, self._begin = total_steps, done, time.monotonic()
+        self._last_line = -_SECONDS_PER_LINE
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+        hidden = not self._console.is_terminal
+        self._bar = Progress(*columns, console=self._console, disable=hidden)
+        self._task = self._bar.add_task("", total=total_steps, completed=done)
+        self._bar.start()
+        if done:
+            self._print(f"resuming after step {done:,} of {total_steps:,}")
+
+    def update(self, step: int, metrics: Mapping[str, float]) -> None:
+        elapsed = time.monotonic() - self._begin
+        rate = (step - self._first) / max(elapsed, 1e-9)
+        text = f"{rate:,.0f} steps/s" if rate >= 10 else f"{rate:.2g} steps/s"
+        if "loss" in metrics:
+            text = f"loss {metrics['loss']:.4g}, {text}"
+        if step < self._total:
+            seconds = (self._total - step) / max(rate, 1e-9)
+            text += f", {timedelta(seconds=round(seconds))} left"
+        self._bar.update(self._task, completed=step, description=text)
+        due = elapsed - self._last_line >= _SECONDS_PER_LINE or step == self._total
+        if due and not self._console.is_terminal:
+            self._last_line = elapsed
+            self._print(f"step {step:,} of {self._total:,}: {text}")
+
+    def stop(self) -> None:
+        self._bar.stop()
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def train(
@@ -115,7 +168,8 @@ class _Training:
     def _resume(self) -> int:
         saved, step = load_latest(self.checkpoints), 0
         if saved is None:
-            self.program.seed_noise()
+            # For dropout, which uses the default generator.
+            torch.manual_seed(self.program.seed)
         else:
             # The models of a stack are in the checkpoint of its first run.
             if saved.runs != self.names:
@@ -245,7 +299,7 @@ def _open_events(runs: Sequence[RunFolder], step: int) -> list[Any]:
     except ImportError:
         return []
     # Later events are of a process that was killed.
-    return [SummaryWriter(run.events_dir, purge_step=step + 1) for run in runs]
+    return [SummaryWriter(run.path / EVENTS, purge_step=step + 1) for run in runs]
 
 
 def train_stage(

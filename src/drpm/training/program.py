@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, final
 
 import torch
@@ -12,7 +13,6 @@ from drpm.training.checkpoint import State
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError, RunError
-from drpm.training.schedules import Schedule
 
 Batch = dict[str, Tensor]
 Terms = Mapping[str, Tensor]
@@ -35,6 +35,46 @@ class Objective(Protocol):
 
 
 Augmentation = Callable[[Batch, torch.Generator | None], Batch]
+
+
+Schedule = Callable[[Tensor], Tensor]
+"""A scalar, such as a temperature, from the number of earlier steps; both float64 tensors."""
+
+
+@final
+@dataclass(frozen=True)
+class ExponentialSchedule:
+    r"""From one positive number to another by a constant factor a step, and constant after that.
+
+    .. math:: \tau_t = \max(\tau_{final},\, \tau_{init} \, e^{-r t}), \qquad
+        r = -\frac{\log \tau_{final} - \log \tau_{init}}{steps}
+
+    with the minimum in place of the maximum where the numbers rise.
+
+    Args:
+        start: The number :math:`\tau_{init}` at step 0.
+        end: The number :math:`\tau_{final}` from ``steps`` on.
+        steps: How many steps it takes.
+
+    Example:
+        >>> ExponentialSchedule(start=1.0, end=0.25, steps=100)(torch.tensor(50.0))
+        tensor(0.5000)
+    """
+
+    start: float
+    end: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        for name in ("start", "end", "steps"):
+            if not 0 < (value := getattr(self, name)) < math.inf:
+                raise ConfigError(f"{name} must be positive and finite, but got {value!r}.")
+
+    def __call__(self, step: Tensor) -> Tensor:
+        rate = -(math.log(self.end) - math.log(self.start)) / self.steps
+        value = self.start * torch.exp(-rate * step)
+        rises = self.end > self.start
+        return value.clamp(max=self.end) if rises else value.clamp(min=self.end)
 
 
 class LossModule(nn.Module):
@@ -203,18 +243,10 @@ class Program:
 
     def model_state(self, run: int = 0) -> dict[str, Tensor]:
         """The ``state_dict`` of one run's model."""
+        tensors = self.tensors()
         if not self.is_stacked:
-            return self.tensors()
-        stacked = self.tensors()
-        own = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
-        # By identity: tied tensors have several names in a state_dict and one in the stack.
-        names = {id(tensor): name for name, tensor in own.items()}
-        state = self.model.state_dict(keep_vars=True)
-        return {name: stacked[names[id(x)]][run].detach() for name, x in state.items()}
-
-    def seed_noise(self) -> None:
-        """Seed the default generator of the device, which dropout uses."""
-        torch.manual_seed(self.seed)
+            return tensors
+        return {name: tensors[name][run].detach() for name in self.model.state_dict()}
 
     def shuffle(self) -> None:
         """Start an epoch with a new permutation of the examples, one for each run.

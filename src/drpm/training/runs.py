@@ -22,7 +22,7 @@ import torch
 from drpm.training.checkpoint import write_atomic
 from drpm.training.config import flatten
 from drpm.training.devices import Devices
-from drpm.training.errors import BEGIN_ANEW, InUse, RunError
+from drpm.training.errors import BEGIN_ANEW, RunError
 
 Status: TypeAlias = Literal["new", "interrupted", "finished"]
 
@@ -98,38 +98,17 @@ class RunFolder:
     def open(cls, path: Path | str) -> Self:
         """The run in a folder."""
         run = cls(Path(path))
-        if not run.config_path.is_file():
+        if not (run.path / CONFIG).is_file():
             raise RunError(f"The folder {path} holds no run: {CONFIG} is missing.")
         return run
 
     @property
-    def config_path(self) -> Path:
-        return self.path / CONFIG
-
-    @property
-    def metrics_path(self) -> Path:
-        return self.path / METRICS
-
-    @property
-    def result_path(self) -> Path:
-        return self.path / RESULT
-
-    @property
     def checkpoint_dir(self) -> Path:
-        return self.inside(CHECKPOINTS)
+        return self.path / CHECKPOINTS
 
     @property
     def model_dir(self) -> Path:
-        return self.inside(MODEL)
-
-    @property
-    def figures_dir(self) -> Path:
-        return self.inside(FIGURES)
-
-    @property
-    def events_dir(self) -> Path:
-        """For TensorBoard."""
-        return self.inside(EVENTS)
+        return self.path / MODEL
 
     @property
     def status(self) -> Status:
@@ -137,7 +116,7 @@ class RunFolder:
         with suppress(OSError, ValueError):
             self.result()
             return "finished"
-        started = self.metrics_path.exists() or self.checkpoint_dir.exists()
+        started = (self.path / METRICS).exists() or self.checkpoint_dir.exists()
         return "interrupted" if started else "new"
 
     @property
@@ -146,45 +125,42 @@ class RunFolder:
         return self._before + time.monotonic() - self._start
 
     def config_text(self) -> str:
-        return self.config_path.read_text(encoding="utf-8", errors="replace")
+        return (self.path / CONFIG).read_text(encoding="utf-8", errors="replace")
 
     def result(self) -> dict[str, Any]:
         """What :meth:`finish` wrote."""
-        content: dict[str, Any] = json.loads(self.result_path.read_bytes())
+        content: dict[str, Any] = json.loads((self.path / RESULT).read_bytes())
         return content
 
     def metrics(self) -> list[dict[str, Any]]:
         """All records, in order, without a last line that is incomplete."""
         records: list[dict[str, Any]] = []
         with suppress(FileNotFoundError, ValueError):
-            for line in self.metrics_path.read_bytes().splitlines():
+            for line in (self.path / METRICS).read_bytes().splitlines():
                 records.append(json.loads(line))
         return records
 
     @contextmanager
-    def lock(self, *, wait: bool = False) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Keep other processes from writing this run within the block.
 
         The operating system releases the lock when the process ends, even if it is killed.
-
-        Args:
-            wait: Whether to wait for another process that holds the lock.
         """
         descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            self._acquire(descriptor, wait)
+            self._acquire(descriptor)
             times = [record["wall_time"] for record in self.metrics() if "wall_time" in record]
             self._start, self._before = time.monotonic(), float(times[-1]) if times else 0.0
             yield
         finally:
             os.close(descriptor)
 
-    def _acquire(self, descriptor: int, wait: bool) -> None:
+    def _acquire(self, descriptor: int) -> None:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.read(descriptor, 1000).decode(errors="replace").strip()
-            raise InUse(
+            raise RunError(
                 f"The run folder {self.path} is in use by {owner or 'another process'}; "
                 "wait until it ends, or choose another folder."
             ) from None
@@ -199,7 +175,7 @@ class RunFolder:
                 _remove(leftover)
 
     def _make_room(self, overwrite: bool, outputs: Sequence[str]) -> None:
-        if not self.config_path.exists():
+        if not (self.path / CONFIG).exists():
             others = sorted(entry.name for entry in self.path.iterdir() if entry.name != LOCK)
             if others:
                 raise RunError(
@@ -218,18 +194,6 @@ class RunFolder:
                 # Renamed first: half of a finished stage would look like all of it.
                 _remove(entry.rename(self.path / f".{name}.tmp"))
 
-    def inside(self, relative: Path | str) -> Path:
-        """The path of a file of this run; a path that leads out of the folder is refused."""
-        root = self.path.resolve()
-        # Resolved, so that symbolic links are followed.
-        target = (root / relative).resolve()
-        if target == root or not target.is_relative_to(root):
-            raise RunError(
-                f"A file of the run must lie inside its folder {self.path}, "
-                f"but got the path {str(relative)!r}."
-            )
-        return target
-
     def write_atomic(self, relative: Path | str, content: bytes | str) -> Path:
         """Write a file of this run as a whole.
 
@@ -237,7 +201,7 @@ class RunFolder:
             relative: Its path relative to the run folder; missing folders are created.
             content: Its content; text is written as UTF-8.
         """
-        target = self.inside(relative)
+        target = self.path / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(target, content.encode() if isinstance(content, str) else content)
         return target
@@ -249,7 +213,7 @@ class RunFolder:
         exactly once.
         """
         line = json.dumps(_plain({**record, "wall_time": round(self.wall_time, 3)}))
-        with open(self.inside(METRICS), "a", encoding="utf-8") as file:
+        with open(self.path / METRICS, "a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     def take_metrics(self, stages: Sequence[Path]) -> None:
@@ -277,7 +241,7 @@ class RunFolder:
         """
         records = self.metrics()
         later = [i for i, record in enumerate(records) if record.get("step", 0) > step]
-        if self.metrics_path.exists():
+        if (self.path / METRICS).exists():
             self._write_metrics(records[: later[0]] if later else records)
 
     def _write_metrics(self, records: Sequence[Mapping[str, Any]]) -> None:
