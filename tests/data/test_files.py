@@ -152,15 +152,28 @@ def test_an_archive_is_extracted(server: Server, folders: tuple[Path, Path]) -> 
     assert check(replace(file, members={"inner/a": members["inner/a"]})).state == "verified"
 
 
-def test_an_archive_put_there_by_hand_is_extracted(folders: tuple[Path, Path]) -> None:
-    content = archive_of(a=b"A")
+def test_an_archive_put_there_by_hand_is_extracted_as_a_whole(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = archive_of(a=CONTENT)
     known = hashlib.sha256(content).hexdigest()
     file = RemoteFile("set/set.tar.gz", (dead_url(),), known, members={"inner/a": ""})
     (folders[0] / "set").mkdir(parents=True)
-    archive = folders[0] / "set" / "set.tar.gz"
-    archive.write_bytes(content)
+    (folders[0] / "set" / "set.tar.gz").write_bytes(content)
+
+    def stop_halfway(tar: tarfile.TarFile, path: str, **_: object) -> None:
+        (Path(path) / "inner").mkdir()
+        (Path(path) / "inner" / "a").write_bytes(CONTENT[:100])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(tarfile.TarFile, "extractall", stop_halfway)
+        with pytest.raises(KeyboardInterrupt):
+            obtain([file])
+    assert find(file) is None
     assert obtain([file]) == {"set/set.tar.gz": folders[0] / "set"}
     assert everything_in(folders[0]) == ["set/inner/a", "set/set.tar.gz"]
+    assert (folders[0] / "set" / "inner" / "a").read_bytes() == CONTENT
 
 
 def test_a_damaged_archive_is_refused(server: Server, folders: tuple[Path, Path]) -> None:

@@ -8,16 +8,18 @@ import pytest
 import torch
 
 from drpm.data import DATASETS, DataError, Dataset, Split, load
-from drpm.data.fingerprints import content_hash, fingerprint, fingerprint_tensors
 from drpm.data.mpi3d import draw_indices
-from drpm.data.preprocessing import (
+from drpm.data.registry import content_hash
+from drpm.data.tables import table
+from drpm.data.types import (
     class_labels,
     class_names,
+    fingerprint,
+    fingerprint_tensors,
     scale_of,
     scaled_rows,
     with_test_part,
 )
-from drpm.data.tables import table
 from tests.data.formats import write_mnist
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "data.md"

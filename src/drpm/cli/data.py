@@ -150,7 +150,7 @@ def _contact_sheet(dataset: "Dataset", part: str, title: str) -> bytes:
     """Some images of each class, or histograms of the columns of a table, as a PNG file."""
     from matplotlib.figure import Figure
 
-    from drpm.data.preprocessing import class_labels, class_names
+    from drpm.data.types import class_labels, class_names
     from drpm.report.plots import grid, png
 
     if part not in ("train", "test"):

@@ -33,7 +33,7 @@ from drpm.clustering.fitted import FittedClustering, load_clustering
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.models import require_unit_interval, standardization
 from drpm.clustering.pipeline import fit_clusterings
-from drpm.data.preprocessing import scaled_rows
+from drpm.data.types import scaled_rows
 from drpm.distributions.validation import require_choice, require_count, require_number
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import TRAINING_LOCK, connect

@@ -20,10 +20,8 @@ from drpm.clustering.models import choose_likelihood, in_batches, require_unit_i
 from drpm.clustering.pipeline import describe_pretraining, fit_clusterings
 from drpm.clustering.pretraining import choose_view
 from drpm.data import load
-from drpm.data.fingerprints import content_hash
-from drpm.data.preprocessing import class_labels, class_names, scale_of
-from drpm.data.registry import file_names
-from drpm.data.types import Dataset, Split
+from drpm.data.registry import content_hash, file_names
+from drpm.data.types import Dataset, Split, class_labels, class_names, scale_of
 from drpm.experiments.base import Evaluation, Experiment, Table, parse_options
 from drpm.report.figure_data import pack_arrays
 from drpm.training import config as configs

@@ -18,7 +18,7 @@ from drpm.clustering.config import ClusteringConfig
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.models import Autoencoder, divergences, in_batches
 from drpm.clustering.pretraining import projector
-from drpm.data.preprocessing import scale_shapes, scaled_rows
+from drpm.data.types import scale_shapes, scaled_rows
 from drpm.distributions.partitions import RandomPartition
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model

@@ -133,12 +133,12 @@ def download(file: RemoteFile) -> None:
     downloader = pooch.HTTPDownloader(progressbar=bar, timeout=_TIMEOUT)
     there = [folder for folder in search_folders() if (folder / file.path).is_file()]
     path = (there[0] if there else writable_folder()) / file.path
-    untar = pooch.Untar(list(file.members), extract_dir=".") if file.members else None
     failures = []
     for url in file.urls:
         try:
-            pooch.retrieve(url, file.known_hash, path.name, path.parent, untar, downloader)
+            pooch.retrieve(url, file.known_hash, path.name, path.parent, downloader=downloader)
             if file.known_hash or not (failure := _damage(path, file)):
+                _extract(path, list(file.members))
                 return
             path.unlink()
         except requests.HTTPError as error:
@@ -151,6 +151,18 @@ def download(file: RemoteFile) -> None:
             raise DataError(f"{file.path} cannot be stored ({reason(error)}).") from error
         failures.append(f"{urlsplit(url).netloc}: {failure}")
     raise DataError(f"{file.path} could not be downloaded ({'; '.join(failures)}).")
+
+
+def _extract(archive: Path, members: list[str]) -> None:
+    """Extract files beside an archive, each of which appears only when it is complete."""
+    if not members:
+        return
+    with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
+        pooch.Untar(members, extract_dir=folder)(str(archive), "download", None)
+        for member in members:
+            path = archive.parent / member
+            path.parent.mkdir(parents=True, exist_ok=True)
+            (Path(folder) / member).replace(path)
 
 
 class FileReport(NamedTuple):

@@ -1,17 +1,21 @@
-"""What a data set is once loaded, and what is known of it before."""
+"""What a data set is, before and after it is loaded, and what models need of it."""
 
+import hashlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 Device = str | torch.device
 
-EMPTY: Mapping[str, Any] = MappingProxyType({})
+TEST_PART: Final = 0.2
+_TEST_SEED: Final = 3_000_000
+_HASHED_ROWS: Final = 4096  # copied from a GPU at once
 
 
 class DataError(ValueError):
@@ -36,7 +40,7 @@ class Split:
     """
 
     inputs: Tensor
-    targets: Mapping[str, Tensor] = field(default_factory=lambda: EMPTY)
+    targets: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, target in self.targets.items():
@@ -71,9 +75,9 @@ class Dataset:
     name: str
     train: Split
     test: Split
-    classes: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: EMPTY)
+    classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
-    preprocessing: Mapping[str, Tensor] = field(default_factory=lambda: EMPTY)
+    preprocessing: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def input_shape(self) -> torch.Size:
@@ -90,53 +94,33 @@ class Dataset:
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file or folder of a data set, and where to download it.
+    """A file or folder of a data set, and where to download it."""
 
-    Args:
-        path: Its place under the data folder, such as "mnist/t10k-labels-idx1-ubyte.gz".
-        urls: Where to download it; later ones are mirrors. Empty if it must be put there by hand.
-        known_hash: As pooch takes it: a SHA-256, or "md5:" and an MD5.
-        content_sha256: Instead, the SHA-256 of the uncompressed content, so that a file that was
-            compressed again is accepted.
-        members: The files to extract from an archive, with their MD5 hashes.
-        optional: Whether the data set can be loaded without it; it is then never downloaded.
-    """
-
-    path: str
-    urls: tuple[str, ...] = ()
-    known_hash: str | None = None
-    content_sha256: str | None = None
-    members: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-    optional: bool = False
+    path: str  # under the data folder, such as "mnist/t10k-labels-idx1-ubyte.gz"
+    urls: tuple[str, ...] = ()  # and mirrors; empty if the user must put the file there
+    known_hash: str | None = None  # a SHA-256, or "md5:" and an MD5
+    content_sha256: str | None = None  # instead, of the content before compression
+    members: Mapping[str, str] = field(default_factory=dict)  # of an archive, with MD5 hashes
+    optional: bool = False  # not needed, and never downloaded
 
 
 @dataclass(frozen=True)
 class DatasetSpec:
     """What is known of a data set before it is loaded.
 
-    Args:
-        name: Its name in the registry.
-        title: One line that describes it.
-        source: Its authors, and where it is described.
-        licence: Its terms of use.
-        shapes: Sizes and shapes, for people.
-        load: Called as ``load(device=..., seed=..., **options)``.
-        files: The files it needs on disk.
-        instructions: Where to get files that cannot be downloaded; a clause of a sentence.
-        sheet_options: The options with which its inputs are images, for a contact sheet.
-        inspect: Checks the structure of files that have no published hash.
+    Its loader is called as ``load(device=..., seed=..., **options)``.
     """
 
     name: str
-    title: str
-    source: str
+    title: str  # one line
+    source: str  # its authors, and where it is described
     licence: str
-    shapes: str
-    load: Callable[..., Dataset]
+    shapes: str  # sizes and shapes, for people
+    load: Callable[..., "Dataset"]
     files: tuple[RemoteFile, ...] = ()
-    instructions: str = ""
-    sheet_options: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
-    inspect: Callable[[], object] | None = None
+    instructions: str = ""  # where to get files that cannot be downloaded; a clause
+    sheet_options: Mapping[str, Any] = field(default_factory=dict)  # to show its images
+    inspect: Callable[[], object] | None = None  # checks files that have no published hash
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -149,3 +133,120 @@ def option_names(load: Callable[..., Dataset]) -> tuple[str, ...]:
     parameters = inspect.signature(load).parameters.values()
     names = [x.name for x in parameters if x.kind is x.KEYWORD_ONLY]
     return tuple(name for name in names if name not in ("device", "seed"))
+
+
+def class_target(data: Dataset) -> str | None:
+    """The target with the class of an example: ``label``, or else the first that has classes."""
+    return "label" if "label" in data.classes else next(iter(data.classes), None)
+
+
+def class_labels(data: Dataset, split: Split) -> Tensor | None:
+    """The classes of a split, if it has any."""
+    name = class_target(data)
+    return None if name is None else split.targets.get(name)
+
+
+def class_names(data: Dataset) -> tuple[str, ...]:
+    """The names of the classes of :func:`class_labels`; empty if there are none."""
+    name = class_target(data)
+    return () if name is None else data.classes[name]
+
+
+def with_test_part(data: Dataset) -> Dataset:
+    """The same data; if it has no test split, always the same fifth becomes one."""
+    if data.train is not data.test:
+        return data
+    whole = data.train
+    train, test = (
+        Split(whole.inputs[rows], {name: x[rows] for name, x in whole.targets.items()})
+        for rows in (part.to(whole.inputs.device) for part in split_rows(len(whole)))
+    )
+    return replace(data, train=train, test=test)
+
+
+def split_rows(count: int) -> tuple[Tensor, Tensor]:
+    """The row numbers of the training and the test split of :func:`with_test_part`."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(_TEST_SEED))
+    tested = max(1, round(TEST_PART * count))
+    return order[tested:], order[:tested]
+
+
+def scale_of(data: Dataset) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """The mean that was subtracted from every number of an input, and its divisor.
+
+    Returns:
+        Both flat, in double precision and on the CPU; None if the data is not standardized.
+    """
+    mean, std = data.preprocessing.get("mean"), data.preprocessing.get("std")
+    if mean is None or std is None:
+        return None, None
+    shape = data.input_shape
+    shift, scale = (x.cpu().double().expand(shape).flatten() for x in (mean, std))
+    return shift, scale
+
+
+def scale_shapes(tensors: Mapping[str, Tensor], columns: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of ``shift`` and ``scale`` among the tensors of a model that has either."""
+    either = "shift" in tensors or "scale" in tensors
+    return {"shift": (columns,), "scale": (columns,)} if either else {}
+
+
+def scaled_rows(
+    name: str,
+    data: Tensor | ArrayLike,
+    shape: tuple[int, ...],
+    shift: Tensor | None,
+    scale: Tensor | None,
+) -> Tensor:
+    """Rows (n, d) as a model was trained on them, in double precision on the CPU.
+
+    Args:
+        name: The argument that errors name.
+        data: (n, d), or (n, ...) with inputs of the shape.
+        shape: Of one input.
+        shift: (d,) from :func:`scale_of`; None if data is not standardized.
+        scale: (d,) likewise.
+    """
+    rows = _double(name, data)
+    if rows.dim() < 2 or rows.shape[1:].numel() != torch.Size(shape).numel():
+        raise ValueError(
+            f"{name} must have the shape (n, {', '.join(map(str, shape))}), or rows of as "
+            f"many numbers, but got {tuple(rows.shape)}."
+        )
+    rows = rows.flatten(1)
+    return rows if shift is None or scale is None else (rows - shift) / scale
+
+
+def _double(name: str, data: Any) -> Tensor:
+    if isinstance(data, Tensor | np.ndarray) and "complex" in str(data.dtype):
+        raise ValueError(f"{name} must be real numbers, but got complex ones.")
+    if isinstance(data, Tensor):
+        return data.cpu().double()
+    try:
+        return torch.tensor(np.asarray(data, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be numbers, but got something else ({error}).") from None
+
+
+def fingerprint(data: Dataset) -> str:
+    """The SHA-256 of all inputs and targets of a data set.
+
+    Example:
+        >>> from drpm.data import load
+        >>> fingerprint(load("digits")) == fingerprint(load("digits"))
+        True
+    """
+    splits = [data.train] if data.test is data.train else [data.train, data.test]
+    return fingerprint_tensors(
+        pair for split in splits for pair in (("", split.inputs), *sorted(split.targets.items()))
+    )
+
+
+def fingerprint_tensors(named: Iterable[tuple[str, Tensor]]) -> str:
+    """The SHA-256 of tensors, their names, types and shapes."""
+    digest = hashlib.sha256()
+    for name, tensor in named:
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        for rows in tensor.split(_HASHED_ROWS):
+            digest.update(rows.detach().contiguous().cpu().numpy().tobytes())
+    return digest.hexdigest()

@@ -17,8 +17,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from drpm.data import arm, mpi3d, own
-from drpm.data.fingerprints import fingerprint_tensors
-from drpm.data.types import DataError, Device
+from drpm.data.types import DataError, Device, fingerprint_tensors
 from drpm.distributions.validation import describe
 
 MIXED_COUNTS: Final[tuple[int, ...]] = (0, 1, 3, 5)

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Final
 import torch
 
 from drpm.data import load
-from drpm.data.fingerprints import content_hash, fingerprint_tensors
-from drpm.data.preprocessing import with_test_part
+from drpm.data.registry import content_hash
+from drpm.data.types import fingerprint_tensors, with_test_part
 from drpm.experiments.base import Evaluation, Experiment, parse_options
 from drpm.multitask.config import METHOD_NAMES, MultitaskConfig, MultitaskJob
 from drpm.multitask.figures import figure_data

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from drpm.data import load
-from drpm.data.fingerprints import content_hash
-from drpm.data.preprocessing import class_target, scale_of, split_rows, with_test_part
-from drpm.data.registry import file_names
-from drpm.data.types import Dataset, Split
+from drpm.data.registry import content_hash, file_names
+from drpm.data.types import Dataset, Split, class_target, scale_of, split_rows, with_test_part
 from drpm.experiments.base import Evaluation, Experiment, parse_options
 from drpm.report.figure_data import FigureSpec, pack_figures
 from drpm.supervised.config import SupervisedJob

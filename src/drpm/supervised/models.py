@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from drpm.data.fingerprints import fingerprint_tensors
-from drpm.data.preprocessing import scale_shapes, scaled_rows
+from drpm.data.types import fingerprint_tensors, scale_shapes, scaled_rows
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
 from drpm.nn.encoders import dense_layers
 from drpm.supervised.config import SupervisedConfig
