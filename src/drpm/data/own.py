@@ -102,7 +102,7 @@ def _load_arrays(path: Path) -> Dataset:
     inputs = others[0] if len(others) == 1 else next((n for n in _INPUTS if n in others), None)
     if inputs is None:
         raise DataError(
-            f"{path} should hold one array, or one named {', '.join(_INPUTS)} beside the labels, "
+            f"{path} should hold one array, or one named {', '.join(_INPUTS)} next to the labels, "
             f"but holds {', '.join(arrays) or 'nothing'}."
         )
     if labels is None:

@@ -252,7 +252,7 @@ def subset_permutation_log_prob(
 
 
 def best_order_log_prob(log_scores: Tensor) -> Tensor:
-    r"""The log-probability of the likeliest order, with its first derivatives.
+    r"""The log-probability of the most likely order, with its first derivatives.
 
     The sum of :math:`s_r - c_r` over ranks, with c the log-sum of the scores from a rank on. Its
     slope in s_r is 1 less the sum of :math:`e^{s_r - c_q}` over the ranks q up to r.

@@ -205,7 +205,7 @@ class Factors(Experiment[FactorsJob, PairSampler | OwnPairs, FactorVAE]):
 def measure_usage(found: SharedFactors) -> dict[str, float]:
     """The number of dimensions in use, and how many of these a pair shares on average.
 
-    Sharing an empty dimension costs nothing, so the number of shared dimensions alone says little.
+    Sharing an unused dimension costs nothing, so the number of shared dimensions can mislead.
     """
     in_use = found.codes.flatten(0, 1).var(0) > LEAST_VARIANCE
     return {

@@ -121,7 +121,7 @@ def check_multitask(data: TaskData, config: MultitaskConfig) -> None:
     if config.method == "drpm" and width < tasks:
         raise ConfigError(
             f"network.width must be at least the number of tasks, {tasks}, for the method 'drpm', "
-            f"which gives every task neurons of its own, but got {width}."
+            f"which gives every task its own neurons, but got {width}."
         )
     with torch.device("meta"):
         MultitaskNetwork(tuple(data.images.shape[1:]), data.classes, config)

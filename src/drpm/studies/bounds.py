@@ -89,8 +89,8 @@ class Summary:
         key: The setting's short name.
         weights: The group weights, not their logs.
         scores: The element scores, not their logs.
-        lower: How far the lower bound lies below the exact log-mass.
-        upper: How far the upper bound lies above it.
+        lower: How far the lower bound is below the exact log-probability.
+        upper: How far the upper bound is above it.
         total_mass: The exact masses summed over all assignments; 1 up to rounding.
         max_standard_errors: The largest distance between the counted and the exact mass, in
             standard errors, among assignments expected at least ``MIN_EXPECTED_COUNT`` times;
