@@ -1,22 +1,16 @@
-"""Scores of pairs and of disentanglement: limits, closed forms, and a classifier done by hand."""
+"""Scores of pairs: limits, and a classifier done by hand."""
 
-import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy.linalg import hadamard
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from drpm.factors.evaluation import (
-    disentanglement_scores,
-    evaluate_pairs,
-    mutual_information_gap,
-)
+from drpm.factors.evaluation import evaluate_pairs
 from tests.factors.toys import draw, numbered
 from tests.oracles import normal
 
@@ -149,74 +143,3 @@ def good() -> dict[str, Any]:
 def test_refusals(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         evaluate_pairs(**{**good(), **change})
-
-
-# Disentanglement.
-
-
-def random_factors(count: int = 2000, sizes: Any = SIZES, seed: int = 0) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    return np.stack([rng.integers(size, size=count) for size in sizes], 1)
-
-
-def noise(*shape: int, seed: int = 1) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape)
-
-
-def test_a_dimension_for_each_factor_scores_one() -> None:
-    factors = random_factors()
-    codes = np.concatenate([factors + 0.02 * noise(*factors.shape), noise(2000, 2)], 1)
-    scores = disentanglement_scores(codes, factors)
-    assert scores[:3] == pytest.approx((1, 1, 1), abs=0.01)
-    assert scores.mutual_information_gap > 0.95
-    # Chance leaves a trace in a finite table: about 60 of its cells over 2 N = 4,000.
-    assert mutual_information_gap(factors, factors) == pytest.approx(1, abs=0.02)
-
-
-def test_mixed_codes_score_less_and_noise_nothing() -> None:
-    factors = random_factors()
-    centred = (factors - factors.mean(0)) / factors.std(0)
-    mixed = centred @ (hadamard(4) / 2) + 0.1 * noise(2000, 4)
-    blended = disentanglement_scores(mixed, factors)
-    nothing = disentanglement_scores(noise(2000, 4), factors)
-    assert max(blended.disentanglement, blended.completeness) < 0.4
-    assert blended.mutual_information_gap < 0.3
-    assert blended.informativeness > nothing.informativeness + 0.2
-    assert max(nothing.disentanglement, nothing.completeness) < 0.05
-    assert nothing.mutual_information_gap < 0.05
-    # Guessing.
-    assert nothing.informativeness == pytest.approx(np.mean([1 / size for size in SIZES]), abs=0.05)
-
-
-def test_a_dimension_of_two_factors_and_a_factor_of_two_dimensions() -> None:
-    factors = random_factors(sizes=(2, 2))
-    one = (2 * factors[:, 0] + factors[:, 1])[:, None]
-    scores = disentanglement_scores(np.concatenate([one, noise(2000, 1)], 1), factors)
-    assert scores[:3] == pytest.approx((0, 1, 1), abs=0.01)
-    factors = random_factors(sizes=(4, 2))
-    codes = np.stack([factors[:, 0] // 2, factors[:, 0] % 2, factors[:, 1]], 1)
-    scores = disentanglement_scores(codes, factors)
-    # One of the factors has a single dimension, the other two alike.
-    complete = (1 + 1 - math.log(2) / math.log(3)) / 2
-    assert scores[:3] == pytest.approx((1, complete, 1), abs=0.02)
-
-
-def test_constant_and_single_dimensions() -> None:
-    factors = random_factors()
-    codes = np.concatenate([factors, np.full((2000, 3), 1e6)], 1)
-    assert disentanglement_scores(codes, factors) == pytest.approx((1, 1, 1, 1), abs=0.02)
-    nothing = disentanglement_scores(np.zeros((2000, 3)), factors)
-    assert nothing[:2] == (0, 0)
-    assert nothing.mutual_information_gap == pytest.approx(0, abs=1e-12)
-    assert disentanglement_scores(factors[:, :1], factors[:, :1]) == pytest.approx((1, 1, 1, 1))
-
-
-def test_the_gap_of_a_table() -> None:
-    # Two bits and their sum, every combination once: the sum has half a bit about each bit, each
-    # bit half a bit about the sum, whose own entropy is one and a half.
-    bits = np.array([[0, 0], [0, 1], [1, 0], [1, 1]])
-    total = bits.sum(1, keepdims=True)
-    codes = np.concatenate([bits, total], 1)
-    assert mutual_information_gap(codes, bits) == pytest.approx(1 - 0.5)
-    assert mutual_information_gap(codes, total) == pytest.approx((1.5 - 0.5) / 1.5)
-    assert mutual_information_gap(bits, total) == pytest.approx(0, abs=1e-12)

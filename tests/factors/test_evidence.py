@@ -86,7 +86,6 @@ def test_evidence_against_everything_that_may_be_shared(method: str, enumerate_m
         "reconstruction": errors,
         "latent_divergence": latent.sum(-1).mean(0),
         "pair_evidence": shared - 2 * errors - latent.sum((0, -1)),
-        "minus_loss": -errors - latent.sum(-1).mean(0),
     }
     found = measure(
         model, {name: x.repeat(copies, *[1] * (x.dim() - 1)) for name, x in pair.items()}
@@ -100,7 +99,7 @@ def test_evidence_against_everything_that_may_be_shared(method: str, enumerate_m
     for name, values in expected.items():
         mean, deviation = moments(values)
         assert deviation > 1e-3  # 0.02 or more at 30 seeds; else it does not matter what is shared
-        if name in ("pair_evidence", "minus_loss"):
+        if name == "pair_evidence":
             mean, deviation = mean - partition, deviation + spread
         assert abs(getattr(found, name) - mean) < 5 * deviation / copies**0.5, name
     assert found.partition_divergence == pytest.approx(float(partition), rel=0.05)
@@ -123,7 +122,6 @@ def test_parts_add_up_and_a_seed_settles_them(method: str) -> None:
     before = torch.random.get_rng_state()
     found = measure(model, pairs)
     assert torch.equal(torch.random.get_rng_state(), before)
-    assert found.minus_loss == pytest.approx(-sum(found[2:]))
     # All parts are positive, and a shared dimension is counted once or twice.
     divergences = 2 * found.latent_divergence + found.partition_divergence
     once = -found.pair_evidence - 2 * found.reconstruction

@@ -53,8 +53,6 @@ def test_all_seeds_are_evaluated_on_the_same_pairs(
         found = load_factors(run.model_dir).share(pairs["first"], pairs["second"])
         torch.testing.assert_close(codes[seed], found.averaged)
         metrics = run.result()["metrics"]
-        parts = ("reconstruction", "latent_divergence", "partition_divergence")
-        assert metrics["minus_loss"] == pytest.approx(-sum(metrics[name] for name in parts))
         assert metrics["mean_count"] == pytest.approx(found.number.mean().item())
 
 

@@ -8,18 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import entr
 from torch import Tensor
 
 from drpm.factors.models import FactorVAE
 from drpm.nn.encoders import standard_divergence
 
 _MAX_ITERATIONS = 1000
-_TREES = 50
-# Smaller leaves memorize single points. With 10, disentanglement and completeness of noisy and of
-# mixed codes were within 0.015 of those by gradient boosting.
-_SMALLEST_LEAF = 10
-_BINS = 20
 
 
 class PairScores(NamedTuple):
@@ -41,21 +35,6 @@ class PairScores(NamedTuple):
     mean_count: float
 
 
-class DisentanglementScores(NamedTuple):
-    """Four scores from 0 to 1, larger is better.
-
-    disentanglement: Whether a dimension depends on one factor only.
-    completeness: Whether a factor is encoded by one dimension only.
-    informativeness: Accuracy of the factors predicted from the codes of held-out points.
-    mutual_information_gap: How far the most informative dimension of a factor is ahead of the next.
-    """
-
-    disentanglement: float
-    completeness: float
-    informativeness: float
-    mutual_information_gap: float
-
-
 class Evidence(NamedTuple):
     """Means over pairs, in nats.
 
@@ -63,7 +42,6 @@ class Evidence(NamedTuple):
         pair_evidence: Lower bound on the log-probability of both images together: the parts of
             both views are summed, and a shared dimension, one code for both, counts once. If a
             fixed rule chooses the shared dimensions, these are taken as given.
-        minus_loss: Minus the sum of the next three: minus the loss with all weights equal to 1.
         reconstruction: Negative log-likelihood of an image given its code, averaged over views.
         latent_divergence: KL divergence of the codes from their prior, averaged over views.
         partition_divergence: KL divergence of the shared dimensions, their number and choice, from
@@ -71,7 +49,6 @@ class Evidence(NamedTuple):
     """
 
     pair_evidence: float
-    minus_loss: float
     reconstruction: float
     latent_divergence: float
     partition_divergence: float
@@ -139,93 +116,6 @@ def _accuracy(
     return float(np.mean(scores)) if scores else None
 
 
-def disentanglement_scores(codes: Any, factors: Any) -> DisentanglementScores:
-    r"""DCI (disentanglement, completeness, informativeness) and the mutual information gap.
-
-    Random forests predict every factor from the codes of the first half of the points. With the
-    importance :math:`R_{ij}` of dimension i for factor j,
-
-    .. math:: D_i = 1 - H_F(R_{i \cdot} / \sum_j R_{ij}), \quad
-        C_j = 1 - H_d(R_{\cdot j} / \sum_i R_{ij})
-
-    with entropies to the base of the number of entries; their means are weighted by the sums.
-    Informativeness is the accuracy on the second half, averaged over the factors. Libraries with
-    gradient boosting, which is many times slower, may differ in the second digit.
-
-    References:
-        Eastwood and Williams, *A framework for the quantitative evaluation of disentangled
-        representations*, 2018. Chen, Li, Grosse and Duvenaud, *Isolating sources of disentanglement
-        in variational autoencoders*, 2018 (mutual information gap).
-
-    Args:
-        codes: The representations, (N, d).
-        factors: The values of the factors, (N, F) integers.
-    """
-    from sklearn.ensemble import RandomForestClassifier
-
-    codes, factors = _to_array(codes), _to_array(factors).astype(np.int64)
-    half = len(codes) // 2
-    importance = np.empty((codes.shape[1], factors.shape[1]))
-    accuracies = []
-    for place, values in enumerate(factors.T):
-        # Every split chooses among all dimensions, else it would use uninformative ones.
-        forest = RandomForestClassifier(
-            _TREES,
-            max_features=None,
-            min_samples_leaf=_SMALLEST_LEAF,
-            random_state=0,
-            n_jobs=-1,
-        )
-        forest.fit(codes[:half], values[:half])
-        importance[:, place] = forest.feature_importances_
-        accuracies.append(forest.score(codes[half:], values[half:]))
-    return DisentanglementScores(
-        _concentration(importance),
-        _concentration(importance.T),
-        float(np.mean(accuracies)),
-        mutual_information_gap(codes, factors),
-    )
-
-
-def mutual_information_gap(codes: NDArray[Any], factors: NDArray[Any]) -> float:
-    r"""The gap between the two most informative dimensions of a factor.
-
-    .. math:: \frac{1}{F} \sum_j \frac{I(z_{(1)}; v_j) - I(z_{(2)}; v_j)}{H(v_j)}
-
-    Dimensions are discretized into 20 bins of equal width.
-
-    Args:
-        codes: The representations, (N, d).
-        factors: The values of the factors, (N, F) integers.
-
-    Example:
-        >>> codes = np.array([[0.0, 5.0], [0.0, 6.0], [1.0, 5.0], [1.0, 6.0]])
-        >>> mutual_information_gap(codes, np.array([[0], [0], [1], [1]]))
-        1.0
-    """
-    from sklearn.metrics import mutual_info_score
-
-    binned = [np.digitize(x, np.histogram_bin_edges(x, _BINS)[1:-1]) for x in codes.T]
-    gaps = []
-    for values in factors.T:
-        # A single dimension is compared with none.
-        found = sorted([0.0, *(float(mutual_info_score(values, code)) for code in binned)])
-        gaps.append((found[-1] - found[-2]) / mutual_info_score(values, values))
-    return float(np.mean(gaps))
-
-
-def _concentration(importance: NDArray[np.float64]) -> float:
-    """1 minus the normalized entropy of rows, averaged with weights that are their sums."""
-    sums = importance.sum(1)
-    if not sums.any():
-        return 0.0
-    if importance.shape[1] == 1:
-        return 1.0
-    shares = importance / np.where(sums > 0, sums, 1)[:, None]
-    concentration = 1 - entr(shares).sum(1) / np.log(importance.shape[1])
-    return float(np.average(concentration, weights=sums))
-
-
 def _to_array(values: Any) -> NDArray[np.float64]:
     if isinstance(values, Tensor):
         values = values.detach().cpu().double()
@@ -269,10 +159,8 @@ def measure_evidence(
         parts = [errors.mean(0), latent.sum(-1).mean(0), torch.stack(terms).sum(0), shared.mean(0)]
         found.append(torch.stack(parts).double())
     reconstruction, latent, partition, shared = torch.cat(found, 1).mean(1)
-    views_mean = reconstruction + latent
     return Evidence(
-        pair_evidence=-(2 * views_mean - shared + partition).item(),
-        minus_loss=-(views_mean + partition).item(),
+        pair_evidence=-(2 * (reconstruction + latent) - shared + partition).item(),
         reconstruction=reconstruction.item(),
         latent_divergence=latent.item(),
         partition_divergence=partition.item(),

@@ -10,7 +10,7 @@ import torch
 
 from drpm.experiments.base import Evaluation, Experiment
 from drpm.factors.config import MIXED, WORLDS, FactorsConfig, FactorsJob
-from drpm.factors.evaluation import disentanglement_scores, evaluate_pairs, measure_evidence
+from drpm.factors.evaluation import evaluate_pairs, measure_evidence
 from drpm.factors.figures import figure_data
 from drpm.factors.models import FactorVAE, SharedFactors, factor_objective
 from drpm.factors.pairs import OwnPairs, PairSampler, arm_world, load_pairs, mpi3d_world
@@ -30,17 +30,12 @@ SCORES: Final = {
     "independent_accuracy": "Independent",
     "count_error": "Error of count",
     "mean_count": "Count",
-    "disentanglement": "D",
-    "completeness": "C",
-    "informativeness": "I",
-    "mutual_information_gap": "MIG",
     "pair_evidence": "Evidence",
 }
 NAMES: Final = {
     **SCORES,
     "used_dimensions": "Dimensions in use",
     "shared_used": "Count of those in use",
-    "minus_loss": "Minus the loss",
     "reconstruction": "Reconstruction error",
     "latent_divergence": "KL of codes",
     "partition_divergence": "KL of the partition",
@@ -184,11 +179,9 @@ class Factors(Experiment[FactorsJob, PairSampler | OwnPairs, FactorVAE]):
             table.insert(0, "shared", table.sum(axis=1))
             files[PAIRS] = table.to_csv(index_label="pair", lineterminator="\n")
         else:
-            factors = batch["factors"]
             # Averaged as the model does it, which need not be the plain mean of both codes.
-            scores = evaluate_pairs(found.averaged, found.mask, factors, batch["is_shared"])
-            single = disentanglement_scores(found.codes[:, 0], factors[:, 0])
-            metrics = scores._asdict() | single._asdict()
+            known = batch["factors"], batch["is_shared"]
+            metrics = evaluate_pairs(found.averaged, found.mask, *known)._asdict()
         evidence = measure_evidence(model, *views, label=batch.get("label"))
         return Evaluation(
             metrics | measure_usage(found) | evidence._asdict(),

@@ -76,7 +76,6 @@ TABLES: Final = {
         },
         digits=2,
     ),
-    "disentanglement": _by_shared({"disentanglement": "DCI", "mutual_information_gap": "MIG"}),
     "factor-rates": _by_value(
         "learning rate", "factor-rates/{group}/rate-{row}", sweeps.RATES, [*sweeps.RATES_METHODS]
     ),

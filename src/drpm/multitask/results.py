@@ -42,19 +42,6 @@ def _by_tasks(
     return Table(("tasks", "method"), rows, columns, _TASKS, PUBLISHED, is_bold=is_bold)
 
 
-def _each_task(tasks: int) -> Table:
-    """Every task of the mosaics, in the order of their noise ratios."""
-    ordered = sorted(zip(noise_ratios(tasks), task_names(tasks), strict=True))
-    columns = {
-        f"{name} ACC": (f"mosaic/tasks-{tasks}/{method}", "accuracy_{row}")
-        for name, method in METHODS.items()
-    }
-    columns["DRPM-MTL neurons"] = (f"mosaic/tasks-{tasks}/drpm", "size_{row}")
-    columns[f"{_FREE}, neurons"] = (f"mosaic-free/tasks-{tasks}/drpm", "size_{row}")
-    rows = {f"{ratio:.2f} ({task.removeprefix('task_')})": task for ratio, task in ordered}
-    return Table(("noise ratio (task)",), rows, columns, is_bold=False, has_runs=False)
-
-
 TABLES: Final = {
     "noise": Table(
         ("noise ratio", "method"),
@@ -79,7 +66,6 @@ TABLES: Final = {
         has_runs=False,
     ),
     "mosaic": _by_tasks("mosaic/tasks-{group}/{row}", METHODS, _ACCURACY),
-    **{f"mosaic-{tasks}": _each_task(tasks) for tasks in sweeps.TASKS},
     "mosaic-sizes": _by_tasks(
         "{row}/tasks-{group}/drpm",
         {"DRPM-MTL": "mosaic", _FREE: "mosaic-free"},
