@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -72,12 +72,10 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
         elif each.name == "options":
             found["option"] = (Options, None)
         elif "help" in each.metadata:
-            of = types[each.name]
-            found[each.name] = (Annotated[of, _option(of, each.metadata)], each.default)
+            found[each.name] = _option(types[each.name], each.metadata)
     config = types[kind.section]
     for name, details in kind.shortcuts.items():
-        of = str if "choices" in details else get_type_hints(config)[name]
-        found[name] = (Annotated[of | None, _option(of, details)], None)
+        found[name] = _option(get_type_hints(config)[name], details)
     together = "together on a GPU" if kind.stacks else "one after another"
     settings = typer.Option(
         "--set",
@@ -103,8 +101,8 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
         )
         found["preset"] = (Annotated[str, preset], f"fast-{kind.command}")
     if kind.several_devices:
-        devices = typer.Option(help="Number of GPUs; each processes a part of every batch.", min=1)
-        found["devices"] = (Annotated[int, devices], 1)
+        details = {"help": "Number of GPUs; each processes a part of every batch.", "shown": "1"}
+        found["devices"] = _option(int, details)
     return found | {"overwrite": (Overwrite, False), "as_json": (Json, False)}
 
 
@@ -120,26 +118,32 @@ def _argument(each: Field[Any], has_option: bool) -> tuple[Any, Any]:
     return Annotated[str | None, argument], None if has_option else each.default
 
 
-def _option(kind: Any, details: Mapping[str, Any]) -> Any:
+def _option(kind: Any, details: Mapping[str, Any]) -> tuple[Any, Any]:
+    """A flag, or text that the configuration converts and checks."""
     if kind is bool:
-        return typer.Option(f"--{details['flag']}", help=details["help"])
-    names = {"least": "min", "most": "max", "metavar": "metavar", "shown": "show_default"}
-    extra = {ours: details[name] for name, ours in names.items() if name in details}
+        return Annotated[bool, typer.Option(f"--{details['flag']}", help=details["help"])], False
+    extra = {"show_default": details["shown"]} if "shown" in details else {}
     if "choices" in details:
         extra["autocompletion"] = among(details["choices"])
-    return typer.Option(help=details["help"], **extra)
+    names = [each.__name__ for each in (*get_args(kind), kind) if each in (int, float)]
+    metavar = details.get("metavar") or (f"<{names[0]}>" if names else "<str>")
+    return Annotated[str | None, typer.Option(help=details["help"], metavar=metavar, **extra)], None
 
 
 def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
     from drpm.experiments.running import connect_devices, prepare, run_jobs, write_summary
 
     config, given = read_settings(kind, values)
-    chosen = {each.name: values[each.name] for each in fields(kind) if each.name in values}
-    if kind.data_option:
-        chosen["data"] = _choose_data(kind, values["data"], values["data_option"])
+    chosen: dict[str, Any] = {kind.section: config}
+    if "data" in values:
+        chosen["data"] = _choose_data(kind, values["data"], values.get("data_option"))
     if values.get("option"):
         chosen["options"] = tuple(values["option"])
-    job = kind(**chosen, **{kind.section: config})
+    texts = {each.name: values.get(each.name) for each in fields(kind) if each.name not in chosen}
+    job = configs.override(
+        kind(**chosen),
+        [f"{name}={text}" for name, text in texts.items() if text is not None],
+    )
     devices = connect_devices(job)
     experiment = find_experiment(kind)
     job, data, warnings = prepare(experiment, job, devices, given)
@@ -174,7 +178,9 @@ def read_settings(kind: type[Job], values: Mapping[str, Any]) -> tuple[Any, dict
         command line, else in a file.
     """
     cls = get_type_hints(kind)[kind.section]
-    TrainingConfig(device=values["device"])  # refused under the option's own name
+    places = {name: values[name] for name in ("device", "devices") if values.get(name) is not None}
+    # Refused under the options' own names.
+    configs.override(TrainingConfig(), [f"{name}={value}" for name, value in places.items()])
     settings = list(values["settings"] or ())
     named = {name: values[name] for name in kind.shortcuts if values[name] is not None}
     names = [setting.partition("=")[0].strip() for setting in settings]
@@ -200,12 +206,7 @@ def read_settings(kind: type[Job], values: Mapping[str, Any]) -> tuple[Any, dict
     stages = ["training"]
     if "pretraining" in get_type_hints(cls):
         stages.append("pretraining.training")
-    placed = [
-        f"{stage}.{name}={values[name]}"
-        for stage in stages
-        for name in ("device", "devices")
-        if name in values
-    ]
+    placed = [f"{stage}.{name}={value}" for stage in stages for name, value in places.items()]
     options = [f"{name}={value}" for name, value in named.items()]
     config = configs.override(start, [*placed, *options, *settings])
     return config, {**dict.fromkeys(own, False), **dict.fromkeys([*named, *names], True)}

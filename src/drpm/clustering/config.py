@@ -191,7 +191,6 @@ class ClusteringJob(Job):
         {
             "clusters": {
                 "help": "Number of clusters.",
-                "least": 1,
                 "shown": "the number of classes, or 10",
             },
             "method": {

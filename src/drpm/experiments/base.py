@@ -34,9 +34,8 @@ def option(default: Any, help: str, **details: Any) -> Any:
     Args:
         default: The default value.
         help: The help text.
-        details: ``choices`` (words that a shell completes), ``least`` and ``most`` (the range of
-            a number), ``shown`` (what the help shows as the default), ``metavar``, ``flag`` (the
-            name of a switch).
+        details: ``choices`` (words that a shell completes), ``shown`` (what the help shows as the
+            default), ``metavar``, ``flag`` (the name of a switch).
     """
     return field(default=default, metadata={"help": help, **details})
 

@@ -114,11 +114,9 @@ class FactorsJob(Job):
         "Number of shared factors, from 0 to 7, or mixed; not for your own pairs.",
         shown="3",
     )
-    angles: int | None = option(
+    angles: Annotated[int, Field(ge=2, le=40)] | None = option(
         None,
         "Positions of each joint of the arm, from 2 to 40; not for your own pairs.",
-        least=2,
-        most=40,
         shown="40 on a GPU, else 2",
     )
     image_size: int | None = option(
@@ -127,10 +125,9 @@ class FactorsJob(Job):
         "resized, 8 to 64.",
         shown="64 on a GPU, else 32; your own are not resized",
     )
-    test_pairs: int | None = option(
+    test_pairs: Annotated[int, Field(ge=100)] | None = option(
         None,
         "Number of test pairs; not for your own pairs.",
-        least=100,
         shown="10000 on a GPU, else 2000",
     )
     fingerprint: str = ""

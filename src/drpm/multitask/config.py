@@ -132,15 +132,13 @@ class MultitaskJob(Job):
         "multimnist, mosaic, celeba, or your own images, whose label is a single task.",
         choices=("multimnist", "mosaic", "celeba"),
     )
-    noise: float | None = option(
+    noise: Annotated[float, Field(ge=0, le=1)] | None = option(
         None,
         "Fraction of the right digit's pixels that are dropped in multimnist.",
-        least=0,
-        most=1,
         shown="none",
     )
-    tasks: int | None = option(
-        None, "Number of tasks; by default 10 in mosaic and 40 in celeba.", least=1
+    tasks: Annotated[int, Field(ge=1)] | None = option(
+        None, "Number of tasks; by default 10 in mosaic and 40 in celeba."
     )
     options: tuple[str, ...] | None = None
     fingerprint: str = ""
