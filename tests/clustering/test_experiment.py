@@ -17,7 +17,7 @@ from drpm.clustering.config import (
     NetworkConfig,
     PretrainingConfig,
 )
-from drpm.clustering.experiment import Clustering, figure_data, undo_scaling
+from drpm.clustering.experiment import Clustering, figure_data
 from drpm.clustering.fitted import FittedClustering, load_clustering
 from drpm.clustering.mixtures import Mixture
 from drpm.data.tables import table
@@ -56,15 +56,15 @@ def rows_of(count: int = 40) -> Dataset:
     return table("rows.csv", columns)
 
 
-def prepare(job: ClusteringJob, data: Dataset) -> Dataset:
-    found = undo_scaling(job, data)
-    Clustering().check(job, found)
-    return found
-
-
 def run(folder: Path, job: ClusteringJob = JOB, data: Dataset | None = None) -> None:
-    loaded = prepare(job, rows_of() if data is None else data)
-    run_jobs(Clustering(), [job], loaded, [folder], devices=Devices(), command=["drpm"])
+    run_jobs(
+        Clustering(),
+        [job],
+        rows_of() if data is None else data,
+        [folder],
+        devices=Devices(),
+        command=["drpm"],
+    )
 
 
 # Data.
@@ -83,19 +83,25 @@ def test_samples_of_a_table_are_in_its_units(tmp_path: Path, job: ClusteringJob)
 
 def test_settings_that_do_not_fit_the_data() -> None:
     with pytest.raises(ConfigError, match="at most the number of examples, 40, but got 41"):
-        prepare(JOB.with_config(clusters=41), rows_of())
+        Clustering().check(JOB.with_config(clusters=41), rows_of())
     views = replace(SMALL.pretraining, views="mnist")
     with pytest.raises(ConfigError, match=r"^pretraining\.views must be 'noise'"):
-        prepare(JOB.with_config(pretraining=views), rows_of())
-    prepare(JOB.with_config(pretraining=views, method="gmm"), rows_of())  # not pretrained
+        Clustering().check(JOB.with_config(pretraining=views), rows_of())
+    Clustering().check(
+        JOB.with_config(pretraining=views, method="gmm"), rows_of()
+    )  # not pretrained
 
 
 @pytest.mark.parametrize("method", ["drpm-vc", "gmm"])
 def test_data_of_a_bernoulli_is_not_standardised(tmp_path: Path, method: str) -> None:
     raw = np.random.default_rng(0).beta(0.3, 0.3, (40, 9))
     raw[:2] = [[0] * 9, [1] * 9]
-    data = table("rows.csv", {f"pixel {i}": raw[:, i] for i in range(9)})
-    run(tmp_path, JOB.with_config(likelihood="bernoulli", method=method), data)
+    np.save(f"{tmp_path}.npy", raw)
+    job = replace(JOB, data=f"{tmp_path}.npy")
+    job = job.with_config(likelihood="bernoulli", method=method)
+    data = Clustering().load(job, torch.device("cpu"))
+    Clustering().check(job, data)
+    run(tmp_path, job, data)
     model = load_clustering(tmp_path / "model")
     rows = model.to_rows(torch.tensor(raw))
     if method == "gmm":
@@ -108,11 +114,11 @@ def test_data_of_a_bernoulli_is_not_standardised(tmp_path: Path, method: str) ->
 
 def test_a_bernoulli_of_other_numbers() -> None:
     job = JOB.with_config(likelihood="bernoulli")
-    with pytest.raises(ConfigError, match=r"^rows\.csv must lie in \[0, 1\]"):
-        prepare(job, rows_of())
-    prepare(job.with_config(method="gmm"), rows_of())
-    with pytest.raises(ConfigError, match=r"^rows\.csv must lie in \[0, 1\]"):
-        prepare(replace(job.with_config(method="gmm"), compare=True), rows_of())
+    mixture = job.with_config(method="gmm")
+    Clustering().check(mixture, rows_of())
+    for each in (job, replace(mixture, compare=True)):
+        with pytest.raises(ConfigError, match=r"^rows\.csv must lie in \[0, 1\]"):
+            Clustering().check(each, rows_of())
 
 
 # Figures.

@@ -209,5 +209,11 @@ class ClusteringJob(Job):
     clustering: ClusteringConfig = field(default_factory=ClusteringConfig)
 
     @property
+    def needs_raw_values(self) -> bool:
+        """Whether the likelihood is that of values in [0, 1], which are not standardized."""
+        has_likelihood = self.clustering.method != "gmm" or self.compare
+        return has_likelihood and self.clustering.likelihood == "bernoulli"
+
+    @property
     def is_stacked(self) -> bool:
         return self.clustering.method != "gmm"  # which is not trained by gradient descent

@@ -19,14 +19,14 @@ from drpm.clustering.fitted import FittedClustering, clustering_scores
 from drpm.clustering.models import choose_likelihood, in_batches, require_unit_interval
 from drpm.clustering.pipeline import describe_pretraining, fit_clusterings
 from drpm.clustering.pretraining import choose_view
-from drpm.data import load
+from drpm.data import DATASETS, load
 from drpm.data.registry import content_hash, file_names
-from drpm.data.types import Dataset, Split, class_labels, class_names, scale_of
+from drpm.data.types import Dataset, class_labels, class_names, scale_of
 from drpm.experiments.base import Evaluation, Experiment, Table, parse_options
 from drpm.report.figure_data import pack_arrays
 from drpm.training import config as configs
 from drpm.training.devices import Devices
-from drpm.training.errors import ConfigError, RunError
+from drpm.training.errors import ConfigError
 from drpm.training.loop import ProgressFactory
 from drpm.training.runs import CHECKPOINTS, RunFolder
 from drpm.training.summaries import spread
@@ -52,9 +52,6 @@ COLUMNS: Final = 40  # of wide tables
 PARTITION: Final = 128  # rows
 POINTS: Final = 4000
 
-# Values this close to [0, 1] are rounding errors of standardisation.
-_ROUNDING: Final = 1e-5
-
 
 class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
     """DRPM-VC and its baselines."""
@@ -63,7 +60,10 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
     outputs: ClassVar[tuple[str, ...]] = (*STAGES, OTHERS, LABELS)
 
     def load(self, job: ClusteringJob, device: torch.device) -> Dataset:
-        return undo_scaling(job, load(job.data, device=device, **parse_options(job.options)))
+        options = parse_options(job.options)
+        if job.needs_raw_values and job.data not in DATASETS:
+            options["standardize"] = False
+        return load(job.data, device=device, **options)
 
     def fingerprint(self, job: ClusteringJob, data: Dataset) -> str:
         return content_hash(job.data, data)
@@ -81,6 +81,9 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
                 f"clusters must be at most the number of examples, {examples}, "
                 f"but got {config.clusters}."
             )
+        if job.needs_raw_values:
+            for part in (data.train, data.test):
+                require_unit_interval(data.name, part.inputs)
         if config.pretraining.kind == "contrastive" and (config.method != "gmm" or job.compare):
             choose_view(config.pretraining.views, data.input_shape)
         count = config.training.devices
@@ -118,7 +121,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         devices: Devices,
         progress: ProgressFactory,
     ) -> list[FittedClustering]:
-        found = fit_clusterings(
+        return fit_clusterings(
             data.train.inputs.flatten(1),
             data.input_shape,
             jobs[0].clustering,
@@ -127,9 +130,6 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
             progress=progress,
             devices=devices,
         )
-        for fitted, folder in zip(found, folders, strict=True):
-            _require_finite(fitted, folder)
-        return found
 
     def evaluate(
         self,
@@ -199,39 +199,6 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
 
 def _job_of(folder: Path) -> ClusteringJob:
     return configs.loads(ClusteringJob, RunFolder.open(folder).config_text())
-
-
-def undo_scaling(job: ClusteringJob, data: Dataset) -> Dataset:
-    """Undo the standardization of the data if the likelihood is Bernoulli."""
-    has_likelihood = job.clustering.method != "gmm" or job.compare
-    if job.clustering.likelihood != "bernoulli" or not has_likelihood:
-        return data
-    shift, scale = scale_of(data)
-
-    def restored(split: Split) -> Split:
-        inputs = split.inputs
-        if shift is not None and scale is not None:
-            raw = (inputs.flatten(1).cpu().double() * scale + shift).reshape(inputs.shape)
-            near = raw.clamp(0, 1)
-            inputs = torch.where((raw - near).abs() < _ROUNDING, near, raw).to(inputs)
-        require_unit_interval(data.name, inputs)
-        return replace(split, inputs=inputs)
-
-    train = restored(data.train)
-    test = train if data.test is data.train else restored(data.test)
-    return replace(data, train=train, test=test, preprocessing={})
-
-
-def _require_finite(model: FittedClustering, folder: Path) -> None:
-    """Check the parameters after the last step, whose loss is not computed."""
-    tensors = [*model.mixture]
-    for module in (model.autoencoder, model.head):
-        tensors += [] if module is None else module.state_dict().values()
-    if not all(x.isfinite().all() for x in tensors):
-        raise RunError(
-            f"The model of the run {folder} has parameters that are not finite; overwrite it with "
-            "a smaller learning rate."
-        )
 
 
 def _score(data: Dataset, predict: Callable[[Tensor], Any]) -> dict[str, float]:

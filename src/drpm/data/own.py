@@ -39,6 +39,7 @@ def load(
     label_column: str | None = None,
     header: bool = True,
     image_size: int | tuple[int, int] | None = None,
+    standardize: bool = True,
 ) -> Dataset:
     """Load a file or a folder. If it has no split of its own, ``test`` is ``train``.
 
@@ -49,6 +50,7 @@ def load(
         label_column: Of tables: the target; by default ``label`` if there is such a column.
         header: Of CSV files: whether the first line names the columns.
         image_size: Of folders: the height and width to resize to.
+        standardize: Of tables: whether every column gets mean 0 and standard deviation 1.
     """
     path = path.expanduser()
     if not path.exists():
@@ -64,11 +66,12 @@ def load(
     if suffix == "folder":
         dataset = load_folder(path, image_size)
     elif suffix == ".csv":
-        dataset = tables.table(str(path), tables.read_csv(path, header=header), label_column)
+        columns = tables.read_csv(path, header=header)
+        dataset = tables.table(str(path), columns, label_column, standardize)
     elif suffix == ".parquet":
-        dataset = tables.table(str(path), tables.read_parquet(path), label_column)
+        dataset = tables.table(str(path), tables.read_parquet(path), label_column, standardize)
     elif suffix in SUFFIXES:
-        dataset = _load_arrays(path)
+        dataset = _load_arrays(path, standardize)
     else:
         raise DataError(f"{path} should be a folder of images or end in {', '.join(SUFFIXES)}.")
     return dataset.to(device)
@@ -91,12 +94,12 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise DataError(f"{path} cannot be read ({reason(error)}).") from error
 
 
-def _load_arrays(path: Path) -> Dataset:
+def _load_arrays(path: Path, standardize: bool) -> Dataset:
     """A table or images: one array, inputs and labels by their usual names, or two splits."""
     arrays = read_arrays(path)
     if all(name in arrays for name in _PARTS):
         x_train, y_train, x_test, y_test = (arrays[name] for name in _PARTS)
-        return _with_labels(str(path), (x_train, x_test), (y_train, y_test))
+        return _with_labels(str(path), (x_train, x_test), (y_train, y_test), standardize)
     labels = next((name for name in _LABELS if name in arrays), None)
     others = [name for name in arrays if name != labels]
     inputs = others[0] if len(others) == 1 else next((n for n in _INPUTS if n in others), None)
@@ -106,20 +109,23 @@ def _load_arrays(path: Path) -> Dataset:
             f"but holds {', '.join(arrays) or 'nothing'}."
         )
     if labels is None:
-        return _without_labels(str(path), arrays[inputs])
-    return _with_labels(str(path), (arrays[inputs],), (arrays[labels],))
+        return _without_labels(str(path), arrays[inputs], standardize)
+    return _with_labels(str(path), (arrays[inputs],), (arrays[labels],), standardize)
 
 
-def _without_labels(source: str, array: NDArray[Any]) -> Dataset:
+def _without_labels(source: str, array: NDArray[Any], standardize: bool) -> Dataset:
     if array.ndim == 2:
         names = [f"column {number + 1}" for number in range(array.shape[1])]
-        return tables.table(source, pd.DataFrame(array, columns=names))
+        return tables.table(source, pd.DataFrame(array, columns=names), standardize=standardize)
     whole = Split(image_tensor(source, array))
     return Dataset(source, whole, whole)
 
 
 def _with_labels(
-    source: str, inputs: tuple[NDArray[Any], ...], labels: tuple[NDArray[Any], ...]
+    source: str,
+    inputs: tuple[NDArray[Any], ...],
+    labels: tuple[NDArray[Any], ...],
+    standardize: bool,
 ) -> Dataset:
     """One or two splits, with the classes numbered together and the scales of the first."""
     for x, y in zip(inputs, labels, strict=True):
@@ -128,7 +134,7 @@ def _with_labels(
                 f"{source} should hold inputs of one shape and one label for each of them, but its "
                 f"inputs have the shape {x.shape} and its labels {y.shape}."
             )
-    first = _without_labels(source, inputs[0])
+    first = _without_labels(source, inputs[0], standardize)
     tensors = [first.train.inputs]
     for x in inputs[1:]:
         if x.ndim > 2:

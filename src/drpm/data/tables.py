@@ -73,7 +73,10 @@ def read_parquet(path: Path) -> pd.DataFrame:
 
 
 def table(
-    source: str, columns: pd.DataFrame | Mapping[str, Any], label_column: str | None = None
+    source: str,
+    columns: pd.DataFrame | Mapping[str, Any],
+    label_column: str | None = None,
+    standardize: bool = True,
 ) -> Dataset:
     """A data set from named columns of equal length: numbers, or texts of numbers.
 
@@ -84,6 +87,7 @@ def table(
         source: The file that errors name.
         columns: The values by column name.
         label_column: The target; by default ``label`` if there is such a column.
+        standardize: If False, columns keep their values, with mean 0 and divisor 1.
     """
     frame = pd.DataFrame(columns)
     if label_column is not None and label_column not in frame:
@@ -106,6 +110,8 @@ def table(
     # Rounding leaves a constant column a deviation that is tiny beside its values.
     is_constant = (np.ptp(numbers, axis=0) <= 1e-12 * largest) | (std == 0)
     _refuse(source, "the same value in every row", names, is_constant)
+    if not standardize:
+        mean, std = np.zeros_like(mean), np.ones_like(std)
     inputs = torch.from_numpy(((numbers - mean) / std).astype(np.float32))
     targets, classes = {}, {}
     if target is not None:

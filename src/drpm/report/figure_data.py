@@ -6,7 +6,7 @@ numbers (R, C), groups of ``bars`` (G, B), and ``lines`` (L, P) over epochs. An 
 ``KIND__NAME``; names along its two dimensions, ``title__NAME`` and ``about__NAME`` go with it.
 
 A clustering stores other arrays, from which :func:`figure_specs` makes its figures: ``samples``
-(K, m, *shape) and ``examples`` of each cluster, ``partition_points`` of one sampled partition,
+(K, m, *shape) of each cluster, ``partition_points`` of one sampled partition,
 ``latent`` (N, 2) points in the plane, ``confusion`` (L, K) and ``sizes`` (K,).
 """
 
@@ -101,17 +101,16 @@ def _names(arrays: Arrays, key: str, count: int = 0) -> tuple[str, ...]:
 
 def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
     """The figures of a clustering."""
-    for name, kind in (("samples", "Generated"), ("examples", "Real")):
-        points = arrays.get(name, np.empty(0))
-        clusters = [f"cluster {index}" for index in range(len(points))]
-        if points.ndim > 3:
-            title = f"{kind} images, one row for each cluster"
-            yield FigureSpec("grid", name, points, clusters, (), title)
-        elif points.ndim == 3:
-            columns, title = _names(arrays, "column_names", points.shape[2]), "Mean generated rows"
-            if "num_columns" in arrays:
-                title += f" ({len(columns)} of {arrays['num_columns']:,} columns)"
-            yield FigureSpec("profiles", name, points.mean(1), clusters, columns, title)
+    points = arrays.get("samples", np.empty(0))
+    clusters = [f"cluster {index}" for index in range(len(points))]
+    if points.ndim > 3:
+        title = "Generated images, one row for each cluster"
+        yield FigureSpec("grid", "samples", points, clusters, (), title)
+    elif points.ndim == 3:
+        columns, title = _names(arrays, "column_names", points.shape[2]), "Mean generated rows"
+        if "num_columns" in arrays:
+            title += f" ({len(columns)} of {arrays['num_columns']:,} columns)"
+        yield FigureSpec("profiles", "samples", points.mean(1), clusters, columns, title)
     if (points := arrays.get("partition_points", np.empty(0))).ndim > 2:
         members = [points[arrays["partition_clusters"] == i] for i in range(len(arrays["samples"]))]
         names = [f"cluster {index} ({len(own)})" for index, own in enumerate(members)]
