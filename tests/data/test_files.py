@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from drpm.data import DataError
-from drpm.data.files import atomic_write, check, find, obtain, search_folders, writable_folder
+from drpm.data.files import cached_array, check, find, obtain, search_folders, writable_folder
 from drpm.data.types import RemoteFile
 
 CONTENT = bytes(range(256)) * 40
@@ -243,17 +246,17 @@ def test_check(folders: tuple[Path, Path]) -> None:
     assert "Is a directory" in check(file).detail
 
 
-def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
-    path = tmp_path / "new" / "file"
-    with atomic_write(path) as out:
-        out.write(b"before")
-
-    def fail_midway() -> None:
-        with atomic_write(path) as out:
-            out.write(b"half")
-            raise RuntimeError("midway")
+def test_an_array_is_computed_once(folders: tuple[Path, Path]) -> None:
+    def fail() -> NDArray[Any]:
+        raise RuntimeError("midway")
 
     with pytest.raises(RuntimeError, match="midway"):
-        fail_midway()
-    assert path.read_bytes() == b"before"
-    assert everything_in(tmp_path) == ["new/file"]
+        cached_array("set/array.npy", fail)
+    assert everything_in(folders[0]) == []
+    array = np.arange(100)
+    for compute in (lambda: array, fail):
+        np.testing.assert_array_equal(cached_array("set/array.npy", compute), array)
+    path = folders[0] / "set" / "array.npy"
+    path.write_bytes(path.read_bytes()[:-10])
+    np.testing.assert_array_equal(cached_array("set/array.npy", lambda: array + 1), array + 1)
+    assert everything_in(folders[0]) == ["set/array.npy"]

@@ -37,15 +37,12 @@ def test_noise_ratios_are_evenly_spread(num_tasks: int) -> None:
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("num_tasks", [1, 5, 10])
 def test_every_tile_is_a_digit_of_its_label(num_tasks: int) -> None:
-    arrays = mnist.read_arrays()
+    train, test = mnist.read_arrays()
     dataset = mosaic.load(num_tasks=num_tasks, num_train=30, num_test=10)
     rows, columns = mosaic.grid_shape(num_tasks)
     ratios = mosaic.noise_ratios(num_tasks)
     assert rows * columns - columns < num_tasks <= rows * columns
-    for split, digits, labels in (
-        (dataset.train, arrays.train_images, arrays.train_labels),
-        (dataset.test, arrays.test_images, arrays.test_labels),
-    ):
+    for split, (digits, labels) in ((dataset.train, train), (dataset.test, test)):
         assert split.inputs.shape[1:] == (1, 14 * rows, 14 * columns)
         assert tuple(split.targets) == mosaic.task_names(num_tasks)
         means = digits.astype(float).reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4)) / 255

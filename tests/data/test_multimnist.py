@@ -57,12 +57,9 @@ def merged(left: NDArray[np.uint8], right: NDArray[np.uint8]) -> NDArray[np.floa
 @pytest.mark.usefixtures("folder")
 def test_images_are_two_digits_and_their_labels() -> None:
     """Each image is its own digit and one other, found by trying all of them."""
-    arrays = mnist.read_arrays()
+    train, test = mnist.read_arrays()
     dataset = multimnist.load()
-    for split, digits, labels in (
-        (dataset.train, arrays.train_images, arrays.train_labels),
-        (dataset.test, arrays.test_images, arrays.test_labels),
-    ):
+    for split, (digits, labels) in ((dataset.train, train), (dataset.test, test)):
         assert split.inputs.shape == (len(digits), 1, 28, 28)
         assert split.inputs.dtype == torch.float32
         assert split.targets["left"].dtype == split.targets["right"].dtype == torch.int64
@@ -96,7 +93,7 @@ def test_the_seed_determines_the_images() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_noise_takes_pixels_from_the_right_digit_only() -> None:
-    digits = mnist.read_arrays().train_images
+    digits = mnist.read_arrays()[0][0]
     clean, noisy, noisier, gone = (multimnist.load(noise=noise) for noise in (0.0, 0.3, 0.6, 1.0))
     for dataset in (noisy, noisier, gone):
         assert torch.equal(dataset.train.targets["right"], clean.train.targets["right"])

@@ -4,7 +4,6 @@ import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drpm.data.files import atomic_write, obtain, search_folders, track, writable_folder
+from drpm.data.files import cached_array, obtain, track
 from drpm.data.own import decode
 from drpm.data.types import DataError, Dataset, DatasetSpec, Device, RemoteFile, Split, reason
 
@@ -29,14 +28,6 @@ _INSTRUCTIONS = (
     "get the aligned images and the two lists from "
     "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html (its terms forbid redistribution)"
 )
-
-
-class Listing(NamedTuple):
-    """The two lists, with one row per image, and the file of each image."""
-
-    attributes: pd.DataFrame  # 0 or 1, names in alphabetical order
-    parts: "pd.Series[int]"  # 0 train, 1 validation, 2 test
-    paths: dict[str, Path]
 
 
 def load(
@@ -61,14 +52,14 @@ def load(
         raise DataError(f"evaluate_on must be 'validation' or 'test', not '{evaluate_on}'.")
     if not 1 <= num_tasks <= NUM_ATTRIBUTES:
         raise DataError(f"num_tasks must be from 1 to {NUM_ATTRIBUTES}, not {num_tasks}.")
-    listing = read_listing()
-    tasks = list(listing.attributes)[:num_tasks]
+    attributes, parts, paths = read_listing()
+    tasks = list(attributes)[:num_tasks]
 
     def part(name: str) -> tuple[NDArray[np.uint8], dict[str, Tensor]]:
-        rows = listing.attributes[listing.parts == _PARTS[name]]
+        rows = attributes[parts == _PARTS[name]]
         if rows.empty:
             raise DataError(f"{PARTITION.path} assigns no image to the {name} part.")
-        pixels = _read_images([listing.paths[image] for image in rows.index], name)
+        pixels = _read_images([paths[image] for image in rows.index], name)
         return pixels, {task: torch.tensor(rows[task].to_numpy()).to(device) for task in tasks}
 
     train, train_targets = part("train")
@@ -89,8 +80,8 @@ def load(
     )
 
 
-def read_listing() -> Listing:
-    """Read the list of attributes and the official split, and find every image they name."""
+def read_listing() -> tuple[pd.DataFrame, "pd.Series[int]", dict[str, Path]]:
+    """The attributes (0 or 1, in alphabetical order), the split and the file of every image."""
     found = obtain([IMAGES, ATTRIBUTES, PARTITION], instructions=_INSTRUCTIONS)
     folder, attributes, partition = found.values()
     try:
@@ -115,32 +106,27 @@ def read_listing() -> Listing:
         if path.name not in available:
             raise DataError(f"{folder / name} is missing, but is in the lists.")
         paths[name] = path
-    return Listing((values[sorted(values)] == 1).astype(np.int64), joined["part"], paths)
+    return (values[sorted(values)] == 1).astype(np.int64), joined["part"], paths
 
 
 def _read_images(paths: list[Path], part: str) -> NDArray[np.uint8]:
     """The images (N, 3, 64, 64), from the cache if they are there."""
+
+    def decode_all() -> NDArray[np.uint8]:
+        pixels = np.empty((len(paths), 3, SIDE, SIDE), np.uint8)
+        # Pillow releases the interpreter lock.
+        with ThreadPoolExecutor() as pool:
+            decoded = pool.map(lambda path: decode(path, (SIDE, SIDE)), paths)
+            for index, image in enumerate(track(decoded, f"CelebA, {part}", len(paths))):
+                pixels[index] = np.rint(255 * image).transpose(2, 0, 1)
+        return pixels
+
     # The cache is identified by the names and sizes of the images.
     state = hashlib.sha256()
     for path in paths:
         state.update(f"{path.name} {path.stat().st_size}\n".encode())
     cache = f"celeba/cache/{part}-{SIDE}x{SIDE}-{state.hexdigest()[:16]}.npy"
-    for folder in search_folders():
-        try:
-            cached: NDArray[np.uint8] = np.load(folder / cache, allow_pickle=False)
-        except (OSError, ValueError, EOFError):
-            continue  # missing or damaged: decoded again
-        if cached.shape == (len(paths), 3, SIDE, SIDE) and cached.dtype == np.uint8:
-            return cached
-    pixels = np.empty((len(paths), 3, SIDE, SIDE), np.uint8)
-    # Pillow releases the interpreter lock.
-    with ThreadPoolExecutor() as pool:
-        decoded = pool.map(lambda path: decode(path, (SIDE, SIDE)), paths)
-        for index, image in enumerate(track(decoded, f"CelebA, {part}", len(paths))):
-            pixels[index] = np.rint(255 * image).transpose(2, 0, 1)
-    with atomic_write(writable_folder() / cache) as out:
-        np.save(out, pixels, allow_pickle=False)
-    return pixels
+    return cached_array(cache, decode_all)
 
 
 SPEC = DatasetSpec(

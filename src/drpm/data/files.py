@@ -8,16 +8,17 @@ import sys
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+import numpy as np
 import pooch
+from numpy.typing import NDArray
 
 from drpm.data.types import DataError, RemoteFile, reason
 
@@ -56,17 +57,29 @@ def writable_folder() -> Path:
     )
 
 
-@contextmanager
-def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to that is renamed to its path when it is complete."""
+def cached_array(name: str, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+    """An array that is computed once and then read from a data folder.
+
+    Args:
+        name: Its place under the data folder, such as "celeba/cache/train.npy".
+        compute: Called if the file is missing or damaged.
+    """
+    for folder in search_folders():
+        try:
+            cached: NDArray[Any] = np.load(folder / name, allow_pickle=False)
+            return cached
+        except (OSError, ValueError, EOFError):
+            continue
+    array = compute()
+    path = writable_folder() / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished = path.with_name(f".{path.stem}.{os.getpid()}.npy")
     try:
-        with unfinished.open("wb") as out:
-            yield out
+        np.save(unfinished, array, allow_pickle=False)
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+    return array
 
 
 def find(file: RemoteFile) -> Path | None:

@@ -1,7 +1,7 @@
 """MNIST and Fashion-MNIST: gzipped idx files of 28x28 grey images and their labels."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,20 +56,14 @@ FASHION_FILES = _files(
 )
 
 
-class DigitArrays(NamedTuple):
-    """Images (N, 28, 28) and labels (N,) of both splits, as bytes."""
-
-    train_images: NDArray[np.uint8]
-    train_labels: NDArray[np.uint8]
-    test_images: NDArray[np.uint8]
-    test_labels: NDArray[np.uint8]
+Digits = tuple[NDArray[np.uint8], NDArray[np.uint8]]  # images (N, 28, 28) and labels (N,)
 
 
-def read_arrays(files: tuple[RemoteFile, ...] = FILES) -> DigitArrays:
-    """Find or download the files, and read them."""
+def read_arrays(files: tuple[RemoteFile, ...] = FILES) -> tuple[Digits, Digits]:
+    """Find or download the files, and read the training and the test split."""
     paths = obtain(files)
     train_x, train_y, test_x, test_y = (paths[file.path] for file in files)
-    return DigitArrays(*_read_pair(train_x, train_y), *_read_pair(test_x, test_y))
+    return _read_pair(train_x, train_y), _read_pair(test_x, test_y)
 
 
 def load(*, device: Device = "cpu", seed: int = 0) -> Dataset:
@@ -90,9 +84,7 @@ def _load(
         pixels = torch.from_numpy(images).to(device).unsqueeze(1).float().div_(255)
         return Split(pixels, {"label": torch.from_numpy(labels).to(device).long()})
 
-    arrays = read_arrays(files)
-    train = split(arrays.train_images, arrays.train_labels)
-    test = split(arrays.test_images, arrays.test_labels)
+    train, test = (split(*digits) for digits in read_arrays(files))
     return Dataset(name, train, test, classes={"label": classes})
 
 
@@ -122,7 +114,7 @@ def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()
 
 
-def _read_pair(images: Path, labels: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def _read_pair(images: Path, labels: Path) -> Digits:
     pixels, numbers = read_idx(images, 3), read_idx(labels, 1)
     if len(pixels) == 0 or pixels.shape[1:] != (SIDE, SIDE) or len(numbers) != len(pixels):
         raise DataError(

@@ -8,9 +8,7 @@ in a grid that is as near to a square as possible; places left over in the last 
 
 import math
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.data import mnist
@@ -79,26 +77,19 @@ def load(
             f"{num_tasks}, {num_train} and {num_test}."
         )
     names = task_names(num_tasks)
-    arrays = mnist.read_arrays()
-    train = _split(arrays.train_images, arrays.train_labels, names, seed, 0, num_train)
-    test = _split(arrays.test_images, arrays.test_labels, names, seed, 1, num_test)
+    train_digits, test_digits = mnist.read_arrays()
+    train = _split(train_digits, names, seed, 0, num_train)
+    test = _split(test_digits, names, seed, 1, num_test)
     classes = dict.fromkeys(names, mnist.CLASSES)
     preprocessing = {"noise_ratios": torch.tensor(noise_ratios(num_tasks))}
     whole = Dataset("mosaic", train, test, classes=classes, preprocessing=preprocessing)
     return whole.to(device)
 
 
-def _split(
-    images: NDArray[np.uint8],
-    labels: NDArray[np.uint8],
-    names: tuple[str, ...],
-    seed: int,
-    part: int,
-    count: int,
-) -> Split:
-    num_tasks = len(names)
+def _split(source: mnist.Digits, names: tuple[str, ...], seed: int, part: int, count: int) -> Split:
+    (images, labels), num_tasks = map(torch.from_numpy, source), len(names)
     rows, columns = grid_shape(num_tasks)
-    small = _reduce(torch.from_numpy(images))
+    small = _reduce(images)
     generator, noise_generator = generators(seed, part, 2)
     chosen = torch.randint(len(images), (count, num_tasks), generator=generator)
     ratios = torch.tensor(noise_ratios(num_tasks))[:, None, None]
@@ -112,7 +103,7 @@ def _split(
         for row in range(rows):
             inside = drawn[:, row * columns : (row + 1) * columns]
             tiles[start : start + chunk, row, : inside.shape[1]] = inside
-    numbers = torch.from_numpy(labels).long()[chosen]
+    numbers = labels.long()[chosen]
     targets = {name: numbers[:, task].contiguous() for task, name in enumerate(names)}
     return Split(inputs, targets)
 

@@ -139,24 +139,20 @@ def open_images(variant: str = "toy") -> NDArray[np.uint8]:
 
 def map_array(path: Path, name: str) -> NDArray[Any]:
     """Memory-map an array of an npz file; one that is compressed is read whole."""
-    with zipfile.ZipFile(path) as archive:
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
         member = archive.getinfo(f"{name}.npy")
-        with archive.open(member) as stream:
-            if member.compress_type != zipfile.ZIP_STORED:
+        if member.compress_type != zipfile.ZIP_STORED:
+            with archive.open(member) as stream:
                 return npy.read_array(stream, allow_pickle=False)
-            version = npy.read_magic(stream)
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, fortran, dtype = read(stream)
-            header = stream.tell()
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects")
-    # A zip file repeats the name and an extra field in front of the data; the lengths of both are
-    # the last of the 30 bytes that come first.
-    with path.open("rb") as file:
-        file.seek(member.header_offset + 26)
-        lengths = np.frombuffer(file.read(4), "<u2")
-    start = member.header_offset + 30 + int(lengths.sum()) + header
-    return np.memmap(path, dtype, "r", start, shape, "F" if fortran else "C")
+        # The array follows a zip header of unknown length.
+        file.seek(member.header_offset)
+        file.seek(member.header_offset + file.read(4096).index(npy.MAGIC_PREFIX))
+        version = npy.read_magic(file)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+        if dtype.hasobject:
+            raise ValueError("it holds Python objects")
+        return np.memmap(path, dtype, "r", file.tell(), shape, "F" if fortran else "C")
 
 
 def load(

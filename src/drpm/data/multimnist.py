@@ -10,7 +10,6 @@ merged. With the same seed, the pixels lost at one noise ratio are also lost at 
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.data import mnist
@@ -71,29 +70,22 @@ def load(
     """
     if not 0.0 <= noise <= 1.0:
         raise DataError(f"noise must be from 0 to 1, but got {noise}.")
-    arrays = mnist.read_arrays()
-    train = _split(arrays.train_images, arrays.train_labels, seed, 0, noise, num_train)
-    test = _split(arrays.test_images, arrays.test_labels, seed, 1, noise, num_test)
+    train_digits, test_digits = mnist.read_arrays()
+    train = _split(train_digits, seed, 0, noise, num_train)
+    test = _split(test_digits, seed, 1, noise, num_test)
     classes = {"left": mnist.CLASSES, "right": mnist.CLASSES}
     preprocessing = {"mean": torch.tensor(MEAN), "std": torch.tensor(STD)}
     whole = Dataset("multimnist", train, test, classes=classes, preprocessing=preprocessing)
     return whole.to(device)
 
 
-def _split(
-    images: NDArray[np.uint8],
-    labels: NDArray[np.uint8],
-    seed: int,
-    part: int,
-    noise: float,
-    limit: int | None,
-) -> Split:
-    available = len(images)
+def _split(source: mnist.Digits, seed: int, part: int, noise: float, limit: int | None) -> Split:
+    digits, numbers = map(torch.from_numpy, source)
+    available, numbers = len(digits), numbers.long()
     count = available if limit is None else limit
     if not 1 <= count <= available:
         name = ("num_train", "num_test")[part]
         raise DataError(f"{name} must be from 1 to {available:,}, but got {count:,}.")
-    digits, numbers = torch.from_numpy(images), torch.from_numpy(labels).long()
     generator, noise_generator = generators(seed, part, 2)
     # All partners are drawn, so that fewer images are the first of all.
     partners = torch.randint(available, (available,), generator=generator)[:count]

@@ -10,12 +10,10 @@ import numpy as np
 import pooch
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from drpm.data.files import atomic_write, obtain, search_folders, track, writable_folder
+from drpm.data.files import cached_array, obtain, track
 from drpm.data.types import DataError, Dataset, DatasetSpec, Device, RemoteFile, Split, reason
 
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
@@ -191,17 +189,10 @@ def _features(path: Path, network: Network, device: Device) -> Tensor:
     """The features of the images of a file, from the cache if they are there."""
     content = pooch.file_hash(str(path))
     key = hashlib.sha256(f"{network.name} {content}".encode()).hexdigest()[:16]
-    name = f"stl10/features/{network.name}-{key}.safetensors"
-    for folder in search_folders():
-        try:
-            return load_file(folder / name)["features"]
-        except (SafetensorError, KeyError, OSError):
-            continue  # missing or damaged: computed again
-    computed = extract(read_images(path), network, device)
-    with atomic_write(writable_folder() / name) as out:
-        out.write(save({"features": computed}))
-    # A copy, because tensors made in inference mode cannot be trained on.
-    return computed.clone()
+    name = f"stl10/features/{network.name}-{key}.npy"
+    return torch.from_numpy(
+        cached_array(name, lambda: extract(read_images(path), network, device).numpy())
+    )
 
 
 SPEC = DatasetSpec(
