@@ -8,7 +8,6 @@ import torch
 from PIL import Image
 
 from drpm.data import DataError, load
-from drpm.data.celeba import read_listing
 from tests.data.formats import write_celeba
 
 
@@ -55,18 +54,6 @@ def test_images_are_decoded_once(folder: Path) -> None:
     second = load("celeba", num_tasks=3)
     assert times == [cache.stat().st_mtime_ns for cache in caches]
     assert torch.equal(first.train.inputs, second.train.inputs)
-    caches[0].write_bytes(b"damaged")
-    assert torch.equal(load("celeba", num_tasks=3).train.inputs, first.train.inputs)
-
-
-def test_what_is_missing_is_listed(folder: Path) -> None:
-    folder.mkdir()
-    with pytest.raises(
-        DataError,
-        match=r"put celeba/img_align_celeba, celeba/list_attr_celeba\.txt, "
-        r"celeba/list_eval_partition\.txt under .*; get the aligned images",
-    ):
-        load("celeba")
 
 
 @pytest.mark.parametrize(
@@ -102,17 +89,13 @@ def test_images_that_are_wrong_are_named(folder: Path) -> None:
     image.unlink()
     with pytest.raises(DataError, match=r"000002\.jpg is missing, but is in the lists"):
         load("celeba", num_tasks=3)
-    with pytest.raises(DataError, match=r"000002\.jpg is missing"):
-        read_listing()
 
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
         ({"num_tasks": 41}, "num_tasks must be from 1 to 40, not 41"),
-        ({"num_tasks": 0}, "num_tasks must be from 1 to 40"),
         ({"num_tasks": 1, "evaluate_on": "train"}, "evaluate_on must be 'validation' or 'test'"),
-        ({"tasks": 1}, "has no option 'tasks': did you mean num_tasks"),
     ],
 )
 def test_bad_options(folder: Path, options: dict[str, object], complaint: str) -> None:

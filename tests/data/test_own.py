@@ -1,4 +1,4 @@
-"""Users' own files: what becomes of them, and how bad ones are refused."""
+"""Users' own files: what becomes of them. More bad ones are in tests/cli/test_bad_input.py."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,6 @@ import torch
 from PIL import Image
 
 from drpm.data import DataError, load
-from tests.data.formats import png_start
 
 
 def csv(folder: Path, text: str) -> Path:
@@ -62,16 +61,15 @@ def test_labels(tmp_path: Path) -> None:
     other = load(path, label_column="a")
     assert other.columns == ("label",)
     assert other.classes["a"] == ("1", "2", "4")
+    with pytest.raises(DataError, match="does not support the option image_size"):
+        load(path, image_size=3)
     measured = load(csv(tmp_path, "a,label\n1,0.5\n2,0.25\n"))
     assert measured.train.targets["label"].tolist() == [0.5, 0.25]
     assert measured.classes == {}
 
 
 def test_a_csv_without_a_header(tmp_path: Path) -> None:
-    path = csv(tmp_path, "1,2\n3,5\n")
-    with pytest.raises(DataError, match=r"name its columns in the first line, .* only numbers"):
-        load(path)
-    dataset = load(path, header=False)
+    dataset = load(csv(tmp_path, "1,2\n3,5\n"), header=False)
     assert dataset.columns == ("column 1", "column 2")
     assert len(dataset.train) == 2
 
@@ -79,26 +77,13 @@ def test_a_csv_without_a_header(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", r"table\.csv is empty"),
-        ("\n \n", r"table\.csv is empty"),
-        ("a,b\n", "at least two rows and one column of inputs, but has 0 and 2"),
-        ("a,b\n1,2\n", "at least two rows and one column of inputs, but has 1 and"),
-        ("a,b\n1,2\n1,2\n", "the same value in every row in a, b: change or remove"),
         ("a,b\n0.1,1\n0.1,2\n0.1,3\n", "the same value in every row in a:"),
         ("a,b\n1e-200,1\n2e-200,2\n", "the same value in every row in a:"),
-        ("a,b,c\nx,2,1\ny,3,z\n", r"other values in a \('x'\), c \('z'\)"),
         ("a,label,kind\n1,7,x\n2,3,y\n4,7,x\n", r"other values in kind \('x'\)"),
-        ("a,b\n,2\n1,3\n2,4\n", r"missing or infinite values in a:"),
-        ("a,b\nNaN,2\nNA,3\n2,inf\n", "missing or infinite values in a, b:"),
         ("a,b\n1,2\n3\n4,5\n", r"missing or infinite values in b:"),
-        ("a,b\n1,2\n3,4,5\n", "Expected 2 fields in line 3, saw 3"),
-        ("a,a\n1,2\n3,4\n", "more than one column named 'a'"),
-        ("a,\n1,2\n3,4\n", "no name for its column 2"),
-        ("label\n1\n2\n", "one column of inputs, but has . and 0"),
         ("a,label\n1,x\n2,\n3,y\n", "1 missing or infinite labels in the column 'label'"),
         ("a,label\n1,1\n2,inf\n3,2\n", "1 missing or infinite labels in the column 'label'"),
         ('a,b\n"1,2\n3,4\n', "cannot be read as CSV"),
-        ("a,b\n1e308,1\n-1e308,2\n0,3\n", "numbers too large for single precision in a"),
         (f"a,b\n{'long ' * 99},2\n1,3\n", r"other values in a \('long long .{,20}\.\.\.'\)"),
         ("c,d,e,f,g,h,i\nx,x,x,x,x,x,x\n1,1,1,1,1,1,1\n", r"c \('x'\), .*g \('x'\) and 2 more"),
     ],
@@ -108,23 +93,6 @@ def test_bad_tables_are_refused(tmp_path: Path, text: str, complaint: str) -> No
         load(csv(tmp_path, text))
     assert "table.csv" in str(refusal.value)
     assert str(refusal.value).count(". ") == 0  # one sentence
-
-
-def test_other_files_are_refused(tmp_path: Path) -> None:
-    binary = tmp_path / "binary.csv"
-    binary.write_bytes(bytes(range(256)))
-    with pytest.raises(DataError, match=r"binary\.csv is not a text file in UTF-8"):
-        load(binary)
-    text = tmp_path / "notes.txt"
-    text.touch()
-    with pytest.raises(DataError, match=r"notes\.txt should be a folder of images or end in"):
-        load(text)
-    with pytest.raises(DataError, match=r"nothing\.csv does not exist"):
-        load(tmp_path / "nothing.csv")
-    with pytest.raises(DataError, match=r"has no column 'sort' .*: its columns are height, weight"):
-        load(csv(tmp_path, GOOD), label_column="sort")
-    with pytest.raises(DataError, match="does not support the option image_size"):
-        load(csv(tmp_path, GOOD), image_size=3)
 
 
 def test_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,21 +171,17 @@ def test_arrays_with_labels(tmp_path: Path) -> None:
     np.savez(path, x_train=table, y_train=labels, x_test=table * np.nan, y_test=labels)
     with pytest.raises(DataError, match=r"data\.npz should hold finite numbers .* x_test"):
         load(path)
+    np.savez(path, a=table, b=table)
+    with pytest.raises(DataError, match=r"should hold one array, or one named .* holds a, b"):
+        load(path)
     pictures = np.zeros((6, 4, 4), np.uint8)
     np.savez(path, x_train=pictures, y_train=labels, x_test=pictures, y_test=labels)
     assert load(path).input_shape == (1, 4, 4)
 
 
-NORMAL = np.array([[0.1, -0.6, 1.2], [-0.7, 0.4, 1.1], [0.9, -1.3, -0.2], [-0.4, 0.8, 0.3]])
-
-
 @pytest.mark.parametrize(
     ("array", "complaint"),
     [
-        (
-            np.arange(4.0),
-            r"a table \(rows, columns\) or at least two images .* has the shape \(4,\)",
-        ),
         (np.float64(3), r"has the shape \(\)"),
         (np.zeros((4, 2, 2, 2), np.uint8), r"has the shape \(4, 2, 2, 2\)"),
         (np.zeros((0, 4, 4), np.uint8), "has the shape"),
@@ -225,47 +189,13 @@ NORMAL = np.array([[0.1, -0.6, 1.2], [-0.7, 0.4, 1.1], [0.9, -1.3, -0.2], [-0.4,
         (np.zeros((4, 4, 4), np.int64), "bytes or of numbers from 0 to 1, but holds int64"),
         (np.full((4, 4, 4), 7.0), "float64 from 7.0 to 7.0"),
         (np.full((4, 4, 4), np.nan), "from nan to nan"),
-        (np.where(NORMAL > 1, np.nan, NORMAL), "missing or infinite values in column"),
-        (np.full((4, 3), 2), "the same value in every row in column 1, column 2"),
-        (NORMAL[:1], "at least two rows and one column of inputs, but has 1 and"),
-        (NORMAL[:, :0], "one column of inputs, but has . and 0"),
-        (NORMAL.astype(complex), "other values in column 1"),
-        (np.arange(8).astype("datetime64[D]").reshape(4, 2), "other values in column 1"),
-        (NORMAL * [1, 1e308, 1], "numbers too large for single precision in column 2"),
-        (np.array([["a", "b"], ["c", "d"]]), r"other values in column 1 \('a'\)"),
-        (np.array([{}, {}]), "cannot be read"),
+        (np.arange(8.0).reshape(4, 2).astype(complex), "other values in column 1"),
     ],
 )
 def test_bad_arrays_are_refused(tmp_path: Path, array: np.ndarray, complaint: str) -> None:
-    path = tmp_path / "array.npy"
-    np.save(path, array)
-    with pytest.raises(DataError, match=complaint) as refusal:
-        load(path)
-    assert "array.npy" in str(refusal.value)
-
-
-def test_damaged_arrays_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "array.npy"
-    np.save(path, NORMAL)
-    content = path.read_bytes()
-    for damaged in (content[:-8], content[:20], b"", b"something else"):
-        path.write_bytes(damaged)
-        with pytest.raises(DataError, match=r"array\.npy cannot be read"):
-            load(path)
-    path = tmp_path / "arrays.npz"
-    np.savez(path, a=NORMAL, b=NORMAL)
-    with pytest.raises(DataError, match=r"should hold one array, or one named .* holds a, b"):
-        load(path)
-    np.savez(path, x=NORMAL, y=np.arange(3))
-    with pytest.raises(DataError, match=r"one label for each of them, .* labels \(3,\)"):
-        load(path)
-    np.savez_compressed(path, x=np.arange(400.0).reshape(100, 4))
-    whole = path.read_bytes()
-    flipped = whole[:70] + bytes(255 - byte for byte in whole[70:78]) + whole[78:]
-    for damaged in (whole[:-20], flipped):
-        path.write_bytes(damaged)
-        with pytest.raises(DataError, match=r"arrays\.npz cannot be read"):
-            load(path)
+    np.save(tmp_path / "array.npy", array)
+    with pytest.raises(DataError, match=rf"array\.npy .*{complaint}"):
+        load(tmp_path / "array.npy")
 
 
 def picture(path: Path, size: tuple[int, int] = (8, 6), mode: str = "RGB") -> None:
@@ -314,28 +244,8 @@ def test_subfolders_are_classes(tmp_path: Path) -> None:
     assert dataset.train.targets["label"].tolist() == [0, 0, 1]
 
 
-def test_sizes_must_agree_or_are_changed(tmp_path: Path) -> None:
+def test_images_are_resized(tmp_path: Path) -> None:
     picture(tmp_path / "a.png")
     picture(tmp_path / "b.png", size=(9, 6))
-    with pytest.raises(
-        DataError,
-        match=r"b\.png is 9x6 pixels large, but a\.png is 8x6: set image_size .* -o image_size=N",
-    ):
-        load(tmp_path)
     assert load(tmp_path, image_size=4).input_shape == (3, 4, 4)
     assert load(tmp_path, image_size=[4, 5]).input_shape == (3, 4, 5)
-    with pytest.raises(DataError, match="image_size must be"):
-        load(tmp_path, image_size=0)
-
-
-def test_bad_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"at least two images \(\.bmp, .*\.webp\).* holds 0"):
-        load(tmp_path)
-    picture(tmp_path / "a.png")
-    with pytest.raises(DataError, match=r"at least two images .* holds 1"):
-        load(tmp_path)
-    whole = (tmp_path / "a.png").read_bytes()
-    for content in (whole[:-30], b"text", png_start(20_000, 20_000)):
-        (tmp_path / "b.png").write_bytes(content)
-        with pytest.raises(DataError, match=r"b\.png cannot be read as an image"):
-            load(tmp_path)
