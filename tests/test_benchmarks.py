@@ -13,7 +13,7 @@ from benchmarks import laws, steps, textbook
 from benchmarks.__main__ import main
 from benchmarks.laws import DRPM, OPERATIONS, TEXTBOOK, Case, is_too_large, measure, plan
 from drpm import RandomPartition, RelaxedPlackettLuce
-from drpm.studies.bounds import all_assignments
+from tests.oracles import assignments, to_matrix
 
 
 def parameters(num_elements: int, num_groups: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -144,7 +144,7 @@ def test_textbook_samples_follow_the_law(relaxed: bool) -> None:
         )
         counts[int(partition.argmax(0) @ torch.tensor([4, 2, 1]))] += 1
     law = RandomPartition(log_scores, log_weights)
-    expected = num_draws * law.log_prob(all_assignments(3, 2)).exp()
+    expected = num_draws * law.log_prob(to_matrix(assignments(3, 2), 2)).exp()
     assert expected.min() > 5
     chi_square = ((counts - expected) ** 2 / expected).sum().item()
     # With 7 degrees of freedom, exceeded with a probability of about 1e-5.

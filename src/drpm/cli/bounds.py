@@ -40,22 +40,16 @@ def bounds(
         typer.echo(f"Sampling {draws:,} partitions for each of four settings", err=True)
         from drpm.studies import bounds as study
 
-        results = study.run(draws, seed)
-        summaries = study.write(results, out, seed=seed)
+        document = study.run(out, draws, seed)
     if as_json:
-        facts = json.loads((out / "bounds.json").read_bytes())
-        typer.echo(json.dumps({**facts, "figure": str(out / "bounds.png")}, indent=2))
+        typer.echo(json.dumps({**document, "figure": str(out / "bounds.png")}, indent=2))
         return
     rows = []
-    for masses, summary in zip(results, summaries, strict=True):
-        gaps = [
-            f"{value:.2f}"
-            for bound in (summary.lower, summary.upper)
-            for value in (bound.median, bound.max, bound.expected)
-        ]
-        error, distance = abs(summary.total_mass - 1), summary.max_standard_errors
+    for name, found in document["settings"].items():
+        gaps = [f"{x:.2f}" for bound in ("lower", "upper") for x in found[bound].values()]
+        error, distance = abs(found["total_mass"] - 1), found["max_standard_errors"]
         checks = [f"{error:.0e}", "-" if distance is None else f"{distance:.2f}"]
-        rows.append([masses.label, *gaps, *checks, f"{summary.num_never_drawn:,}"])
+        rows.append([name, *gaps, *checks, f"{found['num_never_drawn']:,}"])
     print_table(_HEADER, rows)
     typer.echo(f"Summary: {out / 'bounds.json'}")
     typer.echo(f"Figure: {out / 'bounds.png'}")

@@ -11,15 +11,14 @@ and tests the sampler.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from drpm import RandomPartition
 from drpm.report.plots import png
@@ -30,199 +29,115 @@ from drpm.training.runs import RunFolder
 NUM_ELEMENTS = 5
 NUM_SUBSETS = 5
 
-# Draws are counted in chunks, so that memory does not grow with their number.
-CHUNK = 50_000
-
-# A count is compared in standard errors only where the normal approximation holds: one draw of an
-# assignment expected once in a thousand runs would be thirty of them.
+# Fewer expected draws are not compared in standard errors, which assume a normal distribution.
 MIN_EXPECTED_COUNT = 10.0
 
 
-@dataclass(frozen=True)
-class Masses:
-    """The mass of every assignment under one setting; all tensors have shape (K ** n,).
+def paper_settings(generator: torch.Generator) -> dict[str, RandomPartition]:
+    """The four settings of the paper: weights and scores equal, or uniform on (0, 1].
 
-    Args:
-        key: A short name of the setting.
-        label: The setting in words, where U is the uniform distribution on (0, 1).
-        law: The partition of the setting.
-        log_exact: The exact log-mass.
-        log_lower: The lower bound, with the most likely order that leads to the assignment.
-        log_upper: The upper bound.
-        counts: How many of the draws gave the assignment.
-    """
-
-    key: str
-    label: str
-    law: RandomPartition
-    log_exact: Tensor
-    log_lower: Tensor
-    log_upper: Tensor
-    counts: Tensor
-
-    @property
-    def num_draws(self) -> int:
-        return int(self.counts.sum())
-
-
-@dataclass(frozen=True)
-class Looseness:
-    """The gap between a bound and the exact log-mass, in nats.
-
-    Args:
-        median: Over all assignments, each counted once.
-        max: Over all assignments.
-        expected: The mean gap of an assignment drawn from the law, which is the price of using
-            the bound in place of the log-probability inside an expectation.
-    """
-
-    median: float
-    max: float
-    expected: float
-
-
-@dataclass(frozen=True)
-class Summary:
-    """The results of one setting.
-
-    Args:
-        key: The setting's short name.
-        weights: The group weights, not their logs.
-        scores: The element scores, not their logs.
-        lower: How far the lower bound is below the exact log-probability.
-        upper: How far the upper bound is above it.
-        total_mass: The exact masses summed over all assignments; 1 up to rounding.
-        max_standard_errors: The largest distance between the counted and the exact mass, in
-            standard errors, among assignments expected at least ``MIN_EXPECTED_COUNT`` times;
-            None if there are none.
-        num_compared: How many assignments that is.
-        num_never_drawn: How many assignments no draw gave.
-    """
-
-    key: str
-    weights: list[float]
-    scores: list[float]
-    lower: Looseness
-    upper: Looseness
-    total_mass: float
-    max_standard_errors: float | None
-    num_compared: int
-    num_never_drawn: int
-
-
-def paper_settings(generator: torch.Generator) -> list[tuple[str, str, RandomPartition]]:
-    """Name, label and law of the four settings: weights and scores equal, or uniform on (0, 1].
-
-    The random weights and scores are drawn once and shared, so that the settings differ only in
-    what their names say.
+    The random weights and scores are drawn once and shared by the settings.
     """
     # 1 - U avoids log(0): torch draws U from [0, 1).
     weights, scores = (
         torch.log1p(-torch.rand(size, generator=generator, dtype=torch.float64))
         for size in (NUM_SUBSETS, NUM_ELEMENTS)
     )
-    names = {"equal": ("= 1", 0), "random": ("~ U", 1)}
-    return [
-        (
-            f"{of_weights}_weights_{of_scores}_scores",
-            f"weights {names[of_weights][0]}, scores {names[of_scores][0]}",
-            RandomPartition(names[of_scores][1] * scores, names[of_weights][1] * weights),
+    kinds = {"= 1": 0, "~ U": 1}
+    return {
+        f"weights {of_weights}, scores {of_scores}": RandomPartition(
+            kinds[of_scores] * scores, kinds[of_weights] * weights
         )
-        for of_scores in names
-        for of_weights in names
-    ]
+        for of_scores in kinds
+        for of_weights in kinds
+    }
 
 
-def all_assignments(num_elements: int, num_subsets: int) -> Tensor:
-    """Every assignment as a matrix of one-hot columns, shape (K ** n, K, n).
-
-    Row ``a`` is the assignment whose subset indices are the base-K digits of ``a``.
-    """
-    codes = torch.arange(num_subsets**num_elements).unsqueeze(-1)
-    labels = codes // _place_values(num_elements, num_subsets) % num_subsets
-    return torch.nn.functional.one_hot(labels, num_subsets).mT.double()
-
-
-def count_assignments(
-    law: RandomPartition, num_draws: int, *, generator: torch.Generator
-) -> Tensor:
-    """How often each assignment comes up in ``num_draws`` draws, in ``all_assignments``' order.
+def measure(law: RandomPartition, num_draws: int, generator: torch.Generator) -> pd.DataFrame:
+    """The log-probability of every assignment, its bounds and its count.
 
     Args:
-        law: An unbatched law.
-        num_draws: The number of draws.
+        law: An unbatched distribution.
+        num_draws: The number of draws to count.
         generator: The source of randomness.
+
+    Returns:
+        The columns ``exact``, ``lower``, ``upper`` and ``count``. Row ``a`` is the assignment whose
+        subset indices are the base-K digits of ``a``.
     """
-    num_subsets, num_elements = law.event_shape
-    place_values = _place_values(num_elements, num_subsets)
-    counts = torch.zeros(num_subsets**num_elements, dtype=torch.long)
-    for start in range(0, num_draws, CHUNK):
-        chunk = min(CHUNK, num_draws - start)
-        labels = law.sample(torch.Size([chunk]), generator=generator).argmax(-2)
-        counts += torch.bincount((labels * place_values).sum(-1), minlength=len(counts))
-    return counts
+    groups, n = law.event_shape
+    places = groups ** torch.arange(n - 1, -1, -1)
+    labels = torch.arange(groups**n)[:, None] // places % groups
+    assignments = torch.nn.functional.one_hot(labels, groups).mT.to(law.dtype)
+    count = torch.zeros(groups**n, dtype=torch.long)
+    for draw in law.draws(num_draws, generator):
+        count += torch.bincount((draw.Y.argmax(-2) * places).sum(-1), minlength=len(count))
+    lower, upper = law.log_prob_bounds(assignments)
+    columns = {"exact": law.log_prob(assignments), "lower": lower, "upper": upper, "count": count}
+    return pd.DataFrame({name: column.numpy() for name, column in columns.items()})
 
 
-def summarize(masses: Masses) -> Summary:
-    """The looseness of both bounds, and two checks of the exact mass."""
-    exact = masses.log_exact.exp()
-    standard_errors = (exact * (1 - exact) / masses.num_draws).sqrt()
-    distance = (masses.counts / masses.num_draws - exact).abs() / standard_errors
-    comparable = exact * masses.num_draws >= MIN_EXPECTED_COUNT
-    return Summary(
-        key=masses.key,
-        weights=masses.law.log_weights.exp().tolist(),
-        scores=masses.law.log_scores.exp().tolist(),
-        lower=_looseness(masses.log_exact - masses.log_lower, exact),
-        upper=_looseness(masses.log_upper - masses.log_exact, exact),
-        total_mass=exact.sum().item(),
-        max_standard_errors=distance[comparable].max().item() if comparable.any() else None,
-        num_compared=int(comparable.sum()),
-        num_never_drawn=int((masses.counts == 0).sum()),
-    )
-
-
-def run(num_draws: int, seed: int) -> list[Masses]:
-    """The whole study: one ``Masses`` for each of the paper's settings.
+def summarize(table: pd.DataFrame) -> dict[str, Any]:
+    """The looseness of both bounds in nats, and two checks of the exact probability.
 
     Args:
-        num_draws: The number of draws counted per setting.
-        seed: The seed of the random parameters and of the draws.
+        table: What :func:`measure` returns.
+
+    Returns:
+        ``lower`` and ``upper``: the median, the maximum and the expectation of the distance from
+        the exact log-probability. ``total_mass``: the sum of all probabilities.
+        ``max_standard_errors``: the largest error of a count among the ``num_compared``
+        assignments that are expected often enough, None if there are none. ``num_never_drawn``.
     """
-    generator = torch.Generator().manual_seed(seed)
-    assignments = all_assignments(NUM_ELEMENTS, NUM_SUBSETS)
-    results = []
-    for key, label, law in paper_settings(generator):
-        lower, upper = law.log_prob_bounds(assignments)
-        counts = count_assignments(law, num_draws, generator=generator)
-        exact = law.log_prob(assignments)
-        results.append(Masses(key, label, law, exact, lower, upper, counts))
-    return results
+    exact, draws = np.exp(table["exact"]), table["count"].sum()
+    errors = (table["count"] / draws - exact).abs() / np.sqrt(exact * (1 - exact) / draws)
+    compared = errors[exact * draws >= MIN_EXPECTED_COUNT]
+
+    def looseness(gap: "pd.Series[float]") -> dict[str, float]:
+        return {"median": gap.median(), "max": gap.max(), "expected": (exact * gap).sum()}
+
+    return {
+        "lower": looseness(table["exact"] - table["lower"]),
+        "upper": looseness(table["upper"] - table["exact"]),
+        "total_mass": exact.sum(),
+        "max_standard_errors": compared.max() if len(compared) else None,
+        "num_compared": len(compared),
+        "num_never_drawn": int((table["count"] == 0).sum()),
+    }
 
 
-def write(results: Sequence[Masses], folder: Path, *, seed: int) -> list[Summary]:
+def run(folder: Path, num_draws: int, seed: int) -> dict[str, Any]:
     """Write ``bounds.json`` and the figure ``bounds.png``.
 
     Args:
-        results: One ``Masses`` for each setting.
         folder: Where.
-        seed: The seed of the study.
+        num_draws: Monte Carlo samples per setting.
+        seed: The seed of the random parameters and of the draws.
 
     Returns:
-        The summary of each setting.
+        The content of ``bounds.json``.
     """
-    summaries = [summarize(masses) for masses in results]
+    generator = torch.Generator().manual_seed(seed)
+    laws = paper_settings(generator)
+    tables = {name: measure(law, num_draws, generator) for name, law in laws.items()}
     document = {
         "num_elements": NUM_ELEMENTS,
         "num_subsets": NUM_SUBSETS,
-        "num_draws": results[0].num_draws,
+        "num_draws": num_draws,
         "seed": seed,
         "units": "nats",
-        "settings": [asdict(summary) for summary in summaries],
+        "settings": {
+            name: {
+                "weights": law.log_weights.exp().tolist(),
+                "scores": law.log_scores.exp().tolist(),
+                **summarize(tables[name]),
+            }
+            for name, law in laws.items()
+        },
     }
     write_atomic(folder / "bounds.json", json.dumps(document, indent=2).encode() + b"\n")
-    write_atomic(folder / "bounds.png", png(draw_settings(results)))
-    return summaries
+    write_atomic(folder / "bounds.png", png(draw_settings(tables)))
+    return document
 
 
 def run_study(folder: Path, draws: int, seed: int) -> None:
@@ -236,16 +151,16 @@ def run_study(folder: Path, draws: int, seed: int) -> None:
     settings = configs.dumps({"draws": draws, "seed": seed})
     study = RunFolder.create(folder, settings, overwrite=True)
     with study.lock():
-        summaries = write(run(draws, seed), study.path, seed=seed)
-        study.finish({summary.key: asdict(summary) for summary in summaries})
+        study.finish(run(study.path, draws, seed)["settings"])
 
 
-def draw_settings(results: Sequence[Masses]) -> Figure:
+def draw_settings(tables: dict[str, pd.DataFrame]) -> Figure:
     """The exact probability of every assignment, its bounds and its Monte Carlo estimate."""
     figure = Figure(figsize=(12, 8), layout="constrained")
     grid = figure.subplots(2, 2, sharex=True, sharey=True)
-    for axes, masses in zip(grid.flat, results, strict=True):
-        _draw(axes, masses)
+    for axes, (name, table) in zip(grid.flat, tables.items(), strict=True):
+        _draw(axes, table.sort_values("exact", ascending=False))
+        axes.set_title(name)
     figure.suptitle(f"All assignments of {NUM_ELEMENTS} elements to {NUM_SUBSETS} subsets")
     for axes in grid[-1]:
         axes.set_xlabel("Assignments, most likely first")
@@ -256,37 +171,22 @@ def draw_settings(results: Sequence[Masses]) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, masses: Masses) -> None:
-    order = masses.log_exact.argsort(descending=True)
-    ranks = np.arange(1, len(order) + 1)
-    exact, lower, upper = (
-        log_mass[order].exp().numpy()
-        for log_mass in (masses.log_exact, masses.log_lower, masses.log_upper)
-    )
-    frequency = masses.counts[order].numpy() / masses.num_draws
-    drawn = frequency > 0
+def _draw(axes: Axes, table: pd.DataFrame) -> None:
+    draws = table["count"].sum()
+    frequency = np.log(table["count"].replace(0, np.nan) / draws)
+    ranks = np.arange(1, len(table) + 1)
     # From back to front: the counts scatter around the exact probability, and the points of a
     # tight bound must stay visible on both sides of the line. Okabe and Ito's palette.
-    for name, shown, values, color in (
-        (f"Monte Carlo ({masses.num_draws:,} draws)", drawn, frequency, "#009E73"),
-        ("Upper bound", ..., upper, "#D55E00"),
-        ("Lower bound", ..., lower, "#0072B2"),
+    for name, logs, color in (
+        (f"Monte Carlo ({draws:,} draws)", frequency, "#009E73"),
+        ("Upper bound", table["upper"], "#D55E00"),
+        ("Lower bound", table["lower"], "#0072B2"),
     ):
-        axes.scatter(ranks[shown], values[shown], s=3, color=color, linewidths=0, label=name)
-    axes.plot(ranks, exact, color="black", linewidth=1.0, label="Exact")
+        axes.scatter(ranks, np.exp(logs), s=3, color=color, linewidths=0, label=name)
+    axes.plot(ranks, np.exp(table["exact"]), color="black", linewidth=1.0, label="Exact")
     # A count of zero has no place on a log axis: such assignments are marked at its bottom.
-    missing, bottom, name = ranks[~drawn], axes.get_xaxis_transform(), "Never sampled"
-    axes.plot(missing, 0 * missing + 0.015, "|", color="#009E73", transform=bottom, label=name)
+    missing, bottom = ranks[table["count"] == 0], axes.get_xaxis_transform()
+    height, name = 0 * missing + 0.015, "Never sampled"
+    axes.plot(missing, height, "|", color="#009E73", transform=bottom, label=name)
     axes.set_yscale("log")
-    axes.set_title(masses.label)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _place_values(num_elements: int, num_subsets: int) -> Tensor:
-    return num_subsets ** torch.arange(num_elements - 1, -1, -1)
-
-
-def _looseness(gap: Tensor, exact: Tensor) -> Looseness:
-    return Looseness(
-        median=gap.median().item(), max=gap.max().item(), expected=(exact * gap).sum().item()
-    )
