@@ -96,62 +96,33 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 def _load_arrays(path: Path, standardize: bool) -> Dataset:
     """A table or images: one array, inputs and labels by their usual names, or two splits."""
-    arrays = read_arrays(path)
+    source, arrays = str(path), read_arrays(path)
     if all(name in arrays for name in _PARTS):
-        x_train, y_train, x_test, y_test = (arrays[name] for name in _PARTS)
-        return _with_labels(str(path), (x_train, x_test), (y_train, y_test), standardize)
-    labels = next((name for name in _LABELS if name in arrays), None)
-    others = [name for name in arrays if name != labels]
-    inputs = others[0] if len(others) == 1 else next((n for n in _INPUTS if n in others), None)
-    if inputs is None:
-        raise DataError(
-            f"{path} should hold one array, or one named {', '.join(_INPUTS)} next to the labels, "
-            f"but holds {', '.join(arrays) or 'nothing'}."
-        )
-    if labels is None:
-        return _without_labels(str(path), arrays[inputs], standardize)
-    return _with_labels(str(path), (arrays[inputs],), (arrays[labels],), standardize)
-
-
-def _without_labels(source: str, array: NDArray[Any], standardize: bool) -> Dataset:
-    if array.ndim == 2:
-        names = [f"column {number + 1}" for number in range(array.shape[1])]
-        return tables.table(source, pd.DataFrame(array, columns=names), standardize=standardize)
-    whole = Split(image_tensor(source, array))
-    return Dataset(source, whole, whole)
-
-
-def _with_labels(
-    source: str,
-    inputs: tuple[NDArray[Any], ...],
-    labels: tuple[NDArray[Any], ...],
-    standardize: bool,
-) -> Dataset:
-    """One or two splits, with the classes numbered together and the scales of the first."""
-    for x, y in zip(inputs, labels, strict=True):
+        inputs, labels = ([arrays[f"{x}_{part}"] for part in ("train", "test")] for x in "xy")
+    else:
+        label = next((name for name in _LABELS if name in arrays), None)
+        others = [name for name in arrays if name != label]
+        name = others[0] if len(others) == 1 else next((n for n in _INPUTS if n in others), None)
+        if name is None:
+            raise DataError(
+                f"{path} should hold one array, or one named {', '.join(_INPUTS)} next to the "
+                f"labels, but holds {', '.join(arrays) or 'nothing'}."
+            )
+        inputs, labels = [arrays[name]], [] if label is None else [arrays[label]]
+    for x, y in zip(inputs, labels, strict=False):
         if y.ndim != 1 or y.shape != x.shape[:1] or x.shape[1:] != inputs[0].shape[1:]:
             raise DataError(
-                f"{source} should hold inputs of one shape and one label for each of them, but its "
+                f"{path} should hold inputs of one shape and one label for each of them, but its "
                 f"inputs have the shape {x.shape} and its labels {y.shape}."
             )
-    first = _without_labels(source, inputs[0], standardize)
-    tensors = [first.train.inputs]
-    for x in inputs[1:]:
-        if x.ndim > 2:
-            tensors.append(image_tensor(source, x))
-            continue
-        mean, std = (first.preprocessing[name].numpy() for name in ("mean", "std"))
-        with np.errstate(over="ignore"):
-            tensors.append(
-                torch.from_numpy(((x.astype(np.float64) - mean) / std).astype(np.float32))
-            )
-        if not tensors[-1].isfinite().all():
-            raise DataError(f"{source} should hold finite numbers in x_test.")
-    target, names = tables.targets_of(source, np.concatenate(labels), "label")
-    targets = target.split([len(y) for y in labels])
-    splits = [Split(x, {"label": y}) for x, y in zip(tensors, targets, strict=True)]
-    classes = {"label": names} if names else {}
-    return Dataset(source, splits[0], splits[-1], classes, first.columns, first.preprocessing)
+    whole = np.concatenate(inputs) if labels else inputs[0]
+    targets = {"label": np.concatenate(labels)} if labels else {}
+    num_train = len(inputs[0]) if len(inputs) > 1 else None
+    if whole.ndim == 2:
+        names = [f"column {number + 1}" for number in range(whole.shape[1])]
+        frame = pd.DataFrame(whole, columns=names).assign(**targets)
+        return tables.table(source, frame, None, standardize, num_train)
+    return tables.labelled(source, image_tensor(source, whole), targets, num_train)
 
 
 def image_tensor(source: str, array: NDArray[Any]) -> Tensor:

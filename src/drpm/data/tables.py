@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,7 @@ def table(
     columns: pd.DataFrame | Mapping[str, Any],
     label_column: str | None = None,
     standardize: bool = True,
+    num_train: int | None = None,
 ) -> Dataset:
     """A data set from named columns of equal length: numbers, or texts of numbers.
 
@@ -88,6 +90,7 @@ def table(
         columns: The values by column name.
         label_column: The target; by default ``label`` if there is such a column.
         standardize: If False, columns keep their values, with mean 0 and divisor 1.
+        num_train: How many rows come before the test split; None if there is none.
     """
     frame = pd.DataFrame(columns)
     if label_column is not None and label_column not in frame:
@@ -106,32 +109,42 @@ def table(
     numbers = _numbers(source, features)
     largest = np.abs(numbers).max(0)
     _refuse(source, "numbers too large for single precision", names, largest > np.finfo("f4").max)
-    mean, std = numbers.mean(0), numbers.std(0)
+    train = numbers[:num_train]
+    mean, std = train.mean(0), train.std(0)
     # Rounding leaves a constant column a deviation that is tiny beside its values.
-    is_constant = (np.ptp(numbers, axis=0) <= 1e-12 * largest) | (std == 0)
+    is_constant = (np.ptp(train, axis=0) <= 1e-12 * largest) | (std == 0)
     _refuse(source, "the same value in every row", names, is_constant)
     if not standardize:
         mean, std = np.zeros_like(mean), np.ones_like(std)
     inputs = torch.from_numpy(((numbers - mean) / std).astype(np.float32))
-    targets, classes = {}, {}
-    if target is not None:
-        targets[target], found = targets_of(source, frame[target], target)
-        if found:
-            classes[target] = found
-    whole = Split(inputs, targets)
     # In double precision: float32 would round a time stamp to minutes.
     preprocessing = {"mean": torch.from_numpy(mean), "std": torch.from_numpy(std)}
-    return Dataset(source, whole, whole, classes, names, preprocessing)
+    targets = {} if target is None else {target: frame[target]}
+    dataset = labelled(source, inputs, targets, num_train)
+    return replace(dataset, columns=names, preprocessing=preprocessing)
 
 
-def targets_of(source: str, labels: Any, name: str) -> tuple[torch.Tensor, tuple[str, ...]]:
-    """Labels as class indices with the class names, or as floats with no names.
+def labelled(
+    source: str, inputs: torch.Tensor, labels: Mapping[str, Any], num_train: int | None
+) -> Dataset:
+    """A data set from inputs (N, ...) and labels (N,), numbers or texts, by target.
 
-    Args:
-        source: The file that errors name.
-        labels: (N,) numbers or texts.
-        name: The column that errors name.
+    Whole numbers and texts become class indices; other numbers have no classes.
     """
+    targets, classes = {}, {}
+    for name, values in labels.items():
+        targets[name], found = _targets(source, values, name)
+        if found:
+            classes[name] = found
+    train, test = (
+        Split(inputs[rows], {name: target[rows] for name, target in targets.items()})
+        for rows in (slice(num_train), slice(num_train, None))
+    )
+    return Dataset(source, train, train if num_train is None else test, classes)
+
+
+def _targets(source: str, labels: Any, name: str) -> tuple[torch.Tensor, tuple[str, ...]]:
+    """Class indices with the class names, or floats with no names."""
     column = pd.Series(labels)
     numbers, text = _convert(column)
     is_bad = column.isna() | (np.isinf(numbers) & (text is None))
