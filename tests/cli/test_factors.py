@@ -42,7 +42,7 @@ def test_a_world(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shown = factors(*SMALL, "--out", folder, "--shared=mixed")
     header, row, page = shown.stdout.splitlines()
-    assert header == "Seed\tShared\tIndependent\tError of count\tCount\tEvidence"
+    assert header == "Seed\tShared\tIndependent\tCount error\tCount\tEvidence"
     assert len(row.split("\t")) == 6
     assert page == f"Report: {folder / 'index.html'}"
     found = json.loads((folder / "result.json").read_text())

@@ -28,14 +28,14 @@ PAIRS: Final = "pairs.csv"
 SCORES: Final = {
     "shared_accuracy": "Shared",
     "independent_accuracy": "Independent",
-    "count_error": "Error of count",
+    "count_error": "Count error",
     "mean_count": "Count",
     "pair_evidence": "Evidence",
 }
 NAMES: Final = {
     **SCORES,
     "used_dimensions": "Dimensions in use",
-    "shared_used": "Count of those in use",
+    "shared_used": "Shared in use",
     "reconstruction": "Reconstruction error",
     "latent_divergence": "KL of codes",
     "partition_divergence": "KL of the partition",
