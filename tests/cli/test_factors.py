@@ -51,7 +51,6 @@ def test_a_world(tmp_path: Path) -> None:
     with np.load(folder / "arrays.npz") as arrays:
         assert arrays["grid__pairs"].shape == (8, 8, 3, 16, 16)
         assert arrays["grid__traversals"].shape == (7, 9, 3, 16, 16)
-        assert arrays["matrix__shared"].shape == (8, 7)
         assert arrays["bars__estimates"][:, 0].tolist() == [0, 1, 3, 5]
     assert load_factors(folder / "model").shape == (3, 16, 16)
     written = (folder / "index.html").read_text()

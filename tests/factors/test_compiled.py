@@ -20,8 +20,6 @@ from tests.factors.toys import draw
 # Traces as inductor does, but calls torch's own operations: quick, and it needs no compiler.
 TRACED = "aot_eager"
 
-LEARNED = [("drpm", "bounds"), ("drpm", "exact"), ("hg", "bounds")]
-
 
 def make(method: Any, objective: Any, device: str = "cpu") -> Program:
     """In float64, so that no rounding decides which dimensions are shared.
@@ -82,9 +80,9 @@ def same_steps(method: str, objective: str, backend: str, device: str, **near: f
     assert found[0][1]["aggregation.weights.weight"].abs().max() > 1e-6
 
 
-@pytest.mark.parametrize(("method", "objective"), LEARNED)
-def test_a_compiled_step_equals_an_eager_one(method: str, objective: str) -> None:
-    same_steps(method, objective, TRACED, "cpu", rtol=1e-9, atol=1e-10)
+@pytest.mark.parametrize("method", ["drpm", "hg"])
+def test_a_compiled_step_equals_an_eager_one(method: str) -> None:
+    same_steps(method, "bounds", TRACED, "cpu", rtol=1e-9, atol=1e-10)
 
 
 def still_noise(*shape: Any, dtype: Any = torch.float32, device: Any, **_: Any) -> torch.Tensor:
@@ -96,7 +94,9 @@ def still_noise(*shape: Any, dtype: Any = torch.float32, device: Any, **_: Any) 
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize(("method", "objective"), LEARNED)
+@pytest.mark.parametrize(
+    ("method", "objective"), [("drpm", "bounds"), ("drpm", "exact"), ("hg", "bounds")]
+)
 def test_a_compiled_step_on_a_gpu(
     method: str, objective: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,9 +142,6 @@ class FactorsJob(Job):
         )
         sides = f"one of {', '.join(map(str, SIDES))}"
         check_setting(self, "image_size", sides, lambda side: side in (None, *SIDES))
-        check_setting(
-            self, "test_pairs", "at least 100", lambda value: value is None or value >= 100
-        )
         latent = self.factors.latent
         if self.data in WORLDS and self.factors.method == "label" and latent < FACTORS:
             raise ConfigError(

@@ -185,7 +185,7 @@ class Factors(Experiment[FactorsJob, PairSampler | OwnPairs, FactorVAE]):
         evidence = measure_evidence(model, *views, label=batch.get("label"))
         return Evaluation(
             metrics | measure_usage(found) | evidence._asdict(),
-            figure_data(model, batch, found, names),
+            figure_data(model, batch, found),
             [run.path / STAGE],
             files,
             {"data": described, "names": NAMES},

@@ -1,6 +1,6 @@
 """The figures of a run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -16,30 +16,18 @@ REACH: Final = 2.0  # of a traversal, in standard deviations of the prior
 DIMENSIONS: Final = 50  # shown
 
 
-def figure_data(
-    model: FactorVAE,
-    batch: Mapping[str, Tensor],
-    found: SharedFactors,
-    names: Sequence[str] = (),
-) -> bytes:
+def figure_data(model: FactorVAE, batch: Mapping[str, Tensor], found: SharedFactors) -> bytes:
     """All figures, as an npz archive.
 
     Args:
         model: The model.
         batch: The test pairs.
         found: Their shared dimensions.
-        names: Names of the pairs, if they have any.
     """
-    shown, latent = found.mask[:PAIRS, :DIMENSIONS].long().cpu().numpy(), found.mask.shape[-1]
-    dimensions = [str(i) for i in range(latent)]
-    pairs = names[:PAIRS] or [f"pair {i}" for i in range(len(shown))]
-    title = "Shared dimensions of some pairs: 1"
-    specs = [
-        _pairs(model, batch, found),
-        _traversals(model, batch["first"][0]),
-        FigureSpec("matrix", "shared", shown, pairs, dimensions[:DIMENSIONS], title),
-    ]
+    latent = found.mask.shape[-1]
+    specs = [_pairs(model, batch, found), _traversals(model, batch["first"][0])]
     if latent < MAX_BARS:
+        dimensions = [str(i) for i in range(latent)]
         rates = found.mask.double().mean(0)[:, None].cpu().numpy()
         title = "Fraction of pairs that share"
         specs.append(FigureSpec("bars", "rates", rates, dimensions, (), f"{title} each dimension"))

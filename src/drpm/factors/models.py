@@ -99,10 +99,6 @@ class ConvolutionalAutoencoder(nn.Module):
         images: Tensor = self.decoder(features).unflatten(0, codes.shape[:-1])
         return images
 
-    def decode(self, codes: Tensor) -> Tensor:
-        """The mean image of every code."""
-        return torch.sigmoid(self.logits(codes))
-
 
 class _FlattenPixels(nn.Module):
     """Features (N, C, H, W) to rows (N, H W C)."""
@@ -229,7 +225,7 @@ class FactorVAE(nn.Module):
     @torch.no_grad()
     def decode(self, codes: Tensor) -> Tensor:
         """The mean image of every code (..., l)."""
-        return self.autoencoder.decode(codes)
+        return torch.sigmoid(self.autoencoder.logits(codes))
 
     @torch.no_grad()
     def traverse(self, image: Tensor, values: Tensor) -> Tensor:

@@ -119,10 +119,7 @@ class GradientCombination(UniformScaling):
         if not self.training:
             return super().share(given)
         weighting = find_weighting(self.config.weighting)
-        # TorchJD's weights average, and the losses here are averaged already: without this the
-        # gradient of the encoder would be smaller than that of ULS by the number of tasks.
-        tasks = self.num_tasks
-        return SharedFeatures(apply(Fork, given.features, tasks, weighting, float(tasks)))
+        return SharedFeatures(apply(Fork, given.features, self.num_tasks, weighting))
 
 
 class NeuronPartition(SharingMethod):
@@ -203,22 +200,21 @@ def find_weighting(name: Weighting) -> nn.Module:
 class Fork(torch.autograd.Function):
     """A copy of the features for each task, (T, ...), whose gradients are combined to one.
 
-    Its arguments are the features, T, a weighting and a factor of the combined gradient.
+    TorchJD's weights average, for losses that are averaged already: combined gradients are
+    multiplied by T, so that they are as large as those of ULS.
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, features: Tensor, num_tasks: int, weighting: nn.Module, scale: float
-    ) -> Tensor:
-        ctx.weighting, ctx.scale = weighting, scale
+    def forward(ctx: Any, features: Tensor, num_tasks: int, weighting: nn.Module) -> Tensor:
+        ctx.weighting = weighting
         return features.expand(num_tasks, *features.shape).clone()
 
     @staticmethod
-    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None, None]:
         # In float64, since weightings test linear dependence.
         rows = gradients.flatten(1).double()
-        weights = ctx.scale * ctx.weighting(rows @ rows.T).to(gradients.dtype)
-        return torch.tensordot(weights, gradients, 1), None, None, None
+        weights = len(gradients) * ctx.weighting(rows @ rows.T).to(gradients.dtype)
+        return torch.tensordot(weights, gradients, 1), None, None
 
 
 METHODS: dict[str, type[SharingMethod]] = {
