@@ -20,8 +20,6 @@ _CHANNELS = (1, 3)
 _INPUTS = ("inputs", "x", "X", "data", "images")
 _LABELS = ("label", "labels", "y", "Y", "target", "targets")
 _PARTS = ("x_train", "y_train", "x_test", "y_test")
-# Pillow clips these at 255 when it converts them.
-_DEEP_GREY_MODES = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
 def looks_like_path(name: str | Path) -> bool:
@@ -65,11 +63,10 @@ def load(
             raise DataError(f"{path} does not support the option {option}.")
     if suffix == "folder":
         dataset = load_folder(path, image_size)
-    elif suffix == ".csv":
-        columns = tables.read_csv(path, header=header)
+    elif suffix in (".csv", ".parquet"):
+        is_csv = suffix == ".csv"
+        columns = tables.read_csv(path, header=header) if is_csv else tables.read_parquet(path)
         dataset = tables.table(str(path), columns, label_column, standardize)
-    elif suffix == ".parquet":
-        dataset = tables.table(str(path), tables.read_parquet(path), label_column, standardize)
     elif suffix in SUFFIXES:
         dataset = _load_arrays(path, standardize)
     else:
@@ -220,13 +217,11 @@ def decode(path: Path, size: tuple[int, int] | None = None) -> NDArray[np.float3
 
     try:
         with Image.open(path) as image:
-            if image.mode in _DEEP_GREY_MODES:
+            if image.mode.startswith(("I", "F")):  # deeper than 8 bits: Pillow would clip at 255
                 values = np.asarray(image)
-                if values.min() < 0 or values.max() > 65535:
-                    raise ValueError("it should have 8 or 16 bits per pixel, but has more")
+                if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+                    raise ValueError("it should have 8 or 16 bits per pixel")
                 decoded, most = Image.fromarray(values.astype(np.float32) / np.float32(65535)), 1
-            elif image.mode == "F":
-                raise ValueError("it should have 8 or 16 bits per pixel, but holds floats")
             else:
                 decoded, most = image.convert("L" if image.mode in ("1", "L") else "RGB"), 255
             if size is not None:

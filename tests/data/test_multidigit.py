@@ -1,4 +1,4 @@
-"""MultiMNIST against an image put together pixel by pixel, and its noise against its law."""
+"""Images made of several digits, against images made by hand; their noise against its ratio."""
 
 import math
 from itertools import pairwise
@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from drpm.data import mnist, multimnist
+from drpm.data import load, mnist, mosaic, multimnist
 from drpm.data.types import DataError, Dataset
 from tests.data.formats import idx_bytes, write_mnist
 
@@ -124,16 +124,61 @@ def test_noise_has_the_stated_ratio(folder: Path, noise: float) -> None:
         torch.testing.assert_close(white[:, :4, :20], torch.ones(count, 4, 20), rtol=0, atol=1e-5)
 
 
+def tile(images: torch.Tensor, task: int, columns: int) -> torch.Tensor:
+    """One task's part of images (N, 1, H, W)."""
+    top, left = 14 * (task // columns), 14 * (task % columns)
+    return images[:, 0, top : top + 14, left : left + 14]
+
+
+@pytest.mark.parametrize("num_tasks", [1, 2, 10, 20, 40, 101])
+def test_noise_ratios_are_evenly_spread(num_tasks: int) -> None:
+    ratios = mosaic.noise_ratios(num_tasks)
+    assert ratios == mosaic.noise_ratios(num_tasks)
+    last = 0.9 if num_tasks > 1 else 0.0
+    np.testing.assert_allclose(sorted(ratios), np.linspace(0.0, last, num_tasks))
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("num_tasks", [1, 5, 10])
+def test_every_tile_is_a_digit_of_its_label(num_tasks: int) -> None:
+    train, test = mnist.read_arrays()
+    dataset = mosaic.load(num_tasks=num_tasks, num_train=30, num_test=10)
+    rows, columns = mosaic.grid_shape(num_tasks)
+    ratios = mosaic.noise_ratios(num_tasks)
+    assert rows * columns - columns < num_tasks <= rows * columns
+    for split, (digits, labels) in ((dataset.train, train), (dataset.test, test)):
+        assert split.inputs.shape[1:] == (1, 14 * rows, 14 * columns)
+        assert tuple(split.targets) == mosaic.task_names(num_tasks)
+        means = digits.astype(float).reshape(-1, 14, 2, 14, 2).mean(axis=(2, 4)) / 255
+        for task, name in enumerate(split.targets):
+            seen = tile(split.inputs, task, columns).double().numpy()
+            lost = seen == 0
+            # Of a random digit hardly a pixel is black by itself, so the digit shows in the rest.
+            gaps = np.where(lost[:, None], 0, np.abs(seen[:, None] - means)).mean(axis=(2, 3))
+            nearest = gaps.argmin(axis=1)
+            assert gaps.min(axis=1).max() < 0.5 / 255 + 1e-6  # bytes are rounded
+            assert split.targets[name].tolist() == labels[nearest].tolist()
+            # Five standard errors: fewer than 1 alarm in 100,000 seeds for all tiles together.
+            error = math.sqrt(ratios[task] * (1 - ratios[task]) / lost.size)
+            assert float(lost.mean()) == pytest.approx(ratios[task], abs=5 * error + 1e-9)
+        for task in range(num_tasks, rows * columns):
+            assert not tile(split.inputs, task, columns).any()
+
+
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("name", "options", "complaint"),
     [
-        ({"noise": 1.5}, "noise must be from 0 to 1, but got 1.5"),
-        ({"noise": math.nan}, "noise must be from 0 to 1, but got nan"),
-        ({"num_train": 41}, "num_train must be from 1 to 40, but got 41"),
-        ({"num_test": 0}, "num_test must be from 1 to 20, but got 0"),
+        ("multimnist", {"noise": 1.5}, "noise must be from 0 to 1, but got 1.5"),
+        ("multimnist", {"noise": math.nan}, "noise must be from 0 to 1, but got nan"),
+        ("multimnist", {"num_train": 41}, "num_train must be from 1 to 40, but got 41"),
+        ("multimnist", {"num_test": 0}, "num_test must be from 1 to 20, but got 0"),
+        ("mosaic", {"num_tasks": 0}, "at least 1, but got 0, 20000 and 5000"),
+        ("mosaic", {"num_test": -2}, "at least 1, but got 10, 20000 and -2"),
     ],
 )
-def test_impossible_options_are_refused(options: dict[str, float], complaint: str) -> None:
+def test_impossible_options_are_refused(
+    name: str, options: dict[str, float], complaint: str
+) -> None:
     with pytest.raises(DataError, match=complaint):
-        multimnist.SPEC.load(**options)
+        load(name, **options)
