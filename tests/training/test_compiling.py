@@ -262,8 +262,8 @@ def test_a_captured_step_equals_an_eager_one(
     assert int(captured.step_count) == 0
     # Twelve steps cross two ends of epochs.
     found, expected = run_steps(captured, step, 12), run_steps(eager, eager.step, 12)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(captured.tensors(), eager.tensors(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(captured.tensors(), eager.tensors(), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.cuda

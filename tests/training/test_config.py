@@ -12,10 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drpm.clustering import config as clustering
-from drpm.factors.config import FactorsConfig
-from drpm.multitask import config as multitask
-from drpm.supervised.config import SupervisedConfig
 from drpm.training.config import (
     TrainingConfig,
     build,
@@ -313,23 +309,3 @@ def test_what_python_gives_is_of_its_type(change: dict[str, Any], complaint: str
 def test_numbers_of_numpy_become_python_s_own() -> None:
     given = Outer(scale=np.float64(0.1), count=np.int64(7), flag=np.bool_(True), pair=[0, 1])  # type: ignore[arg-type]
     assert repr(given) == repr(Outer(scale=0.1, count=7, flag=True, pair=(0.0, 1.0)))
-
-
-@pytest.mark.parametrize(
-    "cls",
-    [
-        TrainingConfig,
-        FactorsConfig,
-        SupervisedConfig,
-        multitask.MultitaskConfig,
-        multitask.NetworkConfig,
-        clustering.ClusteringConfig,
-        clustering.NetworkConfig,
-        clustering.PretrainingConfig,
-        clustering.MixtureConfig,
-    ],
-)
-def test_every_configuration_checks_its_types(cls: Any) -> None:
-    for setting in dataclasses.fields(cls):
-        with pytest.raises(ConfigError, match=f"^{setting.name} must be "):
-            cls(**{setting.name: object()})

@@ -129,18 +129,6 @@ def test_the_learning_rate_decays_and_survives_a_stop(tmp_path: Path) -> None:
     assert seen == [0.8] * 10 + [0.4] * 10 + [0.2] * 5
 
 
-def test_every_epoch_begins_with_a_call(tmp_path: Path) -> None:
-    config, order = settings(epochs=3, log_every=1), []
-
-    def objective(*arguments: Any) -> dict[str, Tensor]:
-        order.append("step")
-        return noisy_squares(*arguments)
-
-    program = Program(make_model(), objective, points(), config)
-    train(program, [make_run(tmp_path / "run", config)], before_epoch=order.append)
-    assert order == [entry for epoch in range(3) for entry in (epoch, *["step"] * 5)]
-
-
 def shrink(program: Program, calls: list[int]) -> Callable[[int], None]:
     """Changes the tensors in place, differently in each epoch."""
 
@@ -218,24 +206,6 @@ def test_a_signal_finishes_the_step_and_saves(
     assert same(program.model_state(), whole.model_state())
     assert steps_of(run) == list(range(1, 16))
     assert run.status == "finished"
-
-
-def test_a_crash_before_the_first_checkpoint_starts_afresh(tmp_path: Path) -> None:
-    config = settings(log_every=1, checkpoint_every=10)
-    whole = Program(make_model(), noisy_squares, points(), config)
-    train(whole, [make_run(tmp_path / "whole", config)])
-
-    def crash() -> None:
-        raise RuntimeError("crash")
-
-    run = make_run(tmp_path / "run", config)
-    with pytest.raises(RuntimeError, match="crash"):
-        train(Program(make_model(), at_step(4, crash), points(), config), [run])
-    assert steps_of(run) == [1, 2, 3]
-    program = Program(make_model(), noisy_squares, points(), config)
-    train(program, [run])
-    assert same(program.model_state(), whole.model_state())
-    assert steps_of(run) == list(range(1, 16))
 
 
 def nan_from(step: int) -> Callable[..., dict[str, Tensor]]:

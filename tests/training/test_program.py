@@ -128,25 +128,6 @@ def test_schedules_reach_the_objective() -> None:
     assert {beta for _, beta in seen} == {2.0}
 
 
-def test_augmentation_comes_before_the_objective() -> None:
-    def shift(batch: Batch, generator: torch.Generator) -> Batch:
-        count = (len(batch["x"]), 1)
-        return {**batch, "x": batch["x"] + torch.rand(count, generator=generator) + 100}
-
-    lowest = []
-
-    def objective(
-        model: nn.Module, batch: Batch, schedule: Mapping[str, Tensor], generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        lowest.append(batch["x"].min())
-        return squares(model, batch, schedule, generator)
-
-    program = Program(make_model(), objective, points(), settings(), augment=shift)
-    take_steps(program, 3)
-    assert min(lowest) > 90
-    assert points()["x"].max() < 90
-
-
 def test_seeds_settle_batches_and_noise() -> None:
     assert losses(make_program(), 12) == losses(make_program(), 12)
     assert losses(make_program(seed=1), 12) != losses(make_program(seed=2), 12)

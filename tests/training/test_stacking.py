@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from drpm import RandomPartition, RelaxedRandomPartition
 from drpm.training.config import dumps
 from drpm.training.errors import RunError
 from drpm.training.loop import train
-from drpm.training.program import Batch, ExponentialSchedule, Program
+from drpm.training.program import Batch, Program
 from drpm.training.runs import RunFolder, open_run
 from tests.training.toys import (
     EXAMPLES,
@@ -109,25 +108,6 @@ def test_runs_do_not_influence_each_other() -> None:
         assert not same(before[1], after[1])
 
 
-def test_gradients_are_clipped_run_by_run() -> None:
-    program = Program(
-        [make_model()] * 2,
-        scaled_squares,
-        points(),
-        settings(gradient_clip=0.01, optimizer="sgd", learning_rate=1.0, betas=(0.0, 0.0)),
-        run_data={"scale": columns(torch.tensor([1.0, 1e-6]))},
-    )
-    before = states(program)
-    take_steps(program, 1)
-    moved = [
-        torch.cat([(new[name] - old[name]).flatten() for name in old]).norm().item()
-        for old, new in zip(before, states(program), strict=True)
-    ]
-    assert moved[0] == pytest.approx(0.01, rel=1e-3)
-    # Its gradient was short already, and stays so beside the long one.
-    assert moved[1] < 1e-3
-
-
 def test_batch_norm_keeps_statistics_for_each_run() -> None:
     def make(seed: int) -> nn.Module:
         torch.manual_seed(seed)
@@ -159,46 +139,6 @@ def test_augmentations_and_dropout_differ_between_runs() -> None:
         program = Program(models, squares, points(), config, augment=augment)
         first, second = take_steps(program, 1)[0, 0].tolist()
         assert abs(first - second) > 1e-4
-
-
-class Splitter(nn.Module):
-    """Scores and weights of a partition of eight elements into three groups."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        self.log_scores = nn.Parameter(torch.randn(8, generator=generator))
-        self.log_weights = nn.Parameter(torch.randn(3, generator=generator))
-
-
-GROUPS = torch.eye(3)[:, torch.tensor([0, 0, 0, 1, 1, 2, 2, 2])]
-
-
-def partition_objective(
-    model: Splitter, batch: Batch, schedule: Mapping[str, Tensor], generator: torch.Generator
-) -> dict[str, Tensor]:
-    """How far a relaxed draw is from the wanted groups, and their exact probability."""
-    relaxed = RelaxedRandomPartition(
-        schedule["temperature"], model.log_scores, model.log_weights, hard=False
-    )
-    draw = relaxed.rsample(generator=generator)
-    exact = RandomPartition(model.log_scores, model.log_weights)
-    wanted = batch["wanted"][0]
-    likelihood = exact.log_prob(wanted)
-    far = (draw - wanted).square().mean()
-    return {"loss": far - likelihood, "far": far, "likelihood": likelihood}
-
-
-def test_laws_inside_the_objective() -> None:
-    data = {"wanted": GROUPS.expand(16, -1, -1)}
-    schedules = {"temperature": ExponentialSchedule(1.0, 0.5, 30)}
-    models = [Splitter(seed) for seed in range(3)]
-    config = settings(batch_size=4)
-    program = Program(models, partition_objective, data, config, schedules=schedules)
-    values = take_steps(program, 60)
-    likelihood = values[:, program.readings().names.index("likelihood")]
-    assert values.isfinite().all()
-    assert (likelihood[-1] > likelihood[0] + 1).all()
 
 
 def test_bad_stacks_are_refused() -> None:

@@ -7,8 +7,8 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
 
@@ -221,19 +221,13 @@ class Experiment(ABC, Generic[J, D, M]):
         return ()
 
 
-def import_symbol(path: str) -> Any:
-    """The object at ``package.module:name``."""
-    module, _, name = path.partition(":")
-    return getattr(import_module(module), name)
-
-
 def find_job(command: str) -> type[Job]:
     """The job class of a command."""
-    found: type[Job] = import_symbol(JOBS[command])
+    found: type[Job] = resolve_name(JOBS[command])
     return found
 
 
 def find_experiment(job: Job | type[Job]) -> Experiment[Any, Any, Any]:
     """The experiment that runs a job."""
-    found: Experiment[Any, Any, Any] = import_symbol(job.experiment)()
+    found: Experiment[Any, Any, Any] = resolve_name(job.experiment)()
     return found

@@ -191,11 +191,8 @@ def load_model(folder: Path) -> Model:
         raise RunError(f"{folder} holds no model: {MODEL_FILE} is missing.")
     try:
         document = json.loads((folder / MODEL_FILE).read_bytes())
-        # Earlier versions had a checksum around the content, and a table for the file.
-        document = document.get("content", document)
-        file = document["tensors"]
-        name = file["file"] if isinstance(file, dict) else file
-        return Model(_read_tensors(folder / Path(name).name), dict(document["description"]))
+        path = folder / Path(document["tensors"]).name
+        return Model(_read_tensors(path), dict(document["description"]))
     except RunError as error:
         raise RunError(f"The model in {folder} is damaged: {error}.") from error
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

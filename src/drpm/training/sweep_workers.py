@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
 from drpm.training.errors import RunError, sentence
 from drpm.training.runs import RunFolder
@@ -56,26 +56,6 @@ def execute(out: Path, folder: str, job: str, arguments: Mapping[str, Any]) -> s
     return ""
 
 
-class Workers(Protocol):
-    size: int
-    """How many calls are in progress at once."""
-
-    def submit(self, *args: Any) -> "Future[str]":
-        """Call :func:`execute` in a worker."""
-
-    def interrupt(self) -> None:
-        """Ask the calls in progress to save their runs and to end."""
-
-    def close(self) -> None:
-        """End everything, including calls in progress."""
-
-
-def open_workers(
-    backend: str, workers: int | None, address: str | None, gpus: float | None
-) -> Workers:
-    return RayTasks(workers, address, gpus) if backend == "ray" else LocalProcesses(workers)
-
-
 @final
 class LocalProcesses:
     """A new process for every call, so that one that crashes affects no other.
@@ -92,6 +72,7 @@ class LocalProcesses:
         self._threads = max(1, cores // self.size) if shared else None
 
     def submit(self, *args: Any) -> "Future[str]":
+        """Call :func:`execute` in a worker."""
         context = multiprocessing.get_context("spawn")
         pool = ProcessPoolExecutor(1, context, _start_worker, (self._threads,))
         future = pool.submit(execute, *args)
@@ -99,12 +80,14 @@ class LocalProcesses:
         return future
 
     def interrupt(self) -> None:
+        """Ask the calls in progress to save their runs and to end."""
         # SIGTERM, even if the terminal has sent SIGINT to the processes as well: a second signal
         # of the same kind would not let them finish their step.
         for process in {*multiprocessing.active_children()} - self._others:
             process.terminate()
 
     def close(self) -> None:
+        """End everything, including calls in progress."""
         for process in {*multiprocessing.active_children()} - self._others:
             process.kill()
 
@@ -175,3 +158,10 @@ class RayTasks:
         for task in self._tasks:
             self._ray.cancel(task, force=True)
         self._ray.shutdown()
+
+
+def open_workers(
+    backend: str, workers: int | None, address: str | None, gpus: float | None
+) -> LocalProcesses | RayTasks:
+    """The workers of a backend; ``size`` is how many calls are in progress at once."""
+    return RayTasks(workers, address, gpus) if backend == "ray" else LocalProcesses(workers)
