@@ -9,21 +9,63 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
 import drpm
+from drpm.distributions import EnumeratedSizeLaw
+from drpm.distributions.constraints import finite_vector
+from drpm.distributions.validation import require_count, require_finite, require_vector
 from tests.oracles import generator
 
 N, K = 5, 3  # elements and subsets of most cases
 
 
+class Multinomial(EnumeratedSizeLaw):
+    """Sizes as counts of independent draws: what a user writes to add a size law."""
+
+    arg_constraints: ClassVar = {"log_weights": finite_vector}
+
+    def __init__(
+        self, total_count: int, log_weights: Tensor, *, validate_args: bool | None = None
+    ) -> None:
+        self.total_count = require_count("total_count", total_count)
+        require_vector("log_weights", log_weights, "group")
+        if self._validating(validate_args):
+            require_finite("log_weights", log_weights)
+        self.log_weights = log_weights
+        shape, device = log_weights.shape, log_weights.device
+        self.capacities = torch.full(shape, total_count, dtype=torch.float64, device=device)
+        super().__init__(shape[:-1], shape[-1:], validate_args)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.log_weights.dtype
+
+    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> Multinomial:
+        shape = (*batch_shape, self.event_shape[0])
+        return self._expanded(
+            batch_shape,
+            _instance,
+            total_count=self.total_count,
+            log_weights=self.log_weights.expand(shape),
+            capacities=self.capacities.expand(shape),
+        )
+
+    def log_mass(self, sizes: Tensor) -> Tensor:
+        return (sizes * self.log_weights - torch.lgamma(sizes + 1)).sum(-1)
+
+
 @dataclass(frozen=True)
 class Case:
-    """A law with the event shapes of its tensor parameters and its remaining arguments."""
+    """A law with the event shapes of its tensor parameters and its remaining arguments.
+
+    ``law`` takes the tensors and options by name, and ``validate_args``. Tensor parameters are
+    called ``log_...``.
+    """
 
     name: str
     law: Callable[..., Distribution]
@@ -105,6 +147,7 @@ DISCRETE = [
     _fisher("sizes-one-group", {"log_weights": (1,)}, (1,)),
     _fisher("sizes-merged", method="merged"),
     _fisher("sizes-merged-capacities", method="merged", **CAPACITIES),
+    Case("sizes-multinomial", Multinomial, SIZES, (K,), {"total_count": N}),
     _order("order"),
     _order("order-one-element", n=1),
     _partition("partition"),

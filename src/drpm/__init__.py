@@ -8,6 +8,7 @@ from drpm.lazy import fetch_from
 
 if TYPE_CHECKING:
     from drpm.distributions import (
+        EnumeratedSizeLaw,
         FisherHypergeometric,
         OrderLaw,
         PlackettLuce,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "EnumeratedSizeLaw",
     "FisherHypergeometric",
     "OrderLaw",
     "PlackettLuce",

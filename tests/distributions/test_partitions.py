@@ -6,18 +6,17 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd import gradcheck
-from torch.distributions import constraints
 
 import drpm
-from drpm.distributions import EnumeratedSizeLaw
 from tests import oracles
+from tests.conformance import Multinomial
 from tests.oracles import (
     FALSE_ALARM,
     GRADIENT_DRAWS,
@@ -349,26 +348,13 @@ def check_gradient_of_the_entropy(
 # --- other laws through the same interface --------------------------------------------------
 
 
-class Multinomial(EnumeratedSizeLaw):
-    """Sizes as counts of independent draws: what a user writes to add a size law."""
-
-    arg_constraints: ClassVar = {"logits": constraints.real_vector}
-
-    def __init__(self, total_count: int, logits: Tensor, validate_args: bool | None = None) -> None:
-        self.total_count, self.logits = total_count, logits
-        self.capacities = torch.full_like(logits, total_count)
-        super().__init__(logits.shape[:-1], logits.shape[-1:], validate_args)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.logits.dtype
-
-    def expand(self, batch_shape: torch.Size, _instance: object = None) -> Multinomial:
-        logits = self.logits.expand(*batch_shape, self.logits.shape[-1])
-        return Multinomial(self.total_count, logits, self._validate_args)
-
-    def log_mass(self, sizes: Tensor) -> Tensor:
-        return (sizes * self.logits - torch.lgamma(sizes + 1)).sum(-1)
+def test_an_enumerated_size_law_in_a_narrow_type() -> None:
+    law = Multinomial(301, torch.zeros(2, dtype=torch.bfloat16))
+    assert (law.draw_sizes(torch.Size([50]), generator()).sum(-1) == 301).all()
+    small = Multinomial(30, torch.tensor([0.0, 1.0], dtype=torch.bfloat16))
+    exact = Multinomial(30, torch.tensor([0.0, 1.0], dtype=torch.float64))
+    torch.testing.assert_close(small.mean.double(), exact.mean, rtol=0.01, atol=0)
+    torch.testing.assert_close(small.boundary_survival(), exact.boundary_survival())
 
 
 @pytest.mark.parametrize(("n", "groups", "scale"), [(4, 3, 1.0), (5, 2, 5.0), (1, 3, 1.0)])

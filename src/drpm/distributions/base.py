@@ -79,7 +79,7 @@ class Law(Distribution, ABC):
         return new
 
     def _inside(self, value: Tensor, expected: str) -> tuple[Tensor, Tensor | None]:
-        """Check events. The second result is None if all of them lie in the support.
+        """Check events. The second result is None if they were checked and are in the support.
 
         Otherwise it is the mask of those that do, and the first has zeros in place of the others,
         so that an event outside the support cannot spoil the gradients of the rest.
@@ -104,8 +104,9 @@ def _short(event: Tensor) -> str:
 class SizeLaw(Law):
     """A distribution over the sizes of K subsets of ``total_count`` elements.
 
-    To define a new one, subclass :class:`EnumeratedSizeLaw` or, for large totals, this class, and
-    pass it to :meth:`drpm.RandomPartition.from_laws`.
+    To define a new one, subclass :class:`EnumeratedSizeLaw` or, if the support is too large to
+    list, this class with ``support``, ``expand``, ``entropy`` and the methods below. Pass it to
+    :meth:`drpm.RandomPartition.from_laws`.
     """
 
     total_count: int
@@ -123,71 +124,92 @@ class SizeLaw(Law):
 
     @abstractmethod
     def boundary_survival(self) -> Tensor:
-        """(..., K - 1, n): the probability that rank r belongs to one of the first k subsets."""
+        """(..., K - 1, n): the probability of every rank to be in one of the first k subsets.
+
+        The first row is for k = 1, the last one for k = K - 1.
+        """
 
     @abstractmethod
     def best_sizes(self, block_log_probs: Tensor) -> Tensor:
-        """The sizes that maximise their own log-mass plus that of the blocks they cut, float64.
+        """The sizes that maximize the log-probability of a sorted partition, (..., K) in float64.
 
-        ``block_log_probs`` (..., n + 1, n + 1) holds, at (u, v), the log-probability of ranks
-        u..v - 1 as one block.
+        It is the log-probability of the sizes plus the sum over the subsets of
+        ``block_log_probs[..., u, v]``, where a subset takes the ranks u to v - 1 (from 0).
         """
 
 
 class EnumeratedSizeLaw(SizeLaw):
-    """A size law that lists its support, for small totals: a subclass only writes its mass.
+    """A size law that lists its support: a subclass only defines the mass of a size.
 
-    The subclass sets ``total_count`` and ``capacities`` (..., K), calls the constructor of the base
-    class, and defines ``dtype``, ``expand`` and :meth:`log_mass`. All else is summed over the
-    support. ``tests/distributions/test_partitions.py`` has an example.
+    The subclass sets ``total_count``, ``capacities`` (..., K) and, unless it is 0, ``minimum``,
+    calls the constructor of the base class, and defines ``dtype``, ``expand`` and
+    :meth:`log_mass`. Everything else is computed from the support, of at most 10,000,000 sizes.
+    Capacities must be the same throughout the batch, and not be computed from parameters, which
+    ``torch.vmap`` may hide. ``Multinomial`` in ``tests/conformance.py`` is an example.
     """
 
     has_enumerate_support = True
     capacities: Tensor
+    minimum: int = 0  # of every size
 
     @abstractmethod
     def log_mass(self, sizes: Tensor) -> Tensor:
-        """Log-mass of possible sizes (..., K), up to a constant of every law in the batch."""
+        """Unnormalized log-probability of sizes (..., K) in the support, finite, in float64.
+
+        The additive constant may differ between the members of a batch.
+
+        Args:
+            sizes: In float64.
+        """
 
     @constraints.dependent_property(is_discrete=True, event_dim=1)
     def support(self) -> WholeSizes:
-        return WholeSizes(self.total_count, self.capacities)
+        return WholeSizes(self.total_count, self.capacities, self.minimum)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All possible sizes, in lexicographic order, shape (S, *batch_shape, K)."""
-        return enumerate_sizes(self.total_count, self.capacities, expand=expand).to(self.dtype)
+        return self._enumerated(expand=expand).to(self.dtype)
+
+    def _enumerated(self, *, expand: bool) -> Tensor:
+        """The support in float64, whatever the parameters' type."""
+        spare = self.total_count - self.minimum * self.event_shape[0]
+        room = self.capacities - self.minimum
+        return enumerate_sizes(spare, room, expand=expand) + self.minimum
 
     def _listed(self) -> tuple[Tensor, Tensor]:
-        """The support and its log-probabilities, (S, *batch_shape)."""
-        sizes = self.enumerate_support()
+        """The support and its log-probabilities, (S, *batch_shape), in float64."""
+        sizes = self._enumerated(expand=True)
         return sizes, self.log_mass(sizes).log_softmax(0)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        value, inside = self._inside(value, sizes_expected(self.total_count))
-        normalizer = self.log_mass(self.enumerate_support()).logsumexp(0)
-        log_prob = self.log_mass(value.to(self.dtype)) - normalizer
-        return log_prob if inside is None else torch.where(inside, log_prob, -torch.inf)
+        value, inside = self._inside(value, sizes_expected(self.total_count, self.minimum))
+        normalizer = self.log_mass(self._enumerated(expand=True)).logsumexp(0)
+        log_prob = self.log_mass(value.double()) - normalizer
+        if inside is not None:
+            log_prob = torch.where(inside, log_prob, -torch.inf)
+        return log_prob.to(self.dtype)
 
     @property
     def mean(self) -> Tensor:
         sizes, log_probs = self._listed()
-        return (log_probs.exp()[..., None] * sizes).sum(0)
+        return (log_probs.exp()[..., None] * sizes).sum(0).to(self.dtype)
 
     @property
     def variance(self) -> Tensor:
         sizes, log_probs = self._listed()
-        return (log_probs.exp()[..., None] * (sizes - self.mean).square()).sum(0)
+        probs = log_probs.exp()[..., None]
+        return (probs * (sizes - (probs * sizes).sum(0)).square()).sum(0).to(self.dtype)
 
     @property
     def mode(self) -> Tensor:
         """The most likely sizes."""
         sizes, log_probs = self._listed()
-        return _pick(sizes, log_probs.argmax(0)[None]).squeeze(0)
+        return _pick(sizes, log_probs.argmax(0)[None]).squeeze(0).to(self.dtype)
 
     def entropy(self) -> Tensor:
         """The exact entropy in nats."""
         _, log_probs = self._listed()
-        return -(log_probs.exp() * log_probs).sum(0)
+        return -(log_probs.exp() * log_probs).sum(0).to(self.dtype)
 
     def draw_sizes(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         sizes, log_probs = self._listed()
@@ -195,7 +217,7 @@ class EnumeratedSizeLaw(SizeLaw):
         kind: Any = {"dtype": below.dtype, "device": below.device, "generator": generator}
         draws = torch.rand(*self.batch_shape, shape.numel(), **kind) * below[..., -1:]
         index = torch.searchsorted(below, draws, right=True).clamp(0, len(sizes) - 1)
-        return _pick(sizes, index.movedim(-1, 0)).reshape(*shape, *sizes.shape[1:]).double()
+        return _pick(sizes, index.movedim(-1, 0)).reshape(*shape, *sizes.shape[1:])
 
     def boundary_survival(self) -> Tensor:
         sizes, log_probs = self._listed()
@@ -218,9 +240,10 @@ def _pick(listed: Tensor, index: Tensor) -> Tensor:
     return listed.gather(0, index[..., None].expand(*index.shape, listed.shape[-1]))
 
 
-def sizes_expected(total: int) -> str:
+def sizes_expected(total: int, minimum: int = 0) -> str:
     """What an error message says of possible sizes."""
-    return f"whole sizes that sum to {total} and fit the capacities"
+    least = f" of at least {minimum}" if minimum else ""
+    return f"whole sizes{least} that sum to {total} and fit the capacities"
 
 
 def enumerate_sizes(total: int, capacities: Tensor, *, expand: bool) -> Tensor:

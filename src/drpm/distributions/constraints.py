@@ -27,17 +27,17 @@ positive = _Positive()
 
 
 class WholeSizes(constraints.Constraint):
-    """Whole, non-negative sizes that add up to a total and fit their capacities."""
+    """Whole sizes of at least a minimum that add up to a total and fit their capacities."""
 
     is_discrete = True
     event_dim = 1
 
-    def __init__(self, total: int, capacities: Tensor) -> None:
-        self.total, self.capacities = total, capacities
+    def __init__(self, total: int, capacities: Tensor, minimum: int = 0) -> None:
+        self.total, self.capacities, self.minimum = total, capacities, minimum
         super().__init__()
 
     def check(self, value: Tensor) -> Tensor:
-        whole = (value == value.round()) & (value >= 0) & (value <= self.capacities)
+        whole = (value == value.round()) & (value >= self.minimum) & (value <= self.capacities)
         return whole.all(-1) & (value.double().sum(-1) == self.total)
 
 

@@ -118,7 +118,11 @@ class RandomPartition(Law):
     def from_laws(
         cls, sizes: SizeLaw, order: OrderLaw, *, validate_args: bool | None = None
     ) -> "RandomPartition":
-        """The two-stage partition of any size law and any order law."""
+        """The two-stage partition of any size law and any order law.
+
+        ``partition_kl`` also needs the divergence of the size laws, by
+        ``torch.distributions.register_kl``. There is no relaxed version.
+        """
         law = cls.__new__(cls)
         if order.event_shape[0] != sizes.total_count:
             raise ValueError(
