@@ -111,21 +111,6 @@ def test_a_compiled_step_equals_an_eager_one(stacked: bool, fused: bool) -> None
 
 
 @both
-def test_noise_is_that_of_the_device(stacked: bool) -> None:
-    program = make(stacked, noisy_squares, learning_rate=1e-9, batch_size=40)
-    assert compile_step(program, TRACED)
-    start, ends = copied(program.state()), []
-    for seed in (5, 5, 6):
-        program.load_state(start)
-        torch.manual_seed(seed)
-        ends.append(take_steps(program, 3)[:, 0].flatten())
-    # Different noise for each step and run, and the same again for the same seed.
-    assert len(set(ends[0].tolist())) == len(ends[0])
-    assert torch.equal(ends[0], ends[1])
-    assert not torch.equal(ends[0], ends[2])
-
-
-@both
 def test_training_and_resuming(
     tmp_path: Path, stacked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -228,17 +228,12 @@ def test_nested_settings_are_overridden_and_the_last_one_wins() -> None:
     [
         ("count", "An override must look like name=value, but got 'count'."),
         ("=3", "An override must look like name=value, but got '=3'."),
-        ("count=ten", "count must be a valid integer, but got 'ten'."),
         ("count=none", "count must be a valid integer, but got None."),
-        ("count=-1", "count must be at least 0, but got -1."),
         ("scale=inf", "scale must be a finite number, but got 'inf'."),
-        ("flag=maybe", "flag must be a valid boolean, but got 'maybe'."),
         ("training.epoch=3", "training.epoch is not a setting; did you mean training.epochs?"),
         ("trainng.epochs=3", "trainng is not a setting; did you mean training?"),
         ("training.lr=3", "training.lr is not a setting; there are training.epochs, training.ba"),
-        ("epochs=3", "epochs is not a setting; did you mean training.epochs?"),
         ("training.epochs.x=3", "training.epochs must be a valid integer, but got {'x': '3'}."),
-        ("inner=3", "inner must be a table of settings, but got '3'."),
         ("kind=neural", "kind must be 'neuralsort' or 'softsort', but got 'neural'."),
     ],
 )

@@ -363,16 +363,6 @@ def test_a_second_process_is_refused_until_the_first_is_dead(
         assert not (run.path / ".notes.1.tmp").exists()
 
 
-def test_a_lock_holds_within_a_process_too_and_ends_with_its_block(run: RunFolder) -> None:
-    other = RunFolder.open(run.path)
-    with run.lock(), pytest.raises(RunError, match="is in use by process"), other.lock():
-        pass
-    with pytest.raises(ZeroDivisionError), run.lock():
-        _ = 1 / 0
-    with other.lock():
-        pass
-
-
 def test_a_file_system_without_locks(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))

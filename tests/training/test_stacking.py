@@ -191,20 +191,6 @@ def test_a_group_of_runs_resumes_bit_for_bit(tmp_path: Path) -> None:
     assert cut[0].metrics() != cut[1].metrics()
 
 
-def test_a_broken_run_of_a_group_is_named(tmp_path: Path) -> None:
-    config = settings(log_every=1)
-    program = Program(
-        [make_model(seed) for seed in range(3)],
-        scaled_squares,
-        points(),
-        config,
-        run_data={"scale": columns(torch.tensor([1.0, torch.inf, 1.0]))},
-    )
-    folders = [make_run(tmp_path / f"run-{run}", config) for run in range(3)]
-    with pytest.raises(RunError, match=r"not finite \('loss'\) at step 1 of \S+run-1\."):
-        train(program, folders)
-
-
 def test_a_stack_is_only_resumed_with_the_same_runs(tmp_path: Path) -> None:
     config = settings(epochs=1)
 

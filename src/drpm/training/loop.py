@@ -271,11 +271,8 @@ class _Training:
         names = [name for name, bad in zip(readings.names, broken[row], strict=True) if bad.any()]
         # The loss is the sum of the others.
         terms = ", ".join(repr(name) for name in names if name != "loss") or "'loss'"
-        affected = broken[row].any(0).tolist()
-        paths = [str(run.path) for run, bad in zip(self.runs, affected, strict=True) if bad]
-        of = f" of {', '.join(paths)}" if len(self.runs) > 1 else ""
         step = self.step - len(broken) + row + 1
-        raise RunError(f"The loss had terms that were not finite ({terms}) at step {step}{of}.")
+        raise RunError(f"The loss had terms that were not finite ({terms}) at step {step}.")
 
     def _save(self) -> None:
         # A gradient can be infinite although the loss is not.
