@@ -40,26 +40,11 @@ def test_the_documentation_lists_every_data_set_option_and_hash() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "complaint"),
-    [
-        ("minst", "There is no data set 'minst': did you mean mnist or multimnist"),
-        ("Digits", "did you mean digits"),
-        ("cifar", "there are digits, mnist, fashion-mnist"),
-        ("", "There is no data set ''"),
-        ("folder/that/is/not/there", "folder/that/is/not/there does not exist"),
-    ],
-)
-def test_an_unknown_name(name: str, complaint: str) -> None:
-    with pytest.raises(DataError, match=complaint):
-        load(name)
-
-
-@pytest.mark.parametrize(
     ("name", "options", "complaint"),
     [
+        ("", {}, "There is no data set ''"),
+        ("Digits", {}, "did you mean digits"),
         ("digits", {"noise": 1}, "The data set 'digits' has no option 'noise': it has none"),
-        ("mpi3d", {"variants": "toy"}, "no option 'variants': did you mean variant"),
-        ("arm", {"num_train": "many"}, "'num_train' .*integer, not 'many'"),
         ("arm", {"num_train": 2.5}, "'num_train' .*integer, not 2.5"),
         ("arm", {"num_train": True}, "'num_train' .*integer, not True"),
         ("multimnist", {"noise": "loud"}, "'noise' .*number, not 'loud'"),
@@ -67,7 +52,7 @@ def test_an_unknown_name(name: str, complaint: str) -> None:
         ("pictures/x.csv", {"image_size": "large"}, "'image_size' .*integer, not 'large'"),
     ],
 )
-def test_a_bad_option(name: str, options: dict[str, object], complaint: str) -> None:
+def test_a_bad_name_or_option(name: str, options: dict[str, object], complaint: str) -> None:
     with pytest.raises(DataError, match=complaint):
         load(name, **options)
 

@@ -142,14 +142,12 @@ def class_target(data: Dataset) -> str | None:
 
 def class_labels(data: Dataset, split: Split) -> Tensor | None:
     """The classes of a split, if it has any."""
-    name = class_target(data)
-    return None if name is None else split.targets.get(name)
+    return split.targets.get(class_target(data) or "")
 
 
 def class_names(data: Dataset) -> tuple[str, ...]:
     """The names of the classes of :func:`class_labels`; empty if there are none."""
-    name = class_target(data)
-    return () if name is None else data.classes[name]
+    return data.classes.get(class_target(data) or "", ())
 
 
 def with_test_part(data: Dataset) -> Dataset:
