@@ -38,9 +38,6 @@ def test_label() -> None:
 def test_adaptive() -> None:
     divergence = torch.tensor([[0.0, 4.0, 1.9, 2.1], [5.0, 5.1, 9.0, 6.9]])
     assert share("ada", divergence).mask.tolist() == [[1, 0, 1, 0], [1, 1, 0, 1]]
-
-
-def test_adaptive_shares_all_of_what_does_not_differ() -> None:
     # Not at all, by rounding alone, and by little.
     divergence = torch.tensor([[0.0, 0.0, 0.0], [4e-14, 0.0, 1e-14], [4e-6, 0.0, 3e-6]])
     assert share("ada", divergence).mask.tolist() == [[1, 1, 1], [1, 1, 1], [0, 1, 0]]

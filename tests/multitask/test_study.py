@@ -1,6 +1,5 @@
-"""Studies of several tasks: noise ratios and seeds, resumed after a kill."""
+"""Studies of several tasks: their noise, and the command that repeats a run."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,7 @@ from drpm.cli import app
 from drpm.data import multimnist
 from drpm.experiments.studies import run_study
 from drpm.multitask import experiment
-from drpm.multitask.config import MultitaskJob
-from drpm.multitask.experiment import Multitask
 from drpm.multitask.models import MultitaskNetwork
-from drpm.training.errors import RunError
 from drpm.training.runs import RunFolder
 from tests.multitask.toys import write_few_digits
 
@@ -42,36 +38,6 @@ def do(folder: Path, seeds: Sequence[int] = (0, 1), method: str = "drpm", **opti
         {"data": "multimnist", **options},
         device="cpu",
     )
-
-
-def read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((path / "result.json").read_text())
-    return found
-
-
-@pytest.mark.usefixtures("blank_pictures")
-def test_a_study_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    evaluate = Multitask.evaluate
-
-    def interrupt(self: Multitask, job: MultitaskJob, *given: Any) -> Any:
-        if job.seed == 1:
-            raise KeyboardInterrupt
-        return evaluate(self, job, *given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Multitask, "evaluate", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            do(tmp_path, noise=0.4)
-    before = (tmp_path / "seed-0" / "result.json").read_bytes()
-    do(tmp_path, noise=0.4)
-    assert (tmp_path / "seed-0" / "result.json").read_bytes() == before
-    runs = [read(tmp_path / f"seed-{seed}") for seed in (0, 1)]
-    summary = read(tmp_path)["metrics"]
-    mean = sum(run["metrics"]["accuracy_right"] for run in runs) / 2
-    assert summary["accuracy_right"]["mean"] == pytest.approx(mean)
-    assert summary["size_left"]["mean"] + summary["size_right"]["mean"] == pytest.approx(6)
-    with pytest.raises(RunError, match="other settings"):
-        do(tmp_path, noise=0.5)
 
 
 def test_runs_have_images_of_their_own_noise(
