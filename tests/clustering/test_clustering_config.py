@@ -11,13 +11,8 @@ from drpm.training.errors import ConfigError
     ("assignments", "sentence"),
     [
         ("clusters=0", "clusters must be greater than 0, but got '0'"),
-        ("beta=-0.1", "beta must be at least 0"),
-        ("temperature=1,0", r"temperature\[1\] must be greater than 0"),
-        ("refit_every=0", "refit_every must be greater than 0"),
         ("network.encoder=500,0", r"network.encoder\[1\] must be greater than 0"),
-        ("pretraining.training.epochs=-1", "pretraining.training.epochs must be at least 0"),
         ("objective=exactly", "objective must be 'bound"),
-        ("cluster=3", "did you mean clusters"),
         ("training.devices=2", "pretraining.training.devices must be that of training, 2"),
         ("training.precision=64-true", "precision must be '32-true'"),
         (

@@ -93,13 +93,6 @@ def test_vade_judges_by_a_drawn_code() -> None:
     assert not torch.allclose(fitted.predict_proba(rows), expected, atol=0.1)
 
 
-@pytest.mark.parametrize("shape", [(20, COLUMNS), (20, 1, 2, 3), (20, 2, 3)])
-def test_rows_of_whatever_shape(shape: tuple[int, ...]) -> None:
-    fitted, rows = make("drpm-vc"), some_rows()
-    assert torch.equal(fitted.to_rows(rows.reshape(shape)), rows)
-    assert torch.equal(fitted.to_rows(rows.reshape(shape).numpy()), rows)
-
-
 @torch.no_grad()
 def test_lower_bounds_of_certain_codes() -> None:
     """Then probs are exact, and what they cost is the mixture's density but for the entropy."""

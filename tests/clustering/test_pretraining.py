@@ -26,7 +26,6 @@ from drpm.clustering.pretraining import (
     resized_crop,
     warp,
 )
-from drpm.training.errors import ConfigError
 from tests.oracles import FALSE_ALARM, binomial_p_values, generator, normal
 
 CLOSE = {"rtol": 0, "atol": 1e-10}
@@ -204,10 +203,3 @@ def test_stacked_runs_see_views_of_their_own(view: View) -> None:
 )
 def test_choice(name: str, shape: tuple[int, ...], expected: str) -> None:
     assert choose_view(name, torch.Size(shape)) is VIEWS[expected]
-
-
-def test_views_of_images_are_refused_for_tables() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^pretraining\.views must be 'noise' .* but got 'mnist'"
-    ):
-        choose_view("mnist", torch.Size([784]))

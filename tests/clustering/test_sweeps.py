@@ -46,8 +46,3 @@ def test_reconstruction_changes_nothing_but_pretraining() -> None:
             assert config.pretraining.training.epochs == 50
             changes = ["pretraining.kind=reconstruction", "pretraining.training.epochs=50"]
             assert config == configs.override(main[data][name], changes)
-
-
-def test_stl10() -> None:
-    for run in find("stl10").runs:
-        assert run.arguments["options"]["options"] == ["network=resnet50"]

@@ -126,15 +126,6 @@ def test_gradients_reach_scores_and_weights(term: str) -> None:
         assert float((weights * excess).sum()) > 0
 
 
-def test_gradients_reach_the_network() -> None:
-    elements, labels = blobs(24, seed=0)
-    model = Partitioner((2,), CLASSES, CONFIG)
-    OBJECTIVE(model, {"rows": elements, "labels": labels}, SCHEDULE, None)["loss"].backward()
-    for parameter in model.parameters():
-        assert parameter.grad is not None
-        assert parameter.grad.any()
-
-
 # Scores.
 
 
@@ -165,9 +156,7 @@ def test_a_class_that_is_never_predicted_counts() -> None:
     ("name", "value", "message"),
     [
         ("labels", [0, 2, 0, 0], "labels must be from 0 to 1, but got some from 0 to 2"),
-        ("labels", [0.0] * 4, r"labels must be whole numbers of the shape \(4,\)"),
         ("labels", [], "labels must be one or more, but got none"),
-        ("found", [0, -1, 0, 0], "found must be from 0 to 1, but got some from -1 to 0"),
         ("found", [0], r"found must be whole numbers of the shape \(4,\)"),
         ("batch", [0, 0, 4, 0], "batch must be from 0 to 3, but got some from 0 to 4"),
     ],
@@ -182,15 +171,8 @@ def test_bad_scores(name: str, value: list[Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hidden": ()}, "hidden must have at least 1 item"),
-        ({"scale": 0.0}, "scale must be greater than 0, but got 0.0"),
-        ({"prediction_temperature": 0.0}, "prediction_temperature must be greater than 0"),
-        ({"smoothing": 0.0}, "smoothing must be greater than 0, but got 0.0"),
-        ({"size_weights": ()}, "size_weights must have at least 1 item"),
         ({"size_weights": (0.1, 0.1)}, "size_weights must be numbers that differ"),
-        ({"size_weights": (-0.1,)}, r"size_weights\[0\] must be at least 0"),
         ({"held_out": 1.0}, "held_out must be less than 1, but got 1.0"),
-        ({"temperature": (1.0, 0.0)}, r"temperature\[1\] must be greater than 0"),
     ],
 )
 def test_bad_settings(changes: dict[str, Any], message: str) -> None:

@@ -34,7 +34,7 @@ from drpm.clustering.mixtures import Mixture
 from drpm.clustering.models import require_unit_interval, standardization
 from drpm.clustering.pipeline import fit_clusterings
 from drpm.data.types import scaled_rows
-from drpm.distributions.validation import require_choice, require_count, require_number
+from drpm.distributions.validation import require_count
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import TRAINING_LOCK, connect
 from drpm.training.errors import SIGNAL_EXIT, Interrupted, RunError
@@ -126,7 +126,7 @@ class ClusteringEstimator(
         device = connect(config.training).device
         with (
             TRAINING_LOCK,
-            _translate_run_errors(),
+            _raise_signals(),
             TemporaryDirectory(prefix="drpm-") as folder,
             # Training seeds the global generator, whose state is restored.
             torch.random.fork_rng([device] if device.type == "cuda" else []),
@@ -150,12 +150,12 @@ class ClusteringEstimator(
         training = TrainingConfig(
             epochs=self.max_iter,
             batch_size=self.batch_size,
-            learning_rate=float(rate),
+            learning_rate=rate,
             drop_last=False,
             device=self.device,
             checkpoint_every=self.max_iter,  # a fit is not resumed
         )
-        batches = math.ceil(rows / self.batch_size)
+        batches = math.ceil(rows / training.batch_size)
         epochs = getattr(self, "pretrain_iter", self.max_iter)
         if epochs is None:
             epochs = max(self.max_iter, math.ceil(_LEAST_PRETRAINING / batches))
@@ -164,8 +164,8 @@ class ClusteringEstimator(
         deviation = _IMAGE_DEVIATION if are_images else _TABLE_DEVIATION
         return ClusteringConfig(
             method=self._method,
-            clusters=int(self.n_clusters),
-            likelihood=likelihood,  # type: ignore[arg-type]  # checked already
+            clusters=self.n_clusters,
+            likelihood=likelihood,  # type: ignore[arg-type]  # checked there
             annealing_steps=max(1, self.max_iter * batches // 2),
             network=NetworkConfig(self.latent_dim, hidden, hidden[::-1], deviation),
             pretraining=PretrainingConfig(training=pretraining),
@@ -179,25 +179,18 @@ class ClusteringEstimator(
         return {}
 
     def _check_parameters(self) -> None:
-        given = self.get_params()
-        for name in ("n_clusters", "latent_dim", "max_iter", "batch_size", "partitions"):
-            if name in given:
-                require_count(name, given[name])
-        if given.get("pretrain_iter") is not None:
-            require_count("pretrain_iter", given["pretrain_iter"])
-        try:
-            widths = [require_count("hidden", width) for width in self.hidden]
-        except (TypeError, ValueError):
-            widths = []
-        if not widths:
+        """Check parameters that settings have under other names; settings check the others."""
+        for name in ("n_clusters", "latent_dim", "max_iter"):
+            require_count(name, getattr(self, name))
+        if getattr(self, "pretrain_iter", None) is not None:
+            require_count("pretrain_iter", self.pretrain_iter)
+        hidden: Any = self.hidden
+        if not isinstance(hidden, tuple | list) or not hidden:
             raise ValueError(
-                f"hidden must be a tuple of one or more positive integers, but got {self.hidden!r}."
+                f"hidden must be a tuple of one or more positive integers, but got {hidden!r}."
             )
-        if self.learning_rate is not None:
-            require_number("learning_rate", self.learning_rate, positive=True)
-        require_number("beta", given.get("beta", 1.0), positive=False)
-        require_choice("objective", given.get("objective", "bounds"), ("bounds", "exact"))
-        require_choice("likelihood", self.likelihood, ("auto", "bernoulli", "gaussian"))
+        for width in hidden:
+            require_count("hidden", width)
 
     def _validate(self, X: Any, *, reset: bool) -> tuple[Array, tuple[int, ...]]:
         """Flat rows, and the shape of an input."""
@@ -402,13 +395,10 @@ def _to_json(value: Any) -> Any:
 
 
 @contextmanager
-def _translate_run_errors() -> Iterator[None]:
-    """Raise errors and signals of a run as a function does, without its temporary folder."""
+def _raise_signals() -> Iterator[None]:
+    """Raise a signal that stopped a training, as it would have stopped a function."""
     try:
         yield
-    except RunError as error:
-        # The rest of the sentence is about that folder.
-        raise RunError(f"{str(error).partition(';')[0].rstrip('.')}.") from None
     except Interrupted as stopped:
         # For Ctrl-C this raises KeyboardInterrupt.
         signal.raise_signal(stopped.exit_code - SIGNAL_EXIT)

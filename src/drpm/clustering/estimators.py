@@ -64,12 +64,11 @@ class DRPMClustering(ClusteringEstimator):
     partitions: int = 10
 
     def _model_settings(self) -> dict[str, Any]:
-        partitions = int(self.partitions)
         return {
-            "beta": float(self.beta),
+            "beta": self.beta,
             "objective": self.objective,
-            "partitions": partitions,
-            "exact_partitions": partitions,
+            "partitions": self.partitions,
+            "exact_partitions": self.partitions,
         }
 
 

@@ -1,5 +1,6 @@
 """Clustering as an experiment: training, scores, labels and the data of the figures."""
 
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -176,7 +177,12 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
                     **SCORES,
                     "lower_bound": "log-density" if method == "gmm" else "ELBO, Gaussian mixture",
                 },
-                "data": _describe(data),
+                "data": {
+                    "name": data.name,
+                    "examples": len(data.train),
+                    "shape": " x ".join(map(str, data.input_shape)),
+                    "test examples": 0 if data.test is data.train else len(data.test),
+                },
             },
         )
 
@@ -284,17 +290,6 @@ def _label_table(probs: Mapping[str, Tensor], files: Sequence[str]) -> str:
     return text
 
 
-def _describe(data: Dataset) -> dict[str, Any]:
-    facts: dict[str, Any] = {"name": data.name, "examples": len(data.train)}
-    if len(data.input_shape) == 1:
-        facts["columns"] = data.input_shape[0]
-    else:
-        facts["shape"] = " x ".join(map(str, data.input_shape))
-    if data.test is not data.train:
-        facts["test examples"] = len(data.test)
-    return facts
-
-
 # Figures.
 
 
@@ -348,11 +343,9 @@ def _predictions(fitted: FittedClustering, data: Dataset) -> dict[str, NDArray[A
     }
     labels, names = class_labels(data, data.test), class_names(data)
     if labels is not None:
-        confusion = torch.zeros(len(names), fitted.clusters, dtype=torch.int64)
-        ones = torch.ones(len(labels), dtype=torch.int64)
-        confusion.index_put_((labels.cpu(), predicted.cpu()), ones, accumulate=True)
+        places, shape = labels * fitted.clusters + predicted, (len(names), fitted.clusters)
         arrays["latent_labels"] = _array(labels[:POINTS])
-        arrays["confusion"] = _array(confusion)
+        arrays["confusion"] = _array(places.bincount(minlength=math.prod(shape)).reshape(shape))
         arrays["label_names"] = np.array(names)
     return arrays
 

@@ -24,6 +24,7 @@ from drpm.clustering.pretraining import (
 from drpm.training import config as configs
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices, seeded, unseeded
+from drpm.training.errors import RunError
 from drpm.training.loop import ProgressFactory, train_stage
 from drpm.training.program import ExponentialSchedule, Program, Schedule
 from drpm.training.runs import open_run
@@ -61,8 +62,14 @@ def fit_clusterings(
     if config.method in TRAINED:
         stages.train()
     found = []
-    for model, pretrained in zip(stages.models, stages.pretrained, strict=True):
+    for model, pretrained, seed in zip(stages.models, stages.pretrained, seeds, strict=True):
         mixture = Mixture(*(x.detach() for x in model.prior.mixture()))
+        # Variances can overflow although their logarithms, which the loop checks, do not.
+        if not all(x.isfinite().all() for x in mixture):
+            raise RunError(
+                f"The clusters of seed {seed} were not finite after training: start again with a "
+                "smaller learning rate."
+            )
         head = pretrained.clusters if config.method == "contrastive-head" else None
         found.append(FittedClustering(config, shape, mixture, model.autoencoder, head))
     return found

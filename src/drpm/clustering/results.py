@@ -43,9 +43,9 @@ PUBLISHED: Final = parse_published(
 )
 
 
-def _by_data(sweep: str, rows: dict[str, str], *, has_runs: bool = True) -> Table:
+def _by_data(sweep: str, rows: dict[str, str]) -> Table:
     columns = metric_columns(f"{sweep}/{{group}}/{{row}}", METRICS)
-    return Table(("data", "method"), rows, columns, DATA, PUBLISHED, has_runs=has_runs)
+    return Table(("data", "method"), rows, columns, DATA, PUBLISHED)
 
 
 TABLES: Final = {

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from sklearn.metrics import confusion_matrix
 from torch import Tensor
 
 from drpm.data import load
@@ -21,7 +22,6 @@ from drpm.supervised.models import (
     TrainedPartitioner,
     batch_sizes,
     check_labels,
-    confusion,
     fit_partitioner,
     split,
 )
@@ -115,14 +115,8 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
             targets = ", ".join(data.dataset.classes)
             found.append(f"The target is {data.target!r}; --target chooses among {targets}.")
         taught = torch.bincount(data.labels(train).cpu()[rows], minlength=classes)
-        tested = torch.bincount(data.labels(test), minlength=classes)
         if missing := int((taught == 0).sum()):
             found.append(f"{missing} of the {classes} classes have no elements to train on.")
-        if few := int((tested < 2).sum()):
-            found.append(
-                f"{few} of the {classes} classes have fewer than two elements in the test split, "
-                "so the scores are unreliable."
-            )
         return found
 
     def train(
@@ -252,13 +246,13 @@ def figure_data(
     if classes > MAX_CLASSES:
         return pack_figures([])
     labels = labels.cpu()[judged.order]
-    table = confusion(labels, judged.subsets, classes).double()
+    shares = confusion_matrix(labels, judged.subsets, labels=range(classes), normalize="true")
     sizes = [batch_sizes(judged.batch, x, classes)[:MAX_BATCHES] for x in (judged.subsets, labels)]
     specs = [
         FigureSpec(
             "matrix",
             "classes",
-            (table / table.sum(1, keepdim=True).clamp_min(1)).numpy(),
+            shares,
             names,
             names,
             "Predicted subsets of every class",

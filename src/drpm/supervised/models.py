@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from numpy.typing import NDArray
+from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
 from drpm.data.types import fingerprint_tensors, scale_shapes, scaled_rows
@@ -72,22 +73,13 @@ def partition_scores(labels: Tensor, found: Tensor, classes: int, batch: Tensor)
         ("batch", batch, count),
     ):
         require_classes(name, values, count, number)
-    table = confusion(labels, found, classes)
-    right = table.diagonal().double()
-    # A class without members that is never predicted has the score 0.
-    members = (table.sum(0) + table.sum(1)).clamp_min(1)
     gaps = batch_sizes(batch, found, classes) - batch_sizes(batch, labels, classes)
     return PartitionScores(
-        float((2 * right / members).mean()),
-        float(right.sum() / table.sum()),
+        # A class without members that is never predicted has the score 0.
+        float(f1_score(labels, found, labels=range(classes), average="macro", zero_division=0)),
+        float((labels == found).double().mean()),
         float(gaps.abs().double().mean()),
     )
-
-
-def confusion(labels: Tensor, found: Tensor, classes: int) -> Tensor:
-    """(K, K): how many elements of every class are in every subset."""
-    places = labels.long() * classes + found.long()
-    return torch.bincount(places, minlength=classes**2).reshape(classes, classes)
 
 
 def batch_sizes(batch: Tensor, subsets: Tensor, classes: int) -> Tensor:
