@@ -6,6 +6,7 @@ import io
 import socket
 import tarfile
 import threading
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -138,7 +139,16 @@ def test_an_archive_is_extracted(server: Server, folders: tuple[Path, Path]) -> 
     assert everything_in(folders[0]) == ["set/inner/a", "set/inner/b", "set/set.tar.gz"]
     report = check(file)
     assert (report.state, report.path) == ("damaged", folders[0] / "set" / "inner" / "b")
-    assert check(replace(file, members={"inner/a": members["inner/a"]})).state == "verified"
+    assert check(replace(file, members={"inner/a": members["inner/a"].upper()})).state == "verified"
+    assert check(replace(file, members={"inner/a": ""})).state == "present"
+
+
+def test_a_zip_archive_is_extracted(server: Server, folders: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(server.folder / "set.zip", "w") as archive:
+        archive.writestr("inner/a", CONTENT)
+    file = RemoteFile("set/set.zip", (server.url("set.zip"),), members={"inner/a": ""})
+    obtain([file])
+    assert (folders[0] / "set" / "inner" / "a").read_bytes() == CONTENT
 
 
 def test_an_archive_put_there_by_hand_is_extracted_as_a_whole(

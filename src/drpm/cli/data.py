@@ -66,7 +66,7 @@ def fetch(name: Name, as_json: Json = False) -> None:
 
 @app.command()
 def check(name: Name, as_json: Json = False) -> None:
-    """Verify the hashes and the structure of the files of a data set.
+    """Verify the hashes of the files of a data set and, without a hash, their structure.
 
     The exit code is 1 if a file is missing or damaged.
     """

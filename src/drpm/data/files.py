@@ -15,6 +15,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
+from zipfile import BadZipFile
 
 import numpy as np
 import pooch
@@ -102,7 +103,8 @@ def find(file: RemoteFile) -> Path | None:
 def obtain(files: Sequence[RemoteFile], *, instructions: str = "") -> dict[str, Path]:
     """Where each file lies, by its path in the data set, after downloading what is missing.
 
-    Optional files are not downloaded; those that are missing are left out.
+    For an archive with members it is the folder that contains them. Optional files are not
+    downloaded; those that are missing are left out.
 
     Args:
         files: The files of one data set.
@@ -160,7 +162,7 @@ def download(file: RemoteFile) -> None:
             failure = "could not be reached"
         except ValueError:
             failure = "has a different hash"
-        except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        except (OSError, EOFError, tarfile.TarError, zlib.error, BadZipFile) as error:
             raise DataError(f"{file.path} cannot be stored ({reason(error)}).") from error
         failures.append(f"{urlsplit(url).netloc}: {failure}")
     raise DataError(f"{file.path} could not be downloaded ({'; '.join(failures)}).")
@@ -171,7 +173,8 @@ def _extract(archive: Path, members: list[str]) -> None:
     if not members:
         return
     with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
-        pooch.Untar(members, extract_dir=folder)(str(archive), "download", None)
+        unpack = pooch.Unzip if archive.suffix == ".zip" else pooch.Untar
+        unpack(members, extract_dir=folder)(str(archive), "download", None)
         for member in members:
             path = archive.parent / member
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -197,7 +200,7 @@ def check(file: RemoteFile) -> FileReport:
     for place, part in (parts or {path: file}).items():
         if fault := _damage(place, part):
             return FileReport(file, place, "damaged", fault)
-    if file.members or file.known_hash or file.content_sha256:
+    if all(file.members.values()) and (file.members or file.known_hash or file.content_sha256):
         return FileReport(file, path, "verified", "hash verified")
     return FileReport(file, path, "present", "no published hash")
 
@@ -212,7 +215,7 @@ def _damage(path: Path, file: RemoteFile) -> str:
             found = hashlib.file_digest(content, algorithm or "sha256").hexdigest()
     except (OSError, EOFError, zlib.error) as error:
         return f"cannot be read: {reason(error)}"
-    return "" if found == expected else "has a different hash"
+    return "" if found == expected.lower() else "has a different hash"
 
 
 def open_content(path: Path) -> BufferedIOBase:

@@ -99,16 +99,17 @@ class RemoteFile:
     path: str  # under the data folder, such as "mnist/t10k-labels-idx1-ubyte.gz"
     urls: tuple[str, ...] = ()  # and mirrors; empty if the user must put the file there
     known_hash: str | None = None  # a SHA-256, or "md5:" and an MD5
-    content_sha256: str | None = None  # instead, of the content before compression
-    members: Mapping[str, str] = field(default_factory=dict)  # of an archive, with MD5 hashes
-    optional: bool = False  # not needed, and never downloaded
+    content_sha256: str | None = None  # of a .gz file, instead: of its uncompressed content
+    # To extract from a .tar or .zip archive, each with its MD5; the archive is then not needed.
+    members: Mapping[str, str] = field(default_factory=dict)
+    optional: bool = False  # downloaded only if a loader asks for it
 
 
 @dataclass(frozen=True)
 class DatasetSpec:
     """What is known of a data set before it is loaded.
 
-    Its loader is called as ``load(device=..., seed=..., **options)``.
+    Its loader is called as ``load(device=..., seed=..., **options)``; options are keyword-only.
     """
 
     name: str
@@ -118,9 +119,9 @@ class DatasetSpec:
     shapes: str  # sizes and shapes, for people
     load: Callable[..., "Dataset"]
     files: tuple[RemoteFile, ...] = ()
-    instructions: str = ""  # where to get files that cannot be downloaded; a clause
-    sheet_options: Mapping[str, Any] = field(default_factory=dict)  # to show its images
-    inspect: Callable[[], object] | None = None  # checks files that have no published hash
+    instructions: str = ""  # where to get files that cannot be downloaded; ends an error message
+    sheet_options: Mapping[str, Any] = field(default_factory=dict)  # of load, for drpm data show
+    inspect: Callable[[], object] | None = None  # for drpm data check, after the hashes
 
     @property
     def options(self) -> tuple[str, ...]:
