@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from drpm.factors.aggregation import AGGREGATIONS, AggregationInput, Shared
 from drpm.factors.config import SIDES, Averaging, FactorsConfig
-from drpm.factors.layers import DownConv2d, UpConv2d
 from drpm.factors.pairs import require_views
 from drpm.nn.encoders import Posterior, standard_divergence, symmetric_divergence
 from drpm.training import config as configs
@@ -55,7 +54,8 @@ class ConvolutionalAutoencoder(nn.Module):
         widths = (colours, *CHANNELS[:depth])
         layers: list[nn.Module] = []
         for (inputs, outputs), kernel in zip(pairwise(widths), KERNELS[:depth], strict=True):
-            layers += [DownConv2d(inputs, outputs, kernel), nn.ReLU()]
+            padding = (kernel - 2) // 2
+            layers += [nn.Conv2d(inputs, outputs, kernel, stride=2, padding=padding), nn.ReLU()]
         deepest = widths[-1] * _SMALLEST**2
         self.encoder = nn.Sequential(
             *layers, _FlattenPixels(), nn.Linear(deepest, HIDDEN), nn.ReLU()
@@ -71,7 +71,7 @@ class ConvolutionalAutoencoder(nn.Module):
         )
         back: list[nn.Module] = []
         for inputs, outputs in pairwise((*widths[:0:-1], colours)):
-            back += [UpConv2d(inputs, outputs), nn.ReLU()]
+            back += [nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1), nn.ReLU()]
         self.decoder = nn.Sequential(*back[:-1])
         # As in the reference; torch's default is several times smaller, and codes stay empty for
         # long.
