@@ -141,16 +141,6 @@ def test_augmentations_and_dropout_differ_between_runs() -> None:
         assert abs(first - second) > 1e-4
 
 
-def test_bad_stacks_are_refused() -> None:
-    data = points()
-    with pytest.raises(ValueError, match="at least one model"):
-        Program([], squares, data, settings())
-    with pytest.raises(
-        ValueError, match="run_data must hold tensors with a leading dimension of 2"
-    ):
-        Program([make_model()] * 2, squares, {}, settings(), run_data={"x": data["x"]})
-
-
 def test_a_group_of_runs_resumes_bit_for_bit(tmp_path: Path) -> None:
     config = settings(epochs=4, checkpoint_steps=3, log_every=2)
     whole = make_stack(3, **vars(config))

@@ -184,8 +184,6 @@ class Program:
         devices: Devices | None = None,
     ) -> None:
         models = [models] if isinstance(models, nn.Module) else models
-        if not models:
-            raise ValueError("models must hold at least one model, but got none.")
         self.config = config
         self.devices = devices or Devices()
         self.device = self.devices.device
@@ -197,7 +195,7 @@ class Program:
             raise ConfigError(f"devices must be 1 for stacked runs, but got {self.devices.count}.")
         self.data = {name: self._adapt(x) for name, x in data.items()}
         self.run_data = {name: self._adapt(x) for name, x in (run_data or {}).items()}
-        self.examples = _count_examples(self.data, self.run_data, self.width)
+        self.examples = _count_examples(self.data, self.run_data)
         self.batch_size = min(config.batch_size, self.examples)
         self.steps_per_epoch = count_steps(self.examples, config, self.devices.count)
         self.seed = self.devices.seed(config.seed)
@@ -427,9 +425,7 @@ class Program:
                 value.copy_(state.get(f"optimizer.{index}.{moment}", torch.zeros(())))
 
 
-def _count_examples(data: Mapping[str, Tensor], run_data: Mapping[str, Tensor], width: int) -> int:
-    if any(x.dim() < 2 or len(x) != width for x in run_data.values()):
-        raise ValueError(f"run_data must hold tensors with a leading dimension of {width}.")
+def _count_examples(data: Mapping[str, Tensor], run_data: Mapping[str, Tensor]) -> int:
     lengths = {name: len(x) for name, x in data.items()}
     lengths |= {name: x.shape[1] for name, x in run_data.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
