@@ -77,6 +77,7 @@ class ClusteringEstimator(
     batch_size: int = 128
     learning_rate: float | None = None
     likelihood: str = "auto"
+    warm_start: bool = False
     device: str = "auto"
     verbose: bool = False
     random_state: Any = None
@@ -101,16 +102,20 @@ class ClusteringEstimator(
             The fitted estimator.
         """
         self._check_parameters()
-        data, shape = self._validate(X, reset=True)
+        start = self.model_ if self.warm_start and hasattr(self, "model_") else None
+        data, shape = self._validate(X, reset=start is None)
         if self.n_clusters > len(data):
             raise ValueError(
                 f"n_clusters must be at most n_samples={len(data)}, but got {self.n_clusters}."
             )
         likelihood, shift, scale = standardization(torch.tensor(data), shape, self.likelihood)
+        if start is not None:
+            self._check_warm_start(start)
+            likelihood, shift, scale = self._likelihood, start.shift, start.scale
         rows = scaled_rows("X", data, shape, shift, scale)
         if likelihood == "bernoulli":
             require_unit_interval("X", rows)
-        found = self._train(rows.float(), shape, likelihood)
+        found = self._train(rows.float(), shape, likelihood, start)
         model = replace(found.to(torch.float64), shape=torch.Size(shape), shift=shift, scale=scale)
         labels = model.predict_proba(rows, sampled=False).argmax(-1).numpy()
         # Empty clusters come last, so that labels are consecutive.
@@ -120,9 +125,11 @@ class ClusteringEstimator(
         self._set_model(model, np.argsort(order)[labels], self.max_iter)
         return self
 
-    def _train(self, rows: Tensor, shape: tuple[int, ...], likelihood: str) -> FittedClustering:
+    def _train(
+        self, rows: Tensor, shape: tuple[int, ...], likelihood: str, start: FittedClustering | None
+    ) -> FittedClustering:
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        config = self._config(len(rows), shape, likelihood)
+        config = self._config(len(rows), shape, likelihood, start)
         device = connect(config.training).device
         with (
             TRAINING_LOCK,
@@ -139,10 +146,13 @@ class ClusteringEstimator(
                 [Path(folder)],
                 seeds=[seed],
                 progress=lambda stage: TrainingProgress() if self.verbose else None,
+                start=None if start is None else start.to(torch.float32).to(device),
             )
         return found.to("cpu")
 
-    def _config(self, rows: int, shape: tuple[int, ...], likelihood: str) -> ClusteringConfig:
+    def _config(
+        self, rows: int, shape: tuple[int, ...], likelihood: str, start: FittedClustering | None
+    ) -> ClusteringConfig:
         are_images = len(shape) > 1
         rate = self.learning_rate
         if rate is None:
@@ -162,12 +172,14 @@ class ClusteringEstimator(
         pretraining = replace(training, epochs=epochs, checkpoint_every=epochs)
         hidden = tuple(self.hidden)
         deviation = _IMAGE_DEVIATION if are_images else _TABLE_DEVIATION
+        network = NetworkConfig(self.latent_dim, hidden, hidden[::-1], deviation)
         return ClusteringConfig(
             method=self._method,
             clusters=self.n_clusters,
             likelihood=likelihood,  # type: ignore[arg-type]  # checked there
-            annealing_steps=max(1, self.max_iter * batches // 2),
-            network=NetworkConfig(self.latent_dim, hidden, hidden[::-1], deviation),
+            # A warm start begins at the end of the schedules.
+            annealing_steps=max(1, self.max_iter * batches // 2) if start is None else 1,
+            network=network if start is None else start.config.network,
             pretraining=PretrainingConfig(training=pretraining),
             mixture=MixtureConfig(init="auto", code_variance=True),
             training=training,
@@ -191,6 +203,20 @@ class ClusteringEstimator(
             )
         for width in hidden:
             require_count("hidden", width)
+
+    def _check_warm_start(self, start: FittedClustering) -> None:
+        network = start.config.network
+        pairs = {
+            "n_clusters": (self.n_clusters, start.clusters),
+            "latent_dim": (self.latent_dim, network.latent),
+            "hidden": (tuple(self.hidden), network.encoder),
+        }
+        for name, (value, fitted) in pairs.items():
+            if value != fitted:
+                raise ValueError(
+                    f"{name} must be {fitted!r}, as in the last fit, with warm_start=True, "
+                    f"but got {value!r}."
+                )
 
     def _validate(self, X: Any, *, reset: bool) -> tuple[Array, tuple[int, ...]]:
         """Flat rows, and the shape of an input."""

@@ -34,6 +34,7 @@ class DRPMClustering(ClusteringEstimator):
             partitions instead of bounds.
         partitions: The number of partitions sampled per step.
         likelihood: ``"bernoulli"``, ``"gaussian"`` or ``"auto"``, which depends on the values of X.
+        warm_start: Whether ``fit`` continues from the last fit.
         device: The device of the training; ``"auto"`` uses a GPU if there is one.
         verbose: Whether to show progress.
         random_state: The seed or generator of all random numbers.
