@@ -309,6 +309,29 @@ def test_a_file_is_written_as_a_whole(run: RunFolder) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["a.txt"]
 
 
+@pytest.mark.parametrize("path", ["../a", "/a", "", "."])
+def test_nothing_is_written_outside_the_folder(run: RunFolder, path: str) -> None:
+    with pytest.raises(RunError, match="must be inside its folder"):
+        run.write_atomic(path, b"")
+    assert not (run.path.parent / "a").exists()
+
+
+def test_a_link_out_of_the_folder_is_refused(run: RunFolder, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for name in ("figures", "checkpoint", "model", "metrics.jsonl"):
+        (run.path / name).symlink_to(outside / name if "." in name else outside)
+    for write in (
+        lambda: run.write_atomic("figures/new/a", b"new"),
+        lambda: run.log({"step": 1}),
+        lambda: run.checkpoint_dir,
+        lambda: run.model_dir,
+    ):
+        with pytest.raises(RunError, match="must be inside its folder"):
+            write()
+    assert not list(outside.iterdir())
+
+
 def test_a_full_disk_keeps_the_old_file(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     run.write_atomic("notes", b"old")
     before = {path.name for path in run.path.iterdir()}
