@@ -78,7 +78,7 @@ def _whole_numbers(text: str) -> list[int]:
     parts = text.split(",")
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise argparse.ArgumentTypeError(
-            f"expected positive whole numbers separated by commas, got {text!r}"
+            f"expected positive integers separated by commas, got {text!r}"
         )
     return [int(part) for part in parts]
 

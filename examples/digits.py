@@ -116,14 +116,14 @@ def read_model(folder: Path) -> nn.Module:
 
 
 def open_run(folder: Path, config: Config, devices: Devices) -> RunFolder:
-    """Open the run in a folder, or create it; refuse a run with other settings."""
+    """Open the run in a folder, or create it; refuse a run with different settings."""
     text = configs.dumps(config)
     if devices.is_first and not (folder / "config.toml").exists():
         RunFolder.create(folder, text)
     devices.barrier()
     run = RunFolder.open(folder)
     if run.config_text() != text:
-        raise RunError(f"The run in {folder} has other settings; choose another folder.")
+        raise RunError(f"The run in {folder} has different settings; choose another folder.")
     return run
 
 

@@ -65,8 +65,8 @@ def test_every_operation_can_be_measured(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--sizes", "8,none"], "expected positive whole numbers separated by commas"),
-        (["--groups", "0"], "expected positive whole numbers separated by commas"),
+        (["--sizes", "8,none"], "expected positive integers separated by commas"),
+        (["--groups", "0"], "expected positive integers separated by commas"),
         (["--operations", "sing"], "invalid choice: 'sing'"),
         (["--device", "abacus"], "torch has no device 'abacus' here"),
         (["--out", __file__], "cannot be created"),

@@ -76,7 +76,7 @@ def test_tensors_of_another_model_are_refused_in_one_sentence(tmp_path: Path, ki
         wrong = torch.zeros(*tensor.shape, 2)
         problems = {
             f"{name} is missing": others,
-            f"{name} has the shape {tuple(wrong.shape)} instead of {tuple(tensor.shape)}": {
+            f"{name} has shape {tuple(wrong.shape)} instead of {tuple(tensor.shape)}": {
                 **others,
                 name: wrong,
             },

@@ -53,14 +53,14 @@ REFUSED = [
     ("drpm data show objects.npy", "objects.npy"),
     ("drpm data show pickle.npy", "pickle.npy"),
     ("drpm data show nan.npy", "nan.npy", "missing or infinite"),
-    ("drpm data show text.npy", "text.npy should hold a table"),
+    ("drpm data show text.npy", "text.npy should contain a table"),
     ("drpm data show none.npy", "none.npy"),
     # Folders of images.
     ("drpm data show file.xyz", "file.xyz", "end in .npy, .npz, .csv"),
     ("drpm data show folder", "at least two images"),
     ("drpm data show damaged", "bad.png cannot be read as an image"),
     ("drpm data show huge", "a.png cannot be read as an image"),
-    ("drpm data show sizes", "b.png is 3x2 pixels large, but a.png is 2x2", "-o image_size=N"),
+    ("drpm data show sizes", "b.png has 3x2 pixels, but a.png has 2x2", "-o image_size=N"),
     ("drpm data show damaged -o image_size=0", "image_size must be", "not 0"),
     # Data sets by name.
     ("drpm data show minst", "no data set 'minst'", "did you mean mnist"),
@@ -70,12 +70,12 @@ REFUSED = [
     ("drpm data check mnist", "train-images-idx3-ubyte", "damaged"),
     ("drpm data check fashion-mnist", "t10k-labels-idx1-ubyte.gz is damaged (cannot be read"),
     ("drpm data show digits --part all", "part must be 'train' or 'test'", "all"),
-    ("drpm data show digits -o noise", "name=value, not 'noise'"),
+    ("drpm data show digits -o noise", "name=value, but got 'noise'"),
     ("drpm data show arm -o num_trian=3", "no option 'num_trian'", "did you mean num_train"),
     ("drpm data show arm -o num_train=many", "'num_train' should be a valid integer"),
     ("drpm data show arm -o num_train=-3", "num_train", "-3"),
     ("drpm data show digits --out file.xyz/a.png", "file.xyz: File exists"),
-    ("drpm data show digits --out sheet.foo", "sheet.foo should end in .png"),
+    ("drpm data show digits --out sheet.foo", "sheet.foo must end in .png"),
     # Settings of a run.
     (
         "drpm cluster good.csv --clusters 4 --out run",
@@ -110,24 +110,24 @@ REFUSED = [
     ("drpm supervised digits --set training.devices=2 --out run", "devices must be 1", "got 2"),
     (
         "drpm cluster digits --set training.devices=2 --out run",
-        "pretraining.training.devices must be that of training, 2, but got 1",
+        "pretraining.training.devices must equal training.devices, 2, but got 1",
     ),
     (
         "drpm cluster digits --set pretraining.kind=reconstruction "
         "--set mixture.init=contrastive-head --out run",
-        "pretraining.kind must be 'contrastive' where mixture.init is",
+        "pretraining.kind must be 'contrastive' if mixture.init is",
     ),
     (
         "drpm cluster good.csv --clusters 2 --set pretraining.views=mnist --out run",
-        "pretraining.views must be 'noise' for rows of numbers, but got 'mnist'",
+        "pretraining.views must be 'noise' for tables, but got 'mnist'",
     ),
     (
         "drpm cluster good.csv --clusters 2 --set likelihood=bernoulli --out run",
-        "good.csv must lie in [0, 1] where likelihood is 'bernoulli', but got values from",
+        "good.csv must lie in [0, 1] if likelihood is 'bernoulli', but got values from",
     ),
-    ("drpm cluster digits --seeds a --out run", "seeds must be whole numbers", "but got 'a'"),
-    ("drpm cluster digits --seeds 1,01 --out run", "seeds must all differ, but got '1,01'"),
-    ("drpm cluster digits --seeds -1 --out run", "seeds must be whole numbers", "got '-1'"),
+    ("drpm cluster digits --seeds a --out run", "seeds must be integers", "but got 'a'"),
+    ("drpm cluster digits --seeds 1,01 --out run", "seeds must be distinct, but got '1,01'"),
+    ("drpm cluster digits --seeds -1 --out run", "seeds must be integers", "got '-1'"),
     ("drpm cluster digits --device gpu --out run", "error: device must be 'auto'", "got 'gpu'"),
     ("drpm cluster digits --device cuda:99 --out run", "device must be one", "got 'cuda:99'"),
     (
@@ -158,16 +158,16 @@ REFUSED = [
     ("drpm cluster good.csv --clusters 2 --out file.xyz", "file.xyz: File exists"),
     (
         "drpm cluster good.csv --clusters 2 --out other-run",
-        "The run in other-run has other settings (",
+        "The run in other-run has different settings (",
         "or overwrite it (on the command line --overwrite).",
     ),
     (
         "drpm cluster good.csv --clusters 2 --out damaged-run",
-        "damaged-run has other settings (config.toml is damaged",
+        "damaged-run has different settings (config.toml is damaged",
     ),
     (
         "drpm cluster good.csv --clusters 2 --out folder --overwrite",
-        "folder is not empty and holds no run (it has notes.txt)",
+        "folder is not empty and contains no run (it has notes.txt)",
     ),
     # Studies and sweeps.
     ("drpm bounds --draws 1 --out file.xyz/a", "file.xyz/a: Not a directory"),
@@ -177,7 +177,7 @@ REFUSED = [
     ("drpm reproduce bounds --address here:1", "address and gpus are for the backend 'ray'"),
     ("drpm reproduce bounds --device gpu", "device must be 'auto', 'cpu'", "but got 'gpu'"),
     ("drpm reproduce bounds --device cpu", "device must be omitted", "'bounds'", "got 'cpu'"),
-    ("drpm reproduce bounds --out damaged-sweep", "sweep.json is not a file of a sweep"),
+    ("drpm reproduce bounds --out damaged-sweep", "sweep.json is not a valid sweep file"),
     ("drpm reproduce bounds --out file.xyz/a", "file.xyz/a cannot be written"),
     # A program of one's own.
     ("digits --out run --set training.epoch=3", "did you mean training.epochs?"),
@@ -191,8 +191,8 @@ REFUSED = [
         "got 'graph'",
     ),
     ("digits --out run --devices 0", "devices must be", "but got '0'"),
-    ("digits --evaluate folder", "folder holds no run: config.toml is missing"),
-    ("digits --evaluate other-run", "other-run/model holds no model"),
+    ("digits --evaluate folder", "folder contains no run: config.toml is missing"),
+    ("digits --evaluate other-run", "other-run/model contains no model"),
 ]
 MISUSED = [
     ("drpm bound", "No such command 'bound'"),

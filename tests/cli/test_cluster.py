@@ -318,7 +318,7 @@ def test_the_settings_of_a_run_begin_another(tmp_path: Path) -> None:
     run = ["--preset", str(first / "config.toml"), "--out", str(tmp_path / "fifth")]
     refused = CliRunner().invoke(app, ["factors", *run])
     assert refused.exit_code == 1
-    assert "config.toml is of a run of drpm cluster, not of drpm factors." in refused.stderr
+    assert "config.toml is from a run of drpm cluster, not of drpm factors." in refused.stderr
 
 
 @pytest.mark.usefixtures("blank_pictures")
@@ -372,7 +372,7 @@ def test_a_network_that_exceeds_the_memory(tmp_path: Path) -> None:
     # More than there are addresses for, which no system allocates.
     wide = f"--set=network.encoder={10**16}"
     refused = cluster("digits", *SMALL, wide, "--out", tmp_path / "run", code=1)
-    assert "error: There is not enough memory for this" in refused.stderr
+    assert "error: Out of memory" in refused.stderr
 
 
 @pytest.mark.usefixtures("blank_pictures")

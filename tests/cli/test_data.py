@@ -129,7 +129,7 @@ def test_show_writes_a_picture() -> None:
     result = run("show", "digits")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
-        "digits: 1,442 inputs of 1x8x8, 355 to test on.",
+        "digits: 1,442 inputs of 1x8x8, 355 test inputs.",
         "  label: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9",
         "Image: out/data/digits.png",
     ]
@@ -160,4 +160,6 @@ def test_every_kind_of_data_has_a_picture(shape: tuple[int, ...]) -> None:
         assert run("show", "mine.npz", "--part", part).exit_code == 0
         with Image.open("out/data/mine.png") as image:
             assert len(np.unique(np.asarray(image))) > 10
-    assert "part must be 'train' or 'test', not 'all'" in refusal("show", "digits", "--part", "all")
+    assert "part must be 'train' or 'test', but got 'all'" in refusal(
+        "show", "digits", "--part", "all"
+    )

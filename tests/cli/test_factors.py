@@ -98,7 +98,7 @@ def test_sizes_of_images(tmp_path: Path) -> None:
         ("--method=vae", "method must be"),
         ("--data=nowhere", "nowhere does not exist; use arm, mpi3d, a folder"),
         ("nowhere", "nowhere does not exist; use arm, mpi3d, a folder"),
-        ("''", "should hold at least two images"),
+        ("''", "should contain at least two images"),
         ("arm --data=mpi3d", "data must be given once, but got 'arm' and 'mpi3d'."),
         ("--set=gama=1", "gamma"),
         ("--set=training.devices=2", "devices must be 1"),

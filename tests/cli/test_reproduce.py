@@ -124,7 +124,7 @@ def test_some_runs_alone() -> None:
 def test_results_are_collected_without_a_run(opened: list[Any]) -> None:
     none = run("table-x", "--collect", "results")
     assert none.exit_code == 1
-    assert "out/reproduce/table-x holds no finished run of 'table-x' to collect" in none.stderr
+    assert "out/reproduce/table-x contains no finished run of 'table-x' to collect" in none.stderr
     run("table-x", "--out", "here")
     del opened[:]
     kept = run("table-x", "--out", "here", "--only", "a/seed-1", "--collect", "results")

@@ -13,15 +13,15 @@ from drpm.training.errors import ConfigError
         ("clusters=0", "clusters must be greater than 0, but got '0'"),
         ("network.encoder=500,0", r"network.encoder\[1\] must be greater than 0"),
         ("objective=exactly", "objective must be 'bound"),
-        ("training.devices=2", "pretraining.training.devices must be that of training, 2"),
+        ("training.devices=2", "pretraining.training.devices must equal training.devices, 2"),
         ("training.precision=64-true", "precision must be '32-true'"),
         (
             "pretraining.kind=reconstruction method=contrastive-head",
-            "pretraining.kind must be 'contrastive' where method is 'contrastive-head'",
+            "pretraining.kind must be 'contrastive' if method is 'contrastive-head'",
         ),
         (
             "pretraining.kind=reconstruction mixture.init=contrastive-head",
-            "pretraining.kind must be 'contrastive' where mixture.init is 'contrastive-head'",
+            "pretraining.kind must be 'contrastive' if mixture.init is 'contrastive-head'",
         ),
     ],
 )

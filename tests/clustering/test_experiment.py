@@ -269,7 +269,7 @@ def test_pretraining_is_shared_only_where_it_agrees(tmp_path: Path, trained: lis
     assert trained == ["pretraining"] * 3
     # The same file with other content is other data.
     np.save(tmp_path / "one.npy", random.uniform(size=(30, 4)))
-    with pytest.raises(RunError, match="has other settings"):
+    with pytest.raises(RunError, match="has different settings"):
         cluster("one", "bernoulli")
 
 

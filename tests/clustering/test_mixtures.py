@@ -204,8 +204,8 @@ X = torch.zeros(4, 2)
     [
         (X, 5, "n_components must be at most 4, the number of points, but got 5"),
         (X, 0, "n_components must be .* at least 1, but got 0"),
-        (X[0], 1, r"x must have the shape \(n, d\) .*, but got a tensor of"),
-        (X[:0], 1, r"x must have the shape \(n, d\)"),
+        (X[0], 1, r"x must have shape \(n, d\) .*, but got a tensor of"),
+        (X[:0], 1, r"x must have shape \(n, d\)"),
         (X.long(), 1, "x must be a floating-point tensor"),
         (X.numpy(), 1, "x must be a floating-point tensor, but got a ndarray"),
         (torch.tensor([[0.0, math.nan]]), 1, "x must be finite everywhere, but got nan"),

@@ -122,5 +122,5 @@ def test_images_become_smaller_by_triangles(folder: Path, axis: int, side: int, 
     expected = torch.from_numpy(255 * shares).float().expand(3, 64, 64)
     if axis == 0:
         expected = expected.mT
-    # Half a byte, and Pillow's whole numbers.
+    # Half a byte, and Pillow's integers.
     torch.testing.assert_close(found, expected, atol=1, rtol=0)

@@ -74,7 +74,7 @@ def test_the_files_are_read(folder: Path, name: str, compressed: bool) -> None:
         ("train-images-idx3-ubyte", np.zeros((4, 28, 28)), r"\(4, 28, 28\) and \(40,\)"),
         ("train-images-idx3-ubyte", np.zeros((40, 32, 32)), r"28x28 pixels .* \(40, 32, 32\)"),
         ("train-images-idx3-ubyte", np.zeros((0, 28, 28)), r"the shapes \(0, 28, 28\)"),
-        ("train-labels-idx1-ubyte", np.full(40, 11), "labels from 0 to 9, but holds 11"),
+        ("train-labels-idx1-ubyte", np.full(40, 11), "labels from 0 to 9, but has 11"),
     ],
 )
 def test_files_that_do_not_fit_are_refused(

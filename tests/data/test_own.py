@@ -166,13 +166,13 @@ def test_arrays_with_labels(tmp_path: Path) -> None:
     expected = torch.tensor((table[4:] - mean) / std, dtype=torch.float32)
     torch.testing.assert_close(parted.test.inputs, expected)
     np.savez(path, x_train=table, y_train=labels[1:], x_test=table[1:], y_test=labels)
-    with pytest.raises(DataError, match="one label for each of them"):
+    with pytest.raises(DataError, match="one label for each"):
         load(path)
     np.savez(path, x_train=table, y_train=labels, x_test=table * np.nan, y_test=labels)
     with pytest.raises(DataError, match=r"data\.npz has missing or infinite values in column 1"):
         load(path)
     np.savez(path, a=table, b=table)
-    with pytest.raises(DataError, match=r"should hold one array, or one named .* holds a, b"):
+    with pytest.raises(DataError, match=r"should contain one array, or one named .* contains a, b"):
         load(path)
     pictures = np.zeros((6, 4, 4), np.uint8)
     np.savez(path, x_train=pictures, y_train=labels, x_test=pictures, y_test=labels)
@@ -182,11 +182,11 @@ def test_arrays_with_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "complaint"),
     [
-        (np.float64(3), r"has the shape \(\)"),
-        (np.zeros((4, 2, 2, 2), np.uint8), r"has the shape \(4, 2, 2, 2\)"),
-        (np.zeros((0, 4, 4), np.uint8), "has the shape"),
+        (np.float64(3), r"has shape \(\)"),
+        (np.zeros((4, 2, 2, 2), np.uint8), r"has shape \(4, 2, 2, 2\)"),
+        (np.zeros((0, 4, 4), np.uint8), "has shape"),
         (np.zeros((1, 4, 4), np.uint8), "at least two images"),
-        (np.zeros((4, 4, 4), np.int64), "bytes or of numbers from 0 to 1, but holds int64"),
+        (np.zeros((4, 4, 4), np.int64), "bytes or of numbers from 0 to 1, but contains int64"),
         (np.full((4, 4, 4), 7.0), "float64 from 7.0 to 7.0"),
         (np.full((4, 4, 4), np.nan), "from nan to nan"),
         (np.arange(8.0).reshape(4, 2).astype(complex), "other values in column 1"),

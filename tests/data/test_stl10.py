@@ -67,11 +67,11 @@ def test_features_are_computed_once(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "complaint"),
     [
-        ("train_X.bin", bytes(27_648 * 6 - 1), "train_X.bin should hold images of 27,648 bytes"),
-        ("train_X.bin", b"", "train_X.bin should hold images"),
-        ("test_y.bin", bytes([1, 2, 3]), "test_y.bin should hold 4 labels, but holds 3"),
-        ("test_y.bin", bytes([1, 2, 3, 0]), "labels from 1 to 10, but holds 0 to 3"),
-        ("test_y.bin", bytes([1, 2, 3, 11]), "labels from 1 to 10, but holds 1 to 11"),
+        ("train_X.bin", bytes(27_648 * 6 - 1), "train_X.bin should contain images of 27,648 bytes"),
+        ("train_X.bin", b"", "train_X.bin should contain images"),
+        ("test_y.bin", bytes([1, 2, 3]), "test_y.bin should contain 4 labels, but contains 3"),
+        ("test_y.bin", bytes([1, 2, 3, 0]), "labels from 1 to 10, but contains 0 to 3"),
+        ("test_y.bin", bytes([1, 2, 3, 11]), "labels from 1 to 10, but contains 1 to 11"),
     ],
 )
 def test_damaged_files_are_refused(folder: Path, file: str, content: bytes, complaint: str) -> None:

@@ -115,15 +115,15 @@ def good() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"codes": np.ones((8, 4))}, r"codes must have the shape \(8, 2, 4\), but got \(8, 4\)"),
-        ({"codes": np.full((8, 2, 4), np.nan)}, "codes must hold finite numbers, but got nan"),
-        ({"codes": np.ones((0, 2, 4))}, r"codes must have the shape .* got \(0, 2, 4\)"),
-        ({"mask": np.full((8, 4), 0.5)}, "mask must hold zeros and ones, but got 0.5"),
-        ({"mask": np.ones((7, 5))}, r"mask must have the shape \(8, 4\), but got \(7, 5\)"),
-        ({"factors": np.full((8, 2, 3), 0.5)}, "factors must hold whole numbers, but got 0.5"),
-        ({"factors": np.ones((7, 2, 3), int)}, r"factors must have the shape \(8, 2, 3\)"),
+        ({"codes": np.ones((8, 4))}, r"codes must have shape \(8, 2, 4\), but got \(8, 4\)"),
+        ({"codes": np.full((8, 2, 4), np.nan)}, "codes must contain finite numbers, but got nan"),
+        ({"codes": np.ones((0, 2, 4))}, r"codes must have shape .* got \(0, 2, 4\)"),
+        ({"mask": np.full((8, 4), 0.5)}, "mask must contain zeros and ones, but got 0.5"),
+        ({"mask": np.ones((7, 5))}, r"mask must have shape \(8, 4\), but got \(7, 5\)"),
+        ({"factors": np.full((8, 2, 3), 0.5)}, "factors must contain integers, but got 0.5"),
+        ({"factors": np.ones((7, 2, 3), int)}, r"factors must have shape \(8, 2, 3\)"),
         ({"factors": np.arange(48).reshape(8, 2, 3)}, "factors must be equal in both images"),
-        ({"is_shared": np.ones((9, 3))}, r"is_shared must have the shape \(8, 3\), .* \(9, 3\)"),
+        ({"is_shared": np.ones((9, 3))}, r"is_shared must have shape \(8, 3\), .* \(9, 3\)"),
     ],
 )
 def test_refusals(change: dict[str, Any], message: str) -> None:

@@ -304,14 +304,14 @@ def test_other_images_are_no_pairs(first: Any, second: Any, message: str) -> Non
     ("label", "message"),
     [
         (None, "label must be given for the method 'label'"),
-        (torch.zeros(3).long(), r"label must be whole numbers of the shape \(4,\), .* \(3,\)"),
-        ([0, 3, 99, 4], "label must be from 0 to 3, but got some from 0 to 99"),
+        (torch.zeros(3).long(), r"label must be integers of shape \(4,\), .* \(3,\)"),
+        ([0, 3, 99, 4], "label must be from 0 to 3, but got values from 0 to 99"),
     ],
 )
 def test_labels_that_no_dimension_has(label: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(method="label").share(IMAGES, IMAGES, label=label)
-    with pytest.raises(ValueError, match=r"must have the shape \(P, 1, 8, 8\), but got \(4, 3,"):
+    with pytest.raises(ValueError, match=r"must have shape \(P, 1, 8, 8\), but got \(4, 3,"):
         make().share(*torch.zeros(2, 4, 3, 8, 8))
     # Other methods do not need it.
     make(method="ada").share(IMAGES, IMAGES, label=label)

@@ -170,13 +170,13 @@ def test_the_world_of_mpi3d_has_the_order_of_its_file(
         (lambda: draw(5, "some", numbered(SIZES)), "shared must be .* 'mixed' .* but got 'some'"),
         (lambda: draw(5, "mixed", numbered(SMALL)), "shared must be .* from 0 to 3.* got 'mixed'"),
         (lambda: numbered((6, 1)), r"sizes must be .* 2 or more.* got \(6, 1\)"),
-        (lambda: numbered(()), r"sizes must be whole numbers"),
-        (lambda: arm_world(angles=1), "angles must be a whole number from 2 to 40, but got 1"),
-        (lambda: arm_world(angles=41), "angles must be a whole number from 2 to 40, but got 41"),
+        (lambda: numbered(()), r"sizes must be integers"),
+        (lambda: arm_world(angles=1), "angles must be an integer from 2 to 40, but got 1"),
+        (lambda: arm_world(angles=41), "angles must be an integer from 2 to 40, but got 41"),
         (lambda: World(torch.zeros(6, 1, 1, 1), (2, 3)), "images must be bytes"),
         (
             lambda: World(torch.zeros(5, 1, 1, 1).byte(), (2, 3)),
-            r"images must be bytes of the shape \(6, C, H, W\), .* but got .* \(5, 1, 1, 1\)",
+            r"images must be bytes of shape \(6, C, H, W\), .* but got .* \(5, 1, 1, 1\)",
         ),
         (lambda: OwnPairs(*torch.zeros(2, 9, 1, 8, 8), ("a",)), "names must be 9, .* but got 1"),
     ],
@@ -239,25 +239,25 @@ def test_pairs_from_arrays(tmp_path: Path) -> None:
 IMAGES = {  # the names of images in a folder, and what is said of it
     "lone": (("a-1", "b-1", "b-2"), r"a-1.png should have a partner, but .* no second image"),
     "bare": (("holiday", "a-1"), r"holiday.png should be one of a pair, such as .*holiday-1.png"),
-    "twice": (("a-1", "a_1"), r"a_1.png has the name and number of a-1.png"),
+    "twice": (("a-1", "a_1"), r"a_1.png has the same name and number as a-1.png"),
     "missing": (("first/a", "first/b", "second/a"), r"first/b.png should have a partner"),
     "classes": (("cats/a-1", "dogs/a-2"), "cats/a-1.png should be one of a pair"),
 }
 ARRAYS = {
-    "names": ({"one": (3,), "two": (3,)}, "the arrays `first` and `second`, but holds one, two"),
+    "names": ({"one": (3,), "two": (3,)}, "the arrays `first` and `second`, but contains one, two"),
     "shapes": ({"first": (3, 4, 5), "second": (2, 4, 5)}, r"one shape and type, .* \(2, 4, 5\)"),
-    "table": ({"first": (3, 4), "second": (3, 4)}, r"should hold images .* shape \(3, 4\)"),
+    "table": ({"first": (3, 4), "second": (3, 4)}, r"should contain images .* shape \(3, 4\)"),
 }
 
 
 def test_bad_folders_are_refused(tmp_path: Path) -> None:
     messages = {
         "nowhere": "nowhere does not exist",
-        "sizes": r"a-2.png is 9x9 pixels large, but a-1.png is 5x4: set image_size",
-        "empty": "empty should hold at least two images",
+        "sizes": r"a-2.png has 9x9 pixels, but a-1.png has 5x4: set image_size",
+        "empty": "empty should contain at least two images",
         "text.txt": "text.txt should be a folder of images or an npz file",
         "damaged.npz": "damaged.npz cannot be read",
-        "large.npz": "numbers from 0 to 1, but holds float64 from 0.0 to 7.0",
+        "large.npz": "numbers from 0 to 1, but contains float64 from 0.0 to 7.0",
         "objects.npz": "objects.npz cannot be read",
     }
     for name, (images, message) in IMAGES.items():

@@ -75,7 +75,7 @@ def test_targets_in_the_order_of_the_tasks(folder: Path) -> None:
 
 def test_data_without_tasks() -> None:
     split = Split(torch.zeros(3, 4), {"a": torch.zeros(3, dtype=torch.int64)})
-    with pytest.raises(ConfigError, match=r"data must hold images .* of the shape \(4,\)"):
+    with pytest.raises(ConfigError, match=r"data must contain images .* of shape \(4,\)"):
         read_tasks(Dataset("table", split, split, classes={"a": ("x",)}))
     with pytest.raises(ConfigError, match="data must have targets with classes, but none has"):
         read_tasks(Dataset("none", bars(3, 0), bars(3, 0)))
@@ -87,8 +87,8 @@ def test_data_without_tasks() -> None:
         (lambda x: 255 * x, None, r"inputs before normalization must lie in \[0, 1\], .* to 25"),
         (lambda x: x * math.nan, None, r"inputs .* must lie in \[0, 1\], but got values from nan"),
         (lambda x: x.long(), None, "inputs .* must be bytes, or floats .* type torch.int64"),
-        (None, lambda x: x + 0.5, r"targets\['right'\] must be whole numbers"),
-        (None, lambda x: x - 9, r"targets\['right'\] must be from 0 to 2, but got some from -"),
+        (None, lambda x: x + 0.5, r"targets\['right'\] must be integers"),
+        (None, lambda x: x - 9, r"targets\['right'\] must be from 0 to 2, but got values from -"),
     ],
 )
 @pytest.mark.parametrize("part", ["train", "test"])
@@ -161,7 +161,7 @@ def test_networks_are_used_at_the_last_temperature() -> None:
     assert not torch.allclose(found.logits, hot.logits)
 
 
-SHAPED = r"images must be bytes, or floats in \[0, 1\], of the shape \(N, 1, 16, 16\), but got a "
+SHAPED = r"images must be bytes, or floats in \[0, 1\], of shape \(N, 1, 16, 16\), but got a "
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,9 @@ def test_temperature() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((0, 5, 2), "in_features must be a whole number of at least 1, but got 0."),
-        ((3, 5.0, 2), "num_elements must be a whole number of at least 1, but got 5.0."),
-        ((3, 5, -1), "num_subsets must be a whole number of at least 1, but got -1."),
+        ((0, 5, 2), "in_features must be an integer of at least 1, but got 0."),
+        ((3, 5.0, 2), "num_elements must be an integer of at least 1, but got 5.0."),
+        ((3, 5, -1), "num_subsets must be an integer of at least 1, but got -1."),
     ],
 )
 def test_bad_numbers(arguments: Any, sentence: str) -> None:

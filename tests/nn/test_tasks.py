@@ -195,9 +195,9 @@ def test_the_penalty_of_sizes() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"num_features": 0}, "num_features must be a whole number of at least 1, but got 0."),
-        ({"num_tasks": 1.5}, "num_tasks must be a whole number of at least 1, but got 1.5."),
-        ({"in_features": 0}, "in_features must be a whole number of at least 1, but got 0."),
+        ({"num_features": 0}, "num_features must be an integer of at least 1, but got 0."),
+        ({"num_tasks": 1.5}, "num_tasks must be an integer of at least 1, but got 1.5."),
+        ({"in_features": 0}, "in_features must be an integer of at least 1, but got 0."),
         (
             {"num_tasks": 7},
             "num_features must be at least num_tasks, 7, one neuron for each task, but got 6.",

@@ -90,8 +90,8 @@ def test_classes_without_elements_to_train_on() -> None:
 @pytest.mark.parametrize(
     ("train", "test", "complaint"),
     [
-        ([0, 1, 3], [0, 1], "^labels must be from 0 to 2, but got some from 0 to 3"),
-        ([0, 1, 2], [0, 3], "^labels of the test split must be from 0 to 2, but got some from 0"),
+        ([0, 1, 3], [0, 1], "^labels must be from 0 to 2, but got values from 0 to 3"),
+        ([0, 1, 2], [0, 3], "^labels of the test split must be from 0 to 2, but got values from 0"),
     ],
 )
 def test_classes_without_a_name(train: list[int], test: list[int], complaint: str) -> None:
@@ -196,7 +196,7 @@ def test_a_study_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     result = json.loads((tmp_path / "result.json").read_text())
     mean = sum(run["metrics"]["f1"] for run in runs) / 2
     assert result["metrics"]["f1"]["mean"] == pytest.approx(mean)
-    with pytest.raises(RunError, match="other settings"):
+    with pytest.raises(RunError, match="different settings"):
         study(tmp_path, settings=[*SETTINGS, "training.device=cpu", "scale=1.0"])
     # The recorded command repeats the run to the last bit.
     words = runs[1]["command"]

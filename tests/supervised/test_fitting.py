@@ -151,7 +151,7 @@ def test_images_of_whole_numbers_are_refused() -> None:
     model = Partitioner((1, 2, 2), CLASSES, CONFIG)
     images = torch.randint(0, 256, (5, 1, 2, 2), dtype=torch.uint8)
     for given in (images, images.numpy(), images.tolist()):
-        with pytest.raises(ValueError, match="but got whole numbers"):
+        with pytest.raises(ValueError, match="but got integers"):
             model.partition(given)
     rows = images.float().div(255)
     assert torch.equal(model.partition(rows).subsets, model.partition(rows.flatten(1)).subsets)
@@ -160,9 +160,9 @@ def test_images_of_whole_numbers_are_refused() -> None:
 @pytest.mark.parametrize(
     ("elements", "message"),
     [
-        (torch.zeros(3, 3), r"must have the shape \(n, 2\), or rows of as many .* \(3, 3\)"),
-        (torch.zeros(2), r"must have the shape \(n, 2\), or rows of as many .* \(2,\)"),
-        (torch.zeros(0, 2), "must be one or more, but got none"),
+        (torch.zeros(3, 3), r"must have shape \(n, 2\), or rows of as many .* \(3, 3\)"),
+        (torch.zeros(2), r"must have shape \(n, 2\), or rows of as many .* \(2,\)"),
+        (torch.zeros(0, 2), "must not be empty"),
         (torch.tensor([[0.0, math.nan], [1.0, 2.0]]), "must be finite numbers"),
         (np.array([[1 + 2j, 0]]), "must be real numbers, but got complex ones"),
         (torch.tensor([[1 + 2j, 0]]), "must be real numbers, but got complex ones"),
@@ -178,10 +178,10 @@ def test_bad_elements(fitted: Partitioner, elements: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (torch.zeros(3).long(), r"labels must be whole numbers of the shape \(4,\)"),
-        (torch.zeros(4), r"labels must be whole numbers of the shape \(4,\)"),
-        (torch.tensor([0, 1, 2, 4]), "labels must be from 0 to 3, but got some from 0 to 4"),
-        (torch.tensor([0, 1, 2, -1]), "labels must be from 0 to 3, but got some from -1 to 2"),
+        (torch.zeros(3).long(), r"labels must be integers of shape \(4,\)"),
+        (torch.zeros(4), r"labels must be integers of shape \(4,\)"),
+        (torch.tensor([0, 1, 2, 4]), "labels must be from 0 to 3, but got values from 0 to 4"),
+        (torch.tensor([0, 1, 2, -1]), "labels must be from 0 to 3, but got values from -1 to 2"),
     ],
 )
 def test_bad_labels(tmp_path: Path, labels: torch.Tensor, message: str) -> None:

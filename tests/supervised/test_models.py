@@ -155,10 +155,10 @@ def test_a_class_that_is_never_predicted_counts() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("labels", [0, 2, 0, 0], "labels must be from 0 to 1, but got some from 0 to 2"),
-        ("labels", [], "labels must be one or more, but got none"),
-        ("found", [0], r"found must be whole numbers of the shape \(4,\)"),
-        ("batch", [0, 0, 4, 0], "batch must be from 0 to 3, but got some from 0 to 4"),
+        ("labels", [0, 2, 0, 0], "labels must be from 0 to 1, but got values from 0 to 2"),
+        ("labels", [], "labels must not be empty"),
+        ("found", [0], r"found must be integers of shape \(4,\)"),
+        ("batch", [0, 0, 4, 0], "batch must be from 0 to 3, but got values from 0 to 4"),
     ],
 )
 def test_bad_scores(name: str, value: list[Any], message: str) -> None:

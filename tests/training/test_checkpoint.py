@@ -295,7 +295,7 @@ def test_a_damaged_description_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_damaged_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"holds no model: model\.json is missing\."):
+    with pytest.raises(RunError, match=r"contains no model: model\.json is missing\."):
         load_model(tmp_path)
     save_model(tmp_path, {"w": torch.ones(100)}, {})
     (tensors,) = tmp_path.glob("*.safetensors")

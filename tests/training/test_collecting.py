@@ -65,7 +65,7 @@ def test_an_archive_unpacks_to_the_same(source: Path, tmp_path: Path) -> None:
 
 
 def test_nothing_to_collect(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="holds no finished run of 'table-1' to collect"):
+    with pytest.raises(RunError, match="contains no finished run of 'table-1' to collect"):
         collect(source, "table-1", ["stl10"], tmp_path / "results")
     assert not (tmp_path / "results").exists()
 

@@ -226,8 +226,8 @@ def test_nested_settings_are_overridden_and_the_last_one_wins() -> None:
 @pytest.mark.parametrize(
     ("assignment", "complaint"),
     [
-        ("count", "An override must look like name=value, but got 'count'."),
-        ("=3", "An override must look like name=value, but got '=3'."),
+        ("count", "A setting must have the form name=value, but got 'count'."),
+        ("=3", "A setting must have the form name=value, but got '=3'."),
         ("count=none", "count must be a valid integer, but got None."),
         ("scale=inf", "scale must be a finite number, but got 'inf'."),
         ("training.epoch=3", "training.epoch is not a setting; did you mean training.epochs?"),

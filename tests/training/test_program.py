@@ -194,7 +194,7 @@ def test_a_run_is_only_resumed_with_the_same_batches() -> None:
     state = make_program().state()
     other = make_program(batch_size=4)
     before = copied(other.tensors())
-    with pytest.raises(RunError, match=r"started with batches of the shape \(5, 8\) .* \(10, 4\)"):
+    with pytest.raises(RunError, match=r"started with batches of shape \(5, 8\) .* \(10, 4\)"):
         other.load_state(state)
     assert same(before, other.tensors())
 

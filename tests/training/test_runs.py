@@ -41,7 +41,7 @@ def test_a_run_is_created_and_opened(run: RunFolder, tmp_path: Path) -> None:
     assert again.path == run.path
     assert again.config_text() == CONFIG
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(RunError, match=re.escape(f"The folder {path} holds no run")):
+        with pytest.raises(RunError, match=re.escape(f"The folder {path} contains no run")):
             RunFolder.open(path)
     (tmp_path / "link").symlink_to(run.path)
     RunFolder.open(tmp_path / "link").write_atomic("a", b"x")
@@ -66,7 +66,7 @@ def test_a_run_is_only_overwritten_on_request(run: RunFolder) -> None:
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_folder_with_other_files_is_refused(tmp_path: Path, overwrite: bool) -> None:
     (tmp_path / "thesis.tex").write_text("precious", encoding="utf-8")
-    with pytest.raises(RunError, match=r"is not empty and holds no run \(it has thesis\.tex\)"):
+    with pytest.raises(RunError, match=r"is not empty and contains no run \(it has thesis\.tex\)"):
         RunFolder.create(tmp_path, CONFIG, overwrite=overwrite)
     assert (tmp_path / "thesis.tex").read_text(encoding="utf-8") == "precious"
 
@@ -103,7 +103,9 @@ def test_other_settings_or_data_are_refused(tmp_path: Path) -> None:
         "the data have changed": text.replace("aa", "bb"),
     }
     for difference, other in cases.items():
-        with pytest.raises(RunError, match=rf"other settings \({difference}\); choose .*overwrite"):
+        with pytest.raises(
+            RunError, match=rf"different settings \({difference}\); choose .*overwrite"
+        ):
             open_run(tmp_path, other)
     for damaged in (b"\xff\xfe", b"a = ["):
         (tmp_path / "config.toml").write_bytes(damaged)

@@ -290,10 +290,10 @@ def test_a_result_of_other_arguments_is_not_taken_for_finished(tmp_path: Path) -
     # Nor is it after a sweep that left this run alone.
     run_sweep(grid(SweepRun("c", TRAIN)), tmp_path)
     assert list(json.loads((tmp_path / SWEEP).read_bytes())["runs"]) == ["a", "c"]
-    with pytest.raises(RunError, match=r"'a' in .* was started with other arguments"):
+    with pytest.raises(RunError, match=r"'a' in .* was started with different arguments"):
         run_sweep(grid(SweepRun("a", TRAIN, {"tag": 1})), tmp_path)
     (tmp_path / SWEEP).write_text("{", encoding="utf-8")
-    with pytest.raises(RunError, match="is not a file of a sweep"):
+    with pytest.raises(RunError, match="is not a valid sweep file"):
         run_sweep(grid(SweepRun("a", TRAIN)), tmp_path)
 
 

@@ -119,7 +119,7 @@ def show(
         stem = name if spec else Path(name).expanduser().resolve().stem
         path = out or Path("out/data") / f"{stem}.png"
         if path.suffix.lower() != ".png":
-            raise ValueError(f"The image is a PNG file, so {path} should end in .png.")
+            raise ValueError(f"The image is a PNG file, so {path} must end in .png.")
         dataset = load(name, seed=seed, **{**(spec.sheet_options if spec else {}), **options})
         content = _contact_sheet(dataset, part, f"{stem}, {part}")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +137,7 @@ def show(
         typer.echo(json.dumps(facts, indent=2))
         return
     shape = "x".join(map(str, dataset.input_shape))
-    split = f"{len(dataset.test):,} to test on" if facts["split"] else "no split"
+    split = f"{len(dataset.test):,} test inputs" if facts["split"] else "no split"
     typer.echo(f"{name}: {len(dataset.train):,} inputs of {shape}, {split}.")
     for target in dataset.train.targets:
         classes = dataset.classes.get(target, ("numbers",))
@@ -154,7 +154,7 @@ def _contact_sheet(dataset: "Dataset", part: str, title: str) -> bytes:
     from drpm.report.plots import grid, png
 
     if part not in ("train", "test"):
-        raise ValueError(f"part must be 'train' or 'test', not '{part}'.")
+        raise ValueError(f"part must be 'train' or 'test', but got {part!r}.")
     split = dataset.train if part == "train" else dataset.test
     inputs, labels = split.inputs, class_labels(dataset, split)
     if inputs.dim() == 4 and inputs.shape[1] in (1, 3):
@@ -167,7 +167,7 @@ def _contact_sheet(dataset: "Dataset", part: str, title: str) -> bytes:
         return png(grid([x.clamp(0, 1).numpy() for x in images], names, (), title))
     if inputs.dim() != 2:
         raise ValueError(
-            f"{dataset.name} has inputs of the shape {tuple(inputs.shape[1:])}, which are neither "
+            f"{dataset.name} has inputs of shape {tuple(inputs.shape[1:])}, which are neither "
             "images of 1 or 3 channels nor rows of a table."
         )
     figure = Figure(figsize=(10, 8), layout="constrained")

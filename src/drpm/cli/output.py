@@ -8,7 +8,7 @@ import typer
 from drpm.training.errors import Interrupted, RunError, memory_refusal
 
 EXIT_CODES = (
-    "Exit codes: 0 success; 1 error; 2 wrong usage; "
+    "Exit codes: 0 success; 1 error; 2 usage error; "
     "128 + n stopped by signal n, with a checkpoint saved."
 )
 
@@ -28,7 +28,7 @@ def one_sentence() -> Iterator[None]:
     except (OSError, MemoryError, RuntimeError) as error:
         refused = memory_refusal(error)
         if refused is not None:
-            message = f"error: There is not enough memory for this ({refused})."
+            message = f"error: Out of memory ({refused})."
         elif isinstance(error, OSError):
             where = f"{error.filename}: " if error.filename else ""
             message = f"error: {where}{error.strerror or error}."

@@ -221,7 +221,7 @@ def _read_file(command: str, path: str) -> tuple[dict[str, Any], bool]:
         section = find_job(known).section
         if "data" in mapping and isinstance(mapping.get(section), dict):
             if known != command:
-                raise ConfigError(f"{path} is of a run of drpm {known}, not of drpm {command}.")
+                raise ConfigError(f"{path} is from a run of drpm {known}, not of drpm {command}.")
             return mapping[section], True
     # The content hash of the data of a training in Python is not a setting.
     mapping.pop(FINGERPRINT, None)
@@ -234,10 +234,10 @@ def _parse_seeds(text: str | None) -> list[int]:
         return []
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) < 2**63 for word in words):
-        raise ConfigError(f"seeds must be whole numbers such as 0,1,2, but got {text!r}.")
+        raise ConfigError(f"seeds must be integers such as 0,1,2, but got {text!r}.")
     numbers = [int(word) for word in words]
     if len(set(numbers)) != len(numbers):
-        raise ConfigError(f"seeds must all differ, but got {text!r}.")
+        raise ConfigError(f"seeds must be distinct, but got {text!r}.")
     return numbers
 
 

@@ -145,14 +145,14 @@ class ClusteringConfig:
         )
         if uses_head and self.pretraining.kind != "contrastive":
             raise ConfigError(
-                f"pretraining.kind must be 'contrastive' where {user} is 'contrastive-head', "
+                f"pretraining.kind must be 'contrastive' if {user} is 'contrastive-head', "
                 f"but got {self.pretraining.kind!r}."
             )
         for stage in (self.pretraining.training, self.training):
             check_setting(stage, "precision", "'32-true' for clusterings", lambda x: x == "32-true")
         if self.pretraining.training.devices != self.training.devices:
             raise ConfigError(
-                "pretraining.training.devices must be that of training, "
+                "pretraining.training.devices must equal training.devices, "
                 f"{self.training.devices}, but got {self.pretraining.training.devices}."
             )
 

@@ -228,7 +228,7 @@ class ClusteringEstimator(
             shape = X.shape[1:]
             if len(shape) > 3:
                 raise ValueError(
-                    "X must have the shape (n, d), (n, height, width) or "
+                    "X must have shape (n, d), (n, height, width) or "
                     f"(n, channels, height, width), but got {X.shape}."
                 )
             # The one channel of gray images is optional.
@@ -394,7 +394,7 @@ class ClusteringEstimator(
         model = load_clustering(folder)
         if model.config.method != cls._method:
             raise RunError(
-                f"{folder} must hold a model of {cls._method}, but got {model.config.method}; "
+                f"{folder} must contain a model of {cls._method}, but got {model.config.method}; "
                 "drpm.clustering.load_clustering loads models of all methods."
             )
         network, facts = model.config.network, model.facts

@@ -207,7 +207,7 @@ def load_clustering(folder: str | Path, device: torch.device | str = "cpu") -> F
     tensors, description = load_model(Path(folder))
     if description.get("kind") != "clustering":
         raise RunError(
-            f"The folder {folder} must hold a clustering, but got another kind of model."
+            f"The folder {folder} must contain a clustering, but got another kind of model."
         )
     config = configs.loads(ClusteringConfig, description["config"])
     shape = torch.Size(description["shape"])

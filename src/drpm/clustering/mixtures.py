@@ -168,7 +168,7 @@ class _Points:
     def __init__(self, x: Any) -> None:
         if require_floating("x", x).dim() != 2 or x.numel() == 0:
             raise ValueError(
-                f"x must have the shape (n, d) with at least one point, but got {describe(x)}."
+                f"x must have shape (n, d) with at least one point, but got {describe(x)}."
             )
         require_finite("x", x)
         self.x: Tensor = x.detach()

@@ -287,7 +287,7 @@ def require_unit_interval(name: str, rows: Tensor) -> None:
     """Refuse values that cannot be the means of Bernoulli variables."""
     if not _in_unit_interval(rows):
         raise ConfigError(
-            f"{name} must lie in [0, 1] where likelihood is 'bernoulli', "
+            f"{name} must lie in [0, 1] if likelihood is 'bernoulli', "
             f"but got values from {rows.min().item():g} to {rows.max().item():g}."
         )
 

@@ -252,7 +252,5 @@ def choose_view(name: str, shape: torch.Size) -> View:
         small = len(shape) == 3 and min(shape[-2:]) < 16
         name = "noise" if len(shape) != 3 else "digits" if small else "mnist"
     if len(shape) != 3 and name != "noise":
-        raise ConfigError(
-            f"pretraining.views must be 'noise' for rows of numbers, but got {name!r}."
-        )
+        raise ConfigError(f"pretraining.views must be 'noise' for tables, but got {name!r}.")
     return VIEWS[name]

@@ -49,7 +49,7 @@ def load(
         evaluate_on: The test split: "validation" or "test".
     """
     if evaluate_on not in ("validation", "test"):
-        raise DataError(f"evaluate_on must be 'validation' or 'test', not '{evaluate_on}'.")
+        raise DataError(f"evaluate_on must be 'validation' or 'test', but got {evaluate_on!r}.")
     if not 1 <= num_tasks <= NUM_ATTRIBUTES:
         raise DataError(f"num_tasks must be from 1 to {NUM_ATTRIBUTES}, not {num_tasks}.")
     attributes, parts, paths = read_listing()
@@ -96,9 +96,11 @@ def read_listing() -> tuple[pd.DataFrame, "pd.Series[int]", dict[str, Path]]:
     except (OSError, ValueError) as error:
         raise DataError(f"The files of CelebA cannot be read ({reason(error)}).") from error
     if not values.isin([-1, 1]).all(axis=None):
-        raise DataError(f"{attributes} should hold 1 or -1 for each attribute of each image.")
+        raise DataError(f"{attributes} should contain 1 or -1 for each attribute of each image.")
     if not joined["part"].isin(_PARTS.values()).all():
-        raise DataError(f"{partition} should hold 0, 1 or 2 for each image of {attributes.name}.")
+        raise DataError(
+            f"{partition} should contain 0, 1 or 2 for each image of {attributes.name}."
+        )
     paths = {}
     for name in values.index:
         # Images may be .png though the lists say .jpg.

@@ -54,7 +54,7 @@ def writable_folder() -> Path:
         except OSError as error:
             reasons.append(f"{folder}: {error.strerror}")
     raise DataError(
-        f"No data folder can be written ({'; '.join(reasons)}): set {VARIABLE} to one that can."
+        f"No data folder is writable ({'; '.join(reasons)}): set {VARIABLE} to one that is."
     )
 
 

@@ -118,11 +118,11 @@ def _read_pair(images: Path, labels: Path) -> Digits:
     pixels, numbers = read_idx(images, 3), read_idx(labels, 1)
     if len(pixels) == 0 or pixels.shape[1:] != (SIDE, SIDE) or len(numbers) != len(pixels):
         raise DataError(
-            f"{images} and {labels.name} should hold images of {SIDE}x{SIDE} pixels and one label "
-            f"for each, but have the shapes {pixels.shape} and {numbers.shape}."
+            f"{images} and {labels.name} should contain images of {SIDE}x{SIDE} pixels and one "
+            f"label for each, but have the shapes {pixels.shape} and {numbers.shape}."
         )
     if numbers.max() >= len(CLASSES):
-        raise DataError(f"{labels} should hold labels from 0 to 9, but holds {numbers.max()}.")
+        raise DataError(f"{labels} should contain labels from 0 to 9, but has {numbers.max()}.")
     return pixels, numbers
 
 

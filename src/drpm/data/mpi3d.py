@@ -56,8 +56,7 @@ def check_factors(factors: Tensor) -> None:
     """Refuse what is not integers (..., 7) within the sizes of the factors."""
     if factors.ndim == 0 or factors.shape[-1] != len(FACTOR_SIZES):
         raise DataError(
-            f"factors must have the shape (..., {len(FACTOR_SIZES)}), but got "
-            f"{tuple(factors.shape)}."
+            f"factors must have shape (..., {len(FACTOR_SIZES)}), but got {tuple(factors.shape)}."
         )
     if factors.is_floating_point() or factors.is_complex() or factors.dtype == torch.bool:
         raise DataError(f"factors must be integers, but got {factors.dtype}.")
@@ -131,8 +130,8 @@ def open_images(variant: str = "toy") -> NDArray[np.uint8]:
     expected = (NUM_IMAGES, _SIDE, _SIDE, 3)
     if pixels.shape != expected or pixels.dtype != np.uint8:
         raise DataError(
-            f"{path} should hold bytes of the shape {expected} under 'images', but holds "
-            f"{pixels.dtype} of the shape {pixels.shape}."
+            f"{path} should contain bytes of shape {expected} under 'images', but contains "
+            f"{pixels.dtype} of shape {pixels.shape}."
         )
     return pixels
 

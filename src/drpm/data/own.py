@@ -102,15 +102,15 @@ def _load_arrays(path: Path, standardize: bool) -> Dataset:
         name = others[0] if len(others) == 1 else next((n for n in _INPUTS if n in others), None)
         if name is None:
             raise DataError(
-                f"{path} should hold one array, or one named {', '.join(_INPUTS)} next to the "
-                f"labels, but holds {', '.join(arrays) or 'nothing'}."
+                f"{path} should contain one array, or one named {', '.join(_INPUTS)} next to the "
+                f"labels, but contains {', '.join(arrays) or 'nothing'}."
             )
         inputs, labels = [arrays[name]], [] if label is None else [arrays[label]]
     for x, y in zip(inputs, labels, strict=False):
         if y.ndim != 1 or y.shape != x.shape[:1] or x.shape[1:] != inputs[0].shape[1:]:
             raise DataError(
-                f"{path} should hold inputs of one shape and one label for each of them, but its "
-                f"inputs have the shape {x.shape} and its labels {y.shape}."
+                f"{path} should contain inputs of one shape and one label for each, but its "
+                f"inputs have shape {x.shape} and its labels {y.shape}."
             )
     whole = np.concatenate(inputs) if labels else inputs[0]
     targets = {"label": np.concatenate(labels)} if labels else {}
@@ -135,8 +135,8 @@ def image_tensor(source: str, array: NDArray[Any]) -> Tensor:
         array = array.transpose(0, 3, 1, 2)
     if array.ndim != 4 or array.shape[1] not in _CHANNELS or 0 in array.shape or len(array) < 2:
         raise DataError(
-            f"{source} should hold a table (rows, columns) or at least two images (number, height, "
-            f"width), with 1 or 3 channels before or after the last two, but has the shape "
+            f"{source} should contain a table (rows, columns) or at least two images (number, "
+            "height, width), with 1 or 3 channels before or after the last two, but has shape "
             f"{array.shape}."
         )
     if array.dtype == np.uint8:
@@ -144,7 +144,7 @@ def image_tensor(source: str, array: NDArray[Any]) -> Tensor:
     # A NaN is not between the two.
     if array.dtype.kind not in "bf" or not (array.min() >= 0 and array.max() <= 1):
         raise DataError(
-            f"{source} should hold images of bytes or of numbers from 0 to 1, but holds "
+            f"{source} should contain images of bytes or of numbers from 0 to 1, but contains "
             f"{array.dtype} from {array.min()} to {array.max()}."
         )
     return torch.from_numpy(np.ascontiguousarray(array, np.float32))
@@ -162,13 +162,13 @@ def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -
     """
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if size is not None and min(size) < 1:
-        raise DataError(f"image_size must be one or two whole numbers above 0, not {image_size}.")
+        raise DataError(f"image_size must be one or two integers above 0, not {image_size}.")
     paths = image_paths(folder)
     decoded = [decode(path, size) for path in track(paths, "Images", len(paths))]
     for path, image in zip(paths, decoded, strict=True):
         if image.shape[:2] != decoded[0].shape[:2]:
             raise DataError(
-                f"{path} is {image.shape[1]}x{image.shape[0]} pixels large, but {paths[0].name} is "
+                f"{path} has {image.shape[1]}x{image.shape[0]} pixels, but {paths[0].name} has "
                 f"{decoded[0].shape[1]}x{decoded[0].shape[0]}: set image_size to resize them all "
                 "(on the command line -o image_size=N, or --image-size N of drpm factors)."
             )
@@ -191,8 +191,8 @@ def image_paths(folder: Path) -> list[Path]:
     paths = images_in(folder) or [path for name in inner for path in images_in(name)]
     if len(paths) < 2:
         raise DataError(
-            f"{folder} should hold at least two images ({', '.join(IMAGE_SUFFIXES)}), or folders "
-            f"of images, but holds {len(paths)}."
+            f"{folder} should contain at least two images ({', '.join(IMAGE_SUFFIXES)}), or "
+            f"folders of images, but contains {len(paths)}."
         )
     return paths
 

@@ -69,7 +69,9 @@ def load(
             network of your own.
     """
     if representation not in ("features", "images"):
-        raise DataError(f"representation must be 'features' or 'images', not '{representation}'.")
+        raise DataError(
+            f"representation must be 'features' or 'images', but got {representation!r}."
+        )
     folder = obtain([ARCHIVE])[ARCHIVE.path] / _FOLDER
     if representation == "features" and isinstance(network, str):
         network = pretrained(network, device)
@@ -91,7 +93,8 @@ def read_images(path: Path) -> NDArray[np.uint8]:
     size = path.stat().st_size
     if size == 0 or size % np.prod(_SHAPE):
         raise DataError(
-            f"{path} should hold images of {np.prod(_SHAPE):,} bytes each, but has {size:,} bytes."
+            f"{path} should contain images of {np.prod(_SHAPE):,} bytes each, but has "
+            f"{size:,} bytes."
         )
     # The format is column-major within a channel.
     return np.memmap(path, np.uint8, "r").reshape(-1, *_SHAPE).swapaxes(2, 3)
@@ -101,11 +104,11 @@ def read_labels(path: Path, count: int) -> NDArray[np.int64]:
     """The labels, from 0 to 9."""
     labels = np.fromfile(path, np.uint8)
     if len(labels) != count:
-        raise DataError(f"{path} should hold {count:,} labels, but holds {len(labels):,}.")
+        raise DataError(f"{path} should contain {count:,} labels, but contains {len(labels):,}.")
     if labels.min() < 1 or labels.max() > len(CLASSES):
         raise DataError(
-            f"{path} should hold labels from 1 to {len(CLASSES)}, but holds {labels.min()} to "
-            f"{labels.max()}."
+            f"{path} should contain labels from 1 to {len(CLASSES)}, but contains "
+            f"{labels.min()} to {labels.max()}."
         )
     return labels.astype(np.int64) - 1
 

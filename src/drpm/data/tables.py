@@ -170,9 +170,9 @@ def _numbers(source: str, frame: pd.DataFrame) -> NDArray[np.float64]:
     ]
     if texts:
         raise DataError(
-            f"{source} should hold numbers only, but has other values in {_listed(texts)}: remove "
-            "these columns, or name the column of the labels (label_column; on the command "
-            "line -o label_column=NAME)."
+            f"{source} should contain numbers only, but has other values in {_listed(texts)}: "
+            "remove these columns, or name the label column (label_column; on the command line "
+            "-o label_column=NAME)."
         )
     numbers = np.stack([column for column, _ in converted], axis=1)
     names = [str(name) for name in frame]

@@ -209,7 +209,7 @@ def scaled_rows(
     rows = _double(name, data)
     if rows.dim() < 2 or rows.shape[1:].numel() != torch.Size(shape).numel():
         raise ValueError(
-            f"{name} must have the shape (n, {', '.join(map(str, shape))}), or rows of as "
+            f"{name} must have shape (n, {', '.join(map(str, shape))}), or rows of as "
             f"many numbers, but got {tuple(rows.shape)}."
         )
     rows = rows.flatten(1)

@@ -113,7 +113,7 @@ class SizeLaw(Law):
 
     @abstractmethod
     def draw_sizes(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-        """Draw sizes in float64: a parameter's type may be too narrow for large whole numbers."""
+        """Draw sizes in float64: a parameter's type may be too narrow for large integers."""
 
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         return self.draw_sizes(shape, generator).to(self.dtype)

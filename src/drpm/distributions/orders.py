@@ -239,7 +239,7 @@ def subset_permutation_log_prob(
     used = taken.scatter(-1, index, True)
     if can_check_values(used) and bool((used.sum(-1) < taken.sum(-1) + index.shape[-1]).any()):
         raise ValueError(
-            "subset_order must hold distinct elements that no earlier subset has taken, "
+            "subset_order must contain distinct elements that no earlier subset has taken, "
             f"but got {index.flatten(0, -2)[0].tolist() if index.dim() > 1 else index.tolist()}."
         )
     # To the subset's own elements still to come, add everything that is left for later subsets;

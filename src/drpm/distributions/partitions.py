@@ -46,7 +46,7 @@ def fill(sizes: Tensor, order: Tensor) -> Tensor:
     """The subset of every element when subsets are filled in order, int64 (..., n).
 
     Args:
-        sizes: (..., K), whole numbers.
+        sizes: (..., K), integers.
         order: (..., n), the element at every rank.
     """
     stops = sizes.double().cumsum(-1)[..., :-1, None]
@@ -245,7 +245,7 @@ class RandomPartition(Law):
         compatible = permutation.check(order) & (subsets.diff(dim=-1) >= 0).all(-1)
         if self._validate_args and can_check_values(compatible) and not bool(compatible.all()):
             raise ValueError(
-                "order must hold every element once and fill the subsets of value one after the "
+                "order must contain every element once and fill the subsets of value one after the "
                 f"other, but got {index[~compatible][0].tolist() if batch else order.tolist()}."
             )
         return order, compatible

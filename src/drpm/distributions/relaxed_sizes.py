@@ -17,7 +17,7 @@ from drpm.relaxation.reparameterization import gumbel_like, straight_through
 
 
 class SizeDraw(NamedTuple):
-    """Sizes as whole numbers, and the soft positions of the boundaries between them."""
+    """Sizes as integers, and the soft positions of the boundaries between them."""
 
     hard: Tensor  # (..., K) float64
     survival: Tensor  # (..., K - 1, n) float64: how far rank r lies in the first k subsets

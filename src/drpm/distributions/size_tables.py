@@ -30,7 +30,7 @@ _WINDOW_MARGIN = 24
 
 
 class SoftSizes(NamedTuple):
-    """Sizes as whole numbers and as distributions over 0..n."""
+    """Sizes as integers and as distributions over 0..n."""
 
     hard: Tensor  # (..., K)
     probs: Tensor  # (..., K - 1, n + 1) of every size but the last

@@ -35,7 +35,7 @@ def resolve_capacities(
         return log_weights.shape[:-1], torch.full(log_weights.shape, float(total), **kind)
     if not isinstance(capacities, Tensor) or capacities.dtype == torch.bool:
         raise ValueError(
-            f"capacities must be a tensor of whole numbers, but got {describe(capacities)}."
+            f"capacities must be a tensor of integers, but got {describe(capacities)}."
         )
     if capacities.dim() == 0 or capacities.shape[-1] != groups:
         raise ValueError(
@@ -49,9 +49,7 @@ def resolve_capacities(
     if check and can_check_values(full):
         bad = full[~(torch.isfinite(full) & (full >= 0) & (full == full.round()))]
         if bad.numel():
-            raise ValueError(
-                f"capacities must be whole numbers of at least 0, but got {bad[0].item()}."
-            )
+            raise ValueError(f"capacities must be integers of at least 0, but got {bad[0].item()}.")
         if bool((full.sum(-1) < total).any()):
             raise ValueError(
                 f"capacities must sum to at least total_count = {total}, "

@@ -61,7 +61,7 @@ def require_finite(name: str, value: Tensor) -> None:
 
 def require_count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ValueError(f"{name} must be a whole number of at least 1, but got {describe(value)}.")
+        raise ValueError(f"{name} must be an integer of at least 1, but got {describe(value)}.")
     return int(value)
 
 
@@ -122,5 +122,7 @@ def require_indices(name: str, value: Any, count: int) -> Tensor:
         )
     if can_check_values(value) and bool(((value < 0) | (value >= count)).any()):
         bad = value[(value < 0) | (value >= count)][0].item()
-        raise ValueError(f"{name} must hold element indices from 0 to {count - 1}, but got {bad}.")
+        raise ValueError(
+            f"{name} must contain element indices from 0 to {count - 1}, but got {bad}."
+        )
     return value

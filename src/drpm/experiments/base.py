@@ -96,7 +96,7 @@ def parse_options(options: Sequence[str]) -> dict[str, Any]:
     for option in options:
         name, equals, value = option.partition("=")
         if not name or not equals:
-            raise ValueError(f"An option should read name=value, not '{option}'.")
+            raise ValueError(f"An option must have the form name=value, but got {option!r}.")
         if name in parsed:
             raise ValueError(f"The option {name} must be given once, but was given twice.")
         if name == "device":

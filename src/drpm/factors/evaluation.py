@@ -73,13 +73,13 @@ def evaluate_pairs(codes: Any, mask: Any, factors: Any, is_shared: Any) -> PairS
     for name, array, shape, expected, holds in (
         ("codes", codes, (pairs, 2, latent), "finite numbers", np.isfinite(codes)),
         ("mask", mask, (pairs, latent), "zeros and ones", np.isin(mask, (0, 1))),
-        ("factors", factors, (pairs, 2, width), "whole numbers", factors == factors.round()),
+        ("factors", factors, (pairs, 2, width), "integers", factors == factors.round()),
         ("is_shared", is_shared, (pairs, width), "zeros and ones", np.isin(is_shared, (0, 1))),
     ):
         if array.shape != shape or array.size == 0:
-            raise ValueError(f"{name} must have the shape {shape}, but got {array.shape}.")
+            raise ValueError(f"{name} must have shape {shape}, but got {array.shape}.")
         if not holds.all():
-            raise ValueError(f"{name} must hold {expected}, but got {array[~holds][0]:g}.")
+            raise ValueError(f"{name} must contain {expected}, but got {array[~holds][0]:g}.")
     shared, factors = is_shared.astype(bool), factors.astype(np.int64)
     if (shared & (factors[:, 0] != factors[:, 1])).any():
         raise ValueError(

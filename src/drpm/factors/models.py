@@ -186,7 +186,7 @@ class FactorVAE(nn.Module):
         require_views(first, second)
         if first.shape[1:] != self.shape:
             raise ValueError(
-                f"first and second must have the shape (P, {', '.join(map(str, self.shape))}), "
+                f"first and second must have shape (P, {', '.join(map(str, self.shape))}), "
                 f"but got {tuple(first.shape)}."
             )
         like = self.autoencoder.heads.weight
@@ -253,7 +253,7 @@ def load_factors(folder: Path | str, device: torch.device | str = "cpu") -> Fact
     """Load what :meth:`FactorVAE.save` wrote, without pickle."""
     tensors, description = load_model(Path(folder))
     if description.get("kind") != "factors":
-        raise RunError(f"The folder {folder} holds another kind of model, not a factor model.")
+        raise RunError(f"The folder {folder} contains another kind of model, not a factor model.")
     config = configs.loads(FactorsConfig, description["config"])
     with unseeded():
         model = FactorVAE(tuple(description["shape"]), config)

@@ -55,13 +55,12 @@ class World:
     def __post_init__(self) -> None:
         if len(self.sizes) == 0 or min(self.sizes) < 2:
             raise ValueError(
-                "sizes must be whole numbers of 2 or more, one for each factor, "
-                f"but got {self.sizes}."
+                f"sizes must be integers of 2 or more, one for each factor, but got {self.sizes}."
             )
         shape = tuple(self.images.shape)
         if len(shape) != 4 or shape[0] != prod(self.sizes) or self.images.dtype != torch.uint8:
             raise ValueError(
-                f"images must be bytes of the shape ({prod(self.sizes)}, C, H, W), one for each "
+                f"images must be bytes of shape ({prod(self.sizes)}, C, H, W), one for each "
                 f"combination of the sizes {self.sizes}, but got {describe(self.images)}."
             )
         # Made once: a copy from the CPU at every call could not be captured.
@@ -125,7 +124,7 @@ def _world(
     """A world of the images that ``make`` returns for factors (N, F); the last two are angles."""
     every = all_sizes[-1]
     if angles not in range(2, every + 1):
-        raise ValueError(f"angles must be a whole number from 2 to {every}, but got {angles!r}.")
+        raise ValueError(f"angles must be an integer from 2 to {every}, but got {angles!r}.")
     sizes = (*all_sizes[:-2], angles, angles)
     # The midpoints of equal parts.
     values = (2 * torch.arange(angles, device=device) + 1) * every // (2 * angles)
@@ -170,7 +169,7 @@ class PairSampler:
         factors = range(len(world.sizes) + 1)
         if not all(count in factors for count in self.counts):
             raise ValueError(
-                f"shared must be a whole number from 0 to {len(world.sizes)}, or 'mixed' if there "
+                f"shared must be an integer from 0 to {len(world.sizes)}, or 'mixed' if there "
                 f"are 5 factors or more, but got {shared!r}."
             )
         # One random integer per pair, whose digits are the values of the first image, the steps
@@ -282,7 +281,7 @@ def require_views(first: Any, second: Any) -> None:
         # Written so that NaN is refused.
         if not ((images >= 0) & (images <= 1)).all():
             raise ValueError(
-                f"{name} must have values from 0 to 1, but they go from {images.min():g} to "
+                f"{name} must have values from 0 to 1, but got values from {images.min():g} to "
                 f"{images.max():g}."
             )
 
@@ -317,7 +316,7 @@ def _read_folder(folder: Path, image_size: int | tuple[int, int] | None) -> OwnP
     for row, file in enumerate(files):
         key = _name_and_view(folder, file)
         if key in rows:
-            raise DataError(f"{file} has the name and number of {files[rows[key]].name}.")
+            raise DataError(f"{file} has the same name and number as {files[rows[key]].name}.")
         rows[key] = row
     for (name, view), row in rows.items():
         if (name, 1 - view) not in rows:
@@ -349,14 +348,14 @@ def _read_arrays(path: Path, image_size: int | tuple[int, int] | None) -> OwnPai
     arrays = own.read_arrays(path)
     if not {"first", "second"} <= set(arrays):
         raise DataError(
-            f"{path} should hold the arrays `first` and `second`, but holds "
+            f"{path} should contain the arrays `first` and `second`, but contains "
             f"{', '.join(arrays) or 'nothing'}."
         )
     first, second = arrays["first"], arrays["second"]
     if first.shape != second.shape or first.dtype != second.dtype or first.ndim < 3:
         raise DataError(
-            f"{path} should hold images in two arrays of one shape and type, but `first` is "
-            f"{first.dtype} of the shape {first.shape} and `second` {second.dtype} of the shape "
+            f"{path} should contain images in two arrays of one shape and type, but `first` is "
+            f"{first.dtype} of shape {first.shape} and `second` {second.dtype} of shape "
             f"{second.shape}."
         )
     # Together, because a single image would be refused.

@@ -166,7 +166,9 @@ def load_multitask(folder: Path | str, device: torch.device | str = "cpu") -> Mu
     """Load what :meth:`MultitaskNetwork.save` wrote, without pickle."""
     tensors, description = load_model(Path(folder))
     if description.get("kind") != "multitask":
-        raise RunError(f"The folder {folder} holds another kind of model, not a multitask network.")
+        raise RunError(
+            f"The folder {folder} contains another kind of model, not a multitask network."
+        )
     classes = dict(zip(description["tasks"], description["classes"], strict=True))
     config = configs.loads(MultitaskConfig, description["config"])
     with unseeded():

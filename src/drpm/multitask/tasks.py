@@ -77,7 +77,7 @@ def read_tasks(
     shape = tuple(data.input_shape)
     if len(shape) != 3:
         raise ConfigError(
-            f"data must hold images for several tasks, but {data.name} has inputs of the shape "
+            f"data must contain images for several tasks, but {data.name} has inputs of shape "
             f"{shape}."
         )
     if not data.classes:
@@ -125,7 +125,7 @@ def as_bytes(name: str, images: Any, shape: Sequence[int]) -> Tensor:
         or len(images) == 0
     ):
         raise ConfigError(
-            f"{name} must be bytes, or floats in [0, 1], of the shape "
+            f"{name} must be bytes, or floats in [0, 1], of shape "
             f"(N, {', '.join(map(str, shape))}), but got {describe(images)}."
         )
     if images.dtype == torch.uint8:

@@ -30,7 +30,7 @@ class _PartitionModule(nn.Module):
     def build_law(
         self, log_scores: Tensor, log_weights: Tensor, temperature: float | Tensor | None
     ) -> RelaxedRandomPartition:
-        """The law, in single precision at least: in a lower one sizes are no whole numbers,
+        """The law, in single precision at least: in a lower one sizes are no integers,
         because bfloat16 has only every other one beyond 256, and float16 beyond 2,048."""
         dtype = torch.promote_types(log_scores.dtype, torch.float32)
         temperature = self.temperature if temperature is None else temperature

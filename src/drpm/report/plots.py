@@ -41,7 +41,7 @@ _STYLE: Final[Any] = {
 
 
 class Series(NamedTuple):
-    """Means and deviations over seeds at some places ``x``, all of the shape (P,)."""
+    """Means and deviations over seeds at some places ``x``, all of shape (P,)."""
 
     name: str
     x: NDArray[np.float64]

@@ -181,10 +181,10 @@ class Partitioner(nn.Module):
         if len(self.shape) > 1 and not as_tensor(elements).is_floating_point():
             raise ValueError(
                 "elements must be images with values in [0, 1], as drpm.data.load returns them, "
-                "but got whole numbers."
+                "but got integers."
             )
         if len(rows) == 0:
-            raise ValueError("elements must be one or more, but got none.")
+            raise ValueError("elements must not be empty.")
         if not rows.isfinite().all():
             raise ValueError("elements must be finite numbers, but some are missing or infinite.")
         rows = rows.to(next(self.parameters()))
@@ -203,7 +203,8 @@ class Partitioner(nn.Module):
         elements, labels = as_tensor(elements), as_tensor(labels)
         if len(labels) != len(elements):
             raise ValueError(
-                f"labels must be one for each of {len(elements)} elements, but got {len(labels)}."
+                f"labels must have {len(elements)} entries, one for each element, "
+                f"but got {len(labels)}."
             )
         generator = torch.Generator().manual_seed(_BATCHES_SEED)
         order = torch.randperm(len(elements), generator=generator)
@@ -281,7 +282,7 @@ def load_partitioner(folder: Path | str, device: torch.device | str = "cpu") -> 
     tensors, description = load_model(Path(folder))
     if description.get("kind") != "supervised":
         raise RunError(
-            f"The folder {folder} must hold a supervised partitioning model, "
+            f"The folder {folder} must contain a supervised partitioning model, "
             "but got another kind of model."
         )
     config = configs.loads(SupervisedConfig, description["config"])

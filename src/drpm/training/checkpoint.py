@@ -188,7 +188,7 @@ def load_model(folder: Path) -> Model:
         folder: The folder that holds ``model.json``.
     """
     if not (folder / MODEL_FILE).is_file():
-        raise RunError(f"{folder} holds no model: {MODEL_FILE} is missing.")
+        raise RunError(f"{folder} contains no model: {MODEL_FILE} is missing.")
     try:
         document = json.loads((folder / MODEL_FILE).read_bytes())
         path = folder / Path(document["tensors"]).name
@@ -224,7 +224,7 @@ def load_modules(
         elif name not in shapes:
             problem = "is not part of the model"
         elif (shape := tuple(tensors[name].shape)) != shapes[name]:
-            problem = f"has the shape {shape} instead of {shapes[name]}"
+            problem = f"has shape {shape} instead of {shapes[name]}"
         else:
             continue
         raise RunError(f"The model in {folder} is damaged: the tensor {name} {problem}.")

@@ -166,15 +166,15 @@ def require_classes(name: str, labels: "Tensor", examples: int, classes: int) ->
     """
     if labels.shape != (examples,) or labels.is_floating_point() or labels.is_complex():
         raise ConfigError(
-            f"{name} must be whole numbers of the shape ({examples},), but got "
-            f"{labels.dtype} of the shape {tuple(labels.shape)}."
+            f"{name} must be integers of shape ({examples},), but got "
+            f"{labels.dtype} of shape {tuple(labels.shape)}."
         )
     if examples == 0:
-        raise ConfigError(f"{name} must be one or more, but got none.")
+        raise ConfigError(f"{name} must not be empty.")
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         raise ConfigError(
-            f"{name} must be from 0 to {classes - 1}, but got some from {low} to {high}."
+            f"{name} must be from 0 to {classes - 1}, but got values from {low} to {high}."
         )
 
 
@@ -208,7 +208,7 @@ def override(config: C, assignments: Sequence[str]) -> C:
     for assignment in assignments:
         name, equals, text = (part.strip() for part in assignment.partition("="))
         if not equals or not name:
-            raise ConfigError(f"An override must look like name=value, but got {assignment!r}.")
+            raise ConfigError(f"A setting must have the form name=value, but got {assignment!r}.")
         table = mapping
         *tables, last = name.split(".")
         for key in tables:

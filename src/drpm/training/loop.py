@@ -130,7 +130,7 @@ def train(
     """
     if len(runs) != program.width:
         raise ValueError(
-            f"runs must hold {program.width} folders, one for each run, but got {len(runs)}."
+            f"runs must contain {program.width} folders, one for each run, but got {len(runs)}."
         )
     with TRAINING_LOCK, matmul_precision(program.config.matmul), ExitStack() as stack:
         if program.devices.is_first:
@@ -272,7 +272,7 @@ class _Training:
         # The loss is the sum of the others.
         terms = ", ".join(repr(name) for name in names if name != "loss") or "'loss'"
         step = self.step - len(broken) + row + 1
-        raise RunError(f"The loss had terms that were not finite ({terms}) at step {step}.")
+        raise RunError(f"Some loss terms were not finite ({terms}) at step {step}.")
 
     def _save(self) -> None:
         # A gradient can be infinite although the loss is not.

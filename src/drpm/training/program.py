@@ -396,7 +396,7 @@ class Program:
         order = state[f"{rank}.order"]
         if order.shape != self.order.shape:
             raise RunError(
-                f"The run was started with batches of the shape {tuple(order.shape)} and "
+                f"The run was started with batches of shape {tuple(order.shape)} and "
                 f"can only be resumed with those, but got {tuple(self.order.shape)}."
             )
         with torch.no_grad():
@@ -430,7 +430,7 @@ def _count_examples(data: Mapping[str, Tensor], run_data: Mapping[str, Tensor]) 
     lengths |= {name: x.shape[1] for name, x in run_data.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise ValueError(
-            f"data must hold tensors of equal, nonzero length, but got the lengths {lengths}."
+            f"data must contain tensors of equal, nonzero length, but got the lengths {lengths}."
         )
     return next(iter(lengths.values()))
 

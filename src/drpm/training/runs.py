@@ -99,7 +99,7 @@ class RunFolder:
         """The run in a folder."""
         run = cls(Path(path))
         if not (run.path / CONFIG).is_file():
-            raise RunError(f"The folder {path} holds no run: {CONFIG} is missing.")
+            raise RunError(f"The folder {path} contains no run: {CONFIG} is missing.")
         return run
 
     @property
@@ -190,13 +190,13 @@ class RunFolder:
             others = sorted(entry.name for entry in self.path.iterdir() if entry.name != LOCK)
             if others:
                 raise RunError(
-                    f"The folder {self.path} is not empty and holds no run (it has {others[0]}); "
-                    "choose another folder."
+                    f"The folder {self.path} is not empty and contains no run "
+                    f"(it has {others[0]}); choose another folder."
                 )
             return
         if not overwrite:
             raise RunError(
-                f"The folder {self.path} holds a run already ({self.status}); "
+                f"The folder {self.path} already contains a run ({self.status}); "
                 f"resume it, {BEGIN_ANEW}."
             )
         for name in (*_CONTENTS, *outputs):
@@ -324,7 +324,7 @@ def open_run(
     devices.barrier()
     run = RunFolder.open(path)
     if difference := _first_difference(run.config_text(), text):
-        raise RunError(f"The run in {path} has other settings ({difference}); {BEGIN_ANEW}.")
+        raise RunError(f"The run in {path} has different settings ({difference}); {BEGIN_ANEW}.")
     return run
 
 

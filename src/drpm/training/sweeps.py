@@ -233,13 +233,13 @@ def _record(sweep: Sweep, out: Path) -> None:
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise RunError(
-            f"The file {path} is not a file of a sweep; remove it, or choose another folder."
+            f"The file {path} is not a valid sweep file; remove it, or choose another folder."
         ) from error
     for run in sweep.runs:
         now = json.loads(json.dumps(dict(run.arguments)))
         if known.get(run.folder, now) != now and RunFolder(out / run.folder).status != "new":
             raise RunError(
-                f"The run {run.folder!r} in {out} was started with other arguments; "
+                f"The run {run.folder!r} in {out} was started with different arguments; "
                 "choose another folder, or remove that run."
             )
         known[run.folder] = now
@@ -276,7 +276,7 @@ def collect(source: Path, name: str, studies: Sequence[str], target: Path) -> li
                 if RunFolder(run).status == "finished" and small:
                     found[f"{place}/{path.name}"] = path
     if not found:
-        raise RunError(f"The folder {source} holds no finished run of {name!r} to collect.")
+        raise RunError(f"The folder {source} contains no finished run of {name!r} to collect.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.name.endswith(ARCHIVE):
