@@ -17,7 +17,7 @@ demo: $(READY) ## cluster handwritten digits and compare with baselines
 test: lint types ## run all checks: lint, format, types, doctests, tests
 	$(RUN) pytest
 
-test-anywhere: $(READY) ## run the tests as on other processors and under load (an hour)
+test-anywhere: $(READY) ## run the tests with other instruction sets and under load (an hour)
 	$(RUN) tests.anywhere
 
 lint: $(READY) ## check style and formatting

@@ -44,24 +44,26 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--device",
         type=_device,
         default="cuda" if torch.cuda.is_available() else "cpu",
-        help="where to measure (default: cuda if available, else cpu)",
+        help="device (default: cuda if available, else cpu)",
     )
     parser.add_argument("--training", action="store_true", help="measure training steps instead")
     parser.add_argument("--quick", action="store_true", help="small sizes, to test the program")
-    parser.add_argument("--sizes", type=_whole_numbers, help="numbers of elements: 64,256,1024")
+    parser.add_argument(
+        "--sizes", type=_whole_numbers, help="numbers of elements, such as 64,256,1024"
+    )
     parser.add_argument(
         "--groups",
         type=_whole_numbers,
-        help="numbers of groups: the first at every size, the others at one (default: 10,2,100)",
+        help="group counts: the first at every size, the others at one size (default: 10,2,100)",
     )
     parser.add_argument(
         "--operations",
         nargs="+",
         choices=laws.OPERATIONS,
         default=list(laws.OPERATIONS),
-        help="which operations (default: all)",
+        help="operations to measure (default: all)",
     )
-    parser.add_argument("--models", nargs="+", help="whose training steps (default: all)")
+    parser.add_argument("--models", nargs="+", help="models to measure (default: all)")
     parser.add_argument("--out", type=_folder, default="out/bench", help="folder for the JSON file")
     return parser.parse_args(arguments)
 

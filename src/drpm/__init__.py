@@ -1,4 +1,4 @@
-"""Learning with partitions: exact, differentiable distributions over ways to split a set."""
+"""Exact, differentiable distributions over the partitions of a set."""
 
 from importlib import import_module
 from importlib.util import find_spec

@@ -28,7 +28,7 @@ def bounds(
 ) -> None:
     """Compare the paper's bounds on the probability of a partition with the exact one.
 
-    The paper's four settings with five elements and five subsets. The table shows
+    There are five elements and five subsets, as in the paper. The table shows
     the distance of each bound from the exact log-probability over all 3,125
     assignments, in nats; the error of the sum of all probabilities; the largest
     error of a Monte Carlo estimate, in standard errors; and the number of

@@ -39,22 +39,24 @@ def reproduce(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the runs.", show_default="out/reproduce/NAME"),
+        typer.Option(help="Folder for the studies.", show_default="out/reproduce/NAME"),
     ] = None,
     workers: Annotated[
         int,
-        typer.Option(help="Number of runs at once; 0 for as many as fit.", min=0),
+        typer.Option(help="Number of studies at once; 0 for as many as fit.", min=0),
     ] = 1,
     backend: Annotated[Where, typer.Option(help="Local processes or a Ray cluster.")] = Where.local,
     address: Annotated[str | None, typer.Option(help="The Ray cluster, as host:port.")] = None,
     gpus: Annotated[
         float | None,
-        typer.Option(help="GPUs per run on the cluster.", min=0, show_default="1 if there are any"),
+        typer.Option(
+            help="GPUs per study on the cluster.", min=0, show_default="1 if there are any"
+        ),
     ] = None,
     device: Annotated[
         str | None,
         typer.Option(
-            help="Device of each run: auto, cpu, cuda or cuda:N.",
+            help="Device of each study: auto, cpu, cuda or cuda:N.",
             autocompletion=among(DEVICES),
             show_default="that of the sweep",
         ),
@@ -62,20 +64,20 @@ def reproduce(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="RUN",
-            help="A run of the sweep, or a folder of runs; may be repeated.",
+            metavar="STUDY",
+            help="A study of the sweep, or a folder of studies; may be repeated.",
         ),
     ] = None,
     collect: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER_OR_TAR_GZ",
-            help="Only copy the settings and results of finished runs.",
+            help="Only copy the settings and results of finished studies.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Reproduce a table or a figure of the paper; finished runs are skipped.
+    """Reproduce a table or a figure of the paper; finished studies are skipped.
 
     Run the same command again to resume an interrupted sweep.
     """
@@ -123,7 +125,7 @@ def _choose(sweep: "Sweep", only: list[str] | None) -> "Sweep":
     for name in only:
         if not any(f"{x}/".startswith(f"{name}/") for x in folders):
             raise ConfigError(
-                f"only must be a run of the sweep {sweep.name!r}, but got {name!r}; "
+                f"only must be a study of the sweep {sweep.name!r}, but got {name!r}; "
                 f"{suggest(name, known)}"
             )
     chosen = [

@@ -1,4 +1,4 @@
-"""Clustering with partitions: estimators, mixtures and the scores of a clustering."""
+"""Clustering with random partitions: estimators, mixtures and scores."""
 
 from typing import TYPE_CHECKING
 

@@ -93,13 +93,13 @@ class ClusteringConfig:
         gamma: The weight of the divergence of the sizes.
         delta: The weight of the divergence of the order.
         partitions: Partitions sampled per step.
-        exact_partitions: How many of these have their exact log-probability in the loss. Only the
-            scale of the scores depends on them, and each is expensive.
+        exact_partitions: How many of these contribute their exact log-probability to the loss. Only
+            the scale of the scores depends on them, and each is expensive.
         codes: Latent codes sampled per example and step.
         temperature: The temperature of the relaxed orders, at the start and at the end.
         annealing_steps: The number of steps in which temperature and beta reach their final values.
-        freeze_encoder: Whether the encoder's layers are not trained after pretraining.
-        refit_every: Epochs between refits of the mixture while the temperature falls; none to fit
+        freeze_encoder: Whether to freeze the encoder's layers after pretraining.
+        refit_every: Epochs between refits of the mixture while the temperature falls; None to fit
             it only once.
         refit_to: ``means`` or ``samples`` of the codes. Refits to means shrink the variance of
             unused dimensions to the floor, which makes the training of an encoder diverge.

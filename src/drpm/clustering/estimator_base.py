@@ -91,7 +91,7 @@ class ClusteringEstimator(
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the clustering.
 
-        Fits in several threads run one after the other; use processes to run them in parallel.
+        Concurrent fits in threads run one after another; use processes to fit in parallel.
 
         Args:
             X: A table (n, d), gray images (n, height, width) or images (n, channels, height,
@@ -298,9 +298,9 @@ class ClusteringEstimator(
         :class:`DRPMClustering`, whose own prior draws the clusters of all rows together, and whose
         :meth:`predict_proba` does not use the weights.
 
-        It is a lower bound of the mean log-density of X; with a Bernoulli likelihood, of the
-        log-probability, and X must lie in [0, 1]. It is estimated from one sample of every code,
-        the same at every call.
+        It is a lower bound on the mean log-density of X or, with a Bernoulli likelihood, on the
+        mean log-probability; X must then lie in [0, 1]. It is estimated from one sample of every
+        code, the same at every call.
 
         Args:
             X: Data of the shape passed to :meth:`fit`.
@@ -386,10 +386,10 @@ class ClusteringEstimator(
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Load an estimator from :meth:`save` or ``drpm cluster``; nothing is unpickled.
+        """Load an estimator saved by :meth:`save` or ``drpm cluster``, without pickle.
 
         Args:
-            folder: The folder; in a run folder, that of the model, such as ``out/cluster/model``.
+            folder: The folder of the model, such as ``out/cluster/model``.
         """
         model = load_clustering(folder)
         if model.config.method != cls._method:

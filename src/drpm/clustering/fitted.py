@@ -38,7 +38,7 @@ class FittedClustering:
         head: The cluster head of contrastive pretraining, if it predicts the clusters.
         shift: (d,) on the CPU, subtracted from data to get rows; None if data are not scaled.
         scale: (d,) on the CPU, by which data are then divided.
-        facts: What an estimator needs besides, as JSON: ``labels`` of the training rows, ``names``
+        facts: Additional data of an estimator, as JSON: ``labels`` of the training rows, ``names``
             of the columns, ``parameters`` of the estimator.
     """
 
@@ -198,7 +198,7 @@ class FittedClustering:
 
 
 def load_clustering(folder: str | Path, device: torch.device | str = "cpu") -> FittedClustering:
-    """Load a clustering of any method, as ``drpm cluster`` saves it; nothing is unpickled.
+    """Load a clustering of any method, saved by ``drpm cluster``, without pickle.
 
     Args:
         folder: The folder of the model, such as ``out/cluster/model``.

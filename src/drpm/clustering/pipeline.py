@@ -43,7 +43,7 @@ def fit_clusterings(
 ) -> list[FittedClustering]:
     """Cluster rows once per seed.
 
-    Trainings in several threads take turns.
+    Concurrent calls from several threads run one after another.
 
     Args:
         rows: (n, d), the training data on the device of the training.

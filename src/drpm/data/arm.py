@@ -1,4 +1,4 @@
-"""A drawn arm with an object at its end: every image follows from seven known factors.
+"""A rendered arm that holds an object: seven known factors determine every image.
 
 The factors and their sizes are those of MPI3D (Gondal et al., 2019), whose images show a real arm.
 These images need no file: any factor vector is rendered on demand, on any device.
@@ -32,7 +32,7 @@ def render(factors: Tensor, *, image_size: int = 64, device: Device | None = Non
     """Draw one image for each factor vector.
 
     Args:
-        factors: (N, 7) integers, in the order of ``FACTOR_NAMES``, each from 0 to its size less 1.
+        factors: (N, 7) integers, in the order of ``FACTOR_NAMES``, each from 0 to its size minus 1.
         image_size: The side of the images in pixels.
         device: Where to draw; by default the device of the factors.
 
@@ -85,11 +85,11 @@ def sample_factors(n: int, generator: torch.Generator | None = None) -> Tensor:
 def load(
     *, device: Device = "cpu", seed: int = 0, num_train: int = 10_000, num_test: int = 5_000
 ) -> Dataset:
-    """Images (3, 64, 64) of factors drawn without repetition; the targets are the factors.
+    """Images (3, 64, 64) of factors sampled without replacement; the targets are the factors.
 
     Args:
         device: Where to draw them. The factors are the same on every device.
-        seed: Of the choice of factors.
+        seed: Seed of the sampled factors.
         num_train: The number of training images.
         num_test: The number of test images.
     """

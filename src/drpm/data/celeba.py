@@ -44,7 +44,7 @@ def load(
 
     Args:
         device: Where the tensors are stored.
-        seed: Has no effect.
+        seed: Ignored.
         num_tasks: How many attributes to use: the first in alphabetical order.
         evaluate_on: The test split: "validation" or "test".
     """

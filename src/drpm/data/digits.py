@@ -13,7 +13,7 @@ _TEST_EVERY = 5
 def load(*, device: Device = "cpu", seed: int = 0) -> Dataset:
     """1,442 training and 355 test images, (1, 8, 8) in [0, 1]; the target ``label``.
 
-    The data has no split of its own, so ours is fixed: every fifth image of each digit, in
+    The data has no official split; we use a fixed one: every fifth image of each digit, in
     scikit-learn's order, is a test image.
     """
     from sklearn.datasets import load_digits

@@ -28,7 +28,7 @@ def task_names(num_tasks: int) -> tuple[str, ...]:
 
 
 def noise_ratios(num_tasks: int) -> tuple[float, ...]:
-    r"""The probability that a pixel is lost, for each task.
+    r"""The probability that a pixel is dropped, for each task.
 
     The ratios are :math:`0.9\, r_k / (n_T - 1)`, where :math:`r_k` is the rank of the fractional
     part of :math:`k \varphi` among those of all tasks and :math:`\varphi` is the golden ratio: a
@@ -66,7 +66,7 @@ def load(
 
     Args:
         device: Where the tensors are stored. The images are the same on every device.
-        seed: Of the digits and the noise; the noise ratios depend on ``num_tasks`` alone.
+        seed: Seed of the digits and the noise; the noise ratios depend on ``num_tasks`` alone.
         num_tasks: The number of tiles.
         num_train: The number of training images, made of MNIST's training digits.
         num_test: The number of test images, made of MNIST's test digits.

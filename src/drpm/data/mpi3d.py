@@ -97,7 +97,7 @@ def factors_of(indices: Tensor) -> Tensor:
 
 
 def draw_indices(seed: int, num_train: int, num_test: int) -> tuple[Tensor, Tensor]:
-    """The indices of a training and a test split, drawn without repetition."""
+    """The indices of a training and a test split, sampled without replacement."""
     if min(num_train, num_test) < 1 or num_train + num_test > NUM_IMAGES:
         raise DataError(
             f"num_train and num_test must be at least 1 and together at most {NUM_IMAGES:,}, "
@@ -162,13 +162,13 @@ def load(
     num_train: int = 10_000,
     num_test: int = 5_000,
 ) -> Dataset:
-    """Images (3, 64, 64) in [0, 1] drawn without repetition; the targets are the seven factors.
+    """Images (3, 64, 64) in [0, 1] sampled without replacement; the targets are the factors.
 
     All 1,036,800 images would take 51 GB as floats: :func:`open_images` reads any of them.
 
     Args:
         device: Where the tensors are stored.
-        seed: Of the choice of images.
+        seed: Seed of the sampled images.
         variant: "toy", "realistic" or "real".
         num_train: The number of training images.
         num_test: The number of test images.

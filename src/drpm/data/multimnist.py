@@ -5,7 +5,8 @@ Each digit of MNIST is the left one of one image, on a canvas of 36x36 pixels at
 taken. The canvas is then resized to 28x28.
 
 Noise sets each pixel of the right digit to zero with a given probability before the digits are
-merged. With the same seed, the pixels lost at one noise ratio are also lost at every larger one.
+merged. With the same seed, the pixels dropped at one noise ratio are also dropped at every larger
+one.
 """
 
 import numpy as np
@@ -63,8 +64,8 @@ def load(
 
     Args:
         device: Where the tensors are stored. The images are the same on every device.
-        seed: Of the partners and the noise.
-        noise: The probability that a pixel of the right digit is lost.
+        seed: Seed of the partners and the noise.
+        noise: The probability that a pixel of the right digit is dropped.
         num_train: How many of the 60,000 training images to make; by default all.
         num_test: How many of the 10,000 test images to make; by default all.
     """

@@ -39,15 +39,15 @@ def load(
     image_size: int | tuple[int, int] | None = None,
     standardize: bool = True,
 ) -> Dataset:
-    """Load a file or a folder. If it has no split of its own, ``test`` is ``train``.
+    """Load a file or a folder. If the data has no split, ``test`` is ``train``.
 
     Args:
         path: .npy, .npz, .csv, .parquet, or a folder of images.
         device: Where the tensors are stored.
-        seed: Has no effect.
-        label_column: Of tables: the target; by default ``label`` if there is such a column.
-        header: Of CSV files: whether the first line names the columns.
-        image_size: Of folders: the height and width to resize to.
+        seed: Ignored.
+        label_column: For tables: the target; by default ``label`` if there is such a column.
+        header: For CSV files: whether the first line names the columns.
+        image_size: For folders: the height and width to resize to.
         standardize: Of tables: whether every column gets mean 0 and standard deviation 1.
     """
     path = path.expanduser()

@@ -42,7 +42,7 @@ def load(
         name_or_path: A name of the registry, or a path: .npy, .npz, .csv, .parquet or a folder.
         device: Where the tensors are stored.
         seed: Seed of generated data sets.
-        options: Of the data set; those of your own data are the arguments of
+        options: Options of the data set; for your own data, the arguments of
             :func:`drpm.data.own.load`.
 
     Example:

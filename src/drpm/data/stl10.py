@@ -62,7 +62,7 @@ def load(
 
     Args:
         device: Where the tensors go, and where features are computed.
-        seed: Has no effect.
+        seed: Ignored.
         representation: "features", (F,) from a pretrained network, computed once and cached beside
             the data; or "images", (3, 96, 96) in [0, 1].
         network: "auto", "resnet50" (2,048 features), "efficientnet-lite0" (1,280 features), or a

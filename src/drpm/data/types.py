@@ -1,4 +1,4 @@
-"""What a data set is, before and after it is loaded, and what models need of it."""
+"""Data sets before and after loading, and the preprocessing that models apply."""
 
 import hashlib
 import inspect
@@ -107,7 +107,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """What is known of a data set before it is loaded.
+    """A data set before it is loaded.
 
     Its loader is called as ``load(device=..., seed=..., **options)``; options are keyword-only.
     """

@@ -1,6 +1,6 @@
-"""Laws over sizes, orders and partitions.
+"""Distributions over sizes, orders and partitions.
 
-Importing any of them imports all: some register themselves with torch.
+Importing any of them imports all, because some register KL divergences with torch.
 """
 
 from drpm.distributions.base import EnumeratedSizeLaw, OrderLaw, SizeLaw

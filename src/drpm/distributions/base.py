@@ -1,4 +1,4 @@
-"""The base classes of all laws: sizes, orders, and their relaxed siblings."""
+"""Base classes of the distributions over sizes and orders, and of their relaxations."""
 
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar
@@ -25,13 +25,13 @@ LawType = TypeVar("LawType", bound="Law")
 
 
 class Law(Distribution, ABC):
-    """A distribution that refuses bad arguments in one sentence and draws from a generator.
+    """Base class of all distributions: validates arguments and samples from a generator.
 
     ``torch.distributions`` validates in the constructor of the base class, with a message of
     several lines; laws here check their own arguments first, and only keep the switch.
 
-    ``validate_args=False`` alone switches the checks off. The default of all distributions does
-    not count, because ``torch.compile`` sets it to False for the rest of the process.
+    Only ``validate_args=False`` disables the checks. The global default is ignored, because
+    ``torch.compile`` sets it to False for the rest of the process.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Law(Distribution, ABC):
     def sample(
         self, sample_shape: Size = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Draw without gradient; ``generator`` makes the draw repeatable on its own."""
+        """Sample without gradients, from ``generator`` if given."""
         with torch.no_grad():
             return self._draw(torch.Size(sample_shape), generator)
 
@@ -113,7 +113,7 @@ class SizeLaw(Law):
 
     @abstractmethod
     def draw_sizes(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-        """Draw sizes in float64: a parameter's type may be too narrow for large integers."""
+        """Sample sizes in float64; lower precisions cannot represent all large integers."""
 
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         return self.draw_sizes(shape, generator).to(self.dtype)
@@ -302,7 +302,7 @@ class OrderLaw(Law):
 
 
 class RelaxedLaw(Law):
-    """A law with gradients through its draws, and the discrete law that it relaxes."""
+    """A reparameterized relaxation of a discrete distribution."""
 
     has_rsample = True
     temperature: Tensor
@@ -329,7 +329,7 @@ class RelaxedLaw(Law):
     def rsample(
         self, sample_shape: Size = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Draw with gradients in all parameters."""
+        """Sample with gradients with respect to all parameters."""
 
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         return self.rsample(shape, generator=generator)

@@ -1,4 +1,4 @@
-"""The sets that parameters and events of the laws live in."""
+"""Constraints on the parameters and events of the distributions."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch.distributions import constraints
 
 
 class _Finite(constraints.Constraint):
-    """Real numbers without infinities, which torch's ``real`` lets through."""
+    """Real numbers without infinities, which torch's ``real`` accepts."""
 
     def check(self, value: Tensor) -> Tensor:
         return torch.isfinite(value)
@@ -42,9 +42,9 @@ class WholeSizes(constraints.Constraint):
 
 
 class NonNegativeSum(constraints.Constraint):
-    """Non-negative entries that add up to a total, up to rounding: relaxed sizes and matrices.
+    """Non-negative entries that sum to a total, up to rounding: relaxed sizes and matrices.
 
-    The columns of a soft partition need not sum to one: only Sinkhorn's order makes them.
+    The columns of a soft partition sum to one only if the order is relaxed by Sinkhorn.
     """
 
     def __init__(self, total: int, event_dim: int) -> None:

@@ -1,4 +1,4 @@
-"""Gradients of expectations through discrete draws, without relaxing them."""
+"""Unbiased gradients of expectations over discrete samples."""
 
 from collections.abc import Callable
 
@@ -12,8 +12,9 @@ from drpm.distributions.validation import require_count
 def leave_one_out_surrogate(costs: Tensor, log_probs: Tensor) -> Tensor:
     """The mean cost over the first dimension, with an unbiased gradient attached.
 
-    Every draw's log-probability is weighted by how much its cost exceeds the mean cost of the
-    other draws; that baseline does not depend on the draw, so it shifts no expectation.
+    The log-probability of each sample is weighted by the difference between its cost and the mean
+    cost of the other samples; this baseline is independent of the sample, so the gradient remains
+    unbiased.
     """
     draws = costs.shape[0]
     others = (costs.sum(0) - costs) / (draws - 1) if draws > 1 else torch.zeros_like(costs)
@@ -28,15 +29,15 @@ def score_function_loss(
     *,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    r"""The expected cost of a sample, with an unbiased gradient in the distribution's parameters.
+    r"""The expected cost of a sample, with unbiased gradients in the parameters.
 
     .. math:: \nabla E_{y \sim p}[c(y)] = E_{y \sim p}[\nabla c(y) + c(y) \nabla \log p(y)]
 
-    Use it if relaxed samples are not suitable: the cost only sees hard partitions.
+    Use it if the cost is only defined for discrete samples.
 
     Args:
         law: Any distribution with ``sample`` and ``log_prob``.
-        cost: Maps draws of shape (num_samples, *batch_shape, *event_shape) to costs of shape
+        cost: Maps samples of shape (num_samples, *batch_shape, *event_shape) to costs of shape
             (num_samples, *batch_shape); may itself be differentiable in other parameters.
         num_samples: Number of samples; at least two for the leave-one-out baseline.
 

@@ -1,4 +1,4 @@
-"""The law of the order: Plackett-Luce, and its relaxation."""
+"""The Plackett-Luce distribution over orders, and its relaxation."""
 
 from typing import Any
 
@@ -32,11 +32,11 @@ LARGEST = 1e30  # far from overflow in float32 even when summed over all element
 
 
 class PlackettLuce(OrderLaw):
-    r"""Orders of n elements, drawn one after another in proportion to their scores.
+    r"""Distribution over orders: elements are drawn one by one, in proportion to their scores.
 
     .. math:: p(\pi) = \prod_{r=1}^n \frac{s_{\pi_r}}{\sum_{q \ge r} s_{\pi_q}}
 
-    Gumbel noise on the log-scores, sorted in descending order, has this distribution.
+    Adding Gumbel noise to the log-scores and sorting them in descending order samples an order.
 
     References:
         Luce, "Individual choice behavior", 1959. Plackett, "The analysis of permutations", 1975.
@@ -110,8 +110,8 @@ class PlackettLuce(OrderLaw):
 class RelaxedPlackettLuce(RelaxedLaw):
     """Permutation matrices with reparameterized gradients: Gumbel noise and a relaxed sort.
 
-    Row r of a draw is the element at rank r. A draw is a full n x n matrix; for partitions use
-    :class:`RelaxedRandomPartition`, which never builds one.
+    Row r of a sample marks the element at rank r. A sample is a full n x n matrix; for partitions
+    use :class:`RelaxedRandomPartition`, which never builds one.
 
     References:
         Grover et al., "Stochastic optimization of sorting networks via continuous relaxations",
@@ -121,7 +121,7 @@ class RelaxedPlackettLuce(RelaxedLaw):
     Args:
         temperature: Positive; lower values make soft matrices closer to permutations.
         log_scores: The log-scores, shape (..., n).
-        hard: Whether matrices are permutations with straight-through gradients, or soft.
+        hard: Whether samples are permutation matrices with straight-through gradients, or soft.
         sort: ``"neuralsort"``, ``"softsort"`` or ``"sinkhorn"``.
 
     Example:
@@ -170,7 +170,7 @@ class RelaxedPlackettLuce(RelaxedLaw):
     def rsample(
         self, sample_shape: Size = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Permutation matrices with gradients in log-scores and temperature."""
+        """Sample permutation matrices with gradients in log-scores and temperature."""
         return self._matrix(noisy_scores(self.log_scores, torch.Size(sample_shape), generator))
 
     @property
@@ -213,7 +213,7 @@ def subset_permutation_log_prob(
     Args:
         log_scores: (..., n).
         subset_order: (..., n_k), the elements of the subset in the order they are drawn.
-        taken: (..., n), true for the elements of earlier subsets; none if omitted.
+        taken: (..., n), true for the elements of earlier subsets; by default there are none.
 
     Example:
         >>> scores = torch.tensor([1.0, 2.0, 1.0]).log()

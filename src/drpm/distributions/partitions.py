@@ -1,4 +1,4 @@
-"""The law of the partition: sizes first, then an order that fills them."""
+"""The distribution over partitions: sample sizes and an order, and fill the subsets."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ _DRAW_BUDGET = 1 << 22
 
 
 class Bounds(NamedTuple):
-    """A lower and an upper bound of a log-probability."""
+    """A lower and an upper bound on a log-probability."""
 
     lower: Tensor
     upper: Tensor
@@ -64,7 +64,7 @@ def assignment_matrix(subsets: Tensor, groups: int, dtype: torch.dtype) -> Tenso
 
 
 class RandomPartition(Law):
-    r"""Partitions of n elements into at most K subsets.
+    r"""Distribution over the partitions of n elements into at most K subsets.
 
     Sample the sizes, sample an order, and fill the subsets one after another:
 
@@ -79,7 +79,7 @@ class RandomPartition(Law):
     Args:
         log_scores: :math:`\log s`, one per element, shape (..., n).
         log_weights: :math:`\log\omega`, one per subset, shape (..., K).
-        capacities: The largest possible sizes, shape (..., K); n each if omitted.
+        capacities: The maximum sizes, shape (..., K); by default n.
 
     Example:
         >>> law = RandomPartition(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 0.5]))
@@ -118,7 +118,7 @@ class RandomPartition(Law):
     def from_laws(
         cls, sizes: SizeLaw, order: OrderLaw, *, validate_args: bool | None = None
     ) -> "RandomPartition":
-        """The two-stage partition of any size law and any order law.
+        """Combine any distribution over sizes with any distribution over orders.
 
         ``partition_kl`` also needs the divergence of the size laws, by
         ``torch.distributions.register_kl``. There is no relaxed version.
@@ -174,7 +174,7 @@ class RandomPartition(Law):
         )
 
     def draw_parts(self, shape: torch.Size, *, generator: torch.Generator | None = None) -> Parts:
-        """A draw together with the sizes and the order that made it."""
+        """Sample a partition together with its sizes and its order."""
         sizes = self.sizes.draw_sizes(shape, generator)
         order = self.order.sample(shape, generator=generator)
         subsets = fill(sizes, order)
@@ -264,7 +264,7 @@ class RandomPartition(Law):
 
     @property
     def variance(self) -> Tensor:
-        """Entry by entry; every entry is 0 or 1."""
+        """The variance of every entry, which is 0 or 1."""
         marginals = self.marginals()
         return marginals * (1 - marginals)
 
@@ -272,7 +272,7 @@ class RandomPartition(Law):
     def mode(self) -> Tensor:
         """The most likely partition, for up to 512 elements (some seconds).
 
-        Given the sizes, the sorted fill is the most likely; a dynamic program finds the sizes.
+        Given the sizes, filling in sorted order is most likely; a dynamic program finds the sizes.
         """
         n = self.event_shape[1]
         if n > MODE_LIMIT:
@@ -312,17 +312,16 @@ def partition_kl(
     generator: torch.Generator | None = None,
     estimate: str = "exact",
 ) -> Tensor:
-    r"""KL(p || q) of two distributions over partitions, with unbiased gradients in both.
+    r"""KL divergence of two distributions over partitions, with unbiased gradients in both.
 
-    The divergence of the sizes is exact. The rest is an average over draws from p: of the exact
-    log-probabilities of the fill given the sizes, or, with ``estimate="bounds"``, of the paper's
-    upper bound of p against its lower bound of q at the order that was drawn, which is an upper
-    bound of the divergence. Draws do not carry gradients by themselves, so the score-function part
-    is included.
+    The size term is exact. The order term is a Monte Carlo estimate from samples of p. With
+    ``estimate="bounds"`` it estimates an upper bound on the divergence, from the paper's upper
+    bound for p and its lower bound for q at the sampled order. Gradients include the score-function
+    term.
 
     Args:
         p: The distribution to sample from.
-        q: The distribution to compare with, over as many elements and groups.
+        q: The other distribution, with the same number of elements and subsets.
         num_samples: Number of samples.
         generator: The random generator.
         estimate: ``"exact"`` or ``"bounds"``.

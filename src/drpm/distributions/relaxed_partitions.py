@@ -1,4 +1,4 @@
-"""Partitions with gradients."""
+"""Relaxed partitions."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ class RelaxedRandomPartition(RelaxedLaw):
     Relaxed sizes determine the ranks of every subset (:math:`\alpha`), a relaxed sort the element
     at every rank (P), and :math:`Y = \alpha P`. Hard samples have exactly the distribution of
     :class:`RandomPartition`, at any temperature. Memory is linear in n: P is computed in blocks
-    around its diagonal, and again in the backward pass.
+    around its diagonal, and recomputed in the backward pass.
 
     References:
         Sutter, Ryser, Liebeskind and Vogt, "Differentiable random partition models", 2023.
@@ -38,7 +38,7 @@ class RelaxedRandomPartition(RelaxedLaw):
         temperature: Positive; lower values make soft partitions closer to hard ones.
         log_scores: :math:`\log s`, shape (..., n).
         log_weights: :math:`\log\omega`, shape (..., K).
-        capacities: The largest possible sizes, shape (..., K); n each if omitted.
+        capacities: The maximum sizes, shape (..., K); by default n.
         hard: ``True``: one-hot columns with straight-through gradients; ``False``: soft;
             ``"sizes"``: integer sizes with straight-through gradients, soft order.
         sort: ``"neuralsort"``, ``"softsort"`` or ``"sinkhorn"`` (which needs n x n memory).
@@ -110,10 +110,10 @@ class RelaxedRandomPartition(RelaxedLaw):
         noise: str = "both",
         generator: torch.Generator | None = None,
     ) -> Parts:
-        """Draw a partition together with the sizes and the order that made it.
+        """Sample a partition together with its sizes and its order.
 
         Args:
-            sample_shape: The shape of independent draws.
+            sample_shape: The shape of the sample, as in torch.
             noise: ``"both"``: sizes and order are random; ``"order"``: the sizes are the mode,
                 computed once for all samples; ``"none"``: the mode with the sorted order.
         """
@@ -170,7 +170,7 @@ class RelaxedRandomPartition(RelaxedLaw):
     def rsample(
         self, sample_shape: Size = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Partitions with gradients in log-scores, log-weights and temperature."""
+        """Sample partitions with gradients in log-scores, log-weights and temperature."""
         return self._draw_parts(torch.Size(sample_shape), "both", generator)[0]
 
     @property

@@ -1,4 +1,4 @@
-"""Sizes with gradients."""
+"""Relaxed sizes."""
 
 from typing import Any, NamedTuple
 
@@ -161,9 +161,9 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
 
     Args:
         temperature: Positive; lower values make soft sizes closer to integers.
-        total_count: The number n of elements to place.
+        total_count: The number n of elements.
         log_weights: :math:`\log\omega`, shape (..., K).
-        capacities: The number of places in every group, shape (..., K); n each if omitted.
+        capacities: The maximum sizes, shape (..., K); by default n.
         hard: Whether sizes are integers with straight-through gradients, or soft.
 
     Example:
@@ -224,7 +224,7 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
     def rsample(
         self, sample_shape: Size = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Sizes with gradients in log-weights and temperature."""
+        """Sample sizes with gradients in log-weights and temperature."""
         return self._value(self.draw(torch.Size(sample_shape), noise=True, generator=generator))
 
     @property

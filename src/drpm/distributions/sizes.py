@@ -1,4 +1,4 @@
-"""The law of the subset sizes: Fisher's multivariate noncentral hypergeometric distribution."""
+"""Fisher's multivariate noncentral hypergeometric distribution over subset sizes."""
 
 from typing import Any
 
@@ -74,9 +74,9 @@ class FisherHypergeometric(SizeLaw):
         distribution", 2023 (``method="merged"``).
 
     Args:
-        total_count: The number n of elements to place.
+        total_count: The number n of elements.
         log_weights: :math:`\log\omega`, shape (..., K).
-        capacities: The number m_k of places in every group, shape (..., K); n each if omitted.
+        capacities: The maximum sizes m_k, shape (..., K); by default n.
         method: ``"exact"``, or ``"merged"`` for the paper's approximation: groups are sampled
             in the given order, each against all later groups merged into one with their mean
             weight. It is biased and depends on the order of the groups.
@@ -373,7 +373,7 @@ class FisherHypergeometric(SizeLaw):
         return torch.where(position < 0, 0.0, torch.where(position >= tables.width, 1.0, inside))
 
     def best_sizes(self, block_log_probs: Tensor) -> Tensor:
-        """A dynamic programme over the boundaries: O(K n^2)."""
+        """A dynamic program over the boundaries: O(K n^2)."""
         self._refuse_merged("best_sizes")
         _, weights, capacities = self._parameters()
         n = self.total_count

@@ -1,4 +1,4 @@
-"""Which generative factors two images share: models, their training and their scores."""
+"""Shared generative factors of pairs of images: models, training and evaluation."""
 
 from typing import TYPE_CHECKING
 

@@ -44,9 +44,9 @@ class FactorsConfig:
         smallest_divergence: For ``drpm``: added to all divergences between views, in nats, before
             the logarithm. Without it, as in the paper, the order term is as large for codes that
             carry almost no information as for others, and some runs do not learn.
-        draws: Partitions drawn for the exact divergence of a pair.
+        draws: Number of partitions sampled to estimate the exact divergence of a pair.
         prior_log_weights: Log-weights of independent and shared dimensions in the prior.
-        temperature: Of the relaxation, at the start and at the end of training.
+        temperature: Temperature of the relaxation, at the start and at the end of training.
         steps_per_epoch: Number of steps per epoch; new pairs are sampled at every step.
         training: Training settings.
     """
@@ -78,14 +78,14 @@ class FactorsJob(Job):
     """The settings of one run of ``drpm factors``.
 
     Args:
-        data: ``arm`` or ``mpi3d``, or a folder or file of own pairs, for which ``shared``,
+        data: ``arm`` or ``mpi3d``, or a folder or file of your own pairs, for which ``shared``,
             ``angles`` and ``test_pairs`` are None.
         shared: How many of the seven factors the images of a pair share, or ``mixed``.
         angles: Number of positions of each of the arm's two joints.
-        image_size: Side of the arm's images in pixels; those of ``mpi3d`` have 64. Own pairs are
-            resized to it, if given.
+        image_size: Side of the arm's images in pixels; those of ``mpi3d`` have 64. Your own pairs
+            are resized to it, if given.
         test_pairs: Number of test pairs.
-        fingerprint: Content hash of own pairs.
+        fingerprint: Content hash of your own pairs.
         factors: The hyperparameters.
     """
 

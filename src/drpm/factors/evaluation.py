@@ -22,8 +22,9 @@ class PairScores(NamedTuple):
     Accuracies are adjusted and balanced (1 is perfect, 0 is chance) and averaged over the factors
     that have pairs to learn them from and to test them on; None if there are none.
 
-    shared_accuracy: Of the shared factors, predicted from the shared dimensions.
-    independent_accuracy: Of the first image's other factors, predicted from the other dimensions.
+    shared_accuracy: Accuracy for shared factors, predicted from the shared dimensions.
+    independent_accuracy: Accuracy for the first image's other factors, predicted from the other
+        dimensions.
     count_error: Mean squared error of the number of shared dimensions as an estimate of the number
         of shared factors.
     mean_count: Mean of that estimate.
@@ -142,7 +143,7 @@ def measure_evidence(
         first: (P, C, H, W), values in [0, 1]; held-out pairs.
         second: The same.
         label: (P,), a factor that differs, for the method ``label``.
-        seed: Of the partitions and codes, one sample of each per pair.
+        seed: Random seed of the partitions and codes, one sample of each per pair.
     """
     model = copy.deepcopy(model)
     model.aggregation.config = replace(model.config, gamma=1.0, delta=1.0, objective="exact")

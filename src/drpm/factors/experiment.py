@@ -60,9 +60,9 @@ def fit_factors(
     """Train a model of pairs, or resume its training.
 
     Args:
-        pairs: Pairs to draw from at every step, of a world of images or given ones.
+        pairs: The training pairs, sampled at every step.
         config: The settings; ``config.training.seed`` determines all random numbers.
-        folder: For checkpoints and metrics; a folder with other pairs or settings is refused.
+        folder: Folder for checkpoints and metrics; it must not belong to other pairs or settings.
         device: Where to train.
         progress: Maps the name of a stage to its progress bar.
     """

@@ -111,8 +111,8 @@ class Views(NamedTuple):
     """The codes of pairs.
 
     Args:
-        posterior: Of each view by itself, (2, B, l).
-        aggregated: Of both views with shared dimensions averaged, (2, B, l).
+        posterior: Posterior of each view, (2, B, l).
+        aggregated: The same, with shared dimensions averaged, (2, B, l).
         shared: The shared dimensions.
     """
 
@@ -127,7 +127,7 @@ class SharedFactors(NamedTuple):
     Args:
         number: (P,), the number of latent dimensions that the images of a pair share.
         mask: (P, l), 1 for shared dimensions, else 0.
-        codes: (P, 2, l), the posterior means of each image by itself.
+        codes: (P, 2, l), the posterior means of each image.
         averaged: (P, 2, l), the same with shared dimensions averaged, as the decoder sees them.
     """
 
@@ -141,7 +141,7 @@ class FactorVAE(nn.Module):
     """An autoencoder of pairs of images that share some of their latent dimensions.
 
     Args:
-        shape: Of an image: C, H and W.
+        shape: Image shape (C, H, W).
         config: The settings.
     """
 
@@ -229,7 +229,7 @@ class FactorVAE(nn.Module):
 
     @torch.no_grad()
     def traverse(self, image: Tensor, values: Tensor) -> Tensor:
-        """(l, V, C, H, W): an image with each dimension in turn set to some values."""
+        """(l, V, C, H, W): an image with one dimension at a time set to the given values."""
         posterior = self.autoencoder.posterior(image[None].to(self.autoencoder.heads.weight))
         codes = posterior.mean[0].repeat(self.config.latent, len(values), 1)
         for dimension in range(self.config.latent):
@@ -250,7 +250,7 @@ class FactorVAE(nn.Module):
 
 
 def load_factors(folder: Path | str, device: torch.device | str = "cpu") -> FactorVAE:
-    """Load what :meth:`FactorVAE.save` wrote, without pickle."""
+    """Load a model saved by :meth:`FactorVAE.save`, without pickle."""
     tensors, description = load_model(Path(folder))
     if description.get("kind") != "factors":
         raise RunError(f"The folder {folder} contains another kind of model, not a factor model.")

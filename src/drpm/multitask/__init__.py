@@ -1,4 +1,4 @@
-"""Several tasks on one network: how they share its neurons, and what becomes of it."""
+"""Multitask learning: models, training and evaluation."""
 
 from typing import TYPE_CHECKING
 

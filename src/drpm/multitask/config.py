@@ -29,7 +29,7 @@ class NetworkConfig:
     Args:
         encoder: ``lenet``: two 5 x 5 convolutions; ``residual``: stages of two residual blocks
             each, every stage but the first halving the image.
-        channels: Of the two convolutions, or of the stages.
+        channels: Channels of the two convolutions, or of the stages.
         width: Neurons of the last shared layer, which tasks share.
         head: Hidden neurons of the head of each task; 0 for a single linear layer.
         dropout: Dropout probability of the channels of the second convolution, one mask for a
@@ -66,9 +66,9 @@ class MultitaskConfig:
         size_penalty: For ``drpm``: weight of the penalty on unequal sizes. None: one over the
             number of neurons, as in the paper, for more than two tasks, because otherwise one of
             them takes all neurons at the start, and 0 for two.
-        temperature: Of the partition, at the start and at the end of training.
+        temperature: Temperature of the partition, at the start and at the end of training.
         evaluate_every: Epochs between evaluations on the test split.
-        train_examples: Number of training examples, the first ones; None for all.
+        train_examples: Use only the first training examples; None for all.
         test_examples: The same for the test split.
         network: The layers.
         training: Training settings.
@@ -107,10 +107,10 @@ class MultitaskJob(Job):
 
     Args:
         data: A data set of images with classes, or a path.
-        noise: Of ``multimnist``: the fraction of the right digit's pixels that is lost.
-        tasks: Of ``mosaic`` and ``celeba``: the number of tasks.
+        noise: For ``multimnist``: the fraction of the right digit's pixels that are dropped.
+        tasks: For ``mosaic`` and ``celeba``: the number of tasks.
         options: Further options of the data, as ``name=value``.
-        fingerprint: Content hash of own data.
+        fingerprint: Content hash of your own data.
         multitask: The hyperparameters.
     """
 

@@ -1,4 +1,4 @@
-"""Several tasks on one network as an experiment: training and evaluation of a network."""
+"""Multitask learning as an experiment: training and evaluation of a network."""
 
 import copy
 import warnings
@@ -69,7 +69,7 @@ def fit_multitask(
     Args:
         data: The images and their tasks.
         config: The settings; ``config.training.seed`` determines all random numbers.
-        folder: For checkpoints and metrics; a folder with other data or settings is refused.
+        folder: Folder for checkpoints and metrics; it must not belong to other data or settings.
         device: Where to train.
         progress: Maps the name of a stage to its progress bar.
     """

@@ -84,7 +84,7 @@ class SharingMethod(nn.Module, ABC):
 
 
 class UniformScaling(SharingMethod):
-    """All tasks have all neurons; the loss is the weighted mean of theirs.
+    """All tasks use all neurons; the loss is the weighted mean of the task losses.
 
     References:
         Kurin et al., "In defense of the unitary scalarization for deep multi-task learning", 2022.

@@ -69,8 +69,8 @@ class MultitaskNetwork(nn.Module):
     images (N, C, H, W), bytes or floats in [0, 1].
 
     Args:
-        shape: Of an image: C, H and W.
-        classes: From the name of each task to its number of classes.
+        shape: Image shape (C, H, W).
+        classes: Maps the name of each task to its number of classes.
         config: The settings.
     """
 
@@ -100,7 +100,7 @@ class MultitaskNetwork(nn.Module):
 
         Args:
             images: (B, C, H, W), bytes.
-            temperature: Of the partition, if there is one.
+            temperature: Temperature of the partition, if there is one.
             generator: Source of the noise of dropout.
         """
         pixels = (images.to(self.mean.dtype) / 255 - self.mean) / self.std
@@ -120,7 +120,7 @@ class MultitaskNetwork(nn.Module):
         return torch.cat([outputs.logits.argmax(-1).T for outputs in self.evaluate(images)])
 
     def predict_proba(self, images: Tensor) -> dict[str, Tensor]:
-        """From a task to the probabilities of its classes, (N, classes)."""
+        """The class probabilities (N, classes) of every task, by name."""
         found = torch.cat([outputs.logits.softmax(-1) for outputs in self.evaluate(images)], 1)
         named = zip(self.classes.items(), found, strict=True)
         return {task: each[:, :count] for (task, count), each in named}
@@ -163,7 +163,7 @@ class MultitaskNetwork(nn.Module):
 
 
 def load_multitask(folder: Path | str, device: torch.device | str = "cpu") -> MultitaskNetwork:
-    """Load what :meth:`MultitaskNetwork.save` wrote, without pickle."""
+    """Load a network saved by :meth:`MultitaskNetwork.save`, without pickle."""
     tensors, description = load_model(Path(folder))
     if description.get("kind") != "multitask":
         raise RunError(

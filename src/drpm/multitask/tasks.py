@@ -29,11 +29,11 @@ class TaskData:
         targets: (N, T), classes.
         test_images: The same for the test split.
         test_targets: Likewise.
-        classes: From the name of each task to its number of classes.
+        classes: Maps the name of each task to its number of classes.
         mean: (C, 1, 1), mean of the pixels in [0, 1].
         std: (C, 1, 1), their standard deviation.
-        noise_ratios: (T,), of each task, if known.
-        content_hash: Of own data; empty for a known data set.
+        noise_ratios: (T,), the noise ratio of each task, if known.
+        content_hash: Content hash of your own data; empty for a named data set.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Layers that put a partition into a network."""
+"""Layers with random partitions."""
 
 from drpm.nn.partitions import PartitionHead, TaskPartition, TaskSplit, size_penalty
 

@@ -1,4 +1,4 @@
-"""Layers that partition: a head that predicts a law, and a layer that splits its neurons."""
+"""A head that predicts a distribution over partitions, and a layer that partitions neurons."""
 
 from typing import Any, NamedTuple
 
@@ -30,8 +30,8 @@ class _PartitionModule(nn.Module):
     def build_law(
         self, log_scores: Tensor, log_weights: Tensor, temperature: float | Tensor | None
     ) -> RelaxedRandomPartition:
-        """The law, in single precision at least: in a lower one sizes are no integers,
-        because bfloat16 has only every other one beyond 256, and float16 beyond 2,048."""
+        """The distribution, at least in single precision: bfloat16 represents only every other
+        integer above 256, and float16 above 2,048."""
         dtype = torch.promote_types(log_scores.dtype, torch.float32)
         temperature = self.temperature if temperature is None else temperature
         return RelaxedRandomPartition(
@@ -46,7 +46,7 @@ class _PartitionModule(nn.Module):
 
 
 class PartitionHead(_PartitionModule):
-    """Two linear layers, one to the log-scores and one to the log-weights of a partition.
+    """Maps features to a distribution over partitions, with two linear layers.
 
     Args:
         in_features: The number of features, in the last dimension.
@@ -54,8 +54,8 @@ class PartitionHead(_PartitionModule):
         num_subsets: K, the number of subsets.
         hard: ``True``: one-hot columns with straight-through gradients; ``False``: soft;
             ``"sizes"``: integer sizes, soft order.
-        temperature: Default temperature of the relaxation. It is a buffer, which
-            ``head.temperature.fill_(0.5)`` changes.
+        temperature: Default temperature of the relaxation. It is a buffer: change it with
+            ``head.temperature.fill_(0.5)``.
 
     Example:
         >>> head = PartitionHead(in_features=3, num_elements=5, num_subsets=2)
@@ -126,9 +126,9 @@ class TaskPartition(nn.Module):
     Every task sees a copy of the features in which other tasks' neurons are attenuated (with
     ``hard=True``: zero). Which neurons a task has, and how many, is learned by the tasks' losses.
 
-    The order of three or more tasks matters: NeuralSort, which relaxes the order of the neurons,
-    is sharper at its ends than in its middle, so the first and the last task have sharper masks.
-    See ``docs/multitask.md``.
+    The order of three or more tasks matters: NeuralSort, which relaxes the order of the neurons, is
+    sharper at the ends of the order than in the middle, so the first and the last task have sharper
+    masks. See ``docs/multitask.md``.
 
     Args:
         num_features: n, the number of neurons; at least one for each task.
@@ -219,7 +219,7 @@ class TaskPartition(nn.Module):
         temperature: float | Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> TaskSplit:
-        """As :meth:`forward`, with the masks and the sizes."""
+        """Like :meth:`forward`, but also returns the masks and the sizes."""
         _require_features("features", features, self.num_features)
         law = self._law(context, temperature)
         if context is not None and context.shape[:-1] != features.shape[:-1]:
@@ -262,10 +262,11 @@ class TaskPartition(nn.Module):
 def size_penalty(sizes: Tensor) -> Tensor:
     """log of the product of all sizes' factorials, (...): smallest for equal sizes.
 
-    The paper's regularizer for many tasks, with a weight of one over the number of neurons.
+    This is the paper's regularizer for many tasks; its weight there is one over the number of
+    neurons.
 
     Args:
-        sizes: (..., T), as :meth:`TaskPartition.split` returns them.
+        sizes: (..., T), as returned by :meth:`TaskPartition.split`.
 
     Example:
         >>> size_penalty(torch.tensor([[2.0, 2.0], [4.0, 0.0]]))  # log 2! 2! and log 4! 0!

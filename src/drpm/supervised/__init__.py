@@ -1,4 +1,4 @@
-"""Supervised partitions: models, training and scores."""
+"""Supervised partitioning: models, training and scores."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The hyperparameters of supervised partitions, and the settings of a run."""
+"""The hyperparameters of supervised partitioning, and the settings of a run."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
@@ -18,8 +18,8 @@ class SupervisedConfig:
     Args:
         hidden: Widths of the fully connected layers, with ReLU between them.
         scale: Distance between the log-scores of neighbouring classes.
-        smoothing: Label smoothing of the relaxed partition. It bounds the loss of an element that
-            is far from its place.
+        smoothing: Weight of a uniform distribution mixed into the predicted probabilities. It
+            bounds the loss of a misplaced element.
         size_weights: Candidate weights of the size term. The one with the best F1 score on the
             held-out part of the training set is kept.
         held_out: Fraction of the training set on which candidates are compared. Nothing is held
@@ -27,8 +27,8 @@ class SupervisedConfig:
         temperature: Temperature of the relaxation (classes, sizes and order) at the start and at
             the end of training.
         prediction_temperature: Temperature of an element's class at prediction.
-        training: The optimisation. Its batches are what is partitioned, in training and in
-            evaluation.
+        training: Training settings. Every batch of ``batch_size`` elements is partitioned as a
+            whole, also in evaluation.
     """
 
     hidden: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (256, 128)
@@ -58,7 +58,7 @@ class SupervisedJob(Job):
         options: Options of the data, as ``name=value``.
         fingerprint: The content hash of the user's own data.
         supervised: The hyperparameters.
-        target: Which target is the class, where the data has several.
+        target: The target that contains the classes, if the data has several.
     """
 
     command: ClassVar[str] = "supervised"

@@ -41,8 +41,8 @@ class PartitionScores(NamedTuple):
     """Agreement of partitions of batches with the true ones.
 
     Attributes:
-        f1: The F1 score of all batches together, as a mean over classes.
-        accuracy: The fraction of elements in the right subset.
+        f1: The macro F1 score over all batches.
+        accuracy: The fraction of elements in the correct subset.
         size_error: The mean absolute error of predicted sizes, over classes and batches.
     """
 
@@ -278,7 +278,7 @@ def cross_entropy(partition: Tensor, truth: Tensor, smoothing: float) -> Tensor:
 
 
 def load_partitioner(folder: Path | str, device: torch.device | str = "cpu") -> Partitioner:
-    """Load a model from :meth:`Partitioner.save`, without pickle."""
+    """Load a model saved by :meth:`Partitioner.save`, without pickle."""
     tensors, description = load_model(Path(folder))
     if description.get("kind") != "supervised":
         raise RunError(
@@ -323,14 +323,14 @@ def fit_partitioner(
 ) -> TrainedPartitioner:
     """Train a model for every candidate weight of the size term, and keep the best.
 
-    Interrupted runs are resumed. A folder with other data or settings is refused.
+    Interrupted runs are resumed. The folder must not belong to other data or settings.
 
     Args:
         elements: Training set of shape (N, *shape).
         labels: Classes from 0 to K - 1, of shape (N,).
         classes: K.
         config: The hyperparameters.
-        folder: Where checkpoints and models go.
+        folder: Folder for checkpoints and models.
         device: Where to train.
         progress: Maps the name of a stage to its progress bar.
     """

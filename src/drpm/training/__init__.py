@@ -1,1 +1,1 @@
-"""What every application trains with: configuration, schedules, checkpoints and run folders."""
+"""Training of all applications: configuration, schedules, checkpoints and run folders."""

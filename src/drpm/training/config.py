@@ -93,7 +93,7 @@ def check_setting(config: Any, name: str, expected: str, holds: Callable[[Any], 
 
 @settings
 class TrainingConfig:
-    """The settings that every training has.
+    """Training settings.
 
     Args:
         epochs: Passes over the training data.
@@ -102,24 +102,24 @@ class TrainingConfig:
         learning_rate: Its learning rate.
         weight_decay: Its weight decay.
         betas: The coefficients of Adam's running averages; the first is the momentum of SGD.
-        learning_rate_decay: The factor of the learning rate every ``decay_every`` epochs.
-        decay_every: Epochs from one decay to the next.
-        gradient_clip: The largest norm of a gradient; none for no limit.
+        learning_rate_decay: Factor applied to the learning rate every ``decay_every`` epochs.
+        decay_every: Epochs between decays.
+        gradient_clip: Maximum norm of the gradient; None to disable clipping.
         drop_last: Whether to drop the last batch of an epoch if it is incomplete.
-        seed: The seed of everything random.
-        device: ``auto`` takes a GPU if there is one; else ``cpu``, ``cuda``, ``cuda:1``, ...
+        seed: The random seed.
+        device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1``, ...
         devices: The number of GPUs that share the work.
         precision: The floating-point type of parameters and activations.
-        matmul: How float32 matrices are multiplied, and convolved, on a GPU: ``highest`` in
-            float32, ``high`` in TF32, which is several times as fast and keeps 10 bits after the
-            point instead of 23. Unlike torch's own default, ``highest`` includes convolutions.
+        matmul: Precision of float32 matrix products and convolutions on a GPU: ``highest`` is
+            float32, ``high`` is TF32, which is several times as fast and has 10 mantissa bits
+            instead of 23. Unlike torch's own default, ``highest`` includes convolutions.
         step: How a step is run. ``eager``: operation by operation. ``graph``: captured in a CUDA
             graph and replayed. ``compile``: loss and gradient compiled by torch, with the device's
             own noise, and captured where possible. ``auto``: on one CUDA device compiled for long
             runs, else captured; elsewhere eager.
-        checkpoint_every: Epochs from one checkpoint to the next.
-        checkpoint_steps: Steps from one additional checkpoint to the next; none for no such.
-        log_every: Steps from one line of metrics to the next.
+        checkpoint_every: Epochs between checkpoints.
+        checkpoint_steps: Steps between additional checkpoints; None to disable them.
+        log_every: Steps between lines of metrics.
     """
 
     epochs: Annotated[NonNegativeInt, Field(le=10**9)] = 10
