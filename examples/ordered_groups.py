@@ -34,7 +34,7 @@ class GroupsConfig:
     Args:
         groups: Number of groups.
         hidden: Width of the hidden layer.
-        training: The optimisation.
+        training: Training settings.
     """
 
     groups: int = 3

@@ -22,12 +22,12 @@ PARTS = {
     "Sec. B.4": "count, maximum, indicator, sigmoid, window, straight-through",
     "Sec. 5.1": "generative process",
     "Sec. C.2": "ELBO, bound, final loss, parameters, architecture, annealing, pretraining, "
-    "start of the priors, VaDE, samples per cluster, STL-10",
+    "initial priors, VaDE, samples per cluster, STL-10",
     "Sec. C.3": "generative model, ELBO, bound, aggregation, pairwise divergence, "
     "weights and scores",
     "Sec. 5.2": "baselines, evaluation",
     "Sec. 5.3": "partition, baseline",
-    "Sec. C.4": "noise, loss, masks, parameters, architecture, training, evaluation, regulariser, "
+    "Sec. C.4": "noise, loss, masks, parameters, architecture, training, evaluation, regularizer, "
     "CelebA",
     "Sec. C.5": "parameters, loss, evaluation",
 }

@@ -178,7 +178,7 @@ def test_the_first_and_the_last_task_have_the_clearest_neurons(in_features: int 
     assert sum(middle) / 3 == pytest.approx(0.56, abs=0.03)
 
 
-# The regulariser.
+# The regularizer.
 
 
 def test_the_penalty_of_sizes() -> None:

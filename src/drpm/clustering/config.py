@@ -46,7 +46,7 @@ class PretrainingConfig:
         views: The augmentation; ``auto`` depends on the shape of the data.
         instance_temperature: The temperature of the contrastive loss between instances.
         cluster_temperature: The temperature of the contrastive loss between clusters.
-        training: The optimization.
+        training: Training settings.
     """
 
     kind: Literal["contrastive", "reconstruction"] = "contrastive"
@@ -109,7 +109,7 @@ class ClusteringConfig:
         network: The autoencoder.
         pretraining: Pretraining.
         mixture: The initial clusters.
-        training: The optimization.
+        training: Training settings.
     """
 
     method: Method = "drpm-vc"

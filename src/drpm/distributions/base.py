@@ -139,7 +139,7 @@ class SizeLaw(Law):
 
 
 class EnumeratedSizeLaw(SizeLaw):
-    """A size law that lists its support: a subclass only defines the mass of a size.
+    """A size distribution with an enumerated support: a subclass defines only its mass.
 
     The subclass sets ``total_count``, ``capacities`` (..., K) and, unless it is 0, ``minimum``,
     calls the constructor of the base class, and defines ``dtype``, ``expand`` and

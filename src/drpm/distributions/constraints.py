@@ -27,7 +27,7 @@ positive = _Positive()
 
 
 class WholeSizes(constraints.Constraint):
-    """Whole sizes of at least a minimum that add up to a total and fit their capacities."""
+    """Integer sizes of at least a minimum that sum to a total and fit their capacities."""
 
     is_discrete = True
     event_dim = 1

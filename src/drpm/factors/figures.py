@@ -34,7 +34,9 @@ def figure_data(model: FactorVAE, batch: Mapping[str, Tensor], found: SharedFact
         number = found.number.cpu()
         counts = number.long().bincount(minlength=latent + 1)[:, None].numpy() / len(number)
         groups = [*dimensions, str(latent)]
-        specs.append(FigureSpec("bars", "count", counts, groups, (), f"{title} so many dimensions"))
+        specs.append(
+            FigureSpec("bars", "count", counts, groups, (), f"{title} this many dimensions")
+        )
     true = batch["is_shared"].sum(-1).cpu() if "is_shared" in batch else torch.zeros(0)
     if len(groups := true.unique().tolist()) > 1:
         means = [[n, found.number.cpu()[true == n].mean().item()] for n in groups]

@@ -94,7 +94,7 @@ def _parts(program: Program) -> dict[str, Callable[..., Any]]:
         # The fused kernel uses blocks of 65,536 numbers, which leaves most of a GPU idle.
         for group in groups:
             group.update(fused=False, foreach=True, capturable=True)
-        # Under their decorators all optimisers share code, which torch compiles a few times only.
+        # Under their decorators all optimizers share code, which torch compiles a few times only.
         step, optimizer = inspect.unwrap(type(program.optimizer).step), program.optimizer
         parts["update"] = torch.no_grad()(lambda: step(optimizer))
     return parts

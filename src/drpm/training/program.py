@@ -19,7 +19,7 @@ Terms = Mapping[str, Tensor]
 
 
 class Objective(Protocol):
-    """Returns named scalars, of which ``"loss"`` is minimised and the others are logged.
+    """Returns named scalars, of which ``"loss"`` is minimized and the others are logged.
 
     ``generator`` is the source of all noise; None stands for the default generator of the device,
     which dropout uses in any case. Both are part of a checkpoint.
