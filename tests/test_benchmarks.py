@@ -11,7 +11,7 @@ import torch
 
 from benchmarks import laws, steps, textbook
 from benchmarks.__main__ import main
-from benchmarks.laws import DRPM, OPERATIONS, TEXTBOOK, Case, is_too_large, measure, plan
+from benchmarks.laws import DRPM, OPERATIONS, TEXTBOOK, Case, measure
 from drpm import RandomPartition
 from tests.oracles import assignments, to_matrix
 
@@ -79,16 +79,6 @@ def test_bad_arguments_are_refused_in_one_sentence(
         main(arguments)
     assert exit_info.value.code == 2
     assert complaint in " ".join(capsys.readouterr().err.split())
-
-
-def test_dense_implementations_are_skipped_if_they_would_not_fit() -> None:
-    skipped = {
-        (case.implementation, case.num_elements): is_too_large(case)
-        for case in plan("cpu", ["rsample_grad"])
-    }
-    assert not skipped[TEXTBOOK, 1024]
-    assert skipped[TEXTBOOK, 20_000]
-    assert not any(skipped[DRPM, size] for size in laws.SIZES["cpu"])
 
 
 # Training steps

@@ -70,10 +70,10 @@ def test_two_digits(tmp_path: Path) -> None:
     courses = {"accuracy-over-training", "neurons-over-training"}
     assert figures == {"images", "accuracy", "sizes-by-task", "neurons", "curves", *courses}
     assert load_multitask(folder / "model").tasks == ("left", "right")
-    # Done already: the same again, and other settings are refused.
+    # Done already: the same again, and different settings are refused.
     assert multitask(*SMALL, "--out", folder, "--noise=0.3").stdout == shown.stdout
     refused = multitask(*SMALL, "--out", folder, "--noise=0.5", code=1)
-    assert "other settings (noise was 0.3 and is now 0.5)" in refused.stderr
+    assert "different settings (noise was 0.3 and is now 0.5)" in refused.stderr
     multitask(*SMALL, "--out", folder, "--method=uls", "--overwrite")
 
 
@@ -142,7 +142,7 @@ def test_images_of_ones_own(tmp_path: Path) -> None:
     assert load_multitask(run / "model").shape == (1, 16, 16)
     assert multitask(images, *options).stdout == shown.stdout
     refused = multitask(images, *SMALL, "-o", "image_size=18", "--out", run, code=1)
-    assert "other settings" in refused.stderr
+    assert "different settings" in refused.stderr
 
 
 def test_options_of_the_data(tmp_path: Path) -> None:

@@ -56,10 +56,10 @@ def test_a_world(tmp_path: Path) -> None:
     written = (folder / "index.html").read_text()
     for name in found["metrics"]:
         assert f'<th scope="row">{html.escape(NAMES[name])}</th>' in written
-    # Done already: the same again, and other settings are refused.
+    # Done already: the same again, and different settings are refused.
     assert factors(*SMALL, "--out", folder, "--shared=mixed").stdout == shown.stdout
     refused = factors(*SMALL, "--out", folder, "--shared=1", code=1)
-    assert "other settings (shared was 'mixed' and is now '1')" in refused.stderr
+    assert "different settings (shared was 'mixed' and is now '1')" in refused.stderr
     factors(*SMALL, "--out", folder, "--shared=1", "--method=label", "--overwrite")
 
 

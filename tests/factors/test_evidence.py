@@ -9,7 +9,7 @@ from torch import Tensor
 
 from drpm.factors import models
 from drpm.factors.config import FactorsConfig
-from drpm.factors.evaluation import Evidence, measure_evidence
+from drpm.factors.evaluation import Evidence, estimate_evidence
 from drpm.factors.models import FactorVAE
 from drpm.nn.encoders import Posterior, standard_divergence, symmetric_divergence
 from tests import oracles
@@ -43,7 +43,9 @@ def draw_pairs(count: int) -> dict[str, Tensor]:
 
 
 def measure(model: FactorVAE, pairs: dict[str, Tensor], **options: Any) -> Evidence:
-    return measure_evidence(model, pairs["first"], pairs["second"], label=pairs["label"], **options)
+    return estimate_evidence(
+        model, pairs["first"], pairs["second"], label=pairs["label"], **options
+    )
 
 
 def log_weights() -> Tensor:

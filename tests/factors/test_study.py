@@ -12,7 +12,7 @@ from drpm.experiments.running import run_jobs
 from drpm.experiments.studies import run_study
 from drpm.factors import experiment
 from drpm.factors.config import FactorsConfig, FactorsJob
-from drpm.factors.evaluation import Evidence, evaluate_pairs, measure_evidence
+from drpm.factors.evaluation import Evidence, estimate_evidence, evaluate_pairs
 from drpm.factors.experiment import Factors
 from drpm.factors.models import load_factors
 from drpm.factors.pairs import OwnPairs
@@ -67,7 +67,7 @@ def test_own_pairs_need_no_labels_for_their_evidence(tmp_path: Path) -> None:
     model = load_factors(tmp_path / "run" / "model")
     counts = {"mean_count", "used_dimensions", "shared_used"}
     assert set(result["metrics"]) == counts | set(Evidence._fields)
-    found = measure_evidence(model, pairs.first, pairs.second)
+    found = estimate_evidence(model, pairs.first, pairs.second)
     assert {name: result["metrics"][name] for name in Evidence._fields} == found._asdict()
 
 

@@ -99,13 +99,11 @@ def test_a_damaged_result_is_one_sentence(tmp_path: Path, content: str) -> None:
         TABLE(tmp_path)
 
 
-def test_the_later_of_two_measurements_counts(tmp_path: Path) -> None:
-    step = {"model": "VAE", "step": "compile", "matmul": "high", "batch_size": 64}
-    for name, date, alone in (("", "2026-01-02", 2e-4), ("-more", "2026-01-01", 9e-4)):
-        slow = {**step, "step": "eager", "alone": 1.0, "stacked": None}
-        content = {
-            "environment": {"date": date, "git_revision": "f" * 40},
-            "steps": [{**step, "alone": alone, "stacked": 3e-4}, slow],
-        }
-        write_json(tmp_path / "benchmarks" / f"loop-h200{name}.json", content)
-    assert rows(step_times(tmp_path))[2:] == [["VAE", "64", "200", "300", "1.50", "fffffff"]]
+def test_step_times(tmp_path: Path) -> None:
+    steps = [
+        {"model": "VAE", "batch_size": 64, "alone": 2e-4, "stacked": 3e-4},
+        {"model": "LeNet", "batch_size": 256, "alone": 1e-4, "stacked": None},
+    ]
+    write_json(tmp_path / "benchmarks" / "steps-h200.json", {"steps": steps})
+    found = rows(step_times(tmp_path))[2:]
+    assert found == [["VAE", "64", "200", "300", "1.50"], ["LeNet", "256", "100", "-", "-"]]

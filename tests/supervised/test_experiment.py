@@ -123,10 +123,10 @@ def test_digits_are_learnt(tmp_path: Path) -> None:
         *("subsets", "classes", "sizes-error", "curves")
     }
     assert load_partitioner(folder / "model").shape == (1, 8, 8)
-    # Finished: the same again, and other settings are refused.
+    # Finished: the same again, and different settings are refused.
     assert supervised("digits", *options([]), "--out", folder).stdout == shown.stdout
     refused = supervised("digits", *options(SETTINGS), "--out", folder, code=1)
-    assert "other settings" in refused.stderr
+    assert "different settings" in refused.stderr
 
 
 @pytest.mark.usefixtures("blank_pictures")

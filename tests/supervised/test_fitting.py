@@ -29,7 +29,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Partitioner:
 
 
 def test_blobs_are_learnt(fitted: Partitioner) -> None:
-    scores = fitted.judge(*blobs(400, seed=2)).scores
+    scores = fitted.evaluate(*blobs(400, seed=2)).scores
     assert scores.f1 > 0.97
     assert scores.size_error < 0.3
 
@@ -46,11 +46,11 @@ def test_batches_of_other_sizes_and_shares(fitted: Partitioner) -> None:
 
 def test_every_element_is_judged_once(fitted: Partitioner) -> None:
     elements, labels = blobs(100, seed=5)
-    judged = fitted.judge(elements, labels)
-    assert sorted(judged.order.tolist()) == list(range(100))
-    assert torch.bincount(judged.batch).tolist() == [34, 33, 33]
-    again = fitted.partition(elements[judged.order[judged.batch == 1]]).subsets
-    assert torch.equal(judged.subsets[judged.batch == 1], again)
+    evaluated = fitted.evaluate(elements, labels)
+    assert sorted(evaluated.order.tolist()) == list(range(100))
+    assert torch.bincount(evaluated.batch).tolist() == [34, 33, 33]
+    again = fitted.partition(elements[evaluated.order[evaluated.batch == 1]]).subsets
+    assert torch.equal(evaluated.subsets[evaluated.batch == 1], again)
 
 
 def test_the_settings_of_a_training_are_a_preset(tmp_path: Path) -> None:
@@ -79,7 +79,9 @@ def test_the_best_candidate_on_held_out_examples_is_kept(
     assert (found.held_out, set(found.f1)) == (160, {0.0, 0.01, 1.0})
     assert found.size_weight == max(found.f1, key=lambda weight: found.f1[weight])
     assert found.folder == tmp_path / "training" / f"weight-{found.size_weight}"
-    assert found.model.judge(elements[held], labels[held]).scores.f1 == found.f1[found.size_weight]
+    assert (
+        found.model.evaluate(elements[held], labels[held]).scores.f1 == found.f1[found.size_weight]
+    )
     for data in seen:
         assert torch.equal(data["rows"], elements[taught])
         assert torch.equal(data["labels"], labels[taught])
@@ -141,7 +143,7 @@ def test_saved_and_loaded(tmp_path: Path, fitted: Partitioner) -> None:
         for given in (rows, rows.numpy()):
             for one, other in zip(again.partition(given), expected, strict=True):
                 assert torch.equal(one, other)
-        assert again.judge(rows, labels).scores == fitted.judge(elements, labels).scores
+        assert again.evaluate(rows, labels).scores == fitted.evaluate(elements, labels).scores
     save_model(tmp_path / "other", fitted.state_dict(), {"kind": "factors"})
     with pytest.raises(RunError, match="another kind of model"):
         load_partitioner(tmp_path / "other")

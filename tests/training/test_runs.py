@@ -50,7 +50,7 @@ def test_a_run_is_created_and_opened(run: RunFolder, tmp_path: Path) -> None:
 
 def test_a_run_is_only_overwritten_on_request(run: RunFolder) -> None:
     run.log({"step": 1})
-    with pytest.raises(RunError, match=r"already \(interrupted\); resume it, .*--overwrite\)"):
+    with pytest.raises(RunError, match=r"\(interrupted\); resume it, .*--overwrite\)"):
         RunFolder.create(run.path, "")
     assert run.config_text() == CONFIG
     run.write_atomic("figures/a.png", b"picture")

@@ -11,7 +11,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Final
 
-import pandas as pd
 import typer
 from matplotlib.figure import Figure
 from PIL import Image
@@ -26,28 +25,20 @@ from drpm.report.tables import (
     fill_tables,
     markdown_table,
     read_result,
-    short_revision,
 )
 from drpm.supervised import results as supervised
 from drpm.training.checkpoint import write_atomic
 
 
 def step_times(results: Path) -> str:
-    """A table of training steps, as ``python -m benchmarks.loop`` measured them."""
-    contents = [read_result(path) for path in results.glob("benchmarks/loop-h200*.json")]
-    facts = [["environment", "date"], ["environment", "git_revision"]]
-    steps = pd.concat([pd.json_normalize(content, "steps", facts) for content in contents])
-    steps = steps[(steps["step"] == "compile") & (steps["matmul"] == "high")]
-    # Of two measurements of a model the later one counts.
-    steps = steps.sort_values("environment.date", kind="stable").groupby("model", sort=False).last()
+    """A table of training steps, as ``python -m benchmarks --training`` measured them."""
+    content = read_result(results / "benchmarks" / "steps-h200.json")
     lines = []
-    for step in steps.reset_index().to_dict("records"):
-        alone, stacked = 1e6 * step["alone"], 1e6 * step["stacked"]
-        both = [f"{stacked:,.0f}", f"{stacked / alone:.2f}"] if stacked > 0 else [MISSING] * 2
-        revision = short_revision(step["environment.git_revision"])
-        lines.append([step["model"], str(step["batch_size"]), f"{alone:,.0f}", *both, revision])
-    heading = ["model", "batch", "one run, µs", "five stacked, µs", "ratio", "revision"]
-    return markdown_table(heading, *lines)
+    for step in content["steps"]:
+        alone, stacked = 1e6 * step["alone"], 1e6 * (step["stacked"] or 0)
+        both = [f"{stacked:,.0f}", f"{stacked / alone:.2f}"] if stacked else [MISSING] * 2
+        lines.append([step["model"], str(step["batch_size"]), f"{alone:,.0f}", *both])
+    return markdown_table(["model", "batch", "one run, µs", "five stacked, µs", "ratio"], *lines)
 
 
 _APPLICATIONS: Final = (clustering, factors, multitask, supervised)

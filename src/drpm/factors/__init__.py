@@ -6,7 +6,7 @@ from drpm.lazy import fetch_from
 
 if TYPE_CHECKING:
     from drpm.factors.config import FactorsConfig
-    from drpm.factors.evaluation import Evidence, evaluate_pairs, measure_evidence
+    from drpm.factors.evaluation import Evidence, estimate_evidence, evaluate_pairs
     from drpm.factors.experiment import fit_factors
     from drpm.factors.models import FactorVAE, SharedFactors, load_factors
     from drpm.factors.pairs import (
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "config": ("FactorsConfig",),
-    "evaluation": ("Evidence", "evaluate_pairs", "measure_evidence"),
+    "evaluation": ("Evidence", "evaluate_pairs", "estimate_evidence"),
     "experiment": ("fit_factors",),
     "models": ("FactorVAE", "SharedFactors", "load_factors"),
     "pairs": ("OwnPairs", "PairSampler", "World", "arm_world", "load_pairs", "mpi3d_world"),
@@ -35,11 +35,11 @@ __all__ = [
     "SharedFactors",
     "World",
     "arm_world",
+    "estimate_evidence",
     "evaluate_pairs",
     "fit_factors",
     "load_factors",
     "load_pairs",
-    "measure_evidence",
     "mpi3d_world",
 ]
 

@@ -124,7 +124,7 @@ def _to_array(values: Any) -> NDArray[np.float64]:
 
 
 @torch.no_grad()
-def measure_evidence(
+def estimate_evidence(
     model: FactorVAE,
     first: Tensor,
     second: Tensor,

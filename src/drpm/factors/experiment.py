@@ -10,7 +10,7 @@ import torch
 
 from drpm.experiments.base import Evaluation, Experiment
 from drpm.factors.config import MIXED, WORLDS, FactorsConfig, FactorsJob
-from drpm.factors.evaluation import evaluate_pairs, measure_evidence
+from drpm.factors.evaluation import estimate_evidence, evaluate_pairs
 from drpm.factors.figures import figure_data
 from drpm.factors.models import FactorVAE, SharedFactors, factor_objective
 from drpm.factors.pairs import OwnPairs, PairSampler, arm_world, load_pairs, mpi3d_world
@@ -182,7 +182,7 @@ class Factors(Experiment[FactorsJob, PairSampler | OwnPairs, FactorVAE]):
             # Averaged as the model does it, which need not be the plain mean of both codes.
             known = batch["factors"], batch["is_shared"]
             metrics = evaluate_pairs(found.averaged, found.mask, *known)._asdict()
-        evidence = measure_evidence(model, *views, label=batch.get("label"))
+        evidence = estimate_evidence(model, *views, label=batch.get("label"))
         return Evaluation(
             metrics | measure_usage(found) | evidence._asdict(),
             figure_data(model, batch, found),

@@ -17,7 +17,7 @@ from drpm.experiments.base import Evaluation, Experiment, parse_options
 from drpm.report.figure_data import FigureSpec, pack_figures
 from drpm.supervised.config import SupervisedJob
 from drpm.supervised.models import (
-    JudgedBatches,
+    EvaluatedBatches,
     Partitioner,
     TrainedPartitioner,
     batch_sizes,
@@ -151,7 +151,7 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
     ) -> Evaluation:
         train, test = data.dataset.train, data.dataset.test
         fitted = model.model
-        judged = fitted.judge(test.inputs, data.labels(test))
+        evaluated = fitted.evaluate(test.inputs, data.labels(test))
         labels = label_table(fitted, data, file_names(job.data, len(train) + len(test)))
         if len(fitted.shape) == 1:
             # The saved model takes rows of a table as they are in its file.
@@ -179,8 +179,8 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
             ],
         }
         return Evaluation(
-            judged.scores._asdict(),
-            figure_data(judged, test.inputs, data.labels(test), data.names),
+            evaluated.scores._asdict(),
+            figure_data(evaluated, test.inputs, data.labels(test), data.names),
             [model.folder],
             {LABELS: labels},
             {
@@ -213,13 +213,13 @@ def label_table(model: Partitioner, data: LabelledData, files: Sequence[str]) ->
     names, tables = np.array(data.names), []
     parts = {"train": data.dataset.train, "test": data.dataset.test}
     for (name, part), rows in zip(parts.items(), data.rows(), strict=True):
-        judged = model.judge(part.inputs, data.labels(part))
+        evaluated = model.evaluate(part.inputs, data.labels(part))
         columns = {
             "split": name,
-            "index": rows[judged.order],
-            "class": names[data.labels(part).cpu()[judged.order]],
-            "subset": names[judged.subsets],
-            "batch": judged.batch,
+            "index": rows[evaluated.order],
+            "class": names[data.labels(part).cpu()[evaluated.order]],
+            "subset": names[evaluated.subsets],
+            "batch": evaluated.batch,
         }
         tables.append(pd.DataFrame(columns).sort_values("index"))
     table = pd.concat(tables)
@@ -232,12 +232,12 @@ def label_table(model: Partitioner, data: LabelledData, files: Sequence[str]) ->
 
 
 def figure_data(
-    judged: JudgedBatches, elements: Tensor, labels: Tensor, names: Sequence[str]
+    evaluated: EvaluatedBatches, elements: Tensor, labels: Tensor, names: Sequence[str]
 ) -> bytes:
     """The arrays of the figures, as a packed archive.
 
     Args:
-        judged: The predictions for the test set.
+        evaluated: The predictions for the test set.
         elements: (N, *shape), the test set.
         labels: (N,), its classes.
         names: The names of the classes.
@@ -245,9 +245,11 @@ def figure_data(
     classes = len(names)
     if classes > MAX_CLASSES:
         return pack_figures([])
-    labels = labels.cpu()[judged.order]
-    shares = confusion_matrix(labels, judged.subsets, labels=range(classes), normalize="true")
-    sizes = [batch_sizes(judged.batch, x, classes)[:MAX_BATCHES] for x in (judged.subsets, labels)]
+    labels = labels.cpu()[evaluated.order]
+    shares = confusion_matrix(labels, evaluated.subsets, labels=range(classes), normalize="true")
+    sizes = [
+        batch_sizes(evaluated.batch, x, classes)[:MAX_BATCHES] for x in (evaluated.subsets, labels)
+    ]
     specs = [
         FigureSpec(
             "matrix",
@@ -257,7 +259,7 @@ def figure_data(
             names,
             "Predicted subsets of every class",
             "The fraction of every class (rows) in every subset, over all test batches: "
-            f"{judged.scores.accuracy:.1%} of the elements are in the right one.",
+            f"{evaluated.scores.accuracy:.1%} of the elements are in the right one.",
         ),
         FigureSpec(
             "matrix",
@@ -267,18 +269,20 @@ def figure_data(
             names,
             "Predicted minus true sizes",
             "The error of the predicted size of every subset, in some test batches; over all of "
-            f"them the mean absolute error is {judged.scores.size_error:.2f}.",
+            f"them the mean absolute error is {evaluated.scores.size_error:.2f}.",
         ),
     ]
     if elements.dim() == 4:
-        specs.insert(0, _subsets_of_a_batch(judged, elements, names))
+        specs.insert(0, _subsets_of_a_batch(evaluated, elements, names))
     return pack_figures(specs)
 
 
-def _subsets_of_a_batch(judged: JudgedBatches, images: Tensor, names: Sequence[str]) -> FigureSpec:
+def _subsets_of_a_batch(
+    evaluated: EvaluatedBatches, images: Tensor, names: Sequence[str]
+) -> FigureSpec:
     """The images of the first batch, one row for each subset."""
-    first = judged.batch == 0
-    order, subsets = judged.order[first], judged.subsets[first]
+    first = evaluated.batch == 0
+    order, subsets = evaluated.order[first], evaluated.subsets[first]
     members = [order[subsets == subset] for subset in range(len(names))]
     most = min(MAX_IMAGES, max(map(len, members)))
     rows = torch.ones(len(names), most, *images.shape[1:])  # white, as the page

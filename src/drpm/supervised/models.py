@@ -101,7 +101,7 @@ class PredictedPartition(NamedTuple):
     sizes: Tensor
 
 
-class JudgedBatches(NamedTuple):
+class EvaluatedBatches(NamedTuple):
     """Predicted partitions of labelled elements.
 
     Attributes:
@@ -191,9 +191,9 @@ class Partitioner(nn.Module):
         parts = self.law(rows).rsample_parts(noise="none")
         return PredictedPartition(parts.Y.argmax(-2), parts.sizes.round().long())
 
-    def judge(
+    def evaluate(
         self, elements: Tensor | NDArray[Any], labels: Tensor | NDArray[Any]
-    ) -> JudgedBatches:
+    ) -> EvaluatedBatches:
         """Partition labelled elements in shuffled batches of nearly equal size, and score them.
 
         Args:
@@ -215,7 +215,7 @@ class Partitioner(nn.Module):
         lengths = torch.tensor([len(rows) for rows in batches])
         batch = torch.arange(len(batches)).repeat_interleave(lengths)
         scores = partition_scores(labels.cpu()[order], subsets, self.classes, batch)
-        return JudgedBatches(scores, order, batch, subsets)
+        return EvaluatedBatches(scores, order, batch, subsets)
 
     def save(self, folder: Path | str) -> None:
         """Save to a folder, as safetensors and JSON."""
@@ -362,7 +362,7 @@ def fit_partitioner(
         )
         models[weight] = model, run.path
         if len(config.size_weights) > 1:
-            f1[weight] = model.judge(elements[held], labels[held]).scores.f1
+            f1[weight] = model.evaluate(elements[held], labels[held]).scores.f1
     best = max(f1, key=lambda weight: f1[weight]) if f1 else config.size_weights[0]
     return TrainedPartitioner(*models[best], best, len(held), f1)
 

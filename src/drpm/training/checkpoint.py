@@ -20,7 +20,7 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor, nn
 
-from drpm.training.errors import BEGIN_ANEW, RunError
+from drpm.training.errors import START_OVER, RunError
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ def load_latest(folder: Path) -> Checkpoint | None:
         return Checkpoint(state, _step(path), json.loads(metadata.get("runs", '["."]')))
     if damages:
         raise RunError(
-            f"All checkpoints in {folder} are damaged ({', '.join(damages)}); {BEGIN_ANEW}."
+            f"All checkpoints in {folder} are damaged ({', '.join(damages)}); {START_OVER}."
         )
     return None
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Self, final
 SIGNAL_EXIT: Final = 128
 
 # The end of a sentence about a run that cannot be resumed.
-BEGIN_ANEW: Final = "choose another folder, or overwrite it (on the command line --overwrite)"
+START_OVER: Final = "choose another folder, or overwrite it (on the command line --overwrite)"
 
 # How torch and the libraries below it report a lack of memory.
 _NO_MEMORY: Final = ("out of memory", "allocate memory", "alloc_failed", "allocation_failed")

@@ -22,7 +22,7 @@ import torch
 from drpm.training.checkpoint import write_atomic
 from drpm.training.config import flatten
 from drpm.training.devices import Devices
-from drpm.training.errors import BEGIN_ANEW, RunError
+from drpm.training.errors import START_OVER, RunError
 
 Status: TypeAlias = Literal["new", "interrupted", "finished"]
 
@@ -197,7 +197,7 @@ class RunFolder:
         if not overwrite:
             raise RunError(
                 f"The folder {self.path} already contains a run ({self.status}); "
-                f"resume it, {BEGIN_ANEW}."
+                f"resume it, {START_OVER}."
             )
         for name in (*_CONTENTS, *outputs):
             entry = self.path / name
@@ -324,7 +324,7 @@ def open_run(
     devices.barrier()
     run = RunFolder.open(path)
     if difference := _first_difference(run.config_text(), text):
-        raise RunError(f"The run in {path} has different settings ({difference}); {BEGIN_ANEW}.")
+        raise RunError(f"The run in {path} has different settings ({difference}); {START_OVER}.")
     return run
 
 
