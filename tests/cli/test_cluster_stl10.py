@@ -88,7 +88,7 @@ def test_labels_scores_and_model(done: tuple[Path, StandIn]) -> None:
         rows = list(csv.DictReader(file))
     assert [row["split"] for row in rows] == ["train"] * TRAIN + ["test"] * TEST
     result = RunFolder.open(done[0]).result()
-    assert result["data"]["columns"] == FEATURES
+    assert result["data"]["shape"] == str(FEATURES)
     # Ten tints are ten clusters; this tests the steps to the result, not the method.
     assert result["metrics"]["nmi"] > 0.7
     assert np.isfinite(result["metrics"]["lower_bound"])

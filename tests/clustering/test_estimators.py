@@ -263,7 +263,7 @@ def test_a_warm_start_keeps_networks_and_likelihood() -> None:
     model = quick(VaDE, warm_start=True).fit(X)
     found = model.model_
     for parameters, data, message in (
-        ({}, X * 100, r"^X must lie in \[0, 1\] where .*, but got values from"),
+        ({}, X * 100, r"^X must lie in \[0, 1\] if .*, but got values from"),
         ({}, X[:, :2], "X has 2 features, but VaDE is expecting 3"),
         ({"n_clusters": 4}, X, r"n_clusters must be 3, .* but got 4"),
         ({"hidden": (16,)}, X, r"hidden must be \(32, 32\), .* but got"),
@@ -292,7 +292,7 @@ def test_a_fit_can_be_stopped() -> None:
 
 def test_a_fit_that_diverges_says_so() -> None:
     X, _ = blobs()
-    with pytest.raises(RunError, match=r"^The [^;/]* not (a )?finite[^;/]*\.$"):
+    with pytest.raises(RunError, match=r"^[^;/]* not finite[^;/]*\.$"):
         quick(VaDE, learning_rate=1e30, max_iter=30).fit(X)
 
 

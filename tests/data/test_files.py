@@ -211,7 +211,7 @@ def test_a_folder_that_cannot_be_written_is_passed_over(
     named.write_text("a file where a folder should be")
     assert writable_folder() == cache
     monkeypatch.setattr("drpm.data.files.cache_folder", lambda: named / "below")
-    with pytest.raises(DataError, match=r"No data folder can be written .*: set DRPM_DATA to one"):
+    with pytest.raises(DataError, match=r"No data folder is writable .*DRPM_DATA"):
         writable_folder()
 
 
