@@ -48,9 +48,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--training", action="store_true", help="measure training steps instead")
     parser.add_argument("--quick", action="store_true", help="small sizes, to test the program")
-    parser.add_argument(
-        "--sizes", type=_whole_numbers, help="numbers of elements, such as 64,256,1024"
-    )
+    parser.add_argument("--sizes", type=_whole_numbers, help="element counts such as 64,256")
     parser.add_argument(
         "--groups",
         type=_whole_numbers,

@@ -29,17 +29,11 @@ from drpm.multitask.models import MultitaskNetwork, multitask_objective
 from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.models import Partitioner, SupervisedObjective
 from drpm.training import config as configs
+from drpm.training import program as programs
 from drpm.training.compiling import CapturedStep, compile_step
 from drpm.training.config import TrainingConfig, load_preset
 from drpm.training.devices import Devices, matmul_precision
-from drpm.training.program import (
-    Augmentation,
-    Batch,
-    ExponentialSchedule,
-    Objective,
-    Program,
-    Schedule,
-)
+from drpm.training.program import Augmentation, Batch, Objective, Program, Schedule
 
 BATCH_SIZE = 256
 PAIRS = 64  # in a batch
@@ -48,7 +42,7 @@ REPEATS = 5
 # Of the arm; the number of angles does not affect the time.
 ANGLES, IMAGE_SIZE = 4, 64
 TASKS = 2
-TEMPERATURE: dict[str, Schedule] = {"temperature": ExponentialSchedule(1.0, 0.5, 1000)}
+TEMPERATURE: dict[str, Schedule] = {"temperature": programs.ExponentialSchedule(1.0, 0.5, 1000)}
 
 
 @dataclass(frozen=True)
