@@ -153,7 +153,7 @@ def download(file: RemoteFile) -> None:
         try:
             pooch.retrieve(url, file.known_hash, path.name, path.parent, downloader=downloader)
             if file.known_hash or not (failure := _damage(path, file)):
-                _extract(path, list(file.members))
+                _extract(path, writable_folder() / Path(file.path).parent, list(file.members))
                 return
             path.unlink()
         except requests.HTTPError as error:
@@ -168,15 +168,16 @@ def download(file: RemoteFile) -> None:
     raise DataError(f"{file.path} could not be downloaded ({'; '.join(failures)}).")
 
 
-def _extract(archive: Path, members: list[str]) -> None:
-    """Extract files beside an archive, each of which appears only when it is complete."""
+def _extract(archive: Path, target: Path, members: list[str]) -> None:
+    """Extract files of an archive, each of which appears only when it is complete."""
     if not members:
         return
-    with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target) as folder:
         unpack = pooch.Unzip if archive.suffix == ".zip" else pooch.Untar
         unpack(members, extract_dir=folder)(str(archive), "download", None)
         for member in members:
-            path = archive.parent / member
+            path = target / member
             path.parent.mkdir(parents=True, exist_ok=True)
             (Path(folder) / member).replace(path)
 

@@ -213,6 +213,8 @@ def override(config: C, assignments: Sequence[str]) -> C:
         *tables, last = name.split(".")
         for key in tables:
             table = table.setdefault(key, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"{key} must be a table of settings, but got {table!r}.")
         is_list = isinstance(known.get(name), tuple)
         table[last] = _split(text) if is_list else NONE if text.lower() == NONE else text
     # Text is converted to the type of its setting.

@@ -24,7 +24,7 @@ from drpm.training.config import TrainingConfig
 from drpm.training.devices import TRAINING_LOCK, Devices, matmul_precision
 from drpm.training.errors import Interrupted, RunError, StopRequest
 from drpm.training.program import Augmentation, Objective, Program, Readings, Schedule
-from drpm.training.runs import EVENTS, RunFolder
+from drpm.training.runs import RunFolder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -296,7 +296,7 @@ def _open_events(runs: Sequence[RunFolder], step: int) -> list[Any]:
     except ImportError:
         return []
     # Later events are of a process that was killed.
-    return [SummaryWriter(run.path / EVENTS, purge_step=step + 1) for run in runs]
+    return [SummaryWriter(run.events_dir, purge_step=step + 1) for run in runs]
 
 
 def train_stage(

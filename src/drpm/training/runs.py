@@ -110,6 +110,11 @@ class RunFolder:
     def model_dir(self) -> Path:
         return self._inside(MODEL)
 
+    @property
+    def events_dir(self) -> Path:
+        """For TensorBoard."""
+        return self._inside(EVENTS)
+
     def _inside(self, relative: Path | str) -> Path:
         """The path of a file of this run; refuse one that leads out of the folder."""
         root = self.path.resolve()
@@ -140,7 +145,9 @@ class RunFolder:
 
     def result(self) -> dict[str, Any]:
         """What :meth:`finish` wrote."""
-        content: dict[str, Any] = json.loads((self.path / RESULT).read_bytes())
+        content = json.loads((self.path / RESULT).read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError(f"The file {self.path / RESULT} is not a result.")
         return content
 
     def metrics(self) -> list[dict[str, Any]]:
