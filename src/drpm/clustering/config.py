@@ -65,8 +65,10 @@ class MixtureConfig:
     Args:
         restarts: The number of fits; the one with the highest likelihood is used.
         init: ``k-means++``: a mixture fitted to the codes; ``contrastive-head``: the moments of the
-            clusters of the contrastive head; ``auto``: the head for images, k-means++ for tables. A
-            latent mixture is always fitted to the codes.
+            clusters of the contrastive head; ``auto``: the head for images; for tables the clusters
+            of the head or of k-means on the rows, whichever gives the codes the higher likelihood,
+            with the same variances for all clusters. ``auto`` is ``k-means++`` without contrastive
+            pretraining. A latent mixture is always fitted to the codes.
         floor: Added to every variance.
         code_variance: Whether to add the posterior variance of the codes to the clusters of trained
             models. Without it, small tables may lose clusters at the start of training.
@@ -92,6 +94,9 @@ class ClusteringConfig:
         beta: The weight of the latent divergence, with an exponential warm-up from a tenth of it.
         gamma: The weight of the divergence of the sizes.
         delta: The weight of the divergence of the order.
+        weights: The weights of the partition of a batch. ``responsibilities``: the mean
+            responsibility r of every cluster, as in the paper; the most likely sizes are then less
+            unequal than r. ``odds``: r / (1 - r); the most likely sizes are then proportional to r.
         partitions: Partitions sampled per step.
         exact_partitions: How many of these contribute their exact log-probability to the loss. Only
             the scale of the scores depends on them, and each is expensive.
@@ -119,6 +124,7 @@ class ClusteringConfig:
     beta: NonNegativeFloat = 1.0
     gamma: NonNegativeFloat = 1.0
     delta: NonNegativeFloat = 0.01
+    weights: Literal["responsibilities", "odds"] = "responsibilities"
     partitions: PositiveInt = 100
     exact_partitions: PositiveInt = 10
     codes: PositiveInt = 1
@@ -160,8 +166,15 @@ class ClusteringConfig:
         """Whether initial clusters are those of the contrastive head, for inputs of a shape."""
         if self.method not in TRAINED:
             return self.method == "contrastive-head"
-        has_head = self.pretraining.kind == "contrastive" and len(shape) > 1
-        return self.mixture.init == "contrastive-head" or (self.mixture.init == "auto" and has_head)
+        return self.mixture.init == "contrastive-head" or (self._is_auto and len(shape) > 1)
+
+    def compares_starts(self, shape: Sequence[int]) -> bool:
+        """Whether initial clusters are the likelier of those of the head and of k-means."""
+        return self.method in TRAINED and self._is_auto and len(shape) == 1
+
+    @property
+    def _is_auto(self) -> bool:
+        return self.mixture.init == "auto" and self.pretraining.kind == "contrastive"
 
 
 @dataclass(frozen=True)

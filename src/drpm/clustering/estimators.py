@@ -12,7 +12,11 @@ class DRPMClustering(ClusteringEstimator):
 
     A variational autoencoder whose prior partitions a whole batch at once. The networks are
     pretrained by contrastive learning. Initial clusters are those of the contrastive cluster head
-    for images, and a Gaussian mixture of the latent codes for tables.
+    for images; for tables they are those of the head or of k-means on the rows, whichever gives the
+    latent codes the higher likelihood.
+
+    The paper's partitions have less unequal sizes than the clusters, which moves rows from large to
+    small clusters. Here their most likely sizes are those of the clusters.
 
     If all values of X lie in [0, 1], the likelihood is Bernoulli. Otherwise it is Gaussian, and
     data are standardized: each column of a table separately, all pixels of images together.
@@ -70,6 +74,7 @@ class DRPMClustering(ClusteringEstimator):
             "objective": self.objective,
             "partitions": self.partitions,
             "exact_partitions": self.partitions,
+            "weights": "odds",
         }
 
 

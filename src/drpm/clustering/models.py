@@ -141,8 +141,8 @@ class PartitionObjective:
     """The loss of DRPM-VC, in which a whole batch is partitioned at once.
 
     The parameters of the partition follow from the latent divergences: scores fall with the index
-    of the nearest cluster, and weights are the mean responsibilities of the batch. Only the scale
-    of the scores has a gradient.
+    of the nearest cluster, and weights are the mean responsibilities of the batch or their odds.
+    Only the scale of the scores has a gradient.
 
     Args:
         config: The hyperparameters.
@@ -195,7 +195,11 @@ class PartitionObjective:
         scale = (math.log(10) * model.log10_scale).exp()
         log_scores = scale * (clusters - nearest).to(distance.dtype)
         responsibilities = mixture.log_densities(posterior.mean).detach().softmax(-1)
-        return log_scores, (responsibilities.mean(-2) + 1e-6).log()
+        shares = responsibilities.mean(-2)
+        log_weights = (shares + 1e-6).log()
+        if self.config.weights == "odds":
+            log_weights = log_weights - (1 - shares + 1e-6).log()
+        return log_scores, log_weights
 
 
 def bound_terms(

@@ -3,12 +3,16 @@
 Several seeds are trained together. Each has its own folder; interrupted stages are resumed.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from drpm.clustering.config import TRAINED, ClusteringConfig, NetworkConfig, PretrainingConfig
@@ -115,6 +119,11 @@ def _fit(
     )
 
 
+def _log_likelihood(mixture: Mixture, points: Tensor) -> float:
+    log_probs = in_batches(lambda x: mixture.log_densities(x) + mixture.log_weights, points)
+    return log_probs.logsumexp(-1).mean().item()
+
+
 @dataclass
 class _Stages:
     """The stages of a fit, for one or more seeds."""
@@ -175,12 +184,37 @@ class _Stages:
                 probs = in_batches(pretrained.predict_proba, self.rows)
                 # Without EM steps, which would only see the codes and undo what the head learned.
                 found = estimate_mixture(codes, probs, reg_covar=config.mixture.floor)
+            elif config.compares_starts(self.shape):
+                probs = in_batches(pretrained.predict_proba, self.rows)
+                found = self._likelier_start(codes, probs.argmax(-1), seed)
             else:
                 found = _fit(codes, config, seed)
             if config.mixture.code_variance and config.method in TRAINED:
                 own = model.autoencoder.log_variance(features).exp().mean(0)
                 found = found._replace(variances=found.variances + own)
             model.prior.set_mixture(found)
+
+    def _likelier_start(self, codes: Tensor, head: Tensor, seed: int) -> Mixture:
+        """The moments of the clusters of the head or of k-means on the rows.
+
+        Codes of a table need not separate clusters better than its rows, and the head prefers
+        clusters of equal size.
+        """
+        clusters = self.config.clusters
+        means = KMeans(clusters, n_init=10, random_state=seed % 2**32)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters
+            labels = torch.from_numpy(means.fit_predict(self.rows.cpu().numpy())).to(head)
+        starts = [
+            estimate_mixture(
+                codes, F.one_hot(x, clusters).to(codes), reg_covar=self.config.mixture.floor
+            )
+            for x in (labels, head)
+        ]
+        best = max(starts, key=lambda x: _log_likelihood(x, codes))
+        # With variances of their own, a wide cluster and a narrow one replace two that are apart.
+        shared = (best.log_weights.exp()[:, None] * best.variances).sum(0)
+        return best._replace(variances=shared.expand_as(best.variances))
 
     def train(self) -> None:
         config = self.config

@@ -98,7 +98,9 @@ class ContrastiveObjective:
         features = model.autoencoder.encoder(rows)
         one, other = model.instances(features).chunk(2)
         left, right = model.clusters(features).softmax(-1).chunk(2)
-        errors = reconstruction_error(model.autoencoder, features, rows)
+        # Noise in a table is not a pattern to learn: codes of both views decode to the row.
+        targets = torch.cat([first, first]) if len(self.shape) == 1 else rows
+        errors = reconstruction_error(model.autoencoder, features, targets)
         terms = {
             "instances": contrastive_loss(one, other, self.config.instance_temperature),
             "clusters": contrastive_loss(left.mT, right.mT, self.config.cluster_temperature),
@@ -235,7 +237,7 @@ def _view_rows(rows: Tensor, generator: torch.Generator | None) -> Tensor:
     """Gaussian noise and dropout of columns, for tables."""
     like: dict[str, Any] = {"dtype": rows.dtype, "device": rows.device, "generator": generator}
     noise, uniform = torch.randn(rows.shape, **like), torch.rand(rows.shape, **like)
-    return (rows + 0.2 * noise) * (uniform > 0.1)
+    return (rows + 0.5 * noise) * (uniform > 0.2)
 
 
 VIEWS: dict[str, View] = {
