@@ -81,6 +81,7 @@ def test_content_hashes() -> None:
     assert len(set(turned)) == 2
 
 
+@pytest.mark.unshifted
 def test_random_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A seed gives the same examples as when committed results were made."""
     monkeypatch.setenv("DRPM_DATA", str(tmp_path))
