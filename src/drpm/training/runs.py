@@ -22,7 +22,7 @@ import torch
 from drpm.training.checkpoint import write_atomic
 from drpm.training.config import flatten
 from drpm.training.devices import Devices
-from drpm.training.errors import START_OVER, RunError
+from drpm.training.errors import START_OVER, RunError, RunInUse
 
 Status: TypeAlias = Literal["new", "interrupted", "finished"]
 
@@ -178,7 +178,7 @@ class RunFolder:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.read(descriptor, 1000).decode(errors="replace").strip()
-            raise RunError(
+            raise RunInUse(
                 f"The run folder {self.path} is in use by {owner or 'another process'}; "
                 "wait until it ends, or choose another folder."
             ) from None
