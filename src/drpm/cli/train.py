@@ -26,7 +26,6 @@ from drpm.experiments.base import JOBS, Job, find_experiment, find_job
 from drpm.training import config as configs
 from drpm.training.config import TrainingConfig, load_preset
 from drpm.training.errors import ConfigError
-from drpm.training.summaries import spread
 
 if TYPE_CHECKING:
     from drpm.training.loop import Progress
@@ -261,6 +260,8 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
     if as_json:
         typer.echo(json.dumps(list(results) if len(results) > 1 else results[0], indent=2))
         return
+    from drpm.report.tables import format_summary, summarize
+
     experiment = find_experiment(kind)
     columns = experiment.columns(results[0])
     if columns:
@@ -271,7 +272,12 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
             for result, *found in zip(results, *values, strict=True)
         ]
         if len(results) > 1:
-            rows.append(["mean", *("-" if None in x else spread(x, digits) for x in values)])
+            rows.append(
+                [
+                    "mean",
+                    *("-" if None in x else format_summary(summarize(x), digits) for x in values),
+                ]
+            )
         print_table(["Seed", *columns.values()], rows)
     for each in experiment.describe(results):
         if isinstance(each, str):

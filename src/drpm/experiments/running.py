@@ -19,13 +19,13 @@ from drpm.experiments.base import (
     find_experiment,
     find_job,
 )
+from drpm.report.tables import DEVIATION, summarize_results
 from drpm.training import config as configs
 from drpm.training.config import load_preset
 from drpm.training.devices import Devices, connect
 from drpm.training.errors import ConfigError
 from drpm.training.loop import ProgressFactory
 from drpm.training.runs import ARRAYS, PAGE, RunFolder, open_run
-from drpm.training.summaries import DEVIATION, summarize_results
 
 SUMMARY: Final = "summary.json"
 

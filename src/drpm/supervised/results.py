@@ -12,8 +12,8 @@ from drpm.report.tables import (
     metric_columns,
     parse_published,
     read_result,
+    summarize,
 )
-from drpm.training.summaries import summarize
 
 DATA: Final = {"MNIST": "mnist", "Fashion-MNIST": "fashion-mnist"}
 
