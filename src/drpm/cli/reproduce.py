@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from drpm.cli.options import DEVICES, Json, among
-from drpm.cli.output import one_sentence, print_table
+from drpm.cli.common import DEVICES, Json, among, one_sentence, print_table
 from drpm.studies.sweeps import SWEEPS, find
 from drpm.training.config import suggest
 from drpm.training.errors import ConfigError

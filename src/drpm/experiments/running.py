@@ -100,9 +100,12 @@ def run_jobs(
         experiment.share(jobs, data, folders, share)
     on_one_card = devices.device.type == "cuda" and devices.count == 1
     stacked = jobs[0].is_stacked and on_one_card and len(unfinished) == len(jobs)
+    # After an interruption, the finished runs know which of the others were trained with them.
+    before = [run.result().get("stacked", []) for run in runs if _done(run)]
     for group in [unfinished] if stacked else [[each] for each in unfinished]:
         some = [job for job, _ in group]
-        facts = {"command": list(command), "stacked": [job.seed for job in some]}
+        together = [seeds for seeds in before if some[0].seed in seeds] or [[x.seed for x in some]]
+        facts = {"command": list(command), "stacked": together[0]}
         with ExitStack() as held:
             for _, run in group if devices.is_first else ():
                 held.enter_context(run.lock())

@@ -5,10 +5,9 @@ The document is written by hand. Each table stands between the markers ``<!-- ta
 as ``STUDY/seed-0``, ``STUDY/seed-1`` and so on.
 """
 
-import json
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import product
@@ -20,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from drpm.training.errors import RunError
-from drpm.training.runs import DIRTY, RESULT
+from drpm.training.runs import DIRTY, RESULT, RunFolder
 
 MISSING: Final = "-"
 DEVIATION: Final = "over seeds, with n - 1 in the denominator"
@@ -163,8 +162,7 @@ def format_summary(summary: Summary, digits: int = 3) -> str:
 
 def summarize_metric(study: Path, metric: str) -> Summary | None:
     """Mean and deviation over the seeds of a study; None where there are no runs."""
-    paths = sorted(study.glob(f"seed-*/{RESULT}"))
-    values = [read_result(path)["metrics"].get(metric) for path in paths]
+    values = [run.result()["metrics"].get(metric) for run in _finished(study.glob("seed-*"))]
     return summarize(values) if values and None not in values else None
 
 
@@ -175,25 +173,20 @@ def summarize_metrics(results: Path, cells: Sequence[tuple[str, str]]) -> NDArra
     return np.array(pairs).T
 
 
-def read_result(path: Path) -> dict[str, Any]:
-    """The content of a ``result.json``."""
-    try:
-        return dict(json.loads(path.read_bytes()))
-    except (TypeError, ValueError) as error:
-        raise RunError(f"The file {path} is not a readable result.") from error
+def _finished(folders: Iterable[Path]) -> list[RunFolder]:
+    return [RunFolder(folder) for folder in folders if (folder / RESULT).exists()]
 
 
 def describe_runs(study: Path) -> list[str]:
     """The number of runs of a study, the time of all together, and their revision."""
-    paths = sorted(study.glob(f"seed-*/{RESULT}"))
-    if not paths:
+    runs = _finished(study.glob("seed-*"))
+    if not runs:
         return [MISSING] * 3
     # The time is that of the study, or of all studies that were trained together.
-    recorded = [x / RESULT for x in (study, study.parent) if (x / RESULT).exists()]
-    results = [read_result(path) for path in recorded[:1] or paths]
+    results = [run.result() for run in _finished((study, study.parent))[:1] or runs]
     seconds = max(result["wall_time"] for result in results)
     revisions = sorted({short_revision(result.get("git_revision")) for result in results})
-    return [str(len(paths)), str(timedelta(seconds=round(seconds))), ", ".join(revisions)]
+    return [str(len(runs)), str(timedelta(seconds=round(seconds))), ", ".join(revisions)]
 
 
 def short_revision(revision: str | None) -> str:

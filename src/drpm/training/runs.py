@@ -129,7 +129,7 @@ class RunFolder:
     @property
     def status(self) -> Status:
         """Whether the run is finished, interrupted or has not started."""
-        with suppress(OSError, ValueError):
+        with suppress(OSError, RunError):
             self.result()
             return "finished"
         started = (self.path / METRICS).exists() or self.checkpoint_dir.exists()
@@ -145,10 +145,10 @@ class RunFolder:
 
     def result(self) -> dict[str, Any]:
         """What :meth:`finish` wrote."""
-        content = json.loads((self.path / RESULT).read_bytes())
-        if not isinstance(content, dict):
-            raise ValueError(f"The file {self.path / RESULT} is not a result.")
-        return content
+        try:
+            return dict(json.loads((self.path / RESULT).read_bytes()))
+        except (TypeError, ValueError) as error:
+            raise RunError(f"The file {self.path / RESULT} is not a readable result.") from error
 
     def metrics(self) -> list[dict[str, Any]]:
         """All records, in order, without a last line that is incomplete."""
