@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from drpm.cli import app
 from drpm.multitask.methods import find_weighting
 from drpm.multitask.models import load_multitask
-from drpm.training.summaries import summarize_results
+from drpm.report.tables import summarize_results
 from tests.multitask.toys import write_few_digits
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")

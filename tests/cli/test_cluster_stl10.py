@@ -17,7 +17,7 @@ from drpm.cli import app
 from drpm.clustering.fitted import load_clustering
 from drpm.data import stl10
 from drpm.data.stl10 import CLASSES, Network
-from drpm.report.figure_data import read_arrays
+from drpm.report.plots import read_arrays
 from drpm.training.runs import RunFolder
 from tests.data.formats import stl10_images, write_stl10
 

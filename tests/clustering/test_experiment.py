@@ -1,6 +1,7 @@
 """Clustering runs and studies: what they write, refuse, share and resume."""
 
 import io
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,7 @@ from drpm.clustering.fitted import FittedClustering, load_clustering
 from drpm.clustering.mixtures import Mixture
 from drpm.data.tables import table
 from drpm.data.types import Dataset, Split
-from drpm.experiments.running import run_jobs
-from drpm.experiments.studies import run_study
+from drpm.experiments.running import run_jobs, run_study
 from drpm.training import loop
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
@@ -235,11 +235,16 @@ def test_a_study_is_resumed(
     # The second study has copied the pretraining of the first.
     assert trained == ["pretraining", "training"] * 2 + ["training"] * 2
     first = tmp_path / "shared" / "study-vade" / "seed-0"
+    # As a GPU records it, which trains both seeds together.
+    together = {**RunFolder.open(first).result(), "stacked": [0, 3]}
+    (first / "result.json").write_text(json.dumps(together), encoding="utf-8")
     before = (first / "result.json").read_bytes()
     result = study(tmp_path / "shared", "-vade")
     assert len(trained) == 6
     assert (first / "result.json").read_bytes() == before
-    assert RunFolder.open(first).result()["command"][:3] == ["drpm", "cluster", "digits"]
+    resumed = RunFolder.open(first.with_name("seed-3")).result()
+    assert resumed["stacked"] == [0, 3]
+    assert resumed["command"][:3] == ["drpm", "cluster", "digits"]
     # As without an interruption and a shared pretraining, to the last bit.
     assert study(tmp_path / "alone", "-vade")["metrics"] == result["metrics"]
     found = models(tmp_path / "shared" / "study-vade")

@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from drpm.cli.options import DATA_SETS, Json, NameOrPath, Options, Seed, among
-from drpm.cli.output import one_sentence, print_table
+from drpm.cli.common import (
+    DATA_SETS,
+    Json,
+    NameOrPath,
+    Options,
+    Seed,
+    among,
+    one_sentence,
+    print_table,
+)
 from drpm.experiments.base import parse_options
 
 if TYPE_CHECKING:

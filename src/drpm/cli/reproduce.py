@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from drpm.cli.options import DEVICES, Json, among
-from drpm.cli.output import one_sentence, print_table
+from drpm.cli.common import DEVICES, Json, among, one_sentence, print_table
 from drpm.studies.sweeps import SWEEPS, find
 from drpm.training.config import suggest
 from drpm.training.errors import ConfigError
 
 if TYPE_CHECKING:
-    from drpm.training.sweeps import RunState, Sweep, SweepProgress
+    from drpm.training.sweeps import RunState, SweepProgress, SweepRun
 
 LIST = "list"
 
@@ -85,20 +84,20 @@ def reproduce(
         _list(as_json)
         return
     with one_sentence():
-        sweep = _choose(find(name), only)
+        runs = _choose(name, only)
         folder = out or Path("out/reproduce") / name
         from drpm.training import sweeps
 
         if collect is not None:
-            names = [run.folder for run in sweep.runs]
-            files = sweeps.collect(folder, sweep.name, names, collect)
+            files = sweeps.collect(folder, name, [run.folder for run in runs], collect)
             copied = {"target": str(collect), "files": files}
             line = f"Collected: {len(files)} file{'' if len(files) == 1 else 's'} in {collect}"
             typer.echo(json.dumps(copied, indent=2) if as_json else line)
             return
-        with _follow(sweep.name) as progress:
+        with _follow(name) as progress:
             report = sweeps.run_sweep(
-                sweep,
+                name,
+                runs,
                 folder,
                 backend=backend.value,
                 workers=workers or None,
@@ -115,23 +114,21 @@ def reproduce(
     raise typer.Exit(report.exit_status)
 
 
-def _choose(sweep: "Sweep", only: list[str] | None) -> "Sweep":
-    """The sweep with some of its runs alone; a folder stands for all runs in it."""
+def _choose(name: str, only: list[str] | None) -> "list[SweepRun]":
+    """The runs of a sweep, or some of them alone; a folder stands for all runs in it."""
+    runs = find(name)
     if not only:
-        return sweep
-    only = [name.rstrip("/") for name in only]  # as shells complete the names of folders
-    folders = [run.folder for run in sweep.runs]
+        return runs
+    only = [each.rstrip("/") for each in only]  # as shells complete the names of folders
+    folders = [run.folder for run in runs]
     known = list(dict.fromkeys([*(x.partition("/")[0] for x in folders), *folders]))
-    for name in only:
-        if not any(f"{x}/".startswith(f"{name}/") for x in folders):
+    for each in only:
+        if not any(f"{x}/".startswith(f"{each}/") for x in folders):
             raise ConfigError(
-                f"only must be a study of the sweep {sweep.name!r}, but got {name!r}; "
-                f"{suggest(name, known)}"
+                f"only must be a study of the sweep {name!r}, but got {each!r}; "
+                f"{suggest(each, known)}"
             )
-    chosen = [
-        run for run in sweep.runs if f"{run.folder}/".startswith(tuple(f"{x}/" for x in only))
-    ]
-    return replace(sweep, runs=tuple(chosen))
+    return [run for run in runs if f"{run.folder}/".startswith(tuple(f"{x}/" for x in only))]
 
 
 @contextmanager
@@ -159,8 +156,8 @@ def _describe(run: "RunState") -> str:
     match run.state:
         case "finished":
             return f"finished in {timedelta(seconds=round(run.seconds))}{again}"
-        case "failed" | "waiting":
-            return f"{'failed' if run.state == 'failed' else 'not finished'}{again}: {run.reason}"
+        case "failed" | "held" | "waiting":
+            return f"{'not finished' if run.state == 'waiting' else run.state}{again}: {run.reason}"
         case state:
             return f"{state}{again}"
 
@@ -169,7 +166,7 @@ def _list(as_json: bool) -> None:
     entries = [
         {
             "name": name,
-            "runs": len(find(name).runs),
+            "runs": len(find(name)),
             "about": (make.__doc__ or "").partition("\n")[0],
         }
         for name, make in SWEEPS.items()

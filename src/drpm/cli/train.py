@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from drpm.cli.options import (
+from drpm.cli.common import (
     Device,
     Json,
     NameOrPath,
@@ -18,18 +18,16 @@ from drpm.cli.options import (
     Out,
     Overwrite,
     among,
-    presets_of,
-    settings_of,
+    one_sentence,
+    print_table,
 )
-from drpm.cli.output import one_sentence, print_table
 from drpm.experiments.base import JOBS, Job, find_experiment, find_job
 from drpm.training import config as configs
 from drpm.training.config import TrainingConfig, load_preset
 from drpm.training.errors import ConfigError
-from drpm.training.summaries import spread
 
 if TYPE_CHECKING:
-    from drpm.training.loop import Progress
+    from drpm.training.loop import TrainingProgress
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -81,7 +79,7 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
         "--set",
         metavar="NAME=VALUE",
         help="A hyperparameter, such as training.epochs=50; may be repeated.",
-        autocompletion=settings_of(config()),
+        autocompletion=among([f"{name}=" for name in configs.names(config())]),
     )
     seeds = typer.Option(
         help=f"One seed, or several such as 0,1,2, trained {together}, each in its own folder.",
@@ -97,7 +95,7 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
         preset = typer.Option(
             help=f"A preset, such as {kind.example_preset}, or your own .toml file.",
             metavar="NAME_OR_FILE",
-            autocompletion=presets_of(kind.command),
+            autocompletion=among(configs.preset_names(kind.command)),
         )
         found["preset"] = (Annotated[str, preset], f"fast-{kind.command}")
     if kind.several_devices:
@@ -248,7 +246,7 @@ def _choose_data(kind: type[Job], argument: str | None, option: str | None) -> s
     return kind.data if given is None else given  # type: ignore[attr-defined]
 
 
-def show_stage(stage: str) -> "Progress":
+def show_stage(stage: str) -> "TrainingProgress":
     """Print the name of a stage on the error stream, and show its progress."""
     from drpm.training.loop import TrainingProgress
 
@@ -261,6 +259,8 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
     if as_json:
         typer.echo(json.dumps(list(results) if len(results) > 1 else results[0], indent=2))
         return
+    from drpm.report.tables import format_summary, summarize
+
     experiment = find_experiment(kind)
     columns = experiment.columns(results[0])
     if columns:
@@ -271,7 +271,12 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
             for result, *found in zip(results, *values, strict=True)
         ]
         if len(results) > 1:
-            rows.append(["mean", *("-" if None in x else spread(x, digits) for x in values)])
+            rows.append(
+                [
+                    "mean",
+                    *("-" if None in x else format_summary(summarize(x), digits) for x in values),
+                ]
+            )
         print_table(["Seed", *columns.values()], rows)
     for each in experiment.describe(results):
         if isinstance(each, str):

@@ -24,13 +24,13 @@ from drpm.data import DATASETS, load
 from drpm.data.registry import content_hash, file_names
 from drpm.data.types import Dataset, class_labels, class_names, scale_of
 from drpm.experiments.base import Evaluation, Experiment, Table, parse_options
-from drpm.report.figure_data import pack_arrays
+from drpm.report.plots import pack_arrays
+from drpm.report.tables import format_summary, summarize
 from drpm.training import config as configs
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
 from drpm.training.loop import ProgressFactory
 from drpm.training.runs import CHECKPOINTS, RunFolder
-from drpm.training.summaries import spread
 
 LABELS: Final = "labels.csv"
 PRETRAINING: Final = "pretraining"
@@ -196,8 +196,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
             return []
 
         def text(method: str, score: str) -> str:
-            values = [methods[method][score] for methods in comparisons]
-            return spread(values) if len(values) > 1 else f"{values[0]:.3f}"
+            return format_summary(summarize([methods[method][score] for methods in comparisons]))
 
         rows = [[name, *(text(name, score) for score in SCORES)] for name in comparisons[0]]
         return [Table(["Method", *SCORES.values()], rows)]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.factors.models import FactorVAE, SharedFactors
-from drpm.report.figure_data import MAX_BARS, FigureSpec, pack_figures
+from drpm.report.plots import MAX_BARS, FigureSpec, pack_figures
 
 PAIRS: Final = 8  # shown
 STEPS: Final = 9  # of a traversal

@@ -12,7 +12,7 @@ from torch import Tensor
 from drpm.data import multimnist
 from drpm.multitask.models import ACCURACIES, SIZES, TaskScores
 from drpm.multitask.tasks import TaskData, read_tasks
-from drpm.report.figure_data import MAX_BARS, MAX_LINES, FigureSpec, pack_figures
+from drpm.report.plots import MAX_BARS, MAX_LINES, FigureSpec, pack_figures
 from drpm.studies.sweeps import NOISE
 
 SHOWN: Final = 6  # images
