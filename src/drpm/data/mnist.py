@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from drpm.data.files import obtain, open_content
-from drpm.data.types import DataError, Dataset, DatasetSpec, Device, RemoteFile, Split, reason
+from drpm.data.types import DataError, Dataset, DatasetSpec, RemoteFile, Split, reason
 
 SIDE = 28
 CLASSES = tuple("0123456789")
@@ -66,25 +66,24 @@ def read_arrays(files: tuple[RemoteFile, ...] = FILES) -> tuple[Digits, Digits]:
     return _read_pair(train_x, train_y), _read_pair(test_x, test_y)
 
 
-def load(*, device: Device = "cpu", seed: int = 0) -> Dataset:
+def load() -> Dataset:
     """60,000 training and 10,000 test images, (1, 28, 28) in [0, 1]; the target ``label``."""
-    return _load("mnist", FILES, CLASSES, device)
+    return _load("mnist", FILES, CLASSES)
 
 
-def load_fashion(*, device: Device = "cpu", seed: int = 0) -> Dataset:
+def load_fashion() -> Dataset:
     """As :func:`load`, of the images of Fashion-MNIST."""
-    return _load("fashion-mnist", FASHION_FILES, FASHION_CLASSES, device)
+    return _load("fashion-mnist", FASHION_FILES, FASHION_CLASSES)
 
 
-def _load(
-    name: str, files: tuple[RemoteFile, ...], classes: tuple[str, ...], device: Device
-) -> Dataset:
-    def split(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Split:
-        # Moved as bytes, a quarter of the floats.
-        pixels = torch.from_numpy(images).to(device).unsqueeze(1).float().div_(255)
-        return Split(pixels, {"label": torch.from_numpy(labels).to(device).long()})
-
-    train, test = (split(*digits) for digits in read_arrays(files))
+def _load(name: str, files: tuple[RemoteFile, ...], classes: tuple[str, ...]) -> Dataset:
+    train, test = (
+        Split(
+            torch.from_numpy(images).unsqueeze(1).float().div_(255),
+            {"label": torch.from_numpy(labels).long()},
+        )
+        for images, labels in read_arrays(files)
+    )
     return Dataset(name, train, test, classes={"label": classes})
 
 

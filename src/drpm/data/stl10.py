@@ -4,7 +4,7 @@ import hashlib
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pooch
@@ -54,23 +54,17 @@ class Network(NamedTuple):
 def load(
     *,
     device: Device = "cpu",
-    seed: int = 0,
-    representation: str = "features",
+    representation: Literal["features", "images"] = "features",
     network: str | Network = "resnet50",
 ) -> Dataset:
     """5,000 training and 8,000 test images, or their features; the target ``label``.
 
     Args:
-        device: Where the tensors go, and where features are computed.
-        seed: Ignored.
+        device: Where features are computed.
         representation: "features", (F,) from a pretrained network, computed once and cached beside
             the data; or "images", (3, 96, 96) in [0, 1].
         network: "resnet50" (2,048 features), or a network of your own.
     """
-    if representation not in ("features", "images"):
-        raise DataError(
-            f"representation must be 'features' or 'images', but got {representation!r}."
-        )
     folder = obtain([ARCHIVE])[ARCHIVE.path] / _FOLDER
     if representation == "features" and isinstance(network, str):
         if network != "resnet50":
@@ -81,10 +75,10 @@ def load(
         pixels = read_images(folder / f"{part}_X.bin")
         labels = read_labels(folder / f"{part}_y.bin", len(pixels))
         if isinstance(network, Network) and representation == "features":
-            inputs = _features(folder / f"{part}_X.bin", network, device).to(device)
+            inputs = _features(folder / f"{part}_X.bin", network, device)
         else:
-            inputs = torch.from_numpy(np.ascontiguousarray(pixels)).to(device).float().div_(255)
-        return Split(inputs, {"label": torch.from_numpy(labels).to(device)})
+            inputs = torch.from_numpy(np.ascontiguousarray(pixels)).float().div_(255)
+        return Split(inputs, {"label": torch.from_numpy(labels)})
 
     return Dataset("stl10", split("train"), split("test"), classes={"label": CLASSES})
 
