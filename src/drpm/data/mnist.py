@@ -1,7 +1,7 @@
 """MNIST and Fashion-MNIST: gzipped idx files of 28x28 grey images and their labels."""
 
+import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -87,8 +87,8 @@ def _load(name: str, files: tuple[RemoteFile, ...], classes: tuple[str, ...]) ->
     return Dataset(name, train, test, classes={"label": classes})
 
 
-def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
-    """The bytes in an idx file, gzipped or not.
+def read_idx(path: Path, *shape: int) -> NDArray[np.uint8]:
+    """The bytes (N, *shape) in an idx file, gzipped or not.
 
     The file starts with 00 00 08 and the number of dimensions, then each dimension as a big-endian
     32-bit integer.
@@ -98,30 +98,24 @@ def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
             content = file.read()
     except Exception as error:  # of the disk, or of gzip
         raise DataError(f"{path} cannot be read ({reason(error)}).") from error
-    header = 4 + 4 * ndim
-    if content[:4] != bytes([0, 0, 8, ndim]) or len(content) < header:
+    start = 8 + 4 * len(shape)
+    count, rest = divmod(len(content) - start, math.prod(shape))
+    header = np.array([0x801 + len(shape), count, *shape], ">u4").tobytes() if count > 0 else b""
+    if rest or not header or content[:start] != header:
         raise DataError(
-            f"{path} should be an idx file of bytes with {ndim} dimensions, but begins with "
-            f"{content[:4].hex(' ') or 'nothing'}."
+            f"{path} should be an idx file of bytes of shape {('N', *shape)}, but begins with "
+            f"{content[:start].hex(' ') or 'nothing'} and has {len(content):,} bytes."
         )
-    shape: Any = tuple(np.frombuffer(content, ">u4", count=ndim, offset=4).tolist())
-    expected = header + int(np.prod(shape, dtype=object))
-    if len(content) != expected:
-        raise DataError(
-            f"{path} should have {expected:,} bytes by its header, but has {len(content):,}."
-        )
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()
+    return np.frombuffer(content, np.uint8, offset=start).reshape(count, *shape).copy()
 
 
 def _read_pair(images: Path, labels: Path) -> Digits:
-    pixels, numbers = read_idx(images, 3), read_idx(labels, 1)
-    if len(pixels) == 0 or pixels.shape[1:] != (SIDE, SIDE) or len(numbers) != len(pixels):
+    pixels, numbers = read_idx(images, SIDE, SIDE), read_idx(labels)
+    if len(numbers) != len(pixels) or numbers.max() >= len(CLASSES):
         raise DataError(
-            f"{images} and {labels.name} should contain images of {SIDE}x{SIDE} pixels and one "
-            f"label for each, but have the shapes {pixels.shape} and {numbers.shape}."
+            f"{labels} should contain {len(pixels):,} labels from 0 to 9, but has "
+            f"{len(numbers):,} up to {numbers.max()}."
         )
-    if numbers.max() >= len(CLASSES):
-        raise DataError(f"{labels} should contain labels from 0 to 9, but has {numbers.max()}.")
     return pixels, numbers
 
 

@@ -40,11 +40,9 @@ def noise_ratios(num_tasks: int) -> tuple[float, ...]:
         [0.0, 0.6, 0.3, 0.9]
     """
     golden = (1 + math.sqrt(5)) / 2
-    order = sorted(range(num_tasks), key=lambda task: task * golden % 1)
-    ratios = [0.0] * num_tasks
-    for rank, task in enumerate(order):
-        ratios[task] = MAX_NOISE * rank / max(num_tasks - 1, 1)
-    return tuple(ratios)
+    parts = [task * golden % 1 for task in range(num_tasks)]
+    ranks = {part: rank for rank, part in enumerate(sorted(parts))}
+    return tuple(MAX_NOISE * ranks[part] / max(num_tasks - 1, 1) for part in parts)
 
 
 def grid_shape(num_tasks: int) -> tuple[int, int]:

@@ -15,14 +15,12 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import interpolate, pad
 
 from drpm.data import mnist
+from drpm.data.mnist import SIDE
 from drpm.data.types import DataError, Dataset, DatasetSpec, Split
 
-CANVAS = 36
-DIGIT = 28
-LEFT, RIGHT = 0, 6  # the first row and column of each digit
-SIDE = 28
 MEAN, STD = 0.1307, 0.3081
 
 _CHUNK = 2000  # images made at once
@@ -36,13 +34,8 @@ def generators(seed: int, part: int) -> tuple[torch.Generator, ...]:
 
 def merge(left: Tensor, right: Tensor) -> Tensor:
     """Overlay digits (N, 28, 28) in [0, 1] and resize them to (N, 1, 28, 28)."""
-    canvas = left.new_zeros(len(left), 1, CANVAS, CANVAS)
-    canvas[:, 0, LEFT : LEFT + DIGIT, LEFT : LEFT + DIGIT] = left
-    corner = canvas[:, 0, RIGHT : RIGHT + DIGIT, RIGHT : RIGHT + DIGIT]
-    torch.maximum(corner, right, out=corner)
-    return torch.nn.functional.interpolate(
-        canvas, size=(SIDE, SIDE), mode="bilinear", align_corners=False, antialias=True
-    )
+    canvas = torch.maximum(pad(left, (0, 8, 0, 8)), pad(right, (6, 2, 6, 2)))[:, None]
+    return interpolate(canvas, (SIDE, SIDE), mode="bilinear", antialias=True)
 
 
 def load(
