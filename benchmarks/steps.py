@@ -117,7 +117,7 @@ def supervised_subject() -> Subject:
     config = load_preset(SupervisedConfig, "paper-supervised-mnist")
     return Subject(
         lambda: Partitioner((28 * 28,), 10, config),
-        SupervisedObjective(config.smoothing, config.size_weights[0]),
+        SupervisedObjective(config.size_weights[0]),
         ("rows", "labels"),
     )
 

@@ -324,7 +324,7 @@ def test_bad_input_is_refused_in_one_sentence(
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("DRPM_DATA", str(folder / "data"))
-    monkeypatch.setattr("drpm.data.files.cache_folder", lambda: folder / "cache")
+    monkeypatch.setattr("pooch.os_cache", lambda name: folder / "cache")
     before = sorted(folder.rglob("*"))
     found, errors = answer(shlex.split(command), capsys)
     assert found == code, errors

@@ -175,7 +175,7 @@ def test_options_of_the_data(tmp_path: Path) -> None:
         ("-o device=cpu", "device is not an option of the data"),
         ("mosaic --noise=0.5", "'mosaic' has no option 'noise'"),
         ("mosiac --tasks=5", "There is no data set 'mosiac': did you mean mosaic"),
-        ("celeba --tasks=41", "num_tasks must be from 1 to 40"),
+        ("celeba --tasks=41", "'num_tasks' should be less than or equal to 40, not 41"),
         ("own.npy --tasks=5", "own.npy has no option 'num_tasks'"),
     ],
 )

@@ -21,7 +21,7 @@ from drpm.clustering.config import (
 from drpm.clustering.experiment import Clustering, figure_data
 from drpm.clustering.fitted import FittedClustering, load_clustering
 from drpm.clustering.mixtures import Mixture
-from drpm.data.tables import table
+from drpm.data.own import table
 from drpm.data.types import Dataset, Split
 from drpm.experiments.running import run_jobs, run_study
 from drpm.training import loop

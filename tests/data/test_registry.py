@@ -9,8 +9,8 @@ import torch
 
 from drpm.data import DATASETS, DataError, Dataset, Split, load
 from drpm.data.mpi3d import draw_indices
+from drpm.data.own import table
 from drpm.data.registry import content_hash
-from drpm.data.tables import table
 from drpm.data.types import (
     class_labels,
     class_names,

@@ -16,10 +16,10 @@ from drpm.multitask.config import MultitaskConfig, NetworkConfig
 from drpm.multitask.experiment import (
     NAMES,
     collect_metrics,
+    figure_data,
     make_network,
     task_table,
 )
-from drpm.multitask.figures import figure_data
 from drpm.multitask.models import MultitaskNetwork, TaskScores, load_multitask
 from drpm.multitask.tasks import TaskData, read_tasks
 from drpm.report.plots import FigureSpec, figure_specs, read_arrays
