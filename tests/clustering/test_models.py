@@ -11,15 +11,15 @@ from torch.distributions import Bernoulli, Independent, Normal, kl_divergence
 from drpm.clustering.config import ClusteringConfig, NetworkConfig
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.models import (
+    OBJECTIVES,
     Autoencoder,
     MixturePrior,
     MixtureVAE,
-    PartitionObjective,
     bound_terms,
-    build_objective,
     choose_likelihood,
     divergences,
     exact_terms,
+    partition_objective,
     vade_objective,
 )
 from drpm.nn.encoders import Posterior
@@ -332,7 +332,7 @@ def test_the_loss_against_all_partitions(n: int, clusters: int, seed: int, objec
     )
     model, batch = make_model(config, seed=seed), make_batch(n, seed)
     place_on_rows(model, batch)
-    found = PartitionObjective(config)(model, batch, schedule(beta=beta), generator(9))
+    found = partition_objective(model, batch, schedule(beta=beta), generator(9))
     assert set(found) == {"loss", *TERMS}
     torch.testing.assert_close(found["loss"], sum(found[name] for name in TERMS))
 
@@ -385,7 +385,7 @@ def test_a_negative_term_of_the_sizes_counts_as_none() -> None:
     assert sizes.tolist() == [1, 1, 1]
     term = bound_terms(sizes.double(), log_scores, log_weights, model.prior.mixture())[0]
     assert term < -1e-3
-    found = PartitionObjective(config)(model, batch, schedule(), generator())
+    found = partition_objective(model, batch, schedule(), generator())
     assert found["sizes"] == 0
 
 
@@ -402,7 +402,7 @@ def gradients(objective: str, term: str, **changes: Any) -> dict[str, Tensor]:
     with torch.no_grad():
         # Where codes are as uncertain as clusters are wide, the divergence has no slope in that.
         model.autoencoder.log_variance.bias += 0.5
-    PartitionObjective(config)(model, batch, schedule(), generator())[term].backward()
+    partition_objective(model, batch, schedule(), generator())[term].backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
@@ -429,7 +429,7 @@ def test_what_each_term_trains(objective: str) -> None:
 def test_a_frozen_encoder_is_not_even_asked(method: str) -> None:
     config = settings(clusters=2, method=method)
     model, batch = make_model(config), make_batch(6)
-    objective = build_objective(config)
+    objective = OBJECTIVES[method]
     expected = objective(model, batch, schedule(), generator())
     features = model.autoencoder.encoder(batch["rows"]).detach()
     model.autoencoder.encoder = torch.nn.Sequential(torch.nn.Identity())
@@ -467,16 +467,14 @@ def test_stacked_runs_have_the_terms_of_their_own_models(method: str, objective:
 
     program = Program(
         models,
-        build_objective(config),
+        OBJECTIVES[method],
         {"rows": rows},
         training,
         run_data={"features": torch.stack(features)},
         schedules={"temperature": one, "beta": one},
     )
     expected = [
-        build_objective(config)(
-            model, {"rows": rows, "features": own}, schedule(1.0, 1.0), generator()
-        )
+        OBJECTIVES[method](model, {"rows": rows, "features": own}, schedule(1.0, 1.0), generator())
         for model, own in zip(models, features, strict=True)
     ]
     assert expected[0]["loss"] != expected[1]["loss"]

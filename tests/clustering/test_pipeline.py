@@ -18,7 +18,7 @@ from drpm.clustering.config import (
     NetworkConfig,
     PretrainingConfig,
 )
-from drpm.clustering.fitted import FittedClustering, accuracy
+from drpm.clustering.fitted import FittedClustering, clustering_scores
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.pipeline import fit_clusterings
 from drpm.training.config import TrainingConfig
@@ -63,7 +63,7 @@ def fit(
 
 
 def correct(fitted: FittedClustering) -> float:
-    return accuracy(LABELS.numpy(), fitted.predict(blobs()).numpy())
+    return clustering_scores(LABELS, fitted.predict(blobs()))["accuracy"]
 
 
 def tensors(fitted: FittedClustering) -> list[Tensor]:
