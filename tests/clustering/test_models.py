@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Independent, Normal, kl_divergence
 
-from drpm.clustering.config import ClusteringConfig, NetworkConfig
+from drpm.clustering.config import AutoencoderConfig, ClusteringConfig
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.models import (
     OBJECTIVES,
@@ -34,7 +34,7 @@ TERMS = ("reconstruction", "latent", "sizes", "order")
 
 
 def settings(clusters: int = 3, **changes: Any) -> ClusteringConfig:
-    chosen = {"partitions": 4, "network": NetworkConfig(2, (6,), (7,)), **changes}
+    chosen = {"partitions": 4, "network": AutoencoderConfig(2, (6,), (7,)), **changes}
     return ClusteringConfig(clusters=clusters, **chosen)
 
 
@@ -147,7 +147,7 @@ def fills_of_size(log_scores: Tensor, sizes: Tensor) -> Enumeration:
 
 def make_network(likelihood: str = "bernoulli", deviation: float = 1.0) -> Autoencoder:
     torch.manual_seed(3)
-    return Autoencoder(4, NetworkConfig(2, (6, 5), (7,), deviation), likelihood).double()
+    return Autoencoder(4, AutoencoderConfig(2, (6, 5), (7,), deviation), likelihood).double()
 
 
 def test_bernoulli_likelihood() -> None:
@@ -369,7 +369,7 @@ def test_the_loss_against_all_partitions(n: int, clusters: int, seed: int, objec
 @torch.no_grad()
 def test_a_negative_term_of_the_sizes_counts_as_none() -> None:
     """Three rows in three clusters of their own: one order leads there, the prior prefers it."""
-    config = settings(clusters=3, network=NetworkConfig(2, (2,), (7,)))
+    config = settings(clusters=3, network=AutoencoderConfig(2, (2,), (7,)))
     model = make_model(config)
     means = torch.tensor([[0.0, 0], [1, 0], [0, 1]], dtype=torch.float64)
     batch = make_batch(3) | {"features": means}
@@ -446,7 +446,7 @@ def test_a_frozen_encoder_is_not_even_asked(method: str) -> None:
 @pytest.mark.parametrize("objective", ["bounds", "exact"])
 def test_stacked_runs_have_the_terms_of_their_own_models(method: str, objective: str) -> None:
     """Where nothing is random: certain codes, clusters far apart, and scores likewise."""
-    network = NetworkConfig(2, (2,), (7,))
+    network = AutoencoderConfig(2, (2,), (7,))
     config = settings(clusters=2, method=method, objective=objective, network=network)
     models, features = [make_model(config, seed=seed) for seed in (1, 2)], []
     rows = make_batch(6)["rows"]

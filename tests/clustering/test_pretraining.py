@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drpm.clustering.config import NetworkConfig, PretrainingConfig
+from drpm.clustering.config import AutoencoderConfig, PretrainingConfig
 from drpm.clustering.models import Autoencoder
 from drpm.clustering.pretraining import (
     VIEWS,
@@ -61,7 +61,7 @@ def test_contrast_against_loops(count: int, temperature: float) -> None:
 
 def make(likelihood: str = "bernoulli", **changes: Any) -> ContrastiveModel:
     torch.manual_seed(2)
-    network = Autoencoder(16, NetworkConfig(3, (12, 10), (9,)), likelihood)
+    network = Autoencoder(16, AutoencoderConfig(3, (12, 10), (9,)), likelihood)
     config = PretrainingConfig(**changes)
     return ContrastiveModel(network, 4, config, torch.Size([1, 4, 4])).double()
 

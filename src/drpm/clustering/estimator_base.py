@@ -21,10 +21,10 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from drpm.clustering.config import (
+    AutoencoderConfig,
     ClusteringConfig,
     Method,
     MixtureConfig,
-    NetworkConfig,
     PretrainingConfig,
 )
 from drpm.clustering.fitted import FittedClustering, load_clustering
@@ -169,7 +169,7 @@ class ClusteringEstimator(
         pretraining = replace(training, epochs=epochs, checkpoint_every=epochs)
         hidden = tuple(self.hidden)
         deviation = _IMAGE_DEVIATION if are_images else _TABLE_DEVIATION
-        network = NetworkConfig(self.latent_dim, hidden, hidden[::-1], deviation)
+        network = AutoencoderConfig(self.latent_dim, hidden, hidden[::-1], deviation)
         return ClusteringConfig(
             method=self._method,
             clusters=self.n_clusters,

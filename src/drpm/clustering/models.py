@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drpm.clustering.config import ClusteringConfig, NetworkConfig
+from drpm.clustering.config import AutoencoderConfig, ClusteringConfig
 from drpm.clustering.mixtures import Mixture
 from drpm.distributions.estimators import leave_one_out_surrogate
 from drpm.distributions.orders import best_order_log_prob
@@ -28,7 +28,7 @@ class Autoencoder(nn.Module):
         likelihood: ``"bernoulli"`` or ``"gaussian"``.
     """
 
-    def __init__(self, columns: int, config: NetworkConfig, likelihood: str) -> None:
+    def __init__(self, columns: int, config: AutoencoderConfig, likelihood: str) -> None:
         super().__init__()
         self.likelihood, self.deviation = likelihood, config.deviation
         self.encoder = dense_layers([columns, *config.encoder])

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from drpm.clustering.config import TRAINED, ClusteringConfig, NetworkConfig, PretrainingConfig
+from drpm.clustering.config import TRAINED, AutoencoderConfig, ClusteringConfig, PretrainingConfig
 from drpm.clustering.fitted import FittedClustering
 from drpm.clustering.mixtures import Mixture, estimate_mixture, fit_mixture
 from drpm.clustering.models import OBJECTIVES, MixtureVAE, choose_likelihood, in_batches
@@ -89,7 +89,7 @@ class _Pretraining:
     seed: int
     clusters: int
     likelihood: str
-    network: NetworkConfig
+    network: AutoencoderConfig
     pretraining: PretrainingConfig
 
 
