@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from benchmarks.laws import describe_environment, format_seconds
 from drpm.clustering.config import ClusteringConfig
-from drpm.clustering.models import MixtureVAE, build_objective
+from drpm.clustering.models import OBJECTIVES, MixtureVAE
 from drpm.clustering.pipeline import build_schedules
 from drpm.factors.config import FactorsConfig
 from drpm.factors.models import FactorVAE, factor_objective
@@ -125,7 +125,7 @@ def supervised_subject() -> Subject:
 SUBJECTS = {
     "DRPM-VC": Subject(
         make_clustering,
-        build_objective(CLUSTERING),
+        OBJECTIVES[CLUSTERING.method],
         ("rows", "features"),
         build_schedules(CLUSTERING),
         stacked=True,

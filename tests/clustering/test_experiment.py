@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from drpm.clustering.config import (
+    AutoencoderConfig,
     ClusteringConfig,
     ClusteringJob,
     MixtureConfig,
-    NetworkConfig,
     PretrainingConfig,
 )
 from drpm.clustering.experiment import Clustering, figure_data
@@ -36,7 +36,7 @@ TRAINING = TrainingConfig(epochs=1, batch_size=16, device="cpu")
 SMALL = ClusteringConfig(
     clusters=2,
     partitions=2,
-    network=NetworkConfig(latent=2, encoder=(4,), decoder=(4,)),
+    network=AutoencoderConfig(latent=2, encoder=(4,), decoder=(4,)),
     pretraining=PretrainingConfig(training=TRAINING),
     mixture=MixtureConfig(restarts=1),
     training=TRAINING,

@@ -19,7 +19,7 @@ Views = Literal["auto", "digits", "mnist", "fashion-mnist", "noise"]
 
 
 @settings
-class NetworkConfig:
+class AutoencoderConfig:
     """The autoencoder: fully connected layers with ReLU.
 
     Args:
@@ -129,7 +129,7 @@ class ClusteringConfig:
     refit_to: Literal["means", "samples"] = "means"
     refit_detaches_prior: bool = True
     copy_mean_head: bool = True
-    network: NetworkConfig = field(default_factory=NetworkConfig)
+    network: AutoencoderConfig = field(default_factory=AutoencoderConfig)
     pretraining: PretrainingConfig = field(default_factory=PretrainingConfig)
     mixture: MixtureConfig = field(default_factory=MixtureConfig)
     training: TrainingConfig = field(

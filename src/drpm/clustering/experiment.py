@@ -106,10 +106,10 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         for job, folder in zip(jobs, folders, strict=True):
             text = describe_pretraining(job.clustering, job.seed, likelihood)
             for other in map(RunFolder, place.glob(f"*/{folder.name}/{PRETRAINING}")):
-                same_data = all(
-                    getattr(_job_of(other.path.parent), name) == getattr(job, name)
-                    for name in ("data", "options", "fingerprint")
+                others = configs.loads(
+                    ClusteringJob, RunFolder.open(other.path.parent).config_text()
                 )
+                same_data = replace(others, compare=job.compare, clustering=job.clustering) == job
                 if same_data and other.status == "finished" and other.config_text() == text:
                     copy_stage(other.path, folder / PRETRAINING)
                     break
@@ -200,10 +200,6 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
 
         rows = [[name, *(text(name, score) for score in SCORES)] for name in comparisons[0]]
         return [Table(["Method", *SCORES.values()], rows)]
-
-
-def _job_of(folder: Path) -> ClusteringJob:
-    return configs.loads(ClusteringJob, RunFolder.open(folder).config_text())
 
 
 def _score(data: Dataset, predict: Callable[[Tensor], Any]) -> dict[str, float]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
@@ -58,6 +57,11 @@ class FittedClustering:
     @property
     def clusters(self) -> int:
         return self.mixture.means.shape[-2]
+
+    @property
+    def likelihood(self) -> str:
+        """``"bernoulli"`` or ``"gaussian"``; empty without networks."""
+        return "" if self.autoencoder is None else self.autoencoder.likelihood
 
     def to_rows(self, data: Tensor | NDArray[Any]) -> Tensor:
         """Flatten and scale data.
@@ -130,11 +134,6 @@ class FittedClustering:
         )
         return self.decode(means + noise * variances.sqrt())
 
-    def draw_clusters(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw independent clusters by their weights."""
-        weights = self.mixture.log_weights.exp()
-        return torch.multinomial(weights, count, replacement=True, generator=generator)
-
     def draw_partition(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw the clusters of ``count`` rows from the prior over partitions."""
         scores = torch.zeros(count, dtype=torch.float64, device=self.device)
@@ -191,7 +190,7 @@ class FittedClustering:
             "kind": "clustering",
             "config": configs.dumps(self.config),
             "shape": list(self.shape),
-            "likelihood": "" if self.autoencoder is None else self.autoencoder.likelihood,
+            "likelihood": self.likelihood,
             "facts": dict(self.facts),
         }
         save_model(Path(folder), tensors, description)
@@ -236,7 +235,12 @@ def load_clustering(folder: str | Path, device: torch.device | str = "cpu") -> F
 
 
 def clustering_scores(labels: Any, clusters: Any) -> dict[str, float]:
-    """Normalized mutual information, adjusted Rand index and :func:`accuracy`.
+    """Normalized mutual information, adjusted Rand index and accuracy.
+
+    The accuracy is that under the best one-to-one matching of clusters and labels.
+
+    References:
+        Kuhn, *The Hungarian method for the assignment problem*, 1955.
 
     Args:
         labels: The class of each point, (n,) integers in a tensor, array or sequence.
@@ -247,31 +251,10 @@ def clustering_scores(labels: Any, clusters: Any) -> dict[str, float]:
         >>> {name: round(score, 3) for name, score in scores.items()}
         {'nmi': 0.74, 'ari': 0.444, 'accuracy': 0.833}
     """
-    pair = _integers(labels), _integers(clusters)
+    pair = [x.cpu().numpy() if isinstance(x, Tensor) else x for x in (labels, clusters)]
+    table = contingency_matrix(*pair)
     return {
         "nmi": float(normalized_mutual_info_score(*pair)),
         "ari": float(adjusted_rand_score(*pair)),
-        "accuracy": accuracy(*pair),
+        "accuracy": float(table[linear_sum_assignment(table, maximize=True)].sum() / table.sum()),
     }
-
-
-def accuracy(labels: Any, clusters: Any) -> float:
-    """The accuracy under the best one-to-one matching of clusters and labels.
-
-    References:
-        Kuhn, *The Hungarian method for the assignment problem*, 1955.
-
-    Args:
-        labels: The class of each point, (n,) integers in a tensor, array or sequence.
-        clusters: The cluster of each point, likewise.
-
-    Example:
-        >>> accuracy([0, 0, 1, 1], [5, 5, 3, 5])
-        0.75
-    """
-    table = contingency_matrix(_integers(labels), _integers(clusters))
-    return float(table[linear_sum_assignment(table, maximize=True)].sum() / table.sum())
-
-
-def _integers(values: Any) -> NDArray[Any]:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

@@ -3,6 +3,7 @@
 Several seeds are trained together. Each has its own folder; interrupted stages are resumed.
 """
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,22 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from drpm.clustering.config import TRAINED, ClusteringConfig, NetworkConfig, PretrainingConfig
+from drpm.clustering.config import TRAINED, AutoencoderConfig, ClusteringConfig, PretrainingConfig
 from drpm.clustering.fitted import FittedClustering
 from drpm.clustering.mixtures import Mixture, estimate_mixture, fit_mixture
-from drpm.clustering.models import MixtureVAE, build_objective, choose_likelihood, in_batches
+from drpm.clustering.models import OBJECTIVES, MixtureVAE, choose_likelihood, in_batches
 from drpm.clustering.pretraining import (
     ContrastiveModel,
-    ContrastiveObjective,
-    choose_view,
+    contrastive_objective,
     reconstruction_objective,
 )
 from drpm.training import config as configs
 from drpm.training.config import TrainingConfig
-from drpm.training.devices import Devices, seeded, unseeded
+from drpm.training.devices import Devices, seeded
 from drpm.training.errors import RunError
 from drpm.training.loop import ProgressFactory, train_stage
-from drpm.training.program import ExponentialSchedule, Program, Schedule
+from drpm.training.program import ExponentialSchedule, Objective, Program, Schedule
 from drpm.training.runs import open_run
 
 
@@ -89,7 +89,7 @@ class _Pretraining:
     seed: int
     clusters: int
     likelihood: str
-    network: NetworkConfig
+    network: AutoencoderConfig
     pretraining: PretrainingConfig
 
 
@@ -135,29 +135,33 @@ class _Stages:
         for seed in self.seeds:
             with seeded(seed):
                 model = MixtureVAE(columns, config, self.likelihood).to(self.rows.device)
-                contrastive = ContrastiveModel(model.autoencoder, config.clusters)
+                contrastive = ContrastiveModel(
+                    model.autoencoder, config.clusters, config.pretraining, self.shape
+                )
             self.models.append(model)
             self.pretrained.append(contrastive.to(self.rows.device))
 
     def pretrain(self) -> None:
         config = self.config.pretraining
-        objective: Any = reconstruction_objective
-        if config.kind == "contrastive":
-            view = choose_view(config.views, self.shape)
-            objective = ContrastiveObjective(config, view, self.shape)
-        # Several devices would wait for the gradients of modules that the loss does not use.
-        untrained = [
-            part for model in self.pretrained for part in model.untrained_modules(config.kind)
-        ]
-        for part in untrained:
-            part.requires_grad_(False)
-        self._run("pretraining", self.pretrained, objective, config.training, {"rows": self.rows})
-        for part in untrained:
-            part.requires_grad_()
+        is_contrastive = config.kind == "contrastive"
+        for contrastive in self.pretrained:
+            # Several devices would wait for the gradients of modules that the loss does not use.
+            contrastive.autoencoder.log_variance.requires_grad_(False)
+            contrastive.instances.requires_grad_(is_contrastive)
+            contrastive.clusters.requires_grad_(is_contrastive)
+        self._run(
+            "pretraining",
+            self.pretrained,
+            contrastive_objective if is_contrastive else reconstruction_objective,
+            config.training,
+            [describe_pretraining(self.config, seed, self.likelihood) for seed in self.seeds],
+            {"rows": self.rows},
+        )
         for model in self.models:
+            model.autoencoder.log_variance.requires_grad_()
             if self.config.method == "vade" and self.config.copy_mean_head:
                 model.autoencoder.log_variance.load_state_dict(model.autoencoder.mean.state_dict())
-            elif config.kind == "contrastive":
+            elif is_contrastive:
                 model.autoencoder.reset_variance()
 
     @torch.no_grad()
@@ -172,7 +176,7 @@ class _Stages:
             if start is not None:
                 found = _fit(codes, config, seed, start.mixture)
             elif config.starts_at_head(self.shape):
-                probs = in_batches(pretrained.predict_proba, self.rows)
+                probs = pretrained.clusters(features).softmax(-1)
                 # Without EM steps, which would only see the codes and undo what the head learned.
                 found = estimate_mixture(codes, probs, reg_covar=config.mixture.floor)
             else:
@@ -199,8 +203,12 @@ class _Stages:
         self._run(
             "training",
             self.models,
-            build_objective(config),
+            OBJECTIVES[config.method],
             config.training,
+            [
+                configs.dumps(replace(config, training=replace(config.training, seed=seed)))
+                for seed in self.seeds
+            ],
             data,
             run_data=run_data,
             schedules=build_schedules(config),
@@ -211,24 +219,22 @@ class _Stages:
         self,
         stage: str,
         models: Sequence[nn.Module],
-        objective: Any,
+        objective: Objective,
         config: TrainingConfig,
+        texts: Sequence[str],
         data: Mapping[str, Tensor],
         **options: Any,
     ) -> None:
-        """Train the models of a stage, unless their folders hold finished ones."""
-        runs = []
-        for folder, seed in zip(self.folders, self.seeds, strict=True):
-            text = describe_pretraining(self.config, seed, self.likelihood)
-            if stage == "training":
-                text = configs.dumps(replace(self.config, training=replace(config, seed=seed)))
-            runs.append(open_run(folder / stage, text, devices=self.devices))
+        """Train the models of a stage, unless their folders hold finished ones of these texts."""
         train_stage(
             stage,
             models,
             objective,
             config,
-            runs,
+            [
+                open_run(folder / stage, text, devices=self.devices)
+                for folder, text in zip(self.folders, texts, strict=True)
+            ],
             data,
             seed=self.seeds[0],
             devices=self.devices,
@@ -239,9 +245,7 @@ class _Stages:
     def _refitter(self, program: Program) -> Callable[[int], None]:
         """Refits the mixture to the current codes every few epochs while the temperature falls."""
         config, every = self.config, self.config.refit_every or 1
-        # The likelihood does not matter: only the encoder is used.
-        with unseeded():
-            scratch = MixtureVAE(self.rows.shape[-1], config, "gaussian").to(self.rows.device)
+        scratch = copy.deepcopy(self.models[0])
 
         @torch.no_grad()
         def refit(epoch: int) -> None:
