@@ -159,7 +159,8 @@ def log_normalizer(
     With limits every factor only has its terms within them, and the cost is
     :math:`O(K \sqrt n)`, after a search for the tilt among all K n terms.
     """
-    if limits is not None:
+    # Not every library transforms an empty batch.
+    if limits is not None and total.numel() and log_weights.numel():
         found = _truncated_factors(total, log_weights, capacities, limits)
         return found.log_scale + found.prob(_running_products(found.transforms)[-1]).log()
     return _invert(total, log_weights, capacities).log_normalizer()
@@ -174,7 +175,7 @@ def mean(
     total: Tensor, log_weights: Tensor, capacities: Tensor, limits: Limits | None = None
 ) -> Mean:
     """The exact mean of every group's size, and the normalizer, which comes with it."""
-    if limits is not None:
+    if limits is not None and total.numel() and log_weights.numel():
         return _truncated_mean(_truncated_factors(total, log_weights, capacities, limits))
     found = _invert(total, log_weights, capacities)
     # z - p, with z = p e^{i theta} / phi the complex success probability, averaged over nodes.

@@ -74,7 +74,7 @@ def search_tilt(
     # Many points at once: few large operations instead of many small ones, unless K is large.
     cells = 256 if groups <= 64 else 16
     if log_binomials is not None:
-        cells = 16 if groups * log_binomials.shape[-1] <= _FEW_MASSES else 2
+        cells = 16 if log_binomials.numel() <= _FEW_MASSES else 2
     points = torch.arange(1, cells, dtype=lower.dtype, device=lower.device)
     room, weights = capacities[..., None, :], log_weights[..., None, :]
     for _ in range(math.ceil(digits / math.log2(cells))):
