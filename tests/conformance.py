@@ -115,6 +115,7 @@ class Case:
 SIZES = {"log_weights": (K,)}
 CAPACITIES = {"capacities": torch.tensor([2, 5, 1])}
 GAP = {"capacities": torch.tensor([3, 0, 4])}
+LIMITS = {"minimum": 1, "maximum": torch.tensor([2, 5, 2])}
 
 
 def _fisher(name: str, shapes: Mapping = SIZES, event: tuple = (K,), **options: Any) -> Case:
@@ -144,6 +145,11 @@ DISCRETE = [
     _fisher("sizes-capacities", **CAPACITIES),
     _fisher("sizes-gap", **GAP),
     _fisher("sizes-full", capacities=torch.tensor([2.0, 2.0, 1.0])),
+    _fisher("sizes-limits", **LIMITS),
+    _fisher("sizes-limits-capacities", minimum=torch.tensor([0.0, 2.0, 1.0]), **CAPACITIES),
+    _fisher("sizes-limits-forced", minimum=torch.tensor([2, 1, 2])),
+    _fisher("sizes-limits-one-group", {"log_weights": (1,)}, (1,), minimum=5, maximum=5),
+    _fisher("sizes-limits-two-groups", {"log_weights": (2,)}, (2,), minimum=1, maximum=3),
     _fisher("sizes-one-group", {"log_weights": (1,)}, (1,)),
     _fisher("sizes-merged", method="merged"),
     _fisher("sizes-merged-capacities", method="merged", **CAPACITIES),
@@ -153,6 +159,7 @@ DISCRETE = [
     _partition("partition"),
     _partition("partition-capacities", **CAPACITIES),
     _partition("partition-gap", **GAP),
+    _partition("partition-limits", **LIMITS),
     _partition("partition-one-element", n=1),
     _partition("partition-one-group", groups=1),
     _partition("partition-few-elements", n=2, groups=4),
@@ -160,6 +167,8 @@ DISCRETE = [
 RELAXED = [
     _fisher("relaxed-sizes-hard", temperature=0.7),
     _fisher("relaxed-sizes-soft", temperature=0.7, hard=False, **CAPACITIES),
+    _fisher("relaxed-sizes-limits-hard", temperature=0.7, **LIMITS),
+    _fisher("relaxed-sizes-limits-soft", temperature=0.7, hard=False, minimum=1),
     _order("relaxed-order-hard", temperature=0.7),
     _order("relaxed-order-soft", temperature=0.7, hard=False),
     _order("relaxed-order-softsort", temperature=0.7, hard=False, sort="softsort"),
@@ -168,6 +177,8 @@ RELAXED = [
     _partition("relaxed-partition-soft", temperature=0.7, hard=False),
     _partition("relaxed-partition-sizes", temperature=0.7, hard="sizes", **CAPACITIES),
     _partition("relaxed-partition-gap", temperature=0.7, **GAP),
+    _partition("relaxed-partition-limits", temperature=0.7, **LIMITS),
+    _partition("relaxed-partition-limits-soft", temperature=0.7, hard=False, **LIMITS),
     _partition("relaxed-partition-softsort", temperature=0.7, sort="softsort"),
     _partition("relaxed-partition-sinkhorn", temperature=0.7, hard=False, sort="sinkhorn"),
     _partition("relaxed-partition-window", temperature=0.7, hard=False, window="sigmoid"),
@@ -287,6 +298,35 @@ BAD = [
             _bad(f"relaxed-capacities-{label}", "capacities", _RELAXED_RPM, 1.0, S, W, capacities),
         )
     ],
+    # limits
+    *[
+        bad
+        for label, message, limits in (
+            ("minimum-sum", "minimum.*5.*6", {"minimum": 2}),
+            ("maximum-sum", "maximum.*5.*3", {"maximum": 1}),
+            ("crossed", "minimum.*2.*1", {"minimum": torch.tensor([2, 0, 0]), "maximum": 1}),
+            ("minimum-negative", "minimum.*-1", {"minimum": -1}),
+            ("maximum-negative", "maximum.*-1", {"maximum": torch.tensor([5, -1, 5])}),
+            ("minimum-fraction", "minimum.*0.5", {"minimum": 0.5}),
+            ("maximum-fraction", "maximum.*2.5", {"maximum": torch.tensor([2.5, 5, 5])}),
+            ("minimum-nan", "minimum.*nan", {"minimum": torch.tensor([math.nan, 1, 1])}),
+            ("maximum-inf", "maximum.*inf", {"maximum": math.inf}),
+            ("minimum-shape", r"minimum.*\(2,\)", {"minimum": torch.tensor([1, 1])}),
+            ("maximum-text", "maximum.*two", {"maximum": "two"}),
+            ("minimum-bool", "minimum.*True", {"minimum": True}),
+            ("maximum-bool", "maximum.*bool", {"maximum": torch.tensor([True, True, True])}),
+        )
+        for bad in (
+            _bad(f"sizes-limits-{label}", message, _FISHER, N, W, **limits),
+            _bad(f"partition-limits-{label}", message, _RPM, S, W, **limits),
+            _bad(f"relaxed-sizes-limits-{label}", message, _RELAXED_FISHER, 1.0, N, W, **limits),
+            _bad(f"relaxed-limits-{label}", message, _RELAXED_RPM, 1.0, S, W, **limits),
+        )
+    ],
+    _bad("limits-capacity", "minimum.*2.*1", _FISHER, N, W, torch.tensor([1, 5, 5]), minimum=2),
+    _bad("limits-room", "maximum.*5.*4", _FISHER, N, W, torch.tensor([1, 5, 1]), maximum=2),
+    _bad("limits-merged", "method.*merged", _FISHER, N, W, None, "merged", minimum=1),
+    _bad("limits-batch", "minimum", _FISHER, N, W.expand(2, K), minimum=torch.ones(3, K)),
     # temperatures
     *[
         bad
@@ -356,6 +396,13 @@ BAD = [
         _FISHER(N, W, torch.tensor([2, 5, 5])),
         torch.tensor([3.0, 1.0, 1.0]),
     ),
+    _bad_value(
+        "sizes-value-minimum", "value.*minimum", _FISHER(N, W, minimum=1), torch.tensor([0.0, 2, 3])
+    ),
+    _bad_value(
+        "sizes-value-maximum", "value.*maximum", _FISHER(N, W, maximum=3), torch.tensor([0.0, 1, 4])
+    ),
+    _bad_value("partition-value-minimum", "value", _RPM(S, W, minimum=1), torch.eye(K)[:, [0] * N]),
     _bad_value("order-value-twice", "value", _ORDERS, torch.tensor([0, 1, 2, 3, 3])),
     _bad_value("order-value-range", "value", _ORDERS, torch.tensor([1, 2, 3, 4, 5])),
     _bad_value("order-value-shape", "value", _ORDERS, torch.tensor([0, 1, 2, 3])),

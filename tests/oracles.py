@@ -18,6 +18,7 @@ import mpmath
 import numpy as np
 import scipy.stats
 import torch
+from scipy.special import gammaln
 from torch import Tensor
 
 
@@ -158,6 +159,38 @@ def fisher_log_normalizer(
         for v in size_vectors(total, capacities).tolist()
     ]
     return torch.logsumexp(torch.stack(terms), 0)
+
+
+def truncated(law: Enumeration, minimum: Sequence[int], maximum: Sequence[int]) -> Enumeration:
+    """A law over sizes, restricted to those between a minimum and a maximum."""
+    low, high = torch.tensor(minimum), torch.tensor(maximum)
+    inside = ((law.values >= low) & (law.values <= high)).all(-1)
+    log_mass = law.log_mass[inside]
+    return Enumeration(law.values[inside], log_mass - torch.logsumexp(log_mass, 0))
+
+
+def truncated_log_normalizer(
+    total: int,
+    log_weights: Sequence[float],
+    capacities: Sequence[int],
+    minimum: Sequence[int],
+    maximum: Sequence[int],
+) -> float:
+    """log [x^n] of the product of truncated factors: convolutions in log-space, term by term."""
+    product = np.zeros(1)  # log-coefficients from x^first on
+    first = 0
+    for w, m, low, high in zip(log_weights, capacities, minimum, maximum, strict=True):
+        sizes = np.arange(low, min(high, m, total) + 1)
+        factor = gammaln(m + 1) - gammaln(sizes + 1) - gammaln(m - sizes + 1) + sizes * float(w)
+        count = min(len(product) + len(factor) - 1, total - first - low + 1)
+        found = np.empty(count)
+        for i in range(count):
+            start, stop = max(0, i - len(factor) + 1), min(i, len(product) - 1) + 1
+            terms = product[start:stop] + factor[i - stop + 1 : i - start + 1][::-1]
+            largest = terms.max()
+            found[i] = largest + np.log(np.exp(terms - largest).sum())
+        product, first = found, first + low
+    return float(product[total - first])
 
 
 def fisher_conditionals(law: Enumeration) -> Tensor:

@@ -32,7 +32,7 @@ class WholeSizes(constraints.Constraint):
     is_discrete = True
     event_dim = 1
 
-    def __init__(self, total: int, capacities: Tensor, minimum: int = 0) -> None:
+    def __init__(self, total: int, capacities: Tensor, minimum: int | Tensor = 0) -> None:
         self.total, self.capacities, self.minimum = total, capacities, minimum
         super().__init__()
 

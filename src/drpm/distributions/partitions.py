@@ -80,6 +80,9 @@ class RandomPartition(Law):
         log_scores: :math:`\log s`, one per element, shape (..., n).
         log_weights: :math:`\log\omega`, one per subset, shape (..., K).
         capacities: The maximum sizes, shape (..., K); by default n.
+        minimum: The smallest size of every subset, a whole number or a tensor (..., K).
+        maximum: The largest, likewise; unlike capacities, it leaves the probabilities of the sizes
+            it allows in proportion.
 
     Example:
         >>> law = RandomPartition(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 0.5]))
@@ -91,6 +94,10 @@ class RandomPartition(Law):
         >>> law.marginals()
         tensor([[0.1703, 0.4063, 0.6994],
                 [0.8297, 0.5937, 0.3006]])
+        >>> scores, weights = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 9.0])
+        >>> RandomPartition(scores, weights, minimum=1).mode
+        tensor([[0., 0., 1.],
+                [1., 1., 0.]])
     """
 
     arg_constraints = {"log_scores": finite_vector, "log_weights": finite_vector}  # noqa: RUF012
@@ -101,13 +108,20 @@ class RandomPartition(Law):
         log_weights: Tensor,
         capacities: Tensor | None = None,
         *,
+        minimum: int | Tensor | None = None,
+        maximum: int | Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
         require_vector("log_scores", log_scores, "element")
         require_vector("log_weights", log_weights, "group")
         self._set_laws(
             FisherHypergeometric(
-                log_scores.shape[-1], log_weights, capacities, validate_args=validate_args
+                log_scores.shape[-1],
+                log_weights,
+                capacities,
+                minimum=minimum,
+                maximum=maximum,
+                validate_args=validate_args,
             ),
             PlackettLuce(log_scores, validate_args=validate_args),
             validate_args,

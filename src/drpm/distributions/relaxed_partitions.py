@@ -45,6 +45,9 @@ class RelaxedRandomPartition(RelaxedLaw):
         window: How soft sizes become soft ranks: ``"one-hot"`` from the distribution of every
             boundary, or ``"sigmoid"``, the paper's window
             :math:`\sigma((\nu - i + \tfrac12) / \tau)` around its mean.
+        minimum: The smallest size of every subset, a whole number or a tensor (..., K); hard
+            samples and the mode meet it.
+        maximum: The largest, likewise.
 
     Example:
         >>> scores = torch.tensor([0.0, 3.0, 1.0], requires_grad=True)
@@ -56,6 +59,9 @@ class RelaxedRandomPartition(RelaxedLaw):
         >>> (Y * torch.randn(2, 3)).sum().backward()
         >>> bool(scores.grad.abs().sum() > 0)
         True
+        >>> RelaxedRandomPartition(0.5, scores, torch.tensor([0.0, 9.0]), minimum=1).mode.detach()
+        tensor([[0., 1., 0.],
+                [1., 0., 1.]])
     """
 
     arg_constraints = {  # noqa: RUF012
@@ -75,13 +81,22 @@ class RelaxedRandomPartition(RelaxedLaw):
         sort: str = "neuralsort",
         window: str = "one-hot",
         *,
+        minimum: int | Tensor | None = None,
+        maximum: int | Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
         require_choice("hard", hard, (True, False, "sizes"))
         require_choice("sort", sort, tuple(SORTS))
         require_choice("window", window, ("one-hot", "sigmoid"))
         require_vector("log_scores", log_scores, "element")
-        discrete = RandomPartition(log_scores, log_weights, capacities, validate_args=validate_args)
+        discrete = RandomPartition(
+            log_scores,
+            log_weights,
+            capacities,
+            minimum=minimum,
+            maximum=maximum,
+            validate_args=validate_args,
+        )
         batch = self._set_discrete(temperature, discrete, log_scores, "the parameters")
         self.hard, self.sort, self.window = hard, sort, window
         super().__init__(batch, self.discrete.event_shape, validate_args)
