@@ -9,14 +9,15 @@ import json
 import os
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from drpm import __version__
 from drpm.cli import data, reproduce, train
 from drpm.cli.common import Json, Seed, one_sentence, print_table
+from drpm.experiments.base import JOBS, find_job
 
 __all__ = ["app", "main"]
 
@@ -44,10 +45,7 @@ def main() -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        try:
-            typer.echo(f"drpm {metadata.version('drpm')}")
-        except metadata.PackageNotFoundError:
-            typer.echo("drpm (run from a source tree that is not installed)")
+        typer.echo(f"drpm {__version__}")
         raise typer.Exit
 
 
@@ -74,7 +72,9 @@ def drpm(
     """
 
 
-train.add_commands(app)
+for command in JOBS:
+    kind = find_job(command)
+    app.command(command, help=kind.help)(train.make_command(kind))
 
 
 @app.command()

@@ -1,8 +1,6 @@
 """The command ``drpm reproduce``: the runs behind a table or a figure."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from enum import StrEnum
@@ -17,7 +15,7 @@ from drpm.training.config import suggest
 from drpm.training.errors import ConfigError
 
 if TYPE_CHECKING:
-    from drpm.training.sweeps import RunState, SweepProgress, SweepRun
+    from drpm.training.sweeps import RunState, SweepRun
 
 LIST = "list"
 
@@ -94,18 +92,17 @@ def reproduce(
             line = f"Collected: {len(files)} file{'' if len(files) == 1 else 's'} in {collect}"
             typer.echo(json.dumps(copied, indent=2) if as_json else line)
             return
-        with _follow(name) as progress:
-            report = sweeps.run_sweep(
-                name,
-                runs,
-                folder,
-                backend=backend.value,
-                workers=workers or None,
-                address=address,
-                gpus=gpus,
-                device=device,
-                progress=progress,
-            )
+        report = sweeps.run_sweep(
+            name,
+            runs,
+            folder,
+            backend=backend.value,
+            workers=workers or None,
+            address=address,
+            gpus=gpus,
+            device=device,
+            progress=_show_change,
+        )
     if as_json:
         facts = {**asdict(report), "out": str(report.out), "exit_status": report.exit_status}
         typer.echo(json.dumps(facts, indent=2))
@@ -131,24 +128,8 @@ def _choose(name: str, only: list[str] | None) -> "list[SweepRun]":
     return [run for run in runs if f"{run.folder}/".startswith(tuple(f"{x}/" for x in only))]
 
 
-@contextmanager
-def _follow(name: str) -> "Iterator[SweepProgress]":
-    """Show progress on the error stream: a bar on a terminal, and a line for each change."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    task = bar.add_task(name, total=None)
-
-    def show(run: "RunState", settled: int, total: int) -> None:
-        bar.update(task, completed=settled, total=total)
-        line = f"{settled} of {total} runs: {run.folder} {_describe(run)}"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-    with bar:
-        yield show
+def _show_change(run: "RunState", settled: int, total: int) -> None:
+    typer.echo(f"{settled} of {total} runs: {run.folder} {_describe(run)}", err=True)
 
 
 def _describe(run: "RunState") -> str:

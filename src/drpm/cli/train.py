@@ -30,13 +30,6 @@ if TYPE_CHECKING:
     from drpm.training.loop import TrainingProgress
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Add a command for every application."""
-    for command in JOBS:
-        kind = find_job(command)
-        app.command(command, help=kind.help)(make_command(kind))
-
-
 def make_command(kind: type[Job]) -> Any:
     """The function behind a command, whose parameters are the fields of the job."""
 
@@ -142,8 +135,8 @@ def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
         kind(**chosen),
         [f"{name}={text}" for name, text in texts.items() if text is not None],
     )
-    devices = connect_devices(job)
     experiment = find_experiment(kind)
+    devices = connect_devices(job)
     job, data, warnings = prepare(experiment, job, devices, given)
     if devices.is_first:
         for warning in warnings:
