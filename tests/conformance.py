@@ -140,6 +140,12 @@ def _partition(
     return Case(name, law, shapes, (groups, n), options, streamed)
 
 
+def _affinity(name: str, n: int = N, groups: int = K, **options: Any) -> Case:
+    law = drpm.AffinityPartition
+    shapes = {"log_affinities": (groups, n), "log_weights": (groups,)}
+    return Case(name, law, shapes, (groups, n), options)
+
+
 DISCRETE = [
     _fisher("sizes"),
     _fisher("sizes-capacities", **CAPACITIES),
@@ -163,6 +169,12 @@ DISCRETE = [
     _partition("partition-one-element", n=1),
     _partition("partition-one-group", groups=1),
     _partition("partition-few-elements", n=2, groups=4),
+    _affinity("affinity"),
+    _affinity("affinity-capacities", **CAPACITIES),
+    _affinity("affinity-gap", **GAP),
+    _affinity("affinity-one-element", n=1),
+    _affinity("affinity-one-group", groups=1),
+    _affinity("affinity-few-elements", n=2, groups=4),
 ]
 RELAXED = [
     _fisher("relaxed-sizes-hard", temperature=0.7),
@@ -222,6 +234,9 @@ _FISHER, _LUCE, _RPM = drpm.FisherHypergeometric, drpm.PlackettLuce, drpm.Random
 _RELAXED_FISHER, _RELAXED_LUCE = drpm.RelaxedFisherHypergeometric, drpm.RelaxedPlackettLuce
 _RELAXED_RPM = drpm.RelaxedRandomPartition
 _SIZES, _ORDERS, _PARTITIONS = _FISHER(N, W), _LUCE(S), _RPM(S, W)
+A = torch.linspace(-1, 1, K * N).reshape(K, N)
+_APM = drpm.AffinityPartition
+_AFFINITIES = _APM(A, W)
 _ONE_HOT = torch.eye(K)[:, torch.tensor([0, 1, 2, 1, 0])]
 
 BAD = [
@@ -242,6 +257,8 @@ BAD = [
             _bad(f"order-scores-{label}", "log_scores", _LUCE, _with(S, wrong)),
             _bad(f"partition-scores-{label}", "log_scores", _RPM, _with(S, wrong), W),
             _bad(f"partition-weights-{label}", "log_weights", _RPM, S, _with(W, wrong)),
+            _bad(f"affinity-{label}", "log_affinities", _APM, _with(A, wrong), W),
+            _bad(f"affinity-weights-{label}", "log_weights", _APM, A, _with(W, wrong)),
             _bad(f"relaxed-sizes-{label}", "log_weights", _RELAXED_FISHER, 1.0, N, _with(W, wrong)),
             _bad(f"relaxed-order-{label}", "log_scores", _RELAXED_LUCE, 1.0, _with(S, wrong)),
             _bad(f"relaxed-scores-{label}", "log_scores", _RELAXED_RPM, 1.0, _with(S, wrong), W),
@@ -260,6 +277,10 @@ BAD = [
     _bad("partition-no-elements", "log_scores", _RPM, torch.zeros(0), W),
     _bad("partition-no-groups", "log_weights", _RPM, S, torch.zeros(2, 0)),
     _bad("partition-scalar", "log_scores", _RPM, torch.zeros(()), W),
+    _bad("affinity-no-elements", "log_affinities", _APM, torch.zeros(K, 0), W),
+    _bad("affinity-no-groups", "log_weights", _APM, torch.zeros(0, N), torch.zeros(0)),
+    _bad("affinity-vector", r"log_affinities.*\(\.\.\., 3, n\).*\(5,\)", _APM, S, W),
+    _bad("affinity-rows", r"log_affinities.*\(\.\.\., 3, n\).*\(2, 5\)", _APM, A[:2], W),
     _bad("relaxed-no-elements", "log_scores", _RELAXED_RPM, 1.0, torch.zeros(0), W),
     _bad("relaxed-no-groups", "log_weights", _RELAXED_RPM, 1.0, S, torch.zeros(0)),
     _bad("relaxed-order-no-elements", "log_scores", _RELAXED_LUCE, 1.0, torch.zeros(3, 0)),
@@ -268,6 +289,9 @@ BAD = [
     _bad("order-integer", "log_scores", _LUCE, torch.arange(N)),
     _bad("partition-integer-scores", "log_scores", _RPM, torch.arange(N), W),
     _bad("partition-integer-weights", "log_weights", _RPM, S, torch.ones(K, dtype=torch.int32)),
+    _bad("affinity-integer", "log_affinities", _APM, A.long(), W),
+    _bad("affinity-list", "log_affinities", _APM, A.tolist(), W),
+    _bad("affinity-integer-weights", "log_weights", _APM, A, torch.arange(K)),
     _bad("relaxed-sizes-integer", "log_weights", _RELAXED_FISHER, 1.0, N, torch.arange(K)),
     _bad("relaxed-order-integer", "log_scores", _RELAXED_LUCE, 1.0, torch.arange(N)),
     _bad("relaxed-integer-scores", "log_scores", _RELAXED_RPM, 1.0, torch.arange(N), W),
@@ -286,6 +310,7 @@ BAD = [
             _bad(f"sizes-capacities-{label}", "capacities", _FISHER, N, W, capacities),
             _bad(f"merged-capacities-{label}", "capacities", _FISHER, N, W, capacities, "merged"),
             _bad(f"partition-capacities-{label}", "capacities", _RPM, S, W, capacities),
+            _bad(f"affinity-capacities-{label}", "capacities", _APM, A, W, capacities),
             _bad(
                 f"relaxed-sizes-capacities-{label}",
                 "capacities",
@@ -355,6 +380,7 @@ BAD = [
         torch.zeros(2, N),
         torch.zeros(3, K),
     ),
+    _bad("affinity-batch", r"log_affinities", _APM, torch.zeros(2, K, N), torch.zeros(4, K)),
     # names
     _bad("sizes-method", "method.*exakt", _FISHER, N, W, None, "exakt"),
     _bad("relaxed-sizes-hard", "hard.*sometimes", _RELAXED_FISHER, 1.0, N, W, None, "sometimes"),
@@ -377,6 +403,13 @@ BAD = [
         "kl-samples",
         lambda: drpm.partition_kl(_PARTITIONS, _PARTITIONS, num_samples=0),
         "num_samples.*0",
+    ),
+    BadCase("affinity-entropy", lambda: _AFFINITIES.entropy(num_samples=0), "num_samples.*0"),
+    BadCase("affinity-marginals", lambda: _AFFINITIES.marginals(num_samples=0), "num_samples.*0"),
+    BadCase(
+        "affinity-kl-shapes",
+        lambda: drpm.partition_kl(_AFFINITIES, _RPM(torch.zeros(N + 1), W)),
+        r"q must.*\(3, 5\).*\(3, 6\)",
     ),
     BadCase("entropy-samples", lambda: _PARTITIONS.entropy(num_samples=0), "num_samples.*0"),
     BadCase(
@@ -411,6 +444,9 @@ BAD = [
     _bad_value("partition-value-soft", "value", _PARTITIONS, torch.full((K, N), 1 / K)),
     _bad_value("partition-value-nan", "value", _PARTITIONS, _ONE_HOT * math.nan),
     _bad_value("partition-value-shape", "value", _PARTITIONS, _ONE_HOT.T),
+    _bad_value("affinity-value-empty", "value", _AFFINITIES, torch.zeros(K, N)),
+    _bad_value("affinity-value-soft", "value", _AFFINITIES, torch.full((K, N), 1 / K)),
+    _bad_value("affinity-value-shape", "value", _AFFINITIES, _ONE_HOT.T),
     # values that broadcast against the batch, all of them or one of them wrong
     _bad_value(
         "sizes-value-broadcast", "value", _FISHER(N, W.expand(3, K)), torch.tensor([1.0, 1.0, 1.0])
@@ -455,6 +491,11 @@ BAD = [
     BadCase(
         "bounds-order-not-permutation",
         lambda: _PARTITIONS.log_prob_bounds(_ONE_HOT, torch.tensor([0, 0, 1, 3, 2])),
+        "order",
+    ),
+    BadCase(
+        "affinity-bounds-order",
+        lambda: _AFFINITIES.log_prob_bounds(_ONE_HOT, torch.tensor([1, 0, 2, 3, 4])),
         "order",
     ),
 ]

@@ -8,6 +8,7 @@ from drpm.lazy import fetch_from
 
 if TYPE_CHECKING:
     from drpm.distributions import (
+        AffinityPartition,
         EnumeratedSizeLaw,
         FisherHypergeometric,
         OrderLaw,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AffinityPartition",
     "EnumeratedSizeLaw",
     "FisherHypergeometric",
     "OrderLaw",

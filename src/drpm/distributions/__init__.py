@@ -3,6 +3,7 @@
 Importing any of them imports all, because some register KL divergences with torch.
 """
 
+from drpm.distributions.affinities import AffinityPartition
 from drpm.distributions.base import EnumeratedSizeLaw, OrderLaw, SizeLaw
 from drpm.distributions.estimators import score_function_loss
 from drpm.distributions.orders import (
@@ -16,6 +17,7 @@ from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric
 from drpm.distributions.sizes import FisherHypergeometric
 
 __all__ = [
+    "AffinityPartition",
     "EnumeratedSizeLaw",
     "FisherHypergeometric",
     "OrderLaw",

@@ -14,6 +14,7 @@ class _Finite(constraints.Constraint):
 
 finite = _Finite()
 finite_vector = constraints.independent(finite, 1)
+finite_matrix = constraints.independent(finite, 2)
 
 
 class _Positive(constraints.Constraint):
