@@ -147,13 +147,8 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         comparison = {NAMES[method]: metrics} if metrics else {}
         if job.compare and metrics:
             comparison |= _compare(job, data, run, progress)
-        probs = _predict_proba(model, data)
-        # Names that are not in the file are not required of new rows.
-        numbered = tuple(f"column {number + 1}" for number in range(len(data.columns)))
-        facts = {
-            "labels": probs["train"].argmax(-1).tolist(),
-            "names": [] if data.columns == numbered else list(data.columns),
-        }
+        probs = predict_splits(model, data)
+        facts = {"labels": probs["train"].argmax(-1).tolist(), "names": column_names(data)}
         replace(model, facts=facts).save(run.model_dir)
         about = "Scores on the test split after the last epoch."
         if data.test is data.train:
@@ -168,7 +163,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
             {**metrics, "lower_bound": bound},
             figure_data(model, data, job.seed),
             [run.path / stage for stage in STAGES if (run.path / stage).exists()],
-            {LABELS: _label_table(probs, file_names(job.data, len(data.train)))},
+            {LABELS: label_table(probs, file_names(job.data, len(data.train)))},
             {
                 "comparison": comparison,
                 "method": NAMES[method],
@@ -258,7 +253,13 @@ def copy_stage(source: Path, target: Path) -> None:
     half.rename(target)
 
 
-def _predict_proba(model: FittedClustering, data: Dataset) -> dict[str, Tensor]:
+def column_names(data: Dataset) -> list[str]:
+    """The names of a table's columns; empty if its file has none."""
+    numbered = tuple(f"column {number + 1}" for number in range(len(data.columns)))
+    return [] if data.columns == numbered else list(data.columns)
+
+
+def predict_splits(model: FittedClustering, data: Dataset) -> dict[str, Tensor]:
     """The cluster probabilities of both parts, computed as by a loaded estimator."""
     splits = {"train": data.train} | ({} if data.test is data.train else {"test": data.test})
     double = model.to(torch.float64)
@@ -271,13 +272,18 @@ def _predict_proba(model: FittedClustering, data: Dataset) -> dict[str, Tensor]:
     }
 
 
-def _label_table(probs: Mapping[str, Tensor], files: Sequence[str]) -> str:
-    """The cluster of every example and its probability, as a CSV file."""
+def label_table(probs: Mapping[str, Tensor], files: Sequence[str]) -> str:
+    """The cluster of every example and its probability, as a CSV file.
+
+    Args:
+        probs: The cluster probabilities of each split; one with an empty name is all of the data.
+        files: The file of every example, if each has its own.
+    """
     tables = []
     for name, part in probs.items():
         confidence, cluster = (x.numpy() for x in part.max(-1))
-        columns = {"split": name, "index": range(len(part)), "cluster": cluster}
-        tables.append(pd.DataFrame({**columns, "confidence": confidence}))
+        columns = {"index": range(len(part)), "cluster": cluster, "confidence": confidence}
+        tables.append(pd.DataFrame({"split": name, **columns} if name else columns))
     table = pd.concat(tables)
     if files:
         table["file"] = files
