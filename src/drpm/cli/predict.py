@@ -86,7 +86,7 @@ def _predict(model: "FittedClustering", data: "Dataset", name: str) -> "dict[str
     """The cluster probabilities of each split; the name is empty if there is only one."""
     from drpm.clustering.experiment import column_names, predict_splits
     from drpm.data.own import listed
-    from drpm.data.types import Split
+    from drpm.data.types import Split, scale_of
 
     names, found = list(model.facts.get("names", ())), column_names(data)
     order: Any = slice(None)
@@ -105,9 +105,12 @@ def _predict(model: "FittedClustering", data: "Dataset", name: str) -> "dict[str
             f"{name} must have inputs of shape {tuple(shape)}, like the run, but got "
             f"{tuple(given)}."
         )
+    # A data set may be scaled; tables are not.
+    shift, scale = scale_of(data)
+    units = replace(model, shape=given, shift=shift, scale=scale)
     train, test = (
-        Split(model.to_rows(split.inputs[:, order].expand(-1, *shape)))
-        for split in (data.train, data.test)
+        Split(model.to_rows(units.from_rows(inputs.flatten(1))[:, order].expand(-1, *shape)))
+        for inputs in (data.train.inputs, data.test.inputs)
     )
     if data.test is data.train:
         return {"": predict_splits(model, replace(data, train=train, test=train))["train"]}
