@@ -366,6 +366,23 @@ def test_two_groups_are_listed_as_their_tables_have_them(scale: float) -> None:
     torch.testing.assert_close(law.relax_mode(temperature), mode, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize(("n", "groups"), [(6, 2), (7, 3), (8, 4)])
+def test_soft_mode_equals_enumeration(n: int, groups: int) -> None:
+    """The logits of a size are the log-mass of the best sizes that continue the mode with it."""
+    urns = random_urns(n, groups, 32, seed=groups)
+    for index in range(32):
+        urn = urns[index]
+        exact, temperature = urn.oracle(n), torch.tensor(0.7).double()
+        found = urn.law(n).relax_mode(temperature)
+        assert torch.equal(found.hard.long(), exact.values[exact.log_mass.argmax()])
+        for k in range(groups - 1):
+            same = (exact.values[:, :k] == found.hard[:k]).all(-1)
+            best = torch.full((n + 1,), -torch.inf, dtype=torch.float64)
+            best.scatter_reduce_(0, exact.values[same, k], exact.log_mass[same], "amax")
+            expected = torch.softmax(best / temperature, -1)
+            torch.testing.assert_close(found.probs[k], expected, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.parametrize("groups", [2, 4])
 def test_soft_sizes_approach_hard_ones(groups: int) -> None:
     weights = oracles.normal(6, groups)

@@ -59,12 +59,12 @@ def search_tilt(
     that every capacity is the total. With ``limits`` the binomials are truncated, and their means
     are taken from the table ``log_binomials``.
     """
-    groups = log_weights.shape[-1]
+    groups, ends = log_weights.shape[-1], limits
     if unbounded:  # the group of the largest weight can take everything
         threshold = -log_weights.amax(-1)
         margin = torch.log1p(groups * total) + 45
     else:
-        spare, places, ends = total, capacities, limits
+        spare, places = total, capacities
         if limits is not None:
             spare, places = total - limits.low.sum(-1), limits.high - limits.low
             ends = Limits(limits.total, limits.low[..., None, :], limits.high[..., None, :])
