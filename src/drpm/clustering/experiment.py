@@ -100,7 +100,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         place: Path,
     ) -> None:
         """Copy the pretraining of runs in ``place`` with the same data and settings."""
-        if jobs[0].clustering.method == "gmm":
+        if jobs[0].clustering.method == "gmm" or jobs[0].starts > 1:
             return
         likelihood = choose_likelihood(data.train.inputs, jobs[0].clustering.likelihood)
         for job, folder in zip(jobs, folders, strict=True):
@@ -122,12 +122,13 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         devices: Devices,
         progress: ProgressFactory,
     ) -> list[FittedClustering]:
-        return fit_clusterings(
+        return fit_restarts(
             data.train.inputs.flatten(1),
             data.input_shape,
             jobs[0].clustering,
             folders,
             seeds=[job.seed for job in jobs],
+            starts=jobs[0].starts,
             progress=progress,
             devices=devices,
         )
