@@ -66,7 +66,7 @@ REFUSED = [
     ("drpm data show minst", "no data set 'minst'", "did you mean mnist"),
     ("drpm data fetch digit", "no data set 'digit'", "digits"),
     ("drpm data check zzz", "no data set 'zzz'", "there are digits"),
-    ("drpm data show mnist", "train-images-idx3-ubyte", "bytes by its header"),
+    ("drpm data show mnist", "train-images-idx3-ubyte", "(N, 28, 28), but"),
     ("drpm data check mnist", "train-images-idx3-ubyte", "damaged"),
     ("drpm data check fashion-mnist", "t10k-labels-idx1-ubyte.gz is damaged (cannot be read"),
     ("drpm data show digits --part all", "part must be 'train' or 'test'", "all"),

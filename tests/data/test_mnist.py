@@ -33,7 +33,7 @@ def test_an_idx_file(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", r"bytes of shape \('N', 3, 4\), but begins with nothing"),
+        (b"", r"bytes \(N, 3, 4\), but begins with nothing"),
         (b"\x89PNG\r\n", "begins with 89 50 4e 47"),
         (idx_bytes(ARRAY[0]), "begins with 00 00 08 02"),
         (idx_bytes(ARRAY.swapaxes(1, 2)), "begins with 00 00 08 03"),
@@ -75,7 +75,7 @@ def test_the_files_are_read(folder: Path, name: str, compressed: bool) -> None:
     ("file", "array", "complaint"),
     [
         ("train-images-idx3-ubyte", np.zeros((4, 28, 28)), "should contain 4 labels .* has 40"),
-        ("train-images-idx3-ubyte", np.zeros((40, 32, 32)), r"of shape \('N', 28, 28\), but"),
+        ("train-images-idx3-ubyte", np.zeros((40, 32, 32)), r"bytes \(N, 28, 28\), but"),
         ("train-labels-idx1-ubyte", np.full(40, 11), "labels from 0 to 9, but has 40 up to 11"),
     ],
 )

@@ -122,7 +122,7 @@ def _option(kind: Any, details: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    from drpm.experiments.running import connect_devices, prepare, run_jobs, write_summary
+    from drpm.experiments.running import prepare, run_jobs, write_summary
 
     config, given = read_settings(kind, values)
     chosen: dict[str, Any] = {kind.section: config}
@@ -136,8 +136,7 @@ def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
         [f"{name}={text}" for name, text in texts.items() if text is not None],
     )
     experiment = find_experiment(kind)
-    devices = connect_devices(job)
-    job, data, warnings = prepare(experiment, job, devices, given)
+    job, data, devices, warnings = prepare(experiment, job, given)
     if devices.is_first:
         for warning in warnings:
             typer.echo(f"warning: {warning}", err=True)

@@ -148,11 +148,11 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         comparison = {NAMES[method]: metrics} if metrics else {}
         if job.compare and metrics:
             comparison |= _compare(job, data, run, progress)
-        probs = _predict_proba(model, data)
+        table = _label_table(model, data, file_names(job.data, len(data.train)))
         # Names that are not in the file are not required of new rows.
         numbered = tuple(f"column {number + 1}" for number in range(len(data.columns)))
         facts = {
-            "labels": probs["train"].argmax(-1).tolist(),
+            "labels": table["cluster"][table["split"] == "train"].tolist(),
             "names": [] if data.columns == numbered else list(data.columns),
         }
         replace(model, facts=facts).save(run.model_dir)
@@ -169,7 +169,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
             {**metrics, "lower_bound": bound},
             figure_data(model, data, job.seed),
             [run.path / stage for stage in STAGES if (run.path / stage).exists()],
-            {LABELS: _label_table(probs, file_names(job.data, len(data.train)))},
+            {LABELS: table.to_csv(index=False, float_format="%.6g", lineterminator="\n")},
             {
                 "comparison": comparison,
                 "method": NAMES[method],
@@ -259,31 +259,20 @@ def copy_stage(source: Path, target: Path) -> None:
     half.rename(target)
 
 
-def _predict_proba(model: FittedClustering, data: Dataset) -> dict[str, Tensor]:
-    """The cluster probabilities of both parts, computed as by a loaded estimator."""
+def _label_table(model: FittedClustering, data: Dataset, files: Sequence[str]) -> pd.DataFrame:
+    """The cluster of every example and its probability, computed as by a loaded estimator."""
+    double, tables = model.to(torch.float64), []
     splits = {"train": data.train} | ({} if data.test is data.train else {"test": data.test})
-    double = model.to(torch.float64)
-    return {
-        name: in_batches(
+    for name, split in splits.items():
+        probs = in_batches(
             lambda rows: double.predict_proba(rows.double(), sampled=False),
             split.inputs.flatten(1),
-        ).cpu()
-        for name, split in splits.items()
-    }
-
-
-def _label_table(probs: Mapping[str, Tensor], files: Sequence[str]) -> str:
-    """The cluster of every example and its probability, as a CSV file."""
-    tables = []
-    for name, part in probs.items():
-        confidence, cluster = (x.numpy() for x in part.max(-1))
-        columns = {"split": name, "index": range(len(part)), "cluster": cluster}
+        )
+        confidence, cluster = (x.cpu().numpy() for x in probs.max(-1))
+        columns = {"split": name, "index": range(len(split)), "cluster": cluster}
         tables.append(pd.DataFrame({**columns, "confidence": confidence}))
     table = pd.concat(tables)
-    if files:
-        table["file"] = files
-    text: str = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-    return text
+    return table.assign(file=files) if files else table
 
 
 # Figures.

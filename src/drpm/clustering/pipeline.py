@@ -4,14 +4,13 @@ Several seeds are trained together. Each has its own folder; interrupted stages 
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from drpm.clustering.config import TRAINED, AutoencoderConfig, ClusteringConfig, PretrainingConfig
 from drpm.clustering.fitted import FittedClustering
@@ -23,12 +22,11 @@ from drpm.clustering.pretraining import (
     reconstruction_objective,
 )
 from drpm.training import config as configs
-from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices, seeded
 from drpm.training.errors import RunError
 from drpm.training.loop import ProgressFactory, train_stage
-from drpm.training.program import ExponentialSchedule, Objective, Program, Schedule
-from drpm.training.runs import open_run
+from drpm.training.program import ExponentialSchedule, Program, Schedule
+from drpm.training.runs import RunFolder, open_run
 
 
 def fit_clusterings(
@@ -208,13 +206,19 @@ class _Stages:
             contrastive.autoencoder.log_variance.requires_grad_(False)
             contrastive.instances.requires_grad_(is_contrastive)
             contrastive.clusters.requires_grad_(is_contrastive)
-        self._run(
+        train_stage(
             "pretraining",
             self.pretrained,
             contrastive_objective if is_contrastive else reconstruction_objective,
             config.training,
-            [describe_pretraining(self.config, seed, self.likelihood) for seed in self.seeds],
+            self._open(
+                "pretraining",
+                lambda seed: describe_pretraining(self.config, seed, self.likelihood),
+            ),
             {"rows": self.rows},
+            seed=self.seeds[0],
+            devices=self.devices,
+            progress=self.progress,
         )
         for model in self.models:
             model.autoencoder.log_variance.requires_grad_()
@@ -235,7 +239,7 @@ class _Stages:
             if start is not None:
                 found = _fit(codes, config, seed, start.mixture)
             elif config.starts_at_head(self.shape):
-                probs = pretrained.clusters(features).softmax(-1)
+                probs = in_batches(pretrained.clusters, features).softmax(-1)
                 # Without EM steps, which would only see the codes and undo what the head learned.
                 found = estimate_mixture(codes, probs, reg_covar=config.mixture.floor)
             else:
@@ -259,47 +263,32 @@ class _Stages:
                 run_data["features"] = torch.stack(features)
             for encoder in encoders:
                 encoder.requires_grad_(False)
-        self._run(
+        train_stage(
             "training",
             self.models,
             OBJECTIVES[config.method],
             config.training,
-            [
-                configs.dumps(replace(config, training=replace(config.training, seed=seed)))
-                for seed in self.seeds
-            ],
-            data,
-            run_data=run_data,
-            schedules=build_schedules(config),
-            before_epoch=None if config.refit_every is None else self._refitter,
-        )
-
-    def _run(
-        self,
-        stage: str,
-        models: Sequence[nn.Module],
-        objective: Objective,
-        config: TrainingConfig,
-        texts: Sequence[str],
-        data: Mapping[str, Tensor],
-        **options: Any,
-    ) -> None:
-        """Train the models of a stage, unless their folders hold finished ones of these texts."""
-        train_stage(
-            stage,
-            models,
-            objective,
-            config,
-            [
-                open_run(folder / stage, text, devices=self.devices)
-                for folder, text in zip(self.folders, texts, strict=True)
-            ],
+            self._open(
+                "training",
+                lambda seed: configs.dumps(
+                    replace(config, training=replace(config.training, seed=seed))
+                ),
+            ),
             data,
             seed=self.seeds[0],
             devices=self.devices,
+            run_data=run_data,
+            schedules=build_schedules(config),
+            before_epoch=None if config.refit_every is None else self._refitter,
             progress=self.progress,
-            **options,
         )
+
+    def _open(self, stage: str, describe: Callable[[int], str]) -> list[RunFolder]:
+        """The folders of a stage, which hold the settings of every seed."""
+        return [
+            open_run(folder / stage, describe(seed), devices=self.devices)
+            for folder, seed in zip(self.folders, self.seeds, strict=True)
+        ]
 
     def _refitter(self, program: Program) -> Callable[[int], None]:
         """Refits the mixture to the current codes every few epochs while the temperature falls."""

@@ -102,8 +102,9 @@ def read_idx(path: Path, *shape: int) -> NDArray[np.uint8]:
     count, rest = divmod(len(content) - start, math.prod(shape))
     header = np.array([0x801 + len(shape), count, *shape], ">u4").tobytes() if count > 0 else b""
     if rest or not header or content[:start] != header:
+        expected = ", ".join(["N", *map(str, shape)])
         raise DataError(
-            f"{path} should be an idx file of bytes of shape {('N', *shape)}, but begins with "
+            f"{path} should be an idx file of bytes ({expected}), but begins with "
             f"{content[:start].hex(' ') or 'nothing'} and has {len(content):,} bytes."
         )
     return np.frombuffer(content, np.uint8, offset=start).reshape(count, *shape).copy()

@@ -32,11 +32,10 @@ class FisherHypergeometric(SizeLaw):
     .. math:: p(n_1, \dots, n_K) = \frac{1}{P_0} \prod_k \binom{m_k}{n_k} \omega_k^{n_k},
               \qquad \sum_k n_k = n
 
-    A minimum and a maximum restrict the law to such sizes; its weights and capacities keep their
-    meaning.
+    A minimum and a maximum truncate this distribution; weights and capacities keep their meaning.
 
     Normalizer, moments, entropy and divergence are exact and cost O(K) or
-    :math:`O(K \sqrt n)` numbers; see
+    :math:`O(K \sqrt n)` numbers, with a minimum or a maximum O(K n); see
     :mod:`drpm.distributions.size_statistics` and :mod:`drpm.distributions.size_tables`.
 
     References:
@@ -64,7 +63,7 @@ class FisherHypergeometric(SizeLaw):
         >>> law.sample(generator=torch.Generator().manual_seed(1))
         tensor([1., 3.])
         >>> FisherHypergeometric(4, torch.tensor([0.0, 5.0]), minimum=1).mean
-        tensor([1.0088, 2.9912])
+        tensor([1.0150, 2.9850])
     """
 
     arg_constraints = {  # noqa: RUF012
@@ -94,13 +93,11 @@ class FisherHypergeometric(SizeLaw):
         batch, self._capacities = resolve_capacities(
             total_count, log_weights, capacities, check=check
         )
-        self._unbounded = capacities is None
+        self._given = (capacities, minimum, maximum)
         self._limits = resolve_limits(total_count, self._capacities, minimum, maximum, check=check)
         if self._limits is not None:
             if method == "merged":
-                raise ValueError(
-                    "method must be 'exact' with minimum or maximum, but got 'merged'."
-                )
+                raise ValueError("method must be 'exact' if sizes have limits, but got 'merged'.")
             batch = self._limits.low.shape[:-1]
             self._capacities = self._capacities.expand_as(self._limits.low)
         self.log_weights = log_weights.expand(*batch, log_weights.shape[-1])
@@ -117,6 +114,10 @@ class FisherHypergeometric(SizeLaw):
         return WholeSizes(self.total_count, self._limits.high, self._limits.low)
 
     @property
+    def _unbounded(self) -> bool:
+        return self._given[0] is None
+
+    @property
     def capacities(self) -> Tensor:
         """The number of places in every group, in the parameters' type."""
         return self._capacities.to(self.log_weights.dtype)
@@ -130,7 +131,7 @@ class FisherHypergeometric(SizeLaw):
             method=self.method,
             log_weights=self.log_weights.expand(shape),
             _capacities=self._capacities.expand(shape),
-            _unbounded=self._unbounded,
+            _given=self._given,
             _limits=None if self._limits is None else self._limits.expand(shape),
         )
 
@@ -223,8 +224,7 @@ class FisherHypergeometric(SizeLaw):
         self._refuse_merged("mode")
         if (pair := self._pair) is not None:
             return pair.mode()
-        n, weights, capacities = self.total_count, self.log_weights.double(), self._capacities
-        return size_statistics.mode(n, weights, capacities, self._limits)
+        return size_statistics.mode(self.total_count, *self._parameters()[1:], self._limits)
 
     def log_prob(self, value: Tensor) -> Tensor:
         value, inside = self._inside(value, self._expected())
@@ -435,7 +435,9 @@ def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
 
 
 def _same_binomials(p: FisherHypergeometric, q: FisherHypergeometric) -> bool:
-    if p._unbounded and q._unbounded and p._limits is None and q._limits is None:
+    # The same numbers, or the very same tensors: also where no values can be read.
+    given = zip(p._given, q._given, strict=True)
+    if all(x is y or (type(x) is type(y) is int and x == y) for x, y in given):
         return True
     own, other = (p._capacities, *p._range()), (q._capacities, *q._range())
     if not all(can_check_values(x) for x in own + other):

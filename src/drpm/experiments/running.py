@@ -30,34 +30,31 @@ from drpm.training.runs import ARRAYS, PAGE, RunFolder, open_run
 SUMMARY: Final = "summary.json"
 
 
-def connect_devices(job: Job) -> Devices:
-    """The devices that a job asks for."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if processes > 1 and not job.several_devices:
-        raise ConfigError(f"devices must be 1 for this model, but torchrun started {processes}.")
-    return connect(job.config.training)
-
-
 def prepare(
-    experiment: Experiment[J, D, M], job: J, devices: Devices, given: Mapping[str, bool]
-) -> tuple[J, D, list[str]]:
+    experiment: Experiment[J, D, M], job: J, given: Mapping[str, bool], device: str | None = None
+) -> tuple[J, D, Devices, list[str]]:
     """Load the data of a job and check that both fit, before anything is written.
 
     Args:
         experiment: The application.
         job: The job.
-        devices: Where it will run.
         given: As in :meth:`~drpm.experiments.base.Experiment.complete`.
+        device: Where to run; by default where the job says.
 
     Returns:
-        The job with what follows from the data, the data and warnings.
+        The job with what follows from the data, the data, the devices and warnings.
     """
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes > 1 and not job.several_devices:
+        raise ConfigError(f"devices must be 1 for this model, but torchrun started {processes}.")
+    training = job.config.training
+    devices = connect(training if device is None else replace(training, device=device))
     job = experiment.resolve(job, devices.device)
     data = experiment.load(job, devices.device)
     if any(each.name == "fingerprint" for each in fields(job)):
         job = replace(job, fingerprint=experiment.fingerprint(job, data))  # type: ignore[call-arg]
     job = experiment.complete(job, data, given)
-    return job, data, experiment.check(job, data)
+    return job, data, devices, experiment.check(job, data)
 
 
 def run_jobs(
@@ -197,9 +194,7 @@ def run_study(
     given = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items()}
     job = kind(**given, **{kind.section: chosen})
     experiment = find_experiment(kind)
-    local = job.with_config(training=replace(chosen.training, device=device))
-    devices = connect_devices(local)
-    job, data, _ = prepare(experiment, job, devices, {"clusters": False})
+    job, data, devices, _ = prepare(experiment, job, {"clusters": False}, device)
     described = {"command": command, **options, "preset": preset, "settings": list(settings)}
     described["config"] = digest
     if content := getattr(job, "fingerprint", ""):

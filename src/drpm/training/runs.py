@@ -3,7 +3,6 @@
 import fcntl
 import functools
 import json
-import math
 import os
 import platform
 import shutil
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias, final
 
 import torch
+from pydantic_core import to_json
 
 from drpm.training.checkpoint import write_atomic
 from drpm.training.config import flatten
@@ -401,12 +401,4 @@ def git_revision(folder: Path = Path(__file__).parents[1]) -> str | None:
 
 def _plain(value: Any) -> Any:
     """What JSON can hold: tensors and arrays as numbers and lists, no NaN and no infinity."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return json.loads(to_json(value, inf_nan_mode="null", fallback=lambda x: x.tolist()))

@@ -29,8 +29,6 @@ from drpm.training.devices import connect
 from drpm.training.errors import SIGNAL_EXIT, ConfigError, RunError, RunInUse, StopRequest, sentence
 from drpm.training.runs import ARRAYS, CONFIG, RESULT, RunFolder
 
-BackendName: TypeAlias = Literal["local", "ray"]
-
 SWEEP: Final = "sweep.json"
 ATTEMPTS: Final = 2
 ARCHIVE: Final = ".tar.gz"
@@ -78,9 +76,6 @@ class RunState:
 
 # How an attempt ended that did not finish its run, and why.
 Failure: TypeAlias = tuple[Literal["held", "failed"], str]
-
-# Called at every change with the state of a run and the numbers of settled and of all runs.
-SweepProgress: TypeAlias = Callable[[RunState, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -131,12 +126,12 @@ def run_sweep(
     runs: Sequence[SweepRun],
     out: Path | str,
     *,
-    backend: BackendName = "local",
+    backend: Literal["local", "ray"] = "local",
     workers: int | None = 1,
     address: str | None = None,
     gpus: float | None = None,
     device: str | None = None,
-    progress: SweepProgress = lambda run, settled, total: None,
+    progress: Callable[[RunState, int, int], None] = lambda run, settled, total: None,
 ) -> SweepReport:
     """Run all unfinished runs of a sweep.
 
@@ -154,7 +149,8 @@ def run_sweep(
         gpus: The GPUs of each run on the cluster, which may be a fraction; None for 1 if the
             cluster has GPUs. Local runs share what there is.
         device: The device of the runs, as in the training settings; None for that of each run.
-        progress: Called at every change.
+        progress: Called at every change with the state of a run and the numbers of settled and of
+            all runs.
     """
     if workers is not None and workers < 1:
         raise ConfigError(f"workers must be at least 1, but got {workers}.")
