@@ -46,7 +46,8 @@ def test_version() -> None:
 
 def test_help() -> None:
     text = run("--help").output
-    for word in ("bench", "bounds", "data", "reproduce", *JOBS, "Exit codes: 0 success; 1 error"):
+    commands = ("bench", "bounds", "data", "predict", "reproduce", *JOBS)
+    for word in (*commands, "Exit codes: 0 success; 1 error"):
         assert word in text
     text = run("cluster", "--help").output
     assert all(suffix in text for suffix in own.SUFFIXES)

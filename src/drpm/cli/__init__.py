@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from drpm import __version__
-from drpm.cli import data, reproduce, train
+from drpm.cli import data, predict, reproduce, train
 from drpm.cli.common import Json, Seed, one_sentence, print_table
 from drpm.experiments.base import JOBS, find_job
 
@@ -75,6 +75,8 @@ def drpm(
 for command in JOBS:
     kind = find_job(command)
     app.command(command, help=kind.help)(train.make_command(kind))
+
+app.command()(predict.predict)
 
 
 @app.command()

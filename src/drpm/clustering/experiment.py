@@ -148,13 +148,8 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         comparison = {NAMES[method]: metrics} if metrics else {}
         if job.compare and metrics:
             comparison |= _compare(job, data, run, progress)
-        table = _label_table(model, data, file_names(job.data, len(data.train)))
-        # Names that are not in the file are not required of new rows.
-        numbered = tuple(f"column {number + 1}" for number in range(len(data.columns)))
-        facts = {
-            "labels": table["cluster"][table["split"] == "train"].tolist(),
-            "names": [] if data.columns == numbered else list(data.columns),
-        }
+        probs = predict_splits(model, data)
+        facts = {"labels": probs["train"].argmax(-1).tolist(), "names": column_names(data)}
         replace(model, facts=facts).save(run.model_dir)
         about = "Scores on the test split after the last epoch."
         if data.test is data.train:
@@ -169,7 +164,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
             {**metrics, "lower_bound": bound},
             figure_data(model, data, job.seed),
             [run.path / stage for stage in STAGES if (run.path / stage).exists()],
-            {LABELS: table.to_csv(index=False, float_format="%.6g", lineterminator="\n")},
+            {LABELS: label_table(probs, file_names(job.data, len(data.train)))},
             {
                 "comparison": comparison,
                 "method": NAMES[method],
@@ -259,20 +254,42 @@ def copy_stage(source: Path, target: Path) -> None:
     half.rename(target)
 
 
-def _label_table(model: FittedClustering, data: Dataset, files: Sequence[str]) -> pd.DataFrame:
-    """The cluster of every example and its probability, computed as by a loaded estimator."""
-    double, tables = model.to(torch.float64), []
+def column_names(data: Dataset) -> list[str]:
+    """The names of a table's columns; empty if its file has none."""
+    numbered = tuple(f"column {number + 1}" for number in range(len(data.columns)))
+    return [] if data.columns == numbered else list(data.columns)
+
+
+def predict_splits(model: FittedClustering, data: Dataset) -> dict[str, Tensor]:
+    """The cluster probabilities of both parts, computed as by a loaded estimator."""
     splits = {"train": data.train} | ({} if data.test is data.train else {"test": data.test})
-    for name, split in splits.items():
-        probs = in_batches(
+    double = model.to(torch.float64)
+    return {
+        name: in_batches(
             lambda rows: double.predict_proba(rows.double(), sampled=False),
             split.inputs.flatten(1),
-        )
-        confidence, cluster = (x.cpu().numpy() for x in probs.max(-1))
-        columns = {"split": name, "index": range(len(split)), "cluster": cluster}
-        tables.append(pd.DataFrame({**columns, "confidence": confidence}))
+        ).cpu()
+        for name, split in splits.items()
+    }
+
+
+def label_table(probs: Mapping[str, Tensor], files: Sequence[str]) -> str:
+    """The cluster of every example and its probability, as a CSV file.
+
+    Args:
+        probs: The cluster probabilities of each split; one with an empty name is all of the data.
+        files: The file of every example, if each has its own.
+    """
+    tables = []
+    for name, part in probs.items():
+        confidence, cluster = (x.numpy() for x in part.max(-1))
+        columns = {"index": range(len(part)), "cluster": cluster, "confidence": confidence}
+        tables.append(pd.DataFrame({"split": name, **columns} if name else columns))
     table = pd.concat(tables)
-    return table.assign(file=files) if files else table
+    if files:
+        table["file"] = files
+    text: str = table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    return text
 
 
 # Figures.

@@ -35,6 +35,7 @@ def looks_like_path(name: str | Path) -> bool:
 
 def load(
     path: Path,
+    for_prediction: bool = False,
     *,
     label_column: str | None = None,
     header: bool = True,
@@ -45,6 +46,8 @@ def load(
 
     Args:
         path: .npy, .npz, .csv, .parquet, or a folder of images.
+        for_prediction: Whether the data is input for a trained model: tables keep their values, in
+            double precision and without labels, and one example is enough.
         label_column: For tables: the target; by default ``label`` if there is such a column.
         header: For CSV files: whether the first line names the columns.
         image_size: For folders: the height and width to resize to.
@@ -62,13 +65,14 @@ def load(
         if given and suffix not in used_by:
             raise DataError(f"{path} does not support the option {option}.")
     if suffix == "folder":
-        return load_folder(path, image_size)
+        return load_folder(path, image_size, 1 if for_prediction else 2)
+    scaling = None if for_prediction else standardize
     if suffix in (".csv", ".parquet"):
         is_csv = suffix == ".csv"
         columns = read_csv(path, header=header) if is_csv else read_parquet(path)
-        return table(str(path), columns, label_column, standardize)
+        return table(str(path), columns, label_column, scaling)
     if suffix in SUFFIXES:
-        return _load_arrays(path, standardize)
+        return _load_arrays(path, scaling)
     raise DataError(f"{path} should be a folder of images or end in {', '.join(SUFFIXES)}.")
 
 
@@ -133,7 +137,7 @@ def table(
     source: str,
     columns: pd.DataFrame | Mapping[str, Any],
     label_column: str | None = None,
-    standardize: bool = True,
+    standardize: bool | None = True,
     num_train: int | None = None,
 ) -> Dataset:
     """A data set from named columns of equal length: numbers, or texts of numbers.
@@ -145,26 +149,31 @@ def table(
         source: The file that errors name.
         columns: The values by column name.
         label_column: The target; by default ``label`` if there is such a column.
-        standardize: If False, columns keep their values, with mean 0 and divisor 1.
+        standardize: If False, columns keep their values, with mean 0 and divisor 1. If None, for
+            prediction: in double precision, without labels, and one row is enough.
         num_train: How many rows come before the test split; None if there is none.
     """
     frame = pd.DataFrame(columns)
     if label_column is not None and label_column not in frame:
         raise DataError(
             f"{source} has no column '{label_column}' for the labels: its columns are "
-            f"{_listed(list(frame))}."
+            f"{listed(list(frame))}."
         )
     target = label_column or ("label" if "label" in frame else None)
     features = frame if target is None else frame.drop(columns=target)
     names = tuple(map(str, features))
-    if not names or len(frame) < 2:
+    least, some = (1, "one row") if standardize is None else (2, "two rows")
+    if not names or len(frame) < least:
         raise DataError(
-            f"{source} should have at least two rows and one column of inputs, but has "
+            f"{source} should have at least {some} and one column of inputs, but has "
             f"{len(frame)} and {len(names)}."
         )
     numbers = _numbers(source, features)
     largest = np.abs(numbers).max(0)
     _refuse(source, "numbers too large for single precision", names, largest > np.finfo("f4").max)
+    if standardize is None:
+        whole = labelled(source, torch.from_numpy(numbers), {}, num_train)
+        return replace(whole, columns=names)
     train = numbers[:num_train]
     mean, std = train.mean(0), train.std(0)
     # Rounding leaves a constant column a deviation that is tiny beside its values.
@@ -226,7 +235,7 @@ def _numbers(source: str, frame: pd.DataFrame) -> NDArray[np.float64]:
     ]
     if texts:
         raise DataError(
-            f"{source} should contain numbers only, but has other values in {_listed(texts)}: "
+            f"{source} should contain numbers only, but has other values in {listed(texts)}: "
             "remove these columns, or name the label column (label_column; on the command line "
             "-o label_column=NAME)."
         )
@@ -252,10 +261,11 @@ def _convert(column: "pd.Series[Any]") -> tuple[NDArray[np.float64], str | None]
 
 def _refuse(source: str, fault: str, names: Sequence[str], is_bad: Any) -> None:
     if bad := [name for name, found in zip(names, is_bad, strict=True) if found]:
-        raise DataError(f"{source} has {fault} in {_listed(bad)}: change or remove these columns.")
+        raise DataError(f"{source} has {fault} in {listed(bad)}: change or remove these columns.")
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first names, and how many there are besides."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
 
@@ -277,7 +287,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise DataError(f"{path} cannot be read ({reason(error)}).") from error
 
 
-def _load_arrays(path: Path, standardize: bool) -> Dataset:
+def _load_arrays(path: Path, standardize: bool | None) -> Dataset:
     """A table or images: one array, inputs and labels by their usual names, or two splits."""
     source, arrays = str(path), read_arrays(path)
     if all(name in arrays for name in _PARTS):
@@ -305,23 +315,26 @@ def _load_arrays(path: Path, standardize: bool) -> Dataset:
         names = [f"column {number + 1}" for number in range(whole.shape[1])]
         frame = pd.DataFrame(whole, columns=names).assign(**targets)
         return table(source, frame, None, standardize, num_train)
-    return labelled(source, image_tensor(source, whole), targets, num_train)
+    images = image_tensor(source, whole, 1 if standardize is None else 2)
+    return labelled(source, images, {} if standardize is None else targets, num_train)
 
 
-def image_tensor(source: str, array: NDArray[Any]) -> Tensor:
+def image_tensor(source: str, array: NDArray[Any], least: int = 2) -> Tensor:
     """Images (N, channels, H, W) in [0, 1] from bytes, or from floats in [0, 1].
 
     Args:
         source: The file that errors name.
         array: (N, H, W), (N, channels, H, W) or (N, H, W, channels).
+        least: The smallest N.
     """
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[1] not in _CHANNELS and array.shape[3] in _CHANNELS:
         array = array.transpose(0, 3, 1, 2)
-    if array.ndim != 4 or array.shape[1] not in _CHANNELS or 0 in array.shape or len(array) < 2:
+    if array.ndim != 4 or array.shape[1] not in _CHANNELS or 0 in array.shape or len(array) < least:
+        some = "one image" if least == 1 else "two images"
         raise DataError(
-            f"{source} should contain a table (rows, columns) or at least two images (number, "
+            f"{source} should contain a table (rows, columns) or at least {some} (number, "
             "height, width), with 1 or 3 channels before or after the last two, but has shape "
             f"{array.shape}."
         )
@@ -339,17 +352,20 @@ def image_tensor(source: str, array: NDArray[Any]) -> Tensor:
 # Folders of images, whose subfolders, if there are any, are the classes.
 
 
-def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -> Dataset:
+def load_folder(
+    folder: Path, image_size: int | tuple[int, int] | None = None, least: int = 2
+) -> Dataset:
     """Images (channels, H, W) in [0, 1]: one channel if all of them are grey, else three.
 
     Args:
         folder: Holds the images, or one folder of images for each class.
         image_size: The height and width to resize to; if None, all must have one size.
+        least: The smallest number of images.
     """
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if size is not None and min(size) < 1:
         raise DataError(f"image_size must be one or two integers above 0, not {image_size}.")
-    paths = image_paths(folder)
+    paths = image_paths(folder, least)
     decoded = [decode(path, size) for path in track(paths, "Images", len(paths))]
     for path, image in zip(paths, decoded, strict=True):
         if image.shape[:2] != decoded[0].shape[:2]:
@@ -371,13 +387,14 @@ def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -
     return Dataset(str(folder), whole, whole, {"label": tuple(map(str, names))})
 
 
-def image_paths(folder: Path) -> list[Path]:
+def image_paths(folder: Path, least: int = 2) -> list[Path]:
     """The files that :func:`load_folder` reads, in its order."""
     inner = sorted(path for path in folder.iterdir() if path.is_dir())
     paths = images_in(folder) or [path for name in inner for path in images_in(name)]
-    if len(paths) < 2:
+    if len(paths) < least:
+        some = "one image" if least == 1 else "two images"
         raise DataError(
-            f"{folder} should contain at least two images ({', '.join(IMAGE_SUFFIXES)}), or "
+            f"{folder} should contain at least {some} ({', '.join(IMAGE_SUFFIXES)}), or "
             f"folders of images, but contains {len(paths)}."
         )
     return paths

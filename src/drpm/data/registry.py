@@ -63,6 +63,17 @@ def load(
     return spec.load(**options).to(device)
 
 
+def load_for_prediction(name: str, **options: Any) -> Dataset:
+    """Like :func:`load`, for a trained model: the user's own tables keep their values.
+
+    They are in double precision and without labels, and one example is enough.
+    """
+    if name in DATASETS or not own.looks_like_path(name):
+        return load(name, **options)
+    _check_options(options, own.load, f"The data of {name}")
+    return own.load(Path(name), True, **options)
+
+
 def file_names(name: str, count: int) -> list[str]:
     """The file of every example of a folder of images; empty for other data.
 
@@ -73,7 +84,7 @@ def file_names(name: str, count: int) -> list[str]:
     folder = Path(name).expanduser()
     if name in DATASETS or not folder.is_dir():
         return []
-    names = [path.relative_to(folder).as_posix() for path in own.image_paths(folder)]
+    names = [path.relative_to(folder).as_posix() for path in own.image_paths(folder, 1)]
     if len(names) != count:
         raise DataError(f"The folder {folder} has changed while it was read; try again.")
     return names
