@@ -237,8 +237,8 @@ def test_a_study_is_resumed(
     first = tmp_path / "shared" / "study-vade" / "seed-0"
     # As a GPU records it, which trains both seeds together.
     together = {**RunFolder.open(first).result(), "stacked": [0, 3]}
-    (first / "result.json").write_text(json.dumps(together), encoding="utf-8")
-    before = (first / "result.json").read_bytes()
+    before = json.dumps(together).encode()
+    (first / "result.json").write_bytes(before)
     result = study(tmp_path / "shared", "-vade")
     assert len(trained) == 6
     assert (first / "result.json").read_bytes() == before
