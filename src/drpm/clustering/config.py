@@ -215,7 +215,7 @@ class ClusteringJob(Job):
     max_size: int | None = option(
         None, "Largest number of training examples in a cluster of labels.csv."
     )
-    starts: PositiveInt = option(
+    starts: int = option(
         1, "Number of starts; the best by mutual information, without labels, is kept."
     )
     clustering: ClusteringConfig = field(default_factory=ClusteringConfig)

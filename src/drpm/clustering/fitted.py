@@ -285,7 +285,7 @@ class SizeLimits:
         sizes = kron(np.ones((1, rows)), eye_array(clusters), format="csr")
         low = 0 if self.minimum is None else self.minimum
         high = rows if self.maximum is None else self.maximum
-        found = linprog(
+        found = linprog(  # type: ignore[call-overload]  # its stubs know no sparse matrices
             -log_probs.ravel(),
             A_ub=vstack([sizes, -sizes]),
             b_ub=np.repeat([high, -low], clusters),

@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ from drpm.training.errors import RunError
 from drpm.training.loop import ProgressFactory, train_stage
 from drpm.training.program import ExponentialSchedule, Program, Schedule
 from drpm.training.runs import RunFolder, open_run
+
+STARTS: Final = "starts"
 
 
 def fit_clusterings(
@@ -83,7 +86,7 @@ def fit_clusterings(
 
 def start_folder(folder: Path, start: int, starts: int) -> Path:
     """The folder of one of several starts."""
-    return folder / "starts" / str(start) if starts > 1 else folder
+    return folder / STARTS / str(start) if starts > 1 else folder
 
 
 def fit_restarts(
@@ -136,7 +139,7 @@ def mutual_information(model: FittedClustering, rows: Tensor) -> float:
     """
     probs = model.predict_proba(rows, sampled=False).double()
     entropies = torch.special.entr(torch.cat([probs.mean(0, keepdim=True), probs])).sum(-1)
-    return (entropies[0] - entropies[1:].mean()).item()
+    return float(entropies[0] - entropies[1:].mean())
 
 
 @dataclass(frozen=True)
