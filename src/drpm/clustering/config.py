@@ -173,6 +173,9 @@ class ClusteringJob(Job):
         options: Options of the data, as ``name=value``.
         fingerprint: The content hash of the user's own data.
         compare: Whether to run the other methods as well, from the same pretraining.
+        min_size: The smallest number of training examples in a cluster.
+        max_size: The largest number of training examples in a cluster.
+        starts: The number of starts, of which the best is kept.
         clustering: The hyperparameters.
     """
 
@@ -205,6 +208,15 @@ class ClusteringJob(Job):
     fingerprint: str = ""
     compare: bool = option(
         False, "Also run the other methods, with the same pretraining.", flag="compare"
+    )
+    min_size: int | None = option(
+        None, "Smallest number of training examples in a cluster of labels.csv."
+    )
+    max_size: int | None = option(
+        None, "Largest number of training examples in a cluster of labels.csv."
+    )
+    starts: int = option(
+        1, "Number of starts; the best by mutual information, without labels, is kept."
     )
     clustering: ClusteringConfig = field(default_factory=ClusteringConfig)
 

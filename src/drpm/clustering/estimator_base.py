@@ -27,10 +27,10 @@ from drpm.clustering.config import (
     MixtureConfig,
     PretrainingConfig,
 )
-from drpm.clustering.fitted import FittedClustering, load_clustering
+from drpm.clustering.fitted import FittedClustering, SizeLimits, load_clustering
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.models import require_unit_interval, standardization
-from drpm.clustering.pipeline import fit_clusterings
+from drpm.clustering.pipeline import fit_restarts
 from drpm.data.types import scaled_rows
 from drpm.distributions.validation import require_count
 from drpm.training.config import TrainingConfig
@@ -75,6 +75,9 @@ class ClusteringEstimator(
     batch_size: int = 128
     learning_rate: float | None = None
     likelihood: str = "auto"
+    size_min: int | None = None
+    size_max: int | None = None
+    n_init: int = 1
     warm_start: bool = False
     device: str = "auto"
     verbose: bool = False
@@ -106,6 +109,8 @@ class ClusteringEstimator(
             raise ValueError(
                 f"n_clusters must be at most n_samples={len(data)}, but got {self.n_clusters}."
             )
+        limits = SizeLimits(self.size_min, self.size_max)
+        limits.check(len(data), self.n_clusters, ("size_min", "size_max"))
         likelihood, shift, scale = standardization(torch.tensor(data), shape, self.likelihood)
         if start is not None:
             self._check_warm_start(start)
@@ -123,13 +128,14 @@ class ClusteringEstimator(
             torch.random.fork_rng([device] if device.type == "cuda" else []),
         ):
             try:
-                (found,) = fit_clusterings(
+                (found,) = fit_restarts(
                     rows.float().to(device),
                     # Augmentations of gray images need their one channel.
                     torch.Size((1, *shape) if len(shape) == 2 else shape),
                     config,
                     [Path(folder)],
                     seeds=[seed],
+                    starts=self.n_init if start is None else 1,
                     progress=lambda stage: TrainingProgress() if self.verbose else None,
                     start=None if start is None else start.to(torch.float32).to(device),
                 )
@@ -139,7 +145,8 @@ class ClusteringEstimator(
                 raise
         found = found.to("cpu").to(torch.float64)
         model = replace(found, shape=torch.Size(shape), shift=shift, scale=scale)
-        labels = model.predict_proba(rows, sampled=False).argmax(-1).numpy()
+        log_probs = model.predict_log_proba(rows, sampled=False).numpy()
+        labels = limits.assign(log_probs) if limits else log_probs.argmax(1)
         # Empty clusters come last, so that labels are consecutive.
         order = np.argsort(np.bincount(labels, minlength=self.n_clusters) == 0, kind="stable")
         mixture = Mixture(*(x[torch.from_numpy(order)] for x in model.mixture))
@@ -189,7 +196,7 @@ class ClusteringEstimator(
 
     def _check_parameters(self) -> None:
         """Check parameters that settings have under other names; settings check the others."""
-        for name in ("n_clusters", "latent_dim", "max_iter"):
+        for name in ("n_clusters", "latent_dim", "max_iter", "n_init"):
             require_count(name, getattr(self, name))
         if getattr(self, "pretrain_iter", None) is not None:
             require_count("pretrain_iter", self.pretrain_iter)
@@ -370,6 +377,7 @@ class ClusteringEstimator(
         """
         check_is_fitted(self)
         facts = {
+            **self.model_.facts,
             "labels": self.labels_.tolist(),
             "names": list(getattr(self, "feature_names_in_", [])),
             "parameters": {name: _to_json(value) for name, value in self.get_params().items()},

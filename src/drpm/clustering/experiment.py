@@ -16,13 +16,20 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from drpm.clustering.config import ClusteringJob, Method
-from drpm.clustering.fitted import FittedClustering, clustering_scores
+from drpm.clustering.fitted import FittedClustering, SizeLimits, clustering_scores
 from drpm.clustering.models import choose_likelihood, in_batches, require_unit_interval
-from drpm.clustering.pipeline import describe_pretraining, fit_clusterings
+from drpm.clustering.pipeline import (
+    STARTS,
+    describe_pretraining,
+    fit_clusterings,
+    fit_restarts,
+    start_folder,
+)
 from drpm.clustering.pretraining import choose_view
 from drpm.data import DATASETS, load
 from drpm.data.registry import content_hash, file_names
 from drpm.data.types import Dataset, class_labels, class_names, scale_of
+from drpm.distributions.validation import require_count
 from drpm.experiments.base import Evaluation, Experiment, Table, parse_options
 from drpm.report.plots import pack_arrays
 from drpm.report.tables import format_summary, summarize
@@ -58,7 +65,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
     """DRPM-VC and its baselines."""
 
     scores: ClassVar[Mapping[str, str]] = SCORES
-    outputs: ClassVar[tuple[str, ...]] = (*STAGES, OTHERS, LABELS)
+    outputs: ClassVar[tuple[str, ...]] = (*STAGES, STARTS, OTHERS, LABELS)
 
     def load(self, job: ClusteringJob, device: torch.device) -> Dataset:
         options = parse_options(job.options)
@@ -82,6 +89,9 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
                 f"clusters must be at most the number of examples, {examples}, "
                 f"but got {config.clusters}."
             )
+        require_count("starts", job.starts)
+        limits = SizeLimits(job.min_size, job.max_size)
+        limits.check(examples, config.clusters, ("min_size", "max_size"))
         if job.needs_raw_values:
             for part in (data.train, data.test):
                 require_unit_interval(data.name, part.inputs)
@@ -100,7 +110,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         place: Path,
     ) -> None:
         """Copy the pretraining of runs in ``place`` with the same data and settings."""
-        if jobs[0].clustering.method == "gmm":
+        if jobs[0].clustering.method == "gmm" or jobs[0].starts > 1:
             return
         likelihood = choose_likelihood(data.train.inputs, jobs[0].clustering.likelihood)
         for job, folder in zip(jobs, folders, strict=True):
@@ -122,12 +132,13 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         devices: Devices,
         progress: ProgressFactory,
     ) -> list[FittedClustering]:
-        return fit_clusterings(
+        return fit_restarts(
             data.train.inputs.flatten(1),
             data.input_shape,
             jobs[0].clustering,
             folders,
             seeds=[job.seed for job in jobs],
+            starts=jobs[0].starts,
             progress=progress,
             devices=devices,
         )
@@ -143,16 +154,37 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         method = job.clustering.method
         shift, scale = scale_of(data)
         model = replace(model, config=job.clustering, shift=shift, scale=scale)
-        metrics = _score(data, model.predict)
+        folder = start_folder(run.path, model.facts.get("starts", {}).get("kept", 0), job.starts)
+        probs = predict_splits(model, data)
+        labels = {name: part.argmax(-1) for name, part in probs.items()}
+        if limits := SizeLimits(job.min_size, job.max_size):
+            rows = data.train.inputs.flatten(1).double()
+            log_probs = model.to(torch.float64).predict_log_proba(rows, sampled=False)
+            labels["train"] = torch.from_numpy(limits.assign(log_probs.cpu().numpy()))
+        limited = limits and data.test is data.train
+        metrics = _score(data, lambda x: labels["train"] if limited else model.predict(x))
         comparison = {NAMES[method]: metrics} if metrics else {}
         if job.compare and metrics:
-            comparison |= _compare(job, data, run, progress)
-        probs = predict_splits(model, data)
-        facts = {"labels": probs["train"].argmax(-1).tolist(), "names": column_names(data)}
+            comparison |= _compare(job, data, run, folder / PRETRAINING, progress)
+        facts = {
+            **model.facts,
+            "labels": labels["train"].tolist(),
+            "names": column_names(data),
+        }
         replace(model, facts=facts).save(run.model_dir)
         about = "Scores on the test split after the last epoch."
         if data.test is data.train:
             about = "Scores on all examples, since there is no test split."
+        if limits:
+            about += (
+                " Training examples in labels.csv are assigned together so that the sizes of "
+                "clusters meet the limits; new examples are assigned one by one."
+            )
+        if starts := model.facts.get("starts"):
+            about += (
+                f" The best of {job.starts} starts by {starts['criterion']}, computed without "
+                "labels, was kept."
+            )
         if method == "vade":
             about += (
                 " As in the paper, VaDE is evaluated on a sample of every code; labels.csv uses "
@@ -161,10 +193,11 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         bound = model.lower_bounds(data.test.inputs.flatten(1)).mean().item()
         return Evaluation(
             {**metrics, "lower_bound": bound},
-            figure_data(model, data, job.seed),
-            [run.path / stage for stage in STAGES if (run.path / stage).exists()],
-            {LABELS: label_table(probs, file_names(job.data, len(data.train)))},
+            figure_data(model, data, job.seed, labels["train"]),
+            [folder / stage for stage in STAGES if (folder / stage).exists()],
+            {LABELS: label_table(probs, file_names(job.data, len(data.train)), labels)},
             {
+                **model.facts,
                 "comparison": comparison,
                 "method": NAMES[method],
                 "about": about,
@@ -206,12 +239,15 @@ def _score(data: Dataset, predict: Callable[[Tensor], Any]) -> dict[str, float]:
 
 
 def _compare(
-    job: ClusteringJob, data: Dataset, run: RunFolder, progress: ProgressFactory
+    job: ClusteringJob,
+    data: Dataset,
+    run: RunFolder,
+    pretrained: Path,
+    progress: ProgressFactory,
 ) -> dict[str, dict[str, float]]:
     """Scores of all other methods from the same pretraining, and of k-means on the rows."""
     config, rows = job.clustering, data.train.inputs.flatten(1)
     found = {}
-    pretrained = run.path / PRETRAINING
     for method in get_args(Method):
         if method == config.method or (
             method == "contrastive-head" and config.pretraining.kind != "contrastive"
@@ -272,16 +308,22 @@ def predict_splits(model: FittedClustering, data: Dataset) -> dict[str, Tensor]:
     }
 
 
-def label_table(probs: Mapping[str, Tensor], files: Sequence[str]) -> str:
+def label_table(
+    probs: Mapping[str, Tensor],
+    files: Sequence[str],
+    labels: Mapping[str, Tensor] | None = None,
+) -> str:
     """The cluster of every example and its probability, as a CSV file.
 
     Args:
         probs: The cluster probabilities of each split; one with an empty name is all of the data.
         files: The file of every example, if each has its own.
+        labels: The clusters of each split; by default the most likely ones.
     """
     tables = []
     for name, part in probs.items():
-        confidence, cluster = (x.numpy() for x in part.max(-1))
+        cluster = part.argmax(-1) if labels is None else labels[name]
+        confidence = part.gather(-1, cluster[:, None]).squeeze(-1)
         columns = {"index": range(len(part)), "cluster": cluster, "confidence": confidence}
         tables.append(pd.DataFrame({"split": name, **columns} if name else columns))
     table = pd.concat(tables)
@@ -294,15 +336,16 @@ def label_table(probs: Mapping[str, Tensor], files: Sequence[str]) -> str:
 # Figures.
 
 
-def figure_data(fitted: FittedClustering, data: Dataset, seed: int) -> bytes:
+def figure_data(fitted: FittedClustering, data: Dataset, seed: int, labels: Tensor) -> bytes:
     """The arrays of all figures, as a packed archive.
 
     Args:
         fitted: The clustering.
         data: The data set.
         seed: The random seed of the samples.
+        labels: The cluster of every training example.
     """
-    return pack_arrays({**_samples(fitted, data, seed), **_predictions(fitted, data)})
+    return pack_arrays({**_samples(fitted, data, seed), **_predictions(fitted, data, labels)})
 
 
 def _samples(fitted: FittedClustering, data: Dataset, seed: int) -> dict[str, NDArray[Any]]:
@@ -332,11 +375,13 @@ def _samples(fitted: FittedClustering, data: Dataset, seed: int) -> dict[str, ND
     return {**arrays, "samples": _array(samples), "partition_points": _array(points)}
 
 
-def _predictions(fitted: FittedClustering, data: Dataset) -> dict[str, NDArray[Any]]:
+def _predictions(
+    fitted: FittedClustering, data: Dataset, members: Tensor
+) -> dict[str, NDArray[Any]]:
     """Clusters and codes of the data."""
     rows = data.test.inputs.flatten(1)
     predicted = fitted.predict(rows)
-    sizes = torch.bincount(fitted.predict(data.train.inputs.flatten(1)), minlength=fitted.clusters)
+    sizes = torch.bincount(members, minlength=fitted.clusters)
     arrays = {
         "latent": _array(_principal_plane(fitted.embed(rows[:POINTS]).double()).float()),
         "latent_clusters": _array(predicted[:POINTS]),

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
+from scipy.optimize import linear_sum_assignment, linprog
+from scipy.sparse import eye_array, kron, vstack
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix
 from torch import Tensor, nn
@@ -19,6 +21,7 @@ from drpm.clustering.models import Autoencoder, divergences, in_batches
 from drpm.clustering.pretraining import projector
 from drpm.data.types import scale_shapes, scaled_rows
 from drpm.distributions.partitions import RandomPartition
+from drpm.distributions.validation import require_count
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.devices import unseeded
@@ -91,8 +94,8 @@ class FittedClustering:
         return in_batches(lambda part: mean(encoder(part)), rows)
 
     @torch.no_grad()
-    def predict_proba(self, rows: Tensor, *, sampled: bool = True) -> Tensor:
-        """The posterior probability of every cluster given each row, (n, K).
+    def predict_log_proba(self, rows: Tensor, *, sampled: bool = True) -> Tensor:
+        """The log-probability of every cluster given each row, (n, K).
 
         Args:
             rows: (n, d).
@@ -101,7 +104,7 @@ class FittedClustering:
         if self.head is not None:
             assert self.autoencoder is not None
             encoder, head = self.autoencoder.encoder, self.head
-            return in_batches(lambda part: head(encoder(part)).softmax(-1), rows)
+            return in_batches(lambda part: head(encoder(part)).log_softmax(-1), rows)
         points = self.embed(rows)
         if self.config.method == "vade" and sampled:
             assert self.autoencoder is not None
@@ -115,7 +118,11 @@ class FittedClustering:
         # In the partition model, single rows have no weights.
         if self.config.method != "drpm-vc":
             logits = logits + self.mixture.log_weights
-        return logits.softmax(-1)
+        return logits.log_softmax(-1)
+
+    def predict_proba(self, rows: Tensor, *, sampled: bool = True) -> Tensor:
+        """The probability of every cluster given each row, (n, K)."""
+        return self.predict_log_proba(rows, sampled=sampled).exp()
 
     def predict(self, rows: Tensor) -> Tensor:
         """The most likely cluster of every row."""
@@ -232,6 +239,64 @@ def load_clustering(folder: str | Path, device: torch.device | str = "cpu") -> F
         facts=description.get("facts", {}),
         **modules,  # type: ignore[arg-type]
     ).to(device)
+
+
+@dataclass(frozen=True)
+class SizeLimits:
+    """Limits on the number of rows of every cluster.
+
+    Args:
+        minimum: The smallest size; None for no limit.
+        maximum: The largest size; None for no limit.
+    """
+
+    minimum: int | None = None
+    maximum: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.minimum is not None or self.maximum is not None
+
+    def check(self, rows: int, clusters: int, names: tuple[str, str]) -> None:
+        """Refuse limits that cannot be met; errors use the given names of both limits."""
+        low, high = self.minimum, self.maximum
+        for name, limit in zip(names, (low, high), strict=True):
+            if limit is not None:
+                require_count(name, limit)
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"{names[0]} must be at most {names[1]}, {high}, but got {low}.")
+        if low is not None and low * clusters > rows:
+            raise ValueError(
+                f"{names[0]} must be at most {rows // clusters}, since {clusters} clusters share "
+                f"{rows} rows, but got {low}."
+            )
+        if high is not None and high * clusters < rows:
+            raise ValueError(
+                f"{names[1]} must be at least {-(-rows // clusters)}, since {clusters} clusters "
+                f"share {rows} rows, but got {high}."
+            )
+
+    def assign(self, log_probs: NDArray[Any]) -> NDArray[Any]:
+        """The clusters (n,) of largest total log-probability (n, K) whose sizes meet the limits.
+
+        The linear program of a transportation problem has integral vertices, so its solution by
+        the simplex method is the exact optimum.
+        """
+        rows, clusters = log_probs.shape
+        sizes = kron(np.ones((1, rows)), eye_array(clusters), format="csr")
+        low = 0 if self.minimum is None else self.minimum
+        high = rows if self.maximum is None else self.maximum
+        found = linprog(  # type: ignore[call-overload]  # its stubs know no sparse matrices
+            -log_probs.ravel(),
+            A_ub=vstack([sizes, -sizes]),
+            b_ub=np.repeat([high, -low], clusters),
+            A_eq=kron(eye_array(rows), np.ones((1, clusters)), format="csr"),
+            b_eq=np.ones(rows),
+            method="highs-ds",
+        )
+        if found.x is None:
+            raise RunError(f"The clusters could not be assigned within limits: {found.message}")
+        labels: NDArray[Any] = found.x.reshape(rows, clusters).argmax(1)
+        return labels
 
 
 def clustering_scores(labels: Any, clusters: Any) -> dict[str, float]:

@@ -7,7 +7,9 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +28,8 @@ from drpm.training.errors import RunError
 from drpm.training.loop import ProgressFactory, train_stage
 from drpm.training.program import ExponentialSchedule, Program, Schedule
 from drpm.training.runs import RunFolder, open_run
+
+STARTS: Final = "starts"
 
 
 def fit_clusterings(
@@ -78,6 +82,64 @@ def fit_clusterings(
         head = pretrained.clusters if config.method == "contrastive-head" else None
         found.append(FittedClustering(config, shape, mixture, model.autoencoder, head))
     return found
+
+
+def start_folder(folder: Path, start: int, starts: int) -> Path:
+    """The folder of one of several starts."""
+    return folder / STARTS / str(start) if starts > 1 else folder
+
+
+def fit_restarts(
+    rows: Tensor,
+    shape: torch.Size,
+    config: ClusteringConfig,
+    folders: Sequence[Path],
+    *,
+    seeds: Sequence[int],
+    starts: int,
+    **options: Any,
+) -> list[FittedClustering]:
+    """Cluster rows from several starts per seed, trained together, and keep the best of each seed.
+
+    The best start has the highest mutual information of rows and clusters, which needs no labels.
+    ``facts["starts"]`` of a clustering has the figures of all starts and which one was kept.
+
+    Args:
+        rows: As those after it, as in :func:`fit_clusterings`.
+        shape: The shape of an input.
+        config: The hyperparameters.
+        folders: The folder of each seed.
+        seeds: The random seeds; the first start of a seed has the seed itself.
+        starts: The number of starts per seed.
+        options: Further arguments of :func:`fit_clusterings`.
+    """
+    places = [start_folder(folder, i, starts) for folder in folders for i in range(starts)]
+    several = [
+        value
+        for seed in seeds
+        for value in (seed, *map(int, np.random.SeedSequence(seed).generate_state(starts - 1)))
+    ]
+    found = fit_clusterings(rows, shape, config, places, seeds=several, **options)
+    if starts == 1:
+        return found
+    best = []
+    for first in range(0, len(found), starts):
+        figures = [mutual_information(model, rows) for model in found[first : first + starts]]
+        kept = max(range(starts), key=figures.__getitem__)
+        facts = {"criterion": "mutual information", "figures": figures, "kept": kept}
+        best.append(replace(found[first + kept], facts={"starts": facts}))
+    return best
+
+
+def mutual_information(model: FittedClustering, rows: Tensor) -> float:
+    """The mutual information of rows and clusters, in nats.
+
+    It is the entropy of the mean prediction minus the mean entropy of predictions: large if every
+    prediction is certain and no cluster is lost.
+    """
+    probs = model.predict_proba(rows, sampled=False).double()
+    entropies = torch.special.entr(torch.cat([probs.mean(0, keepdim=True), probs])).sum(-1)
+    return float(entropies[0] - entropies[1:].mean())
 
 
 @dataclass(frozen=True)
