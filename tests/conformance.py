@@ -141,7 +141,7 @@ def _partition(
 
 
 def _affinity(name: str, n: int = N, groups: int = K, **options: Any) -> Case:
-    law = drpm.AffinityPartition
+    law = drpm.RelaxedAffinityPartition if "temperature" in options else drpm.AffinityPartition
     shapes = {"log_affinities": (groups, n), "log_weights": (groups,)}
     return Case(name, law, shapes, (groups, n), options)
 
@@ -202,6 +202,12 @@ RELAXED = [
     _partition(
         "relaxed-partition-streamed-softsort", streamed=True, temperature=0.7, sort="softsort"
     ),
+    _affinity("relaxed-affinity-hard", temperature=0.7),
+    _affinity("relaxed-affinity-soft", temperature=0.7, hard=False),
+    _affinity("relaxed-affinity-sizes", temperature=0.7, hard="sizes", **CAPACITIES),
+    _affinity("relaxed-affinity-gap", temperature=0.7, **GAP),
+    _affinity("relaxed-affinity-one-element", n=1, temperature=0.7, hard=False),
+    _affinity("relaxed-affinity-one-group", groups=1, temperature=0.7, hard=False),
 ]
 CASES = DISCRETE + RELAXED
 
@@ -235,7 +241,7 @@ _RELAXED_FISHER, _RELAXED_LUCE = drpm.RelaxedFisherHypergeometric, drpm.RelaxedP
 _RELAXED_RPM = drpm.RelaxedRandomPartition
 _SIZES, _ORDERS, _PARTITIONS = _FISHER(N, W), _LUCE(S), _RPM(S, W)
 A = torch.linspace(-1, 1, K * N).reshape(K, N)
-_APM = drpm.AffinityPartition
+_APM, _RELAXED_APM = drpm.AffinityPartition, drpm.RelaxedAffinityPartition
 _AFFINITIES = _APM(A, W)
 _ONE_HOT = torch.eye(K)[:, torch.tensor([0, 1, 2, 1, 0])]
 
@@ -262,6 +268,9 @@ BAD = [
             _bad(f"relaxed-sizes-{label}", "log_weights", _RELAXED_FISHER, 1.0, N, _with(W, wrong)),
             _bad(f"relaxed-order-{label}", "log_scores", _RELAXED_LUCE, 1.0, _with(S, wrong)),
             _bad(f"relaxed-scores-{label}", "log_scores", _RELAXED_RPM, 1.0, _with(S, wrong), W),
+            _bad(
+                f"relaxed-affinity-{label}", "log_affinities", _RELAXED_APM, 1.0, _with(A, wrong), W
+            ),
             _bad(f"relaxed-weights-{label}", "log_weights", _RELAXED_RPM, 1.0, S, _with(W, wrong)),
         )
     ],
@@ -281,6 +290,7 @@ BAD = [
     _bad("affinity-no-groups", "log_weights", _APM, torch.zeros(0, N), torch.zeros(0)),
     _bad("affinity-vector", r"log_affinities.*\(\.\.\., 3, n\).*\(5,\)", _APM, S, W),
     _bad("affinity-rows", r"log_affinities.*\(\.\.\., 3, n\).*\(2, 5\)", _APM, A[:2], W),
+    _bad("relaxed-affinity-vector", "log_affinities", _RELAXED_APM, 1.0, S, W),
     _bad("relaxed-no-elements", "log_scores", _RELAXED_RPM, 1.0, torch.zeros(0), W),
     _bad("relaxed-no-groups", "log_weights", _RELAXED_RPM, 1.0, S, torch.zeros(0)),
     _bad("relaxed-order-no-elements", "log_scores", _RELAXED_LUCE, 1.0, torch.zeros(3, 0)),
@@ -292,6 +302,7 @@ BAD = [
     _bad("affinity-integer", "log_affinities", _APM, A.long(), W),
     _bad("affinity-list", "log_affinities", _APM, A.tolist(), W),
     _bad("affinity-integer-weights", "log_weights", _APM, A, torch.arange(K)),
+    _bad("relaxed-affinity-integer", "log_affinities", _RELAXED_APM, 1.0, A.long(), W),
     _bad("relaxed-sizes-integer", "log_weights", _RELAXED_FISHER, 1.0, N, torch.arange(K)),
     _bad("relaxed-order-integer", "log_scores", _RELAXED_LUCE, 1.0, torch.arange(N)),
     _bad("relaxed-integer-scores", "log_scores", _RELAXED_RPM, 1.0, torch.arange(N), W),
@@ -359,6 +370,7 @@ BAD = [
         for bad in (
             _bad(f"relaxed-sizes-temperature-{label}", "temperature", _RELAXED_FISHER, tau, N, W),
             _bad(f"relaxed-order-temperature-{label}", "temperature", _RELAXED_LUCE, tau, S),
+            _bad(f"relaxed-affinity-temperature-{label}", "temperature", _RELAXED_APM, tau, A, W),
             _bad(f"relaxed-temperature-{label}", "temperature", _RELAXED_RPM, tau, S, W),
             _bad(
                 f"relaxed-temperature-tensor-{label}",
@@ -385,6 +397,12 @@ BAD = [
     _bad("sizes-method", "method.*exakt", _FISHER, N, W, None, "exakt"),
     _bad("relaxed-sizes-hard", "hard.*sometimes", _RELAXED_FISHER, 1.0, N, W, None, "sometimes"),
     _bad("relaxed-order-hard", "hard.*sometimes", _RELAXED_LUCE, 1.0, S, hard="sometimes"),
+    _bad("relaxed-affinity-hard", "hard.*sometimes", _RELAXED_APM, 1.0, A, W, hard="sometimes"),
+    BadCase(
+        "relaxed-affinity-noise",
+        lambda: _RELAXED_APM(1.0, A, W).rsample_parts(noise="loud"),
+        "noise.*loud",
+    ),
     _bad("relaxed-hard", "hard.*sometimes", _RELAXED_RPM, 1.0, S, W, hard="sometimes"),
     _bad("relaxed-order-sort", "sort.*bubble", _RELAXED_LUCE, 1.0, S, sort="bubble"),
     _bad("relaxed-sort", "sort.*bubble", _RELAXED_RPM, 1.0, S, W, sort="bubble"),

@@ -12,6 +12,7 @@ from drpm.distributions.orders import (
     subset_permutation_log_prob,
 )
 from drpm.distributions.partitions import RandomPartition, partition_kl
+from drpm.distributions.relaxed_affinities import RelaxedAffinityPartition
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
 from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric
 from drpm.distributions.sizes import FisherHypergeometric
@@ -23,6 +24,7 @@ __all__ = [
     "OrderLaw",
     "PlackettLuce",
     "RandomPartition",
+    "RelaxedAffinityPartition",
     "RelaxedFisherHypergeometric",
     "RelaxedPlackettLuce",
     "RelaxedRandomPartition",

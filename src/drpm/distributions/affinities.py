@@ -104,9 +104,10 @@ class AffinityPartition(PartitionLaw):
 
     def draw_parts(self, shape: torch.Size, *, generator: torch.Generator | None = None) -> Parts:
         sizes = self.sizes.draw_sizes(shape, generator)
-        return self._parts(sizes, noisy_scores(self.log_affinities, shape, generator))
+        return self.fill_parts(sizes, noisy_scores(self.log_affinities, shape, generator))
 
-    def _parts(self, sizes: Tensor, scores: Tensor) -> Parts:
+    def fill_parts(self, sizes: Tensor, scores: Tensor) -> Parts:
+        """The partition if each subset takes its best of what is left, by scores (..., K, n)."""
         order = order_by_rows(sizes, scores)
         subsets = fill(sizes, order)
         return Parts(assignment_matrix(subsets, self.event_shape[0], self.dtype), sizes, order)
@@ -118,7 +119,7 @@ class AffinityPartition(PartitionLaw):
         It need not be the most likely partition.
         """
         with torch.no_grad():
-            return self._parts(self.sizes.most_likely_sizes(), self.log_affinities).Y
+            return self.fill_parts(self.sizes.most_likely_sizes(), self.log_affinities).Y
 
     def fill_log_prob(self, value: Tensor) -> Tensor:
         rows = self.log_affinities.double()

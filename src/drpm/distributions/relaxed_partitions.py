@@ -1,5 +1,6 @@
 """Relaxed partitions."""
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from drpm.distributions.base import RelaxedLaw, Size, for_events
 from drpm.distributions.constraints import NonNegativeSum, finite_vector, positive
 from drpm.distributions.orders import LARGEST, noisy_scores
 from drpm.distributions.partitions import (
+    PartitionLaw,
     Parts,
     RandomPartition,
     assignment_matrix,
@@ -23,7 +25,81 @@ from drpm.relaxation.reparameterization import straight_through
 from drpm.relaxation.sorting import SORTS, order_descending
 
 
-class RelaxedRandomPartition(RelaxedLaw):
+class RelaxedPartitionLaw(RelaxedLaw):
+    """Base class of relaxed partitions: hard, soft, or soft with hard sizes."""
+
+    discrete: PartitionLaw
+    hard: bool | str
+
+    @property
+    @abstractmethod
+    def _scores(self) -> Tensor:
+        """The log-scores of the elements, to which noise is added."""
+
+    @abstractmethod
+    def _fill(self, sizes: SizeDraw, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Y and the order that fills it, from sizes and noisy scores in float64."""
+
+    @constraints.dependent_property(event_dim=2)
+    def support(self) -> constraints.Constraint:
+        soft = NonNegativeSum(self.event_shape[1], 2)
+        return self.discrete.support if self.hard is True else soft
+
+    @property
+    def log_weights(self) -> Tensor:
+        return self.discrete.log_weights
+
+    @property
+    def capacities(self) -> Tensor:
+        return self.discrete.capacities
+
+    def rsample_parts(
+        self,
+        sample_shape: Size = (),
+        *,
+        noise: str = "both",
+        generator: torch.Generator | None = None,
+    ) -> Parts:
+        """Sample a partition together with its sizes and its order.
+
+        Args:
+            sample_shape: The shape of the sample, as in torch.
+            noise: ``"both"``: sizes and order are random; ``"order"``: the sizes are the mode,
+                computed once for all samples; ``"none"``: the mode with the sorted order.
+        """
+        partition, sizes, order = self._draw_parts(torch.Size(sample_shape), noise, generator)
+        value = straight_through(sizes.hard, sizes.soft) if self.hard else sizes.soft
+        return Parts(partition, value.to(self.dtype).expand(*order.shape[:-1], -1), order)
+
+    def _draw_parts(
+        self, shape: torch.Size, noise: str, generator: torch.Generator | None
+    ) -> tuple[Tensor, SizeDraw, Tensor]:
+        require_choice("noise", noise, ("both", "order", "none"))
+        law: Any = self.discrete.sizes
+        sizes = draw_softly(law, self.temperature, shape, generator, noise=noise == "both")
+        if noise == "none":
+            scores = self._scores.double().expand(shape + self._scores.shape)
+        else:
+            scores = noisy_scores(self._scores, shape, generator)
+        partition, order = self._fill(sizes, scores)
+        return partition, sizes, order
+
+    def rsample(
+        self, sample_shape: Size = (), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Sample partitions with gradients in all parameters and the temperature."""
+        return self._draw_parts(torch.Size(sample_shape), "both", generator)[0]
+
+    @property
+    def mode(self) -> Tensor:
+        """The most likely sizes filled in sorted order: noise-free, with gradients.
+
+        This is the paper's deterministic partition. The most likely partition may have other sizes.
+        """
+        return self._draw_parts(torch.Size(), "none", None)[0]
+
+
+class RelaxedRandomPartition(RelaxedPartitionLaw):
     r"""Partitions with reparameterized gradients in scores and weights.
 
     Relaxed sizes determine the ranks of every subset (:math:`\alpha`), a relaxed sort the element
@@ -101,53 +177,17 @@ class RelaxedRandomPartition(RelaxedLaw):
         self.hard, self.sort, self.window = hard, sort, window
         super().__init__(batch, self.discrete.event_shape, validate_args)
 
-    @constraints.dependent_property(event_dim=2)
-    def support(self) -> constraints.Constraint:
-        soft = NonNegativeSum(self.event_shape[1], 2)
-        return self.discrete.support if self.hard is True else soft
-
     @property
     def log_scores(self) -> Tensor:
         return self.discrete.log_scores
 
     @property
-    def log_weights(self) -> Tensor:
-        return self.discrete.log_weights
+    def _scores(self) -> Tensor:
+        return self.log_scores
 
-    @property
-    def capacities(self) -> Tensor:
-        return self.discrete.capacities
-
-    def rsample_parts(
-        self,
-        sample_shape: Size = (),
-        *,
-        noise: str = "both",
-        generator: torch.Generator | None = None,
-    ) -> Parts:
-        """Sample a partition together with its sizes and its order.
-
-        Args:
-            sample_shape: The shape of the sample, as in torch.
-            noise: ``"both"``: sizes and order are random; ``"order"``: the sizes are the mode,
-                computed once for all samples; ``"none"``: the mode with the sorted order.
-        """
-        partition, sizes, order = self._draw_parts(torch.Size(sample_shape), noise, generator)
-        value = straight_through(sizes.hard, sizes.soft) if self.hard else sizes.soft
-        return Parts(partition, value.to(self.dtype).expand(*order.shape[:-1], -1), order)
-
-    def _draw_parts(
-        self, shape: torch.Size, noise: str, generator: torch.Generator | None
-    ) -> tuple[Tensor, SizeDraw, Tensor]:
-        require_choice("noise", noise, ("both", "order", "none"))
-        law: Any = self.discrete.sizes
-        sizes = draw_softly(law, self.temperature, shape, generator, noise=noise == "both")
-        if noise == "none":
-            scores = self.log_scores.double().expand(shape + self.log_scores.shape)
-        else:
-            scores = noisy_scores(self.log_scores, shape, generator)
+    def _fill(self, sizes: SizeDraw, scores: Tensor) -> tuple[Tensor, Tensor]:
         order = order_descending(scores.detach())
-        return self._filled(sizes, scores, order), sizes, order
+        return self._filled(sizes, scores, order), order
 
     def _filled(self, sizes: SizeDraw, scores: Tensor, order: Tensor) -> Tensor:
         """Y from sizes and noisy scores, in their descending order."""
@@ -181,18 +221,3 @@ class RelaxedRandomPartition(RelaxedLaw):
             temperature = for_events(self.temperature, 2)
             survival = torch.sigmoid((stops - ranks + 0.5) / temperature)
         return window_differences(survival)
-
-    def rsample(
-        self, sample_shape: Size = (), *, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Sample partitions with gradients in log-scores, log-weights and temperature."""
-        return self._draw_parts(torch.Size(sample_shape), "both", generator)[0]
-
-    @property
-    def mode(self) -> Tensor:
-        """The most likely sizes filled in sorted order: noise-free, with gradients.
-
-        This is the paper's deterministic partition. The most likely partition, ``discrete.mode``,
-        may have other sizes.
-        """
-        return self._draw_parts(torch.Size(), "none", None)[0]
