@@ -129,7 +129,8 @@ def figures_of(means: torch.Tensor, data: Dataset) -> dict[str, Any]:
     weights = torch.zeros(len(means)).log_softmax(-1)
     mixture = Mixture(weights, means, torch.full_like(means, 1e-4))
     config = ClusteringConfig(method="gmm", clusters=len(means))
-    content = figure_data(FittedClustering(config, data.input_shape, mixture), data, 0)
+    fitted = FittedClustering(config, data.input_shape, mixture)
+    content = figure_data(fitted, data, 0, fitted.predict(data.train.inputs))
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         return dict(archive)
 
