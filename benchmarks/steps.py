@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from benchmarks.laws import describe_environment, format_seconds
 from drpm.clustering.config import ClusteringConfig
-from drpm.clustering.models import MixtureVAE, build_objective
+from drpm.clustering.models import OBJECTIVES, MixtureVAE
 from drpm.clustering.pipeline import build_schedules
 from drpm.factors.config import FactorsConfig
 from drpm.factors.models import FactorVAE, factor_objective
@@ -117,7 +117,7 @@ def supervised_subject() -> Subject:
     config = load_preset(SupervisedConfig, "paper-supervised-mnist")
     return Subject(
         lambda: Partitioner((28 * 28,), 10, config),
-        SupervisedObjective(config.smoothing, config.size_weights[0]),
+        SupervisedObjective(config.size_weights[0]),
         ("rows", "labels"),
     )
 
@@ -125,7 +125,7 @@ def supervised_subject() -> Subject:
 SUBJECTS = {
     "DRPM-VC": Subject(
         make_clustering,
-        build_objective(CLUSTERING),
+        OBJECTIVES[CLUSTERING.method],
         ("rows", "features"),
         build_schedules(CLUSTERING),
         stacked=True,

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from drpm import RandomPartition
 from drpm.experiments.base import JOBS, Evaluation, Experiment, Job
-from drpm.report.figure_data import pack_arrays
+from drpm.report.plots import pack_arrays
 from drpm.training import config as configs
 from drpm.training.checkpoint import save_model
 from drpm.training.config import TrainingConfig, settings

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -47,8 +48,11 @@ def run(name: str, cell: Cell, options: list[str]) -> bool:
     load = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cell.busy)]
     command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", *cell.options, *options]
     try:
-        environment = {**os.environ, **cell.environment}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        with tempfile.TemporaryDirectory() as compiled:
+            # Code compiled for other instructions must not be found in torch's cache.
+            caches = {"TORCHINDUCTOR_CACHE_DIR": compiled}
+            environment = {**os.environ, **cell.environment, **caches}
+            done = subprocess.run(command, env=environment, capture_output=True, text=True)
     finally:
         for process in load:
             process.kill()

@@ -18,6 +18,7 @@ import mpmath
 import numpy as np
 import scipy.stats
 import torch
+from scipy.special import gammaln
 from torch import Tensor
 
 
@@ -158,6 +159,38 @@ def fisher_log_normalizer(
         for v in size_vectors(total, capacities).tolist()
     ]
     return torch.logsumexp(torch.stack(terms), 0)
+
+
+def truncated(law: Enumeration, minimum: Sequence[int], maximum: Sequence[int]) -> Enumeration:
+    """A law over sizes, restricted to those between a minimum and a maximum."""
+    low, high = torch.tensor(minimum), torch.tensor(maximum)
+    inside = ((law.values >= low) & (law.values <= high)).all(-1)
+    log_mass = law.log_mass[inside]
+    return Enumeration(law.values[inside], log_mass - torch.logsumexp(log_mass, 0))
+
+
+def truncated_log_normalizer(
+    total: int,
+    log_weights: Sequence[float],
+    capacities: Sequence[int],
+    minimum: Sequence[int],
+    maximum: Sequence[int],
+) -> float:
+    """log [x^n] of the product of truncated factors: convolutions in log-space, term by term."""
+    product = np.zeros(1)  # log-coefficients from x^first on
+    first = 0
+    for w, m, low, high in zip(log_weights, capacities, minimum, maximum, strict=True):
+        sizes = np.arange(low, min(high, m, total) + 1)
+        factor = gammaln(m + 1) - gammaln(sizes + 1) - gammaln(m - sizes + 1) + sizes * float(w)
+        count = min(len(product) + len(factor) - 1, total - first - low + 1)
+        found = np.empty(count)
+        for i in range(count):
+            start, stop = max(0, i - len(factor) + 1), min(i, len(product) - 1) + 1
+            terms = product[start:stop] + factor[i - stop + 1 : i - start + 1][::-1]
+            largest = terms.max()
+            found[i] = largest + np.log(np.exp(terms - largest).sum())
+        product, first = found, first + low
+    return float(product[total - first])
 
 
 def fisher_conditionals(law: Enumeration) -> Tensor:
@@ -402,6 +435,59 @@ def random_partition(
     return partition(log_scores, fisher(len(log_scores), log_weights, capacities))
 
 
+def affinity_fills(log_affinities: Tensor) -> Tensor:
+    """log P(Y | sizes of Y) of every Y if subset k chooses by row k; as :func:`assignments`."""
+    groups, n = log_affinities.shape
+
+    @functools.cache
+    def log_take(k: int, takes: tuple[int, ...], left: tuple[int, ...]) -> Tensor:
+        """Row k takes these elements first, in any order: the sum over the one that comes first."""
+        if not takes:
+            return torch.zeros((), dtype=torch.float64)
+        row = log_affinities[k].double()
+        terms = [
+            row[i]
+            - torch.logsumexp(row[list(left)], 0)
+            + log_take(k, tuple(j for j in takes if j != i), tuple(j for j in left if j != i))
+            for i in takes
+        ]
+        return torch.logsumexp(torch.stack(terms), 0)
+
+    log_probs = []
+    for labels in assignments(n, groups).tolist():
+        log_prob, left = torch.zeros((), dtype=torch.float64), tuple(range(n))
+        for k in range(groups):
+            takes = tuple(i for i in left if labels[i] == k)
+            log_prob = log_prob + log_take(k, takes, left)
+            left = tuple(i for i in left if labels[i] != k)
+        log_probs.append(log_prob)
+    return torch.stack(log_probs)
+
+
+def affinity_partition(
+    log_affinities: Tensor, log_weights: Tensor, capacities: Sequence[int] | None = None
+) -> Enumeration:
+    """Fisher's sizes, and every subset chooses by its own row."""
+    groups, n = log_affinities.shape
+    sizes = fisher(n, log_weights, capacities)
+    values = to_matrix(assignments(n, groups), groups)
+    table = {tuple(v): m for v, m in zip(sizes.values.tolist(), sizes.log_mass, strict=True)}
+    nothing = torch.tensor(-math.inf, dtype=torch.float64)
+    counts = values.sum(-1).long().tolist()
+    log_sizes = torch.stack([table.get(tuple(count), nothing) for count in counts])
+    return Enumeration(values, log_sizes + affinity_fills(log_affinities))
+
+
+def affinity_order_log_prob(log_affinities: Tensor, labels: Tensor, order: Tensor) -> Tensor:
+    """Every subset draws its elements in this order, by its own row, from all that are left."""
+    left, log_prob = order.tolist(), torch.zeros((), dtype=torch.float64)
+    while left:
+        row = log_affinities[labels[left[0]]]
+        log_prob = log_prob + row[left[0]] - torch.logsumexp(row[left], 0)
+        left = left[1:]
+    return log_prob
+
+
 def bounds(
     log_scores: Tensor, labels: Tensor, size_log_prob: Tensor, order: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -418,10 +504,14 @@ def bounds(
 
 
 def fill_log_prob_by_subsets(log_scores: Sequence[float], labels: Sequence[int]) -> float:
-    """log P(Y | sizes) by the recursion over sets, subset by subset (each of at most ~14)."""
-    s, y = np.asarray(log_scores, dtype=np.float64), np.asarray(labels)
+    """log P(Y | sizes) by the recursion over sets, subset by subset (each of at most ~14).
+
+    The scores are one row for all subsets, or a row for each.
+    """
+    y, groups = np.asarray(labels), int(np.max(labels)) + 1
+    rows = np.broadcast_to(np.asarray(log_scores, dtype=np.float64), (groups, len(y)))
     total = 0.0
-    for k in range(int(y.max()) + 1):
+    for k, s in enumerate(rows):
         later = np.logaddexp.reduce(s[y > k]) if (y > k).any() else -math.inf
         total += leading_set_log_probs(s[y == k], later)[-1]
     return float(total)

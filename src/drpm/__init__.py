@@ -8,11 +8,13 @@ from drpm.lazy import fetch_from
 
 if TYPE_CHECKING:
     from drpm.distributions import (
+        AffinityPartition,
         EnumeratedSizeLaw,
         FisherHypergeometric,
         OrderLaw,
         PlackettLuce,
         RandomPartition,
+        RelaxedAffinityPartition,
         RelaxedFisherHypergeometric,
         RelaxedPlackettLuce,
         RelaxedRandomPartition,
@@ -25,11 +27,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AffinityPartition",
     "EnumeratedSizeLaw",
     "FisherHypergeometric",
     "OrderLaw",
     "PlackettLuce",
     "RandomPartition",
+    "RelaxedAffinityPartition",
     "RelaxedFisherHypergeometric",
     "RelaxedPlackettLuce",
     "RelaxedRandomPartition",

@@ -8,17 +8,19 @@ import shutil
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from drpm.cli import app, options
+from drpm.cli import app, common
 from drpm.data import own
 from drpm.data.registry import DATASETS
 from drpm.experiments.base import JOBS, find_job
 from drpm.studies.sweeps import SWEEPS
+from drpm.training import config as configs
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import memory_refusal
 
@@ -45,7 +47,8 @@ def test_version() -> None:
 
 def test_help() -> None:
     text = run("--help").output
-    for word in ("bench", "bounds", "data", "reproduce", *JOBS, "Exit codes: 0 success; 1 error"):
+    commands = ("bench", "bounds", "data", "predict", "reproduce", *JOBS)
+    for word in (*commands, "Exit codes: 0 success; 1 error"):
         assert word in text
     text = run("cluster", "--help").output
     assert all(suffix in text for suffix in own.SUFFIXES)
@@ -146,24 +149,19 @@ def test_help_and_refusals_do_without_torch() -> None:
 
 
 def test_words_are_all_there_are() -> None:
-    assert list(options.DATA_SETS) == list(DATASETS)
-    assert options.among(options.DATA_SETS)("m") == ["mnist", "mpi3d", "multimnist", "mosaic"]
-    assert options.presets_of("factors")("") == ["fast-factors", "paper-factors"]
-    assert options.presets_of("cluster")("fast-") == ["fast-cluster"]
-    for device in options.DEVICES:
+    assert list(common.DATA_SETS) == list(DATASETS)
+    assert common.among(common.DATA_SETS)("m") == ["mnist", "mpi3d", "multimnist", "mosaic"]
+    assert configs.preset_names("factors") == ["fast-factors", "paper-factors"]
+    for device in common.DEVICES:
         assert TrainingConfig(device=device).device == device
 
 
 @pytest.mark.parametrize("command", JOBS)
 def test_every_setting_is_completed_and_is_one(command: str) -> None:
     config: Any = find_job(command)().config
-    found = options.settings_of(config)("")
-    for setting in found:
-        value = config
-        for word in setting.removesuffix("=").split("."):
-            value = getattr(value, word)
-        assert not is_dataclass(value)
-    assert {f"training.{field.name}=" for field in fields(config.training)} <= set(found)
+    found = configs.names(config)
+    assert not any(is_dataclass(attrgetter(setting)(config)) for setting in found)
+    assert {f"training.{field.name}" for field in fields(config.training)} <= set(found)
 
 
 def test_the_document_lists_all_sweeps() -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from drpm.cli import app
 from drpm.multitask.methods import find_weighting
 from drpm.multitask.models import load_multitask
-from drpm.training.summaries import summarize_results
+from drpm.report.tables import summarize_results
 from tests.multitask.toys import write_few_digits
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
@@ -175,7 +175,7 @@ def test_options_of_the_data(tmp_path: Path) -> None:
         ("-o device=cpu", "device is not an option of the data"),
         ("mosaic --noise=0.5", "'mosaic' has no option 'noise'"),
         ("mosiac --tasks=5", "There is no data set 'mosiac': did you mean mosaic"),
-        ("celeba --tasks=41", "num_tasks must be from 1 to 40"),
+        ("celeba --tasks=41", "'num_tasks' should be less than or equal to 40, not 41"),
         ("own.npy --tasks=5", "own.npy has no option 'num_tasks'"),
     ],
 )

@@ -17,7 +17,7 @@ from drpm.cli import app
 from drpm.clustering.fitted import load_clustering
 from drpm.data import stl10
 from drpm.data.stl10 import CLASSES, Network
-from drpm.report.figure_data import read_arrays
+from drpm.report.plots import read_arrays
 from drpm.training.runs import RunFolder
 from tests.data.formats import stl10_images, write_stl10
 
@@ -70,7 +70,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StandIn]:
     write_images(folder / "data" / "stl10" / "stl10_binary")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DRPM_DATA", str(folder / "data"))
-        patch.setitem(stl10._BUILDERS, "resnet50", lambda device: Network("stand-in", network))
+        patch.setattr(stl10, "resnet50", lambda device: Network("stand-in", network))
         # A finished run is only shown, and features are not computed twice.
         for _ in range(2):
             command = ["cluster", *COMMAND, "--out", str(folder / "run")]

@@ -20,7 +20,7 @@ from tests.data.formats import write_celeba, write_mnist
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty data folder, an empty cache, and an empty folder to work in."""
     monkeypatch.setenv("DRPM_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr("drpm.data.files.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("pooch.os_cache", lambda name: tmp_path / "cache")
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     return tmp_path / "data"

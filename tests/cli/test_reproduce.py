@@ -136,6 +136,8 @@ def test_results_are_collected_without_a_run(opened: list[Any]) -> None:
 
 
 def test_the_bounds_study(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="device must be 'cpu' for this study, but got 'cuda'"):
+        run_study(tmp_path / "seed-0", 200, 0, "cuda")
     run_study(tmp_path / "seed-0", 200, 0)
     found = RunFolder.open(tmp_path / "seed-0")
     assert found.config_text() == "draws = 200\nseed = 0\n"

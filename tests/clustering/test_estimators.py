@@ -21,6 +21,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from drpm.clustering import DRPMClustering, LatentGMM, VaDE
+from drpm.training.checkpoint import load_model, save_model
 from drpm.training.errors import RunError
 
 ESTIMATORS = [DRPMClustering, VaDE, LatentGMM]
@@ -200,7 +201,7 @@ def test_a_fresh_process_predicts_the_same(tmp_path: Path) -> None:
     models = {}
     for kind, shape in shapes.items():
         X = np.random.default_rng(0).normal(3, 2, shape)
-        models[kind.__name__] = X, quick(kind, np.int64(3)).fit(X)
+        models[kind.__name__] = X, quick(kind, np.int64(3), hidden=np.array([32, 32])).fit(X)
     for name, (X, model) in models.items():
         model.save(tmp_path / name)
         np.save(tmp_path / f"X-{name}.npy", X)
@@ -227,7 +228,10 @@ for name in names:
         close(out["score"], model.score(X))
         np.testing.assert_array_equal(out["labels"], model.labels_)
         np.testing.assert_array_equal(out["probs"].argmax(1), model.predict(X))
-        assert type(model).load(tmp_path / name).get_params() == model.get_params()
+        assert type(model).load(tmp_path / name).get_params() == {
+            **model.get_params(),
+            "hidden": (32, 32),
+        }
 
 
 def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
@@ -238,6 +242,13 @@ def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
         RunError, match=r"must contain a model of vade, but got latent-gmm; .*load_cl"
     ):
         VaDE.load(tmp_path)
+    tensors, description = load_model(tmp_path)
+    facts = description["facts"]
+    wrong = {"labels": "old", "names": None, "parameters": {"n": 1}, "iterations": []}
+    for damaged in ({}, [], *({**facts, name: value} for name, value in wrong.items())):
+        save_model(tmp_path, tensors, description | {"facts": damaged})
+        with pytest.raises(RunError, match=r"must contain the labels, names .*them\.$"):
+            LatentGMM.load(tmp_path)
 
 
 @each
@@ -304,6 +315,7 @@ def test_a_fit_that_diverges_says_so() -> None:
         ({"latent_dim": 1.5}, "latent_dim must be .*, but got 1.5"),
         ({"hidden": ()}, r"hidden must be .*, but got \(\)"),
         ({"hidden": 64}, "hidden must be .*, but got 64"),
+        ({"hidden": np.ones((2, 2))}, "hidden must be .*, but got a list"),
         ({"hidden": (64, 0)}, "hidden must be .*, but got 0"),
         ({"max_iter": 0}, "max_iter must be .*, but got 0"),
         ({"pretrain_iter": -1}, "pretrain_iter must be .*, but got -1"),

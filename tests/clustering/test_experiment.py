@@ -1,6 +1,7 @@
 """Clustering runs and studies: what they write, refuse, share and resume."""
 
 import io
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,19 +12,18 @@ import pytest
 import torch
 
 from drpm.clustering.config import (
+    AutoencoderConfig,
     ClusteringConfig,
     ClusteringJob,
     MixtureConfig,
-    NetworkConfig,
     PretrainingConfig,
 )
 from drpm.clustering.experiment import Clustering, figure_data
 from drpm.clustering.fitted import FittedClustering, load_clustering
 from drpm.clustering.mixtures import Mixture
-from drpm.data.tables import table
+from drpm.data.own import table
 from drpm.data.types import Dataset, Split
-from drpm.experiments.running import run_jobs
-from drpm.experiments.studies import run_study
+from drpm.experiments.running import run_jobs, run_study
 from drpm.training import loop
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices
@@ -36,7 +36,7 @@ TRAINING = TrainingConfig(epochs=1, batch_size=16, device="cpu")
 SMALL = ClusteringConfig(
     clusters=2,
     partitions=2,
-    network=NetworkConfig(latent=2, encoder=(4,), decoder=(4,)),
+    network=AutoencoderConfig(latent=2, encoder=(4,), decoder=(4,)),
     pretraining=PretrainingConfig(training=TRAINING),
     mixture=MixtureConfig(restarts=1),
     training=TRAINING,
@@ -129,7 +129,8 @@ def figures_of(means: torch.Tensor, data: Dataset) -> dict[str, Any]:
     weights = torch.zeros(len(means)).log_softmax(-1)
     mixture = Mixture(weights, means, torch.full_like(means, 1e-4))
     config = ClusteringConfig(method="gmm", clusters=len(means))
-    content = figure_data(FittedClustering(config, data.input_shape, mixture), data, 0)
+    fitted = FittedClustering(config, data.input_shape, mixture)
+    content = figure_data(fitted, data, 0, fitted.predict(data.train.inputs.flatten(1)))
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         return dict(archive)
 
@@ -235,11 +236,16 @@ def test_a_study_is_resumed(
     # The second study has copied the pretraining of the first.
     assert trained == ["pretraining", "training"] * 2 + ["training"] * 2
     first = tmp_path / "shared" / "study-vade" / "seed-0"
-    before = (first / "result.json").read_bytes()
+    # As a GPU records it, which trains both seeds together.
+    together = {**RunFolder.open(first).result(), "stacked": [0, 3]}
+    before = json.dumps(together).encode()
+    (first / "result.json").write_bytes(before)
     result = study(tmp_path / "shared", "-vade")
     assert len(trained) == 6
     assert (first / "result.json").read_bytes() == before
-    assert RunFolder.open(first).result()["command"][:3] == ["drpm", "cluster", "digits"]
+    resumed = RunFolder.open(first.with_name("seed-3")).result()
+    assert resumed["stacked"] == [0, 3]
+    assert resumed["command"][:3] == ["drpm", "cluster", "digits"]
     # As without an interruption and a shared pretraining, to the last bit.
     assert study(tmp_path / "alone", "-vade")["metrics"] == result["metrics"]
     found = models(tmp_path / "shared" / "study-vade")

@@ -196,25 +196,10 @@ def test_few_or_equal_points() -> None:
     torch.testing.assert_close(found.means, torch.full((3, 2), 7.0))
 
 
-X = torch.zeros(4, 2)
-
-
-@pytest.mark.parametrize(
-    ("x", "components", "message"),
-    [
-        (X, 5, "n_components must be at most 4, the number of points, but got 5"),
-        (X, 0, "n_components must be .* at least 1, but got 0"),
-        (X[0], 1, r"x must have shape \(n, d\) .*, but got a tensor of"),
-        (X[:0], 1, r"x must have shape \(n, d\)"),
-        (X.long(), 1, "x must be a floating-point tensor"),
-        (X.numpy(), 1, "x must be a floating-point tensor, but got a ndarray"),
-        (torch.tensor([[0.0, math.nan]]), 1, "x must be finite everywhere, but got nan"),
-        (1e200 * normal(4, 2), 2, "x must have finite log-densities, but they overflow"),
-    ],
-)
-def test_refusals(x: Any, components: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        fit_mixture(x, components)
+@pytest.mark.parametrize("x", [torch.tensor([[0.0], [math.nan]]), 1e200 * normal(4, 2)])
+def test_points_without_finite_densities(x: Tensor) -> None:
+    with pytest.raises(ValueError, match="x must have finite log-densities"):
+        fit_mixture(x, 2)
 
 
 @pytest.mark.cuda

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Independent, Normal, kl_divergence
 
-from drpm.clustering.config import ClusteringConfig, NetworkConfig
+from drpm.clustering.config import AutoencoderConfig, ClusteringConfig
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.models import (
+    OBJECTIVES,
     Autoencoder,
     MixturePrior,
     MixtureVAE,
-    PartitionObjective,
     bound_terms,
-    build_objective,
     choose_likelihood,
     divergences,
     exact_terms,
+    partition_objective,
     vade_objective,
 )
 from drpm.nn.encoders import Posterior
@@ -34,7 +34,7 @@ TERMS = ("reconstruction", "latent", "sizes", "order")
 
 
 def settings(clusters: int = 3, **changes: Any) -> ClusteringConfig:
-    chosen = {"partitions": 4, "network": NetworkConfig(2, (6,), (7,)), **changes}
+    chosen = {"partitions": 4, "network": AutoencoderConfig(2, (6,), (7,)), **changes}
     return ClusteringConfig(clusters=clusters, **chosen)
 
 
@@ -147,7 +147,7 @@ def fills_of_size(log_scores: Tensor, sizes: Tensor) -> Enumeration:
 
 def make_network(likelihood: str = "bernoulli", deviation: float = 1.0) -> Autoencoder:
     torch.manual_seed(3)
-    return Autoencoder(4, NetworkConfig(2, (6, 5), (7,), deviation), likelihood).double()
+    return Autoencoder(4, AutoencoderConfig(2, (6, 5), (7,), deviation), likelihood).double()
 
 
 def test_bernoulli_likelihood() -> None:
@@ -332,7 +332,7 @@ def test_the_loss_against_all_partitions(n: int, clusters: int, seed: int, objec
     )
     model, batch = make_model(config, seed=seed), make_batch(n, seed)
     place_on_rows(model, batch)
-    found = PartitionObjective(config)(model, batch, schedule(beta=beta), generator(9))
+    found = partition_objective(model, batch, schedule(beta=beta), generator(9))
     assert set(found) == {"loss", *TERMS}
     torch.testing.assert_close(found["loss"], sum(found[name] for name in TERMS))
 
@@ -369,7 +369,7 @@ def test_the_loss_against_all_partitions(n: int, clusters: int, seed: int, objec
 @torch.no_grad()
 def test_a_negative_term_of_the_sizes_counts_as_none() -> None:
     """Three rows in three clusters of their own: one order leads there, the prior prefers it."""
-    config = settings(clusters=3, network=NetworkConfig(2, (2,), (7,)))
+    config = settings(clusters=3, network=AutoencoderConfig(2, (2,), (7,)))
     model = make_model(config)
     means = torch.tensor([[0.0, 0], [1, 0], [0, 1]], dtype=torch.float64)
     batch = make_batch(3) | {"features": means}
@@ -385,7 +385,7 @@ def test_a_negative_term_of_the_sizes_counts_as_none() -> None:
     assert sizes.tolist() == [1, 1, 1]
     term = bound_terms(sizes.double(), log_scores, log_weights, model.prior.mixture())[0]
     assert term < -1e-3
-    found = PartitionObjective(config)(model, batch, schedule(), generator())
+    found = partition_objective(model, batch, schedule(), generator())
     assert found["sizes"] == 0
 
 
@@ -402,7 +402,7 @@ def gradients(objective: str, term: str, **changes: Any) -> dict[str, Tensor]:
     with torch.no_grad():
         # Where codes are as uncertain as clusters are wide, the divergence has no slope in that.
         model.autoencoder.log_variance.bias += 0.5
-    PartitionObjective(config)(model, batch, schedule(), generator())[term].backward()
+    partition_objective(model, batch, schedule(), generator())[term].backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
@@ -429,7 +429,7 @@ def test_what_each_term_trains(objective: str) -> None:
 def test_a_frozen_encoder_is_not_even_asked(method: str) -> None:
     config = settings(clusters=2, method=method)
     model, batch = make_model(config), make_batch(6)
-    objective = build_objective(config)
+    objective = OBJECTIVES[method]
     expected = objective(model, batch, schedule(), generator())
     features = model.autoencoder.encoder(batch["rows"]).detach()
     model.autoencoder.encoder = torch.nn.Sequential(torch.nn.Identity())
@@ -446,7 +446,7 @@ def test_a_frozen_encoder_is_not_even_asked(method: str) -> None:
 @pytest.mark.parametrize("objective", ["bounds", "exact"])
 def test_stacked_runs_have_the_terms_of_their_own_models(method: str, objective: str) -> None:
     """Where nothing is random: certain codes, clusters far apart, and scores likewise."""
-    network = NetworkConfig(2, (2,), (7,))
+    network = AutoencoderConfig(2, (2,), (7,))
     config = settings(clusters=2, method=method, objective=objective, network=network)
     models, features = [make_model(config, seed=seed) for seed in (1, 2)], []
     rows = make_batch(6)["rows"]
@@ -467,16 +467,14 @@ def test_stacked_runs_have_the_terms_of_their_own_models(method: str, objective:
 
     program = Program(
         models,
-        build_objective(config),
+        OBJECTIVES[method],
         {"rows": rows},
         training,
         run_data={"features": torch.stack(features)},
         schedules={"temperature": one, "beta": one},
     )
     expected = [
-        build_objective(config)(
-            model, {"rows": rows, "features": own}, schedule(1.0, 1.0), generator()
-        )
+        OBJECTIVES[method](model, {"rows": rows, "features": own}, schedule(1.0, 1.0), generator())
         for model, own in zip(models, features, strict=True)
     ]
     assert expected[0]["loss"] != expected[1]["loss"]

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from drpm.clustering import pipeline
 from drpm.clustering.config import (
+    AutoencoderConfig,
     ClusteringConfig,
     MixtureConfig,
-    NetworkConfig,
     PretrainingConfig,
 )
-from drpm.clustering.fitted import FittedClustering, accuracy
+from drpm.clustering.fitted import FittedClustering, clustering_scores
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.pipeline import fit_clusterings
 from drpm.training.config import TrainingConfig
@@ -39,7 +39,7 @@ def settings(method: str = "drpm-vc", *, epochs: int = 2, **changes: Any) -> Clu
     chosen = {
         "partitions": 5,
         "annealing_steps": 12,
-        "network": NetworkConfig(latent=2, encoder=(16, 16), decoder=(16,)),
+        "network": AutoencoderConfig(latent=2, encoder=(16, 16), decoder=(16,)),
         "pretraining": pretraining(),
         "mixture": MixtureConfig(restarts=4),
         "training": TrainingConfig(
@@ -63,7 +63,7 @@ def fit(
 
 
 def correct(fitted: FittedClustering) -> float:
-    return accuracy(LABELS.numpy(), fitted.predict(blobs()).numpy())
+    return clustering_scores(LABELS, fitted.predict(blobs()))["accuracy"]
 
 
 def tensors(fitted: FittedClustering) -> list[Tensor]:

@@ -11,17 +11,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drpm.clustering.config import NetworkConfig, PretrainingConfig
+from drpm.clustering.config import AutoencoderConfig, PretrainingConfig
 from drpm.clustering.models import Autoencoder
 from drpm.clustering.pretraining import (
     VIEWS,
     ContrastiveModel,
-    ContrastiveObjective,
     View,
     affine,
     blur,
     choose_view,
     contrastive_loss,
+    contrastive_objective,
     reconstruction_objective,
     resized_crop,
     warp,
@@ -59,10 +59,11 @@ def test_contrast_against_loops(count: int, temperature: float) -> None:
 # Objectives.
 
 
-def make(likelihood: str = "bernoulli") -> ContrastiveModel:
+def make(likelihood: str = "bernoulli", **changes: Any) -> ContrastiveModel:
     torch.manual_seed(2)
-    network = Autoencoder(16, NetworkConfig(3, (12, 10), (9,)), likelihood)
-    return ContrastiveModel(network, clusters=4).double()
+    network = Autoencoder(16, AutoencoderConfig(3, (12, 10), (9,)), likelihood)
+    config = PretrainingConfig(**changes)
+    return ContrastiveModel(network, 4, config, torch.Size([1, 4, 4])).double()
 
 
 def images(count: int = 6) -> Tensor:
@@ -75,22 +76,18 @@ def upside_down(seen: Tensor, source: Any) -> Tensor:
     return seen.flip(-2)
 
 
-def objective(view: Any = upside_down, **changes: Any) -> ContrastiveObjective:
-    return ContrastiveObjective(PretrainingConfig(**changes), view, torch.Size([1, 4, 4]))
-
-
 @torch.no_grad()
-def test_the_terms_one_by_one() -> None:
-    model, rows = make(), images()
+def test_the_terms_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VIEWS, "mnist", upside_down)
+    model = make(views="mnist", instance_temperature=0.3, cluster_temperature=0.7)
+    rows = images()
     other = rows.reshape(6, 1, 4, 4).flip(-2).reshape(6, 16)
-    found = objective(instance_temperature=0.3, cluster_temperature=0.7)(
-        model, {"rows": rows}, {}, None
-    )
+    found = contrastive_objective(model, {"rows": rows}, {}, None)
     assert set(found) == {"loss", *TERMS}
 
     encoder, network = model.autoencoder.encoder, model.autoencoder
     one, two = (model.instances(encoder(x)) for x in (rows, other))
-    left, right = (model.predict_proba(x) for x in (rows, other))
+    left, right = (model.clusters(encoder(x)).softmax(-1) for x in (rows, other))
     entropies = [-(c.mean(0) * c.mean(0).log()).sum() for c in (left, right)]
     errors = [((network.decode(network.mean(encoder(x))) - x) ** 2).mean(1) for x in (rows, other)]
     expected = {

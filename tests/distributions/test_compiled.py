@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from drpm import RelaxedFisherHypergeometric, RelaxedRandomPartition
+from drpm import FisherHypergeometric, RelaxedFisherHypergeometric, RelaxedRandomPartition
+from drpm.distributions.sizes import sizes_kl
 from tests.oracles import normal
 
 
@@ -37,16 +38,42 @@ def test_drawn_sizes(n: int, bounded: bool, groups: int, noise: bool) -> None:
     torch.testing.assert_close(compiled(step)(weights), expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("groups", [2, 4])
+@pytest.mark.parametrize("n", [8, 300])
+def test_sizes_within_limits(n: int, groups: int) -> None:
+    """A draw and the mode, soft and hard, and the divergence, with gradients."""
+    low, high = n // groups - 1, torch.tensor([n // groups, n, n, n][:groups])
+    weights = 2 * normal(6, groups, seed=3)
+
+    def loss(weights: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        limits: Any = {"minimum": low, "maximum": high, "validate_args": False}
+        law = RelaxedFisherHypergeometric(0.5, n, weights, **limits)
+        draw, mode = (law.draw(torch.Size(), noise=noise) for noise in (True, False))
+        prior = FisherHypergeometric(n, torch.zeros_like(weights), **limits)
+        soft = (draw.soft + mode.soft).square().sum()
+        return soft + sizes_kl(law.discrete, prior), (draw.hard, mode.hard)
+
+    step = vmap(grad(loss, has_aux=True), randomness="different")
+    torch.manual_seed(0)
+    expected = step(weights)
+    torch.manual_seed(0)
+    torch.testing.assert_close(compiled(step)(weights), expected, rtol=1e-9, atol=1e-9)
+
+
 @pytest.mark.cuda
+@pytest.mark.parametrize("limits", [{}, {"minimum": 5, "maximum": 60}], ids=["free", "limits"])
 @pytest.mark.parametrize("noise", ["both", "none"])
-def test_a_draw_is_captured_in_a_graph(noise: str) -> None:
+def test_a_draw_is_captured_in_a_graph(noise: str, limits: dict[str, int]) -> None:
     """Nothing waits for the device."""
     scores = normal(256).float().cuda().requires_grad_()
     weights = normal(10, seed=1).float().cuda().requires_grad_()
 
     def step() -> tuple[Tensor, ...]:
-        law = RelaxedRandomPartition(0.5, scores, weights, hard=False, validate_args=False)
+        law = RelaxedRandomPartition(
+            0.5, scores, weights, hard=False, **limits, validate_args=False
+        )
         value = law.rsample_parts((2,), noise=noise).Y.square().sum()
+        value = value + law.discrete.sizes.entropy() + law.discrete.sizes.mean.square().sum()
         return (value, *torch.autograd.grad(value, (scores, weights)))
 
     # Without its graph, which would tie the leaves to the stream of this call.

@@ -21,6 +21,7 @@ from torch.autograd import forward_ad
 from torch.distributions import Distribution
 
 import drpm
+from drpm.distributions.partitions import PartitionLaw
 from drpm.relaxation import filling
 from tests.conformance import BAD, CASES, DISCRETE, RELAXED, BadCase, Case
 from tests.oracles import generator
@@ -61,6 +62,8 @@ def is_merged(case: Case) -> bool:
 def statistics(case: Case, law: Distribution) -> dict[str, Tensor]:
     """All deterministic summaries a law offers."""
     names = ["mode"] if case.relaxed or isinstance(law, drpm.PlackettLuce) else ["mode", "mean"]
+    if isinstance(law, drpm.AffinityPartition):
+        names = ["greedy"]
     if isinstance(law, drpm.SizeLaw):
         names += ["variance"]
     if isinstance(law, drpm.FisherHypergeometric):
@@ -70,10 +73,23 @@ def statistics(case: Case, law: Distribution) -> dict[str, Tensor]:
     found = {name: getattr(law, name) for name in names}
     if isinstance(law, drpm.SizeLaw) and not is_merged(case):
         found["entropy"] = law.entropy()
-    if isinstance(law, drpm.RandomPartition):
-        found["marginals"] = law.marginals()
-        found["entropy"] = law.entropy(num_samples=8, generator=generator(0, law.mean.device.type))
+    if isinstance(law, PartitionLaw):
+        options = {"num_samples": 8, "generator": generator(0, law.log_weights.device.type)}
+        found["entropy"] = law.entropy(**options)
+        exact = isinstance(law, drpm.RandomPartition)
+        found["marginals"] = law.marginals() if exact else law.marginals(**options)
     return found
+
+
+def estimated(law: Distribution) -> list[str]:
+    """The summaries that are means over samples."""
+    if isinstance(law, drpm.AffinityPartition):
+        return ["entropy", "marginals"]
+    return ["entropy"] if isinstance(law, drpm.RandomPartition) else []
+
+
+def noise_free(law: Distribution) -> Tensor:
+    return law.greedy if isinstance(law, drpm.AffinityPartition) else law.mode
 
 
 def scalar_of(case: Case, law: Distribution, value: Tensor | None = None) -> Tensor:
@@ -124,23 +140,21 @@ def test_values_broadcast_against_the_batch(case: Case) -> None:
     "case", [c for c in CASES if len(c.shapes) == 2], ids=lambda case: case.name
 )
 def test_parameters_broadcast(case: Case) -> None:
-    scores = case.tensors((4, 1))["log_scores"]
-    weights = case.tensors((3,), seed=1)["log_weights"]
-    law = case.make({"log_scores": scores, "log_weights": weights})
+    given = case.tensors((4, 1))
+    given["log_weights"] = case.tensors((3,), seed=1)["log_weights"]
+    law = case.make(given)
     assert law.batch_shape == (4, 3)
-    full = case.make(
-        {
-            "log_scores": scores.expand(4, 3, -1).contiguous(),
-            "log_weights": weights.expand(4, 3, -1).contiguous(),
-        }
-    )
+    wide = {
+        name: tensor.expand(4, 3, *case.shapes[name]).contiguous() for name, tensor in given.items()
+    }
+    full = case.make(wide)
     assert torch.equal(
         law.sample((2,), generator=generator()), full.sample((2,), generator=generator())
     )
     if not case.relaxed:
         value = full.sample((2,))
         torch.testing.assert_close(law.log_prob(value), full.log_prob(value))
-    torch.testing.assert_close(law.mode, full.mode)
+    torch.testing.assert_close(noise_free(law), noise_free(full))
 
 
 @every_case
@@ -159,7 +173,7 @@ def test_expand(case: Case) -> None:
         expected = statistics(case, law)
         found = statistics(case, expanded)
         for name, stat in found.items():
-            if name != "entropy":
+            if name not in estimated(law):
                 torch.testing.assert_close(stat, expected[name].expand(stat.shape))
         again = expanded.expand((2, *batch))
         assert again.batch_shape == (2, *batch)
@@ -208,7 +222,9 @@ def test_mode_is_in_the_support_and_likelier_than_samples(case: Case) -> None:
     if is_merged(case):
         pytest.skip("the shortcut refuses moments and modes")
     law = case.build((4,))
-    assert law.support.check(law.mode).all()
+    assert law.support.check(noise_free(law)).all()
+    if isinstance(law, drpm.AffinityPartition):
+        return  # the greedy partition need not be the most likely one
     best = law.log_prob(law.mode)
     assert (law.log_prob(law.sample((200,), generator=generator())) <= best + 1e-9).all()
 
@@ -251,7 +267,7 @@ def test_relaxed_log_prob_is_refused_with_a_reason(case: Case) -> None:
 def test_dtype_and_device_are_kept(case: Case, dtype: torch.dtype, device: str) -> None:
     law = case.build((2,), dtype, device)
     integer = isinstance(law, drpm.PlackettLuce)
-    for value in (law.sample((3,)), law.mode if not is_merged(case) else law.sample()):
+    for value in (law.sample((3,)), noise_free(law) if not is_merged(case) else law.sample()):
         assert value.dtype == (torch.int64 if integer else dtype)
         assert value.device.type == device
     if case.relaxed:
@@ -299,7 +315,7 @@ def test_cuda_agrees_with_cpu(case: Case) -> None:
     torch.testing.assert_close(on_device.cpu(), host.log_prob(value), rtol=1e-10, atol=1e-10)
     expected, found = statistics(case, host), statistics(case, device)
     for name in expected:
-        if not (name == "entropy" and "marginals" in expected):
+        if name not in estimated(host):
             torch.testing.assert_close(found[name].cpu(), expected[name], rtol=1e-9, atol=1e-9)
     assert device.support.check(device.sample((50,))).all()
     grads = []
@@ -384,10 +400,10 @@ def test_rsample_carries_gradients_to_every_parameter(case: Case) -> None:
     (value * weights).sum().backward()
     for name, tensor in tensors.items():
         assert torch.isfinite(tensor.grad).all()
-        if case.shapes[name] == (1,):  # a single group takes everything, whatever its weight
+        if case.shapes[name][0] == 1:  # a single group takes everything, whatever its weight
             assert (tensor.grad == 0).all()
         else:
-            assert (tensor.grad.abs().sum(-1) > 1e-6).all(), name
+            assert (tensor.grad.flatten(1).abs().sum(-1) > 1e-6).all(), name
     mode = law.mode
     assert mode.requires_grad
 
@@ -569,7 +585,7 @@ def test_forward_mode_agrees_with_reverse_mode_or_is_refused(case: Case, how: st
         return
     jacobians = torch.func.jacrev(compute, tuple(range(len(names))))(*primals)
     pairs = zip(jacobians, tangents, strict=True)
-    expected = sum((jacobian * tangent).sum((-2, -1)) for jacobian, tangent in pairs)
+    expected = sum((jacobian * tangent).flatten(1).sum(-1) for jacobian, tangent in pairs)
     torch.testing.assert_close(found, expected)
 
 
@@ -582,7 +598,7 @@ def test_vmap_of_summaries(case: Case) -> None:
     names, tensors = list(case.shapes), case.tensors((4,))
     expected = statistics(case, case.make(tensors))
     for name, value in expected.items():
-        if name == "entropy" and "marginals" in expected:
+        if name in estimated(case.make(tensors)):
             continue
 
         def summary(*parameters: Tensor, name: str = name) -> Tensor:
@@ -664,7 +680,10 @@ def assert_same(found: list[Tensor | None], expected: list[Tensor | None]) -> No
 # The noise-free mode shares all but the size tables with a draw: once a law is enough.
 # The streamed path chooses its blocks by the values, so it runs in many small graphs: 15 seconds
 # for one case. One of the three goes through.
-COMPILED_MODES = ["relaxed-sizes-hard", "relaxed-order-soft", "relaxed-partition-hard"]
+COMPILED_MODES = [
+    *("relaxed-sizes-hard", "relaxed-order-soft", "relaxed-partition-hard"),
+    "relaxed-affinity-hard",
+]
 COMPILED = [c for c in CASES if not c.streamed or c.name == "relaxed-partition-streamed"]
 
 

@@ -10,10 +10,9 @@ import torch
 
 from drpm.factors.config import FactorsConfig, FactorsJob
 from drpm.factors.evaluation import Evidence
-from drpm.factors.experiment import NAMES, Factors, measure_usage
-from drpm.factors.figures import figure_data
+from drpm.factors.experiment import NAMES, Factors, figure_data, measure_usage
 from drpm.factors.models import FactorVAE, SharedFactors
-from drpm.report.figure_data import figure_specs, read_arrays
+from drpm.report.plots import figure_specs, read_arrays
 from drpm.training.errors import ConfigError
 from tests.oracles import generator
 

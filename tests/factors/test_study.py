@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from drpm.experiments.running import run_jobs
-from drpm.experiments.studies import run_study
+from drpm.experiments.running import run_jobs, run_study
 from drpm.factors import experiment
 from drpm.factors.config import FactorsConfig, FactorsJob
 from drpm.factors.evaluation import Evidence, estimate_evidence, evaluate_pairs

@@ -12,11 +12,11 @@ from drpm.multitask.config import MultitaskConfig
 from drpm.multitask.methods import (
     Fork,
     NeuronPartition,
-    SharedFeatures,
     UncertaintyWeighting,
     find_weighting,
 )
 from drpm.multitask.models import MultitaskNetwork, multitask_objective
+from drpm.nn import TaskSplit
 from drpm.relaxation.mapping import apply
 from drpm.training.errors import ConfigError
 from tests.multitask.toys import settings, some_bytes
@@ -172,8 +172,6 @@ def test_a_partition_shares_neurons_out(partition: Any) -> None:
     given = batch()
     outputs = network(given["images"], torch.tensor(0.7))
     masks, sizes = outputs.shared.masks, outputs.shared.sizes
-    assert masks is not None
-    assert sizes is not None
     assert masks.shape == (3, 8, 10)
     assert sizes.shape == (8, 3)
     assert torch.equal(sizes, sizes.round())
@@ -219,7 +217,7 @@ def test_gradients_reach_scores_and_weights(partition: Any) -> None:
 def test_tasks_in_another_order(partition: str) -> None:
     """Every task has another subset; nothing else is another."""
 
-    def shared(order: str) -> SharedFeatures:
+    def shared(order: str) -> TaskSplit:
         network = make(settings(partition=partition, task_order=order)).eval()
         weights = network.method.layer.law.log_weights
         weights = getattr(weights, "bias", weights)
@@ -227,13 +225,10 @@ def test_tasks_in_another_order(partition: str) -> None:
         return network(batch()["images"], torch.tensor(0.7)).shared
 
     given, other, shuffled = (shared(order) for order in ("given", "reversed", "shuffled"))
-    assert given.masks is not None
-    assert given.sizes is not None
     assert bool((given.sizes.diff() > 0).all())
     assert torch.equal(other.masks, given.masks.flip(0))
     assert torch.equal(other.sizes, given.sizes.flip(-1))
     assert torch.equal(other.features, given.features.flip(0))
-    assert shuffled.sizes is not None
     # By sizes alone: what is drawn after the shuffle is another.
     assert torch.equal(shuffled.sizes.sort(-1).values, given.sizes)
 
@@ -256,7 +251,6 @@ def test_the_penalty_on_sizes() -> None:
     free, held = (make(settings(size_penalty=x)) for x in (0.0, 0.1))
     one, other = (multitask_objective(x, given, TEMPERATURE, None) for x in (free, held))
     sizes = free(given["images"], torch.tensor(0.7)).shared.sizes
-    assert sizes is not None
     expected = 0.1 * torch.lgamma(sizes + 1).sum(-1).mean()
     torch.testing.assert_close(other["penalty"], expected)
     torch.testing.assert_close(other["loss"], one["loss"] + expected)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from drpm.cli import app
 from drpm.data import multimnist
-from drpm.experiments.studies import run_study
+from drpm.experiments.running import run_study
 from drpm.multitask import experiment
 from drpm.multitask.models import MultitaskNetwork
 from drpm.training.runs import RunFolder

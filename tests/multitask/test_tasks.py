@@ -16,13 +16,13 @@ from drpm.multitask.config import MultitaskConfig, NetworkConfig
 from drpm.multitask.experiment import (
     NAMES,
     collect_metrics,
+    figure_data,
     make_network,
     task_table,
 )
-from drpm.multitask.figures import figure_data
 from drpm.multitask.models import MultitaskNetwork, TaskScores, load_multitask
 from drpm.multitask.tasks import TaskData, read_tasks
-from drpm.report.figure_data import FigureSpec, figure_specs, read_arrays
+from drpm.report.plots import FigureSpec, figure_specs, read_arrays
 from drpm.training.config import TrainingConfig, load_preset, preset_names
 from drpm.training.errors import ConfigError
 from tests.data import formats

@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from drpm.report import plots
-from drpm.report.figure_data import figure_specs, pack_arrays, read_arrays
 from drpm.report.page import draw_figures, training_curves
-from drpm.report.plots import Series, draw, png
+from drpm.report.plots import Series, draw, figure_specs, pack_arrays, png, read_arrays
 from drpm.training.errors import RunError
 from drpm.training.runs import RunFolder
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from drpm.cli import app
 from drpm.data.types import Dataset, Split
-from drpm.experiments.studies import digest_settings, run_study
+from drpm.experiments.running import digest_settings, run_study
 from drpm.studies.sweeps import find
 from drpm.supervised.config import SupervisedConfig, SupervisedJob
 from drpm.supervised.experiment import LabelledData, Supervised, find_classes
@@ -212,7 +212,7 @@ def test_a_study_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_sweep() -> None:
-    runs = find("supervised").runs
+    runs = find("supervised")
     assert [run.folder for run in runs] == ["mnist/drpm", "fashion-mnist/drpm"]
     for run in runs:
         config = load_preset(SupervisedConfig, run.arguments["preset"])

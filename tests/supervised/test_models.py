@@ -9,6 +9,7 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score
 from torch import Tensor, nn
 
+from drpm import RelaxedRandomPartition
 from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.models import (
     Partitioner,
@@ -19,7 +20,7 @@ from drpm.supervised.models import (
 from drpm.training.errors import ConfigError
 from tests.supervised.toys import CLASSES, CONFIG, blobs
 
-OBJECTIVE = SupervisedObjective(CONFIG.smoothing, 1.0)
+OBJECTIVE = SupervisedObjective(1.0)
 SCHEDULE = {"temperature": torch.tensor(1.0)}
 
 
@@ -46,18 +47,18 @@ def sure(labels: Tensor, classes: int = CLASSES) -> Tensor:
 def test_who_knows_every_class_partitions_rightly(labels: list[int]) -> None:
     """Whatever the classes' sizes are, be it none at all."""
     truth = torch.tensor(labels)
-    parts = knowing().law(sure(truth)).rsample_parts(noise="none")
+    parts = knowing().law(sure(truth), 0.05).rsample_parts(noise="none")
     assert parts.Y.argmax(0).tolist() == labels
     assert parts.sizes.tolist() == torch.bincount(truth, minlength=CLASSES).tolist()
 
 
 def test_scores_and_weights_in_closed_form() -> None:
     chances = torch.tensor([[0.5, 0.5, 0.0], [0.1, 0.2, 0.7]])
-    log_scores, log_weights = knowing(3).parameters_of((chances + 1e-9).log(), 1.0)
+    law = knowing(3).law((chances + 1e-9).log(), 1.0)
     expected = [CONFIG.scale * (3 - 0.5), CONFIG.scale * (3 - 0.2 - 1.4)]
-    assert log_scores.tolist() == pytest.approx(expected)
+    assert law.log_scores.tolist() == pytest.approx(expected)
     shares = [0.3, 0.35, 0.35]
-    assert log_weights.tolist() == pytest.approx([math.log(p / (1 - p)) for p in shares])
+    assert law.log_weights.tolist() == pytest.approx([math.log(p / (1 - p)) for p in shares])
 
 
 def test_unequal_sizes_are_those_expected() -> None:
@@ -65,9 +66,7 @@ def test_unequal_sizes_are_those_expected() -> None:
     labels = torch.arange(CLASSES).repeat_interleave(torch.tensor([60, 5, 25, 10]))
     # Nobody is sure, but on the whole the numbers are right.
     shares = torch.tensor([0.6, 0.05, 0.25, 0.1]).log().expand(len(labels), -1)
-    model = knowing()
-    model.config = replace(CONFIG, prediction_temperature=1.0)
-    parts = model.law(shares).rsample_parts(noise="none")
+    parts = knowing().law(shares, 1.0).rsample_parts(noise="none")
     assert (parts.sizes - torch.bincount(labels)).abs().max() <= 1
 
 
@@ -76,10 +75,7 @@ def test_the_loss_of_whoever_is_right_and_of_whoever_is_wrong() -> None:
     config = replace(CONFIG, scale=10.0)
     model = knowing()
     model.config = config
-    objective, schedule = (
-        SupervisedObjective(config.smoothing, 2.0),
-        {"temperature": torch.tensor(0.1)},
-    )
+    objective, schedule = SupervisedObjective(2.0), {"temperature": torch.tensor(0.1)}
 
     def terms(taken_for: Tensor) -> dict[str, float]:
         batch = {"rows": sure(taken_for), "labels": labels}
@@ -111,8 +107,10 @@ def test_gradients_reach_scores_and_weights(term: str) -> None:
     """Both terms reach the weights, and that of the assignment the scores as well."""
     elements, labels = blobs(24, seed=0)
     model = Partitioner((2,), CLASSES, CONFIG)
-    held = [x.detach().requires_grad_() for x in model.parameters_of(elements, 1.0)]
-    model.parameters_of = lambda *given: held  # type: ignore[method-assign,assignment]
+    law = model.law(elements, 1.0)
+    held = [x.detach().requires_grad_() for x in (law.log_scores, law.log_weights)]
+    law = RelaxedRandomPartition(1.0, *held, hard="sizes")
+    model.law = lambda *given: law  # type: ignore[method-assign,assignment]
     terms = OBJECTIVE(model, {"rows": elements, "labels": labels}, SCHEDULE, None)
     scores, weights = torch.autograd.grad(terms[term], held, allow_unused=True)
     assert weights.abs().max() > 1e-3
@@ -121,7 +119,7 @@ def test_gradients_reach_scores_and_weights(term: str) -> None:
         assert scores[labels == CLASSES - 1].mean() > 0 > scores[labels == 0].mean()
     else:
         # Downhill, the weights of subsets that are too large fall.
-        sizes = model.relaxed_law(elements, torch.tensor(1.0)).rsample_parts(noise="none").sizes
+        sizes = law.rsample_parts(noise="none").sizes
         excess = sizes.detach() - torch.bincount(labels, minlength=CLASSES)
         assert float((weights * excess).sum()) > 0
 

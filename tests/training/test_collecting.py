@@ -68,10 +68,3 @@ def test_nothing_to_collect(source: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="contains no finished run of 'table-1' to collect"):
         collect(source, "table-1", ["stl10"], tmp_path / "results")
     assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.parametrize("name", ["file/kept.tar.gz", "file"])
-def test_a_target_that_cannot_be_written(source: Path, tmp_path: Path, name: str) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(RunError, match="was not written, because"):
-        collect(source, "table-1", STUDIES, tmp_path / name)

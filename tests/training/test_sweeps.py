@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +18,7 @@ import pytest
 from drpm.training import sweeps
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.runs import RunFolder
-from drpm.training.sweep_workers import execute
-from drpm.training.sweeps import SWEEP, RunState, Sweep, SweepReport, SweepRun, run_sweep
+from drpm.training.sweeps import SWEEP, RunState, SweepReport, SweepRun, execute, run_sweep
 from tests.inline import Inline
 
 # The jobs. They are found by name in the workers, local ones and Ray's, so they lie in a module
@@ -106,8 +105,8 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeps, "open_workers", lambda *_: Inline())
 
 
-def grid(*runs: SweepRun) -> Sweep:
-    return Sweep("grid", runs)
+def grid(*runs: SweepRun) -> tuple[str, Sequence[SweepRun]]:
+    return "grid", runs
 
 
 def diary(out: Path, word: str = "begins") -> list[str]:
@@ -139,14 +138,14 @@ def test_what_is_finished_is_skipped_and_the_rest_is_run(
     RunFolder.create(tmp_path / "b", "").finish({})
     interrupted = RunFolder.create(tmp_path / "c", "")
     interrupted.log({"step": 0})
-    report = run_sweep(sweep, tmp_path)
+    report = run_sweep(*sweep, tmp_path)
     assert states(report) == {"a": "finished", "b": "skipped", "c": "finished"}
     assert interrupted.result()["metrics"]["lines"] == 2
     assert diary(tmp_path) == ["a", "c"]
     assert report.exit_status == 0
     assert report.summary() == "grid: 3 runs, 2 finished, 1 skipped (finished before), 0 failed."
     monkeypatch.setattr(sweeps, "open_workers", lambda *_: pytest.fail("a worker"))
-    assert set(states(run_sweep(sweep, tmp_path)).values()) == {"skipped"}
+    assert set(states(run_sweep(*sweep, tmp_path)).values()) == {"skipped"}
 
 
 @pytest.mark.usefixtures("inline")
@@ -154,7 +153,7 @@ def test_a_failed_run_is_retried_once_after_the_rest(tmp_path: Path) -> None:
     runs = [SweepRun("a", TRAIN, {"fail": 1}), SweepRun("b", TRAIN), SweepRun("c", TRAIN)]
     seen: list[tuple[str, str, str]] = []
     report = run_sweep(
-        grid(*runs),
+        *grid(*runs),
         tmp_path,
         progress=lambda run, *_: seen.append((run.folder, run.state, run.reason)),
     )
@@ -168,7 +167,7 @@ def test_a_failed_run_is_retried_once_after_the_rest(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("inline")
 def test_a_run_that_fails_twice_is_given_up_and_the_rest_goes_on(tmp_path: Path) -> None:
     runs = [SweepRun("deep/a", TRAIN, {"fail": 9}), SweepRun("b", TRAIN)]
-    report = run_sweep(grid(*runs), tmp_path)
+    report = run_sweep(*grid(*runs), tmp_path)
     assert states(report) == {"deep/a": "failed", "b": "finished"}
     assert report.exit_status == 1
     first, second = report.summary().splitlines()
@@ -192,7 +191,7 @@ def test_a_run_that_fails_twice_is_given_up_and_the_rest_goes_on(tmp_path: Path)
 def test_whatever_a_job_does_the_sweep_goes_on(
     tmp_path: Path, job: str, arguments: dict[str, Any], reason: str
 ) -> None:
-    report = run_sweep(grid(SweepRun("a", job, arguments), SweepRun("b", TRAIN)), tmp_path)
+    report = run_sweep(*grid(SweepRun("a", job, arguments), SweepRun("b", TRAIN)), tmp_path)
     assert states(report) == {"a": "failed", "b": "finished"}
     assert report.runs[0].reason.endswith(reason)
 
@@ -200,18 +199,20 @@ def test_whatever_a_job_does_the_sweep_goes_on(
 @pytest.mark.usefixtures("inline")
 def test_a_run_in_use_is_left_to_its_process(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path / "a", "").lock():
-        report = run_sweep(grid(SweepRun("a", TRAIN), SweepRun("b", TRAIN)), tmp_path)
-    assert states(report) == {"a": "failed", "b": "finished"}
+        report = run_sweep(*grid(SweepRun("a", TRAIN), SweepRun("b", TRAIN)), tmp_path)
+    assert states(report) == {"a": "held", "b": "finished"}
+    assert "0 failed, 1 held by another process.\na is held: " in report.summary()
     assert f"process {os.getpid()}" in report.runs[0].reason
+    assert diary(tmp_path) == ["a", "b"]
 
 
 # Processes that die.
 
 SCRIPT = """
 import sys
-from drpm.training.sweeps import Sweep, SweepRun, run_sweep
+from drpm.training.sweeps import SweepRun, run_sweep
 if __name__ == "__main__":
-    run_sweep(Sweep("grid", (SweepRun("a", "sweep_jobs:stoppable"),)), sys.argv[1])
+    run_sweep("grid", [SweepRun("a", "sweep_jobs:stoppable")], sys.argv[1])
 """
 
 
@@ -227,7 +228,7 @@ def test_a_killed_worker_costs_its_run_one_attempt_and_the_others_nothing(tmp_pa
         if state.reason:
             reasons.append((state.folder, state.state, state.reason))
 
-    report = run_sweep(grid(*runs), tmp_path, workers=2, progress=follow)
+    report = run_sweep(*grid(*runs), tmp_path, workers=2, progress=follow)
     assert set(states(report).values()) == {"finished"}
     assert [run.attempts for run in report.runs] == [2, 1]
     assert sorted(diary(tmp_path)) == ["beside", "killed", "killed"]
@@ -247,7 +248,7 @@ def test_a_signal_lets_the_runs_save_and_the_same_sweep_resumes(tmp_path: Path) 
 
     asking = threading.Thread(target=ask)
     asking.start()
-    report = run_sweep(sweep, tmp_path)
+    report = run_sweep(*sweep, tmp_path)
     asking.join()
     assert states(report) == {"a": "waiting", "b": "waiting"}
     assert report.exit_status == 128 + signal.SIGTERM
@@ -255,7 +256,7 @@ def test_a_signal_lets_the_runs_save_and_the_same_sweep_resumes(tmp_path: Path) 
     assert (tmp_path / "a" / "checkpoint" / "saved").exists()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweeps, "open_workers", lambda *_: Inline())
-        assert set(states(run_sweep(sweep, tmp_path)).values()) == {"finished"}
+        assert set(states(run_sweep(*sweep, tmp_path)).values()) == {"finished"}
 
 
 def test_workers_do_not_outlive_a_killed_sweep(tmp_path: Path) -> None:
@@ -263,7 +264,7 @@ def test_workers_do_not_outlive_a_killed_sweep(tmp_path: Path) -> None:
     wait_until(lambda: diary(tmp_path) == ["a"])
     process.kill()
     process.wait(timeout=600)
-    wait_until(lambda: execute(tmp_path, "a", "sweep_jobs:stoppable", {}) == "")
+    wait_until(lambda: execute(tmp_path, "a", "sweep_jobs:stoppable", {})[1] == "")
     assert (tmp_path / "a" / "checkpoint" / "saved").exists()
 
 
@@ -274,7 +275,7 @@ def test_a_ray_cluster_that_loses_a_worker(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'drpm[ray]'")
     runs = [SweepRun("killed", TRAIN, {"die": int(signal.SIGKILL)}), SweepRun("other", TRAIN)]
-    report = run_sweep(grid(*runs), tmp_path, backend="ray", workers=None, address="local")
+    report = run_sweep(*grid(*runs), tmp_path, backend="ray", workers=None, address="local")
     assert not ray.is_initialized()
     assert set(states(report).values()) == {"finished"}, report.summary()
     assert [run.attempts for run in report.runs] == [2, 1]
@@ -286,15 +287,15 @@ def test_a_ray_cluster_that_loses_a_worker(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("inline")
 def test_a_result_of_other_arguments_is_not_taken_for_finished(tmp_path: Path) -> None:
-    run_sweep(grid(SweepRun("a", TRAIN, {"tag": 0})), tmp_path)
+    run_sweep(*grid(SweepRun("a", TRAIN, {"tag": 0})), tmp_path)
     # Nor is it after a sweep that left this run alone.
-    run_sweep(grid(SweepRun("c", TRAIN)), tmp_path)
+    run_sweep(*grid(SweepRun("c", TRAIN)), tmp_path)
     assert list(json.loads((tmp_path / SWEEP).read_bytes())["runs"]) == ["a", "c"]
     with pytest.raises(RunError, match=r"'a' in .* was started with different arguments"):
-        run_sweep(grid(SweepRun("a", TRAIN, {"tag": 1})), tmp_path)
+        run_sweep(*grid(SweepRun("a", TRAIN, {"tag": 1})), tmp_path)
     (tmp_path / SWEEP).write_text("{", encoding="utf-8")
     with pytest.raises(RunError, match="is not a valid sweep file"):
-        run_sweep(grid(SweepRun("a", TRAIN)), tmp_path)
+        run_sweep(*grid(SweepRun("a", TRAIN)), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -303,12 +304,11 @@ def test_a_result_of_other_arguments_is_not_taken_for_finished(tmp_path: Path) -
         ({"workers": 0}, "workers must be at least 1, but got 0"),
         ({"address": "here"}, "address and gpus are for the backend 'ray'"),
         ({"device": "cuda:99"}, "device must be one .* but got 'cuda:99'"),
-        ({"device": "cpu"}, "device must be omitted for the sweep 'grid', .* but got 'cpu'"),
     ],
 )
 def test_bad_options_are_refused(tmp_path: Path, options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        run_sweep(grid(SweepRun("a", TRAIN)), tmp_path, **options)
+        run_sweep(*grid(SweepRun("a", TRAIN)), tmp_path, **options)
 
 
 def refuse(**_: Any) -> None:
@@ -327,4 +327,4 @@ def test_a_missing_ray_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", module)
     with pytest.raises(RunError, match=complaint):
-        run_sweep(grid(SweepRun("a", TRAIN)), tmp_path, backend="ray", address="there:1")
+        run_sweep(*grid(SweepRun("a", TRAIN)), tmp_path, backend="ray", address="there:1")

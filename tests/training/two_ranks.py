@@ -1,6 +1,7 @@
 """Training in two processes: python -m tests.training.two_ranks FOLDER; the second one is started
 by the first. Each writes what it found to rank-N.json, for the test to judge."""
 
+import atexit
 import json
 import os
 import signal
@@ -98,9 +99,19 @@ def report(folder: Path, devices: Devices) -> dict[str, Any]:
     return found
 
 
+def threads() -> list[str]:
+    """The names of this process's threads, where the system tells."""
+    return [(task / "comm").read_text().strip() for task in Path("/proc/self/task").glob("*")]
+
+
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+    folder, found = Path(sys.argv[1]), {}
     torch.set_num_threads(1)
-    devices = connect(CONFIG)
-    found = report(folder, devices)
-    (folder / f"rank-{devices.rank}.json").write_text(json.dumps(found))
+
+    @atexit.register
+    def last() -> None:
+        """Called after the function that ``connect`` registers."""
+        text = json.dumps(found | {"threads": threads()})
+        (folder / f"rank-{found['rank']}.json").write_text(text)
+
+    found.update(report(folder, connect(CONFIG)))

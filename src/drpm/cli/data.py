@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from drpm.cli.options import DATA_SETS, Json, NameOrPath, Options, Seed, among
-from drpm.cli.output import one_sentence, print_table
+from drpm.cli.common import (
+    DATA_SETS,
+    Json,
+    NameOrPath,
+    Options,
+    Seed,
+    among,
+    one_sentence,
+    print_table,
+)
 from drpm.experiments.base import parse_options
 
 if TYPE_CHECKING:
@@ -181,12 +189,11 @@ def _contact_sheet(dataset: "Dataset", part: str, title: str) -> bytes:
 def _entry(spec: "DatasetSpec") -> dict[str, Any]:
     from drpm.data.files import find
 
-    needed = [file for file in spec.files if not file.optional]
-    found = sum(find(file) is not None for file in needed)
-    state = f"{found} of {len(needed)} files" if found else "no"
+    found = sum(find(file) is not None for file in spec.files)
+    state = f"{found} of {len(spec.files)} files" if found else "no"
     return {
         "name": spec.name,
-        "state": "yes" if found == len(needed) else state,
+        "state": "yes" if found == len(spec.files) else state,
         "title": spec.title,
         "shapes": spec.shapes,
         "licence": spec.licence,

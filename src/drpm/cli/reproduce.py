@@ -1,9 +1,7 @@
 """The command ``drpm reproduce``: the runs behind a table or a figure."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
@@ -11,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from drpm.cli.options import DEVICES, Json, among
-from drpm.cli.output import one_sentence, print_table
+from drpm.cli.common import DEVICES, Json, among, one_sentence, print_table
 from drpm.studies.sweeps import SWEEPS, find
 from drpm.training.config import suggest
 from drpm.training.errors import ConfigError
 
 if TYPE_CHECKING:
-    from drpm.training.sweeps import RunState, Sweep, SweepProgress
+    from drpm.training.sweeps import RunState, SweepRun
 
 LIST = "list"
 
@@ -85,28 +82,27 @@ def reproduce(
         _list(as_json)
         return
     with one_sentence():
-        sweep = _choose(find(name), only)
+        runs = _choose(name, only)
         folder = out or Path("out/reproduce") / name
         from drpm.training import sweeps
 
         if collect is not None:
-            names = [run.folder for run in sweep.runs]
-            files = sweeps.collect(folder, sweep.name, names, collect)
+            files = sweeps.collect(folder, name, [run.folder for run in runs], collect)
             copied = {"target": str(collect), "files": files}
             line = f"Collected: {len(files)} file{'' if len(files) == 1 else 's'} in {collect}"
             typer.echo(json.dumps(copied, indent=2) if as_json else line)
             return
-        with _follow(sweep.name) as progress:
-            report = sweeps.run_sweep(
-                sweep,
-                folder,
-                backend=backend.value,
-                workers=workers or None,
-                address=address,
-                gpus=gpus,
-                device=device,
-                progress=progress,
-            )
+        report = sweeps.run_sweep(
+            name,
+            runs,
+            folder,
+            backend=backend.value,
+            workers=workers or None,
+            address=address,
+            gpus=gpus,
+            device=device,
+            progress=_show_change,
+        )
     if as_json:
         facts = {**asdict(report), "out": str(report.out), "exit_status": report.exit_status}
         typer.echo(json.dumps(facts, indent=2))
@@ -115,43 +111,25 @@ def reproduce(
     raise typer.Exit(report.exit_status)
 
 
-def _choose(sweep: "Sweep", only: list[str] | None) -> "Sweep":
-    """The sweep with some of its runs alone; a folder stands for all runs in it."""
+def _choose(name: str, only: list[str] | None) -> "list[SweepRun]":
+    """The runs of a sweep, or some of them alone; a folder stands for all runs in it."""
+    runs = find(name)
     if not only:
-        return sweep
-    only = [name.rstrip("/") for name in only]  # as shells complete the names of folders
-    folders = [run.folder for run in sweep.runs]
+        return runs
+    only = [each.rstrip("/") for each in only]  # as shells complete the names of folders
+    folders = [run.folder for run in runs]
     known = list(dict.fromkeys([*(x.partition("/")[0] for x in folders), *folders]))
-    for name in only:
-        if not any(f"{x}/".startswith(f"{name}/") for x in folders):
+    for each in only:
+        if not any(f"{x}/".startswith(f"{each}/") for x in folders):
             raise ConfigError(
-                f"only must be a study of the sweep {sweep.name!r}, but got {name!r}; "
-                f"{suggest(name, known)}"
+                f"only must be a study of the sweep {name!r}, but got {each!r}; "
+                f"{suggest(each, known)}"
             )
-    chosen = [
-        run for run in sweep.runs if f"{run.folder}/".startswith(tuple(f"{x}/" for x in only))
-    ]
-    return replace(sweep, runs=tuple(chosen))
+    return [run for run in runs if f"{run.folder}/".startswith(tuple(f"{x}/" for x in only))]
 
 
-@contextmanager
-def _follow(name: str) -> "Iterator[SweepProgress]":
-    """Show progress on the error stream: a bar on a terminal, and a line for each change."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    task = bar.add_task(name, total=None)
-
-    def show(run: "RunState", settled: int, total: int) -> None:
-        bar.update(task, completed=settled, total=total)
-        line = f"{settled} of {total} runs: {run.folder} {_describe(run)}"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-    with bar:
-        yield show
+def _show_change(run: "RunState", settled: int, total: int) -> None:
+    typer.echo(f"{settled} of {total} runs: {run.folder} {_describe(run)}", err=True)
 
 
 def _describe(run: "RunState") -> str:
@@ -159,8 +137,8 @@ def _describe(run: "RunState") -> str:
     match run.state:
         case "finished":
             return f"finished in {timedelta(seconds=round(run.seconds))}{again}"
-        case "failed" | "waiting":
-            return f"{'failed' if run.state == 'failed' else 'not finished'}{again}: {run.reason}"
+        case "failed" | "held" | "waiting":
+            return f"{'not finished' if run.state == 'waiting' else run.state}{again}: {run.reason}"
         case state:
             return f"{state}{again}"
 
@@ -169,7 +147,7 @@ def _list(as_json: bool) -> None:
     entries = [
         {
             "name": name,
-            "runs": len(find(name).runs),
+            "runs": len(find(name)),
             "about": (make.__doc__ or "").partition("\n")[0],
         }
         for name, make in SWEEPS.items()

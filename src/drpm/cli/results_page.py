@@ -6,6 +6,7 @@ The text of the document is written by hand; see :mod:`drpm.report.tables`. The 
 folder ``figures`` beside it.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
@@ -15,24 +16,19 @@ import typer
 from matplotlib.figure import Figure
 from PIL import Image
 
-from drpm.cli.output import one_sentence
+from drpm.cli.common import one_sentence
 from drpm.clustering import results as clustering
 from drpm.factors import results as factors
 from drpm.multitask import results as multitask
 from drpm.report.plots import png
-from drpm.report.tables import (
-    MISSING,
-    fill_tables,
-    markdown_table,
-    read_result,
-)
+from drpm.report.tables import MISSING, fill_tables, markdown_table
 from drpm.supervised import results as supervised
 from drpm.training.checkpoint import write_atomic
 
 
 def step_times(results: Path) -> str:
     """A table of training steps, as ``python -m benchmarks --training`` measured them."""
-    content = read_result(results / "benchmarks" / "steps-h200.json")
+    content = json.loads((results / "benchmarks" / "steps-h200.json").read_bytes())
     lines = []
     for step in content["steps"]:
         alone, stacked = 1e6 * step["alone"], 1e6 * (step["stacked"] or 0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from drpm.cli.options import (
+from drpm.cli.common import (
     Device,
     Json,
     NameOrPath,
@@ -18,25 +18,16 @@ from drpm.cli.options import (
     Out,
     Overwrite,
     among,
-    presets_of,
-    settings_of,
+    one_sentence,
+    print_table,
 )
-from drpm.cli.output import one_sentence, print_table
 from drpm.experiments.base import JOBS, Job, find_experiment, find_job
 from drpm.training import config as configs
 from drpm.training.config import TrainingConfig, load_preset
 from drpm.training.errors import ConfigError
-from drpm.training.summaries import spread
 
 if TYPE_CHECKING:
-    from drpm.training.loop import Progress
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Add a command for every application."""
-    for command in JOBS:
-        kind = find_job(command)
-        app.command(command, help=kind.help)(make_command(kind))
+    from drpm.training.loop import TrainingProgress
 
 
 def make_command(kind: type[Job]) -> Any:
@@ -81,7 +72,7 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
         "--set",
         metavar="NAME=VALUE",
         help="A hyperparameter, such as training.epochs=50; may be repeated.",
-        autocompletion=settings_of(config()),
+        autocompletion=among([f"{name}=" for name in configs.names(config())]),
     )
     seeds = typer.Option(
         help=f"One seed, or several such as 0,1,2, trained {together}, each in its own folder.",
@@ -97,7 +88,7 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
         preset = typer.Option(
             help=f"A preset, such as {kind.example_preset}, or your own .toml file.",
             metavar="NAME_OR_FILE",
-            autocompletion=presets_of(kind.command),
+            autocompletion=among(configs.preset_names(kind.command)),
         )
         found["preset"] = (Annotated[str, preset], f"fast-{kind.command}")
     if kind.several_devices:
@@ -131,7 +122,7 @@ def _option(kind: Any, details: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    from drpm.experiments.running import connect_devices, prepare, run_jobs, write_summary
+    from drpm.experiments.running import prepare, run_jobs, write_summary
 
     config, given = read_settings(kind, values)
     chosen: dict[str, Any] = {kind.section: config}
@@ -144,9 +135,8 @@ def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
         kind(**chosen),
         [f"{name}={text}" for name, text in texts.items() if text is not None],
     )
-    devices = connect_devices(job)
     experiment = find_experiment(kind)
-    job, data, warnings = prepare(experiment, job, devices, given)
+    job, data, devices, warnings = prepare(experiment, job, given)
     if devices.is_first:
         for warning in warnings:
             typer.echo(f"warning: {warning}", err=True)
@@ -248,7 +238,7 @@ def _choose_data(kind: type[Job], argument: str | None, option: str | None) -> s
     return kind.data if given is None else given  # type: ignore[attr-defined]
 
 
-def show_stage(stage: str) -> "Progress":
+def show_stage(stage: str) -> "TrainingProgress":
     """Print the name of a stage on the error stream, and show its progress."""
     from drpm.training.loop import TrainingProgress
 
@@ -261,6 +251,8 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
     if as_json:
         typer.echo(json.dumps(list(results) if len(results) > 1 else results[0], indent=2))
         return
+    from drpm.report.tables import format_summary, summarize
+
     experiment = find_experiment(kind)
     columns = experiment.columns(results[0])
     if columns:
@@ -271,7 +263,12 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
             for result, *found in zip(results, *values, strict=True)
         ]
         if len(results) > 1:
-            rows.append(["mean", *("-" if None in x else spread(x, digits) for x in values)])
+            rows.append(
+                [
+                    "mean",
+                    *("-" if None in x else format_summary(summarize(x), digits) for x in values),
+                ]
+            )
         print_table(["Seed", *columns.values()], rows)
     for each in experiment.describe(results):
         if isinstance(each, str):

@@ -19,7 +19,7 @@ Views = Literal["auto", "digits", "mnist", "fashion-mnist", "noise"]
 
 
 @settings
-class NetworkConfig:
+class AutoencoderConfig:
     """The autoencoder: fully connected layers with ReLU.
 
     Args:
@@ -135,7 +135,7 @@ class ClusteringConfig:
     refit_to: Literal["means", "samples"] = "means"
     refit_detaches_prior: bool = True
     copy_mean_head: bool = True
-    network: NetworkConfig = field(default_factory=NetworkConfig)
+    network: AutoencoderConfig = field(default_factory=AutoencoderConfig)
     pretraining: PretrainingConfig = field(default_factory=PretrainingConfig)
     mixture: MixtureConfig = field(default_factory=MixtureConfig)
     training: TrainingConfig = field(
@@ -186,6 +186,9 @@ class ClusteringJob(Job):
         options: Options of the data, as ``name=value``.
         fingerprint: The content hash of the user's own data.
         compare: Whether to run the other methods as well, from the same pretraining.
+        min_size: The smallest number of training examples in a cluster.
+        max_size: The largest number of training examples in a cluster.
+        starts: The number of starts, of which the best is kept.
         clustering: The hyperparameters.
     """
 
@@ -218,6 +221,15 @@ class ClusteringJob(Job):
     fingerprint: str = ""
     compare: bool = option(
         False, "Also run the other methods, with the same pretraining.", flag="compare"
+    )
+    min_size: int | None = option(
+        None, "Smallest number of training examples in a cluster of labels.csv."
+    )
+    max_size: int | None = option(
+        None, "Largest number of training examples in a cluster of labels.csv."
+    )
+    starts: int = option(
+        1, "Number of starts; the best by mutual information, without labels, is kept."
     )
     clustering: ClusteringConfig = field(default_factory=ClusteringConfig)
 

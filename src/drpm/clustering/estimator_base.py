@@ -2,8 +2,6 @@
 
 import math
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,16 +21,16 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from drpm.clustering.config import (
+    AutoencoderConfig,
     ClusteringConfig,
     Method,
     MixtureConfig,
-    NetworkConfig,
     PretrainingConfig,
 )
-from drpm.clustering.fitted import FittedClustering, load_clustering
+from drpm.clustering.fitted import FittedClustering, SizeLimits, load_clustering
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.models import require_unit_interval, standardization
-from drpm.clustering.pipeline import fit_clusterings
+from drpm.clustering.pipeline import fit_restarts
 from drpm.data.types import scaled_rows
 from drpm.distributions.validation import require_count
 from drpm.training.config import TrainingConfig
@@ -77,6 +75,9 @@ class ClusteringEstimator(
     batch_size: int = 128
     learning_rate: float | None = None
     likelihood: str = "auto"
+    size_min: int | None = None
+    size_max: int | None = None
+    n_init: int = 1
     warm_start: bool = False
     device: str = "auto"
     verbose: bool = False
@@ -108,47 +109,50 @@ class ClusteringEstimator(
             raise ValueError(
                 f"n_clusters must be at most n_samples={len(data)}, but got {self.n_clusters}."
             )
+        limits = SizeLimits(self.size_min, self.size_max)
+        limits.check(len(data), self.n_clusters, ("size_min", "size_max"))
         likelihood, shift, scale = standardization(torch.tensor(data), shape, self.likelihood)
         if start is not None:
             self._check_warm_start(start)
-            likelihood, shift, scale = self._likelihood, start.shift, start.scale
+            likelihood, shift, scale = start.likelihood, start.shift, start.scale
         rows = scaled_rows("X", data, shape, shift, scale)
         if likelihood == "bernoulli":
             require_unit_interval("X", rows)
-        found = self._train(rows.float(), shape, likelihood, start)
-        model = replace(found.to(torch.float64), shape=torch.Size(shape), shift=shift, scale=scale)
-        labels = model.predict_proba(rows, sampled=False).argmax(-1).numpy()
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        config = self._config(len(rows), shape, likelihood, start)
+        device = connect(config.training).device
+        with (
+            TRAINING_LOCK,
+            TemporaryDirectory(prefix="drpm-") as folder,
+            # Training seeds the global generator, whose state is restored.
+            torch.random.fork_rng([device] if device.type == "cuda" else []),
+        ):
+            try:
+                (found,) = fit_restarts(
+                    rows.float().to(device),
+                    # Augmentations of gray images need their one channel.
+                    torch.Size((1, *shape) if len(shape) == 2 else shape),
+                    config,
+                    [Path(folder)],
+                    seeds=[seed],
+                    starts=self.n_init if start is None else 1,
+                    progress=lambda stage: TrainingProgress() if self.verbose else None,
+                    start=None if start is None else start.to(torch.float32).to(device),
+                )
+            except Interrupted as stopped:
+                # For Ctrl-C this raises KeyboardInterrupt, as in any other function.
+                signal.raise_signal(stopped.exit_code - SIGNAL_EXIT)
+                raise
+        found = found.to("cpu").to(torch.float64)
+        model = replace(found, shape=torch.Size(shape), shift=shift, scale=scale)
+        log_probs = model.predict_log_proba(rows, sampled=False).numpy()
+        labels = limits.assign(log_probs) if limits else log_probs.argmax(1)
         # Empty clusters come last, so that labels are consecutive.
         order = np.argsort(np.bincount(labels, minlength=self.n_clusters) == 0, kind="stable")
         mixture = Mixture(*(x[torch.from_numpy(order)] for x in model.mixture))
         model = replace(model, mixture=mixture)
         self._set_model(model, np.argsort(order)[labels], self.max_iter)
         return self
-
-    def _train(
-        self, rows: Tensor, shape: tuple[int, ...], likelihood: str, start: FittedClustering | None
-    ) -> FittedClustering:
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        config = self._config(len(rows), shape, likelihood, start)
-        device = connect(config.training).device
-        with (
-            TRAINING_LOCK,
-            _raise_signals(),
-            TemporaryDirectory(prefix="drpm-") as folder,
-            # Training seeds the global generator, whose state is restored.
-            torch.random.fork_rng([device] if device.type == "cuda" else []),
-        ):
-            (found,) = fit_clusterings(
-                rows.to(device),
-                # Augmentations of gray images need their one channel.
-                torch.Size((1, *shape) if len(shape) == 2 else shape),
-                config,
-                [Path(folder)],
-                seeds=[seed],
-                progress=lambda stage: TrainingProgress() if self.verbose else None,
-                start=None if start is None else start.to(torch.float32).to(device),
-            )
-        return found.to("cpu")
 
     def _config(
         self, rows: int, shape: tuple[int, ...], likelihood: str, start: FittedClustering | None
@@ -172,7 +176,7 @@ class ClusteringEstimator(
         pretraining = replace(training, epochs=epochs, checkpoint_every=epochs)
         hidden = tuple(self.hidden)
         deviation = _IMAGE_DEVIATION if are_images else _TABLE_DEVIATION
-        network = NetworkConfig(self.latent_dim, hidden, hidden[::-1], deviation)
+        network = AutoencoderConfig(self.latent_dim, hidden, hidden[::-1], deviation)
         return ClusteringConfig(
             method=self._method,
             clusters=self.n_clusters,
@@ -192,11 +196,11 @@ class ClusteringEstimator(
 
     def _check_parameters(self) -> None:
         """Check parameters that settings have under other names; settings check the others."""
-        for name in ("n_clusters", "latent_dim", "max_iter"):
+        for name in ("n_clusters", "latent_dim", "max_iter", "n_init"):
             require_count(name, getattr(self, name))
         if getattr(self, "pretrain_iter", None) is not None:
             require_count("pretrain_iter", self.pretrain_iter)
-        hidden: Any = self.hidden
+        hidden: Any = _to_json(self.hidden)
         if not isinstance(hidden, tuple | list) or not hidden:
             raise ValueError(
                 f"hidden must be a tuple of one or more positive integers, but got {hidden!r}."
@@ -243,11 +247,6 @@ class ClusteringEstimator(
         if not reset:
             return data, tuple(self.model_.shape)
         return data, data.shape[1:] if shape is None else shape
-
-    @property
-    def _likelihood(self) -> str:
-        assert self.model_.autoencoder is not None
-        return self.model_.autoencoder.likelihood
 
     @property
     def _n_features_out(self) -> int:
@@ -307,10 +306,10 @@ class ClusteringEstimator(
             y: Ignored.
         """
         rows, _ = self._rows(X)
-        if self._likelihood == "bernoulli":
+        if self.model_.likelihood == "bernoulli":
             require_unit_interval("X", rows)
         bound = self.model_.lower_bounds(rows).mean().item()
-        if self._likelihood == "gaussian":
+        if self.model_.likelihood == "gaussian":
             # The constant of the Gaussian, and the change of variables by the scaling.
             deviation = self.model_.config.network.deviation
             bound -= rows.shape[1] * math.log(math.sqrt(2 * math.pi) * deviation)
@@ -336,7 +335,8 @@ class ClusteringEstimator(
         """
         generator = self._generator(n, random_state)
         if cluster is None:
-            labels = self.model_.draw_clusters(n, generator)
+            weights = self.model_.mixture.log_weights.exp()
+            labels = torch.multinomial(weights, n, replacement=True, generator=generator)
         elif cluster in range(self.model_.clusters):
             labels = torch.full((n,), int(cluster))
         else:
@@ -377,6 +377,7 @@ class ClusteringEstimator(
         """
         check_is_fitted(self)
         facts = {
+            **self.model_.facts,
             "labels": self.labels_.tolist(),
             "names": list(getattr(self, "feature_names_in_", [])),
             "parameters": {name: _to_json(value) for name, value in self.get_params().items()},
@@ -398,34 +399,29 @@ class ClusteringEstimator(
                 "drpm.clustering.load_clustering loads models of all methods."
             )
         network, facts = model.config.network, model.facts
-        given = {
+        given: dict[str, Any] = {
             "n_clusters": model.clusters,
             "latent_dim": network.latent,
             "hidden": network.encoder,
-            **facts.get("parameters", {}),
         }
-        found = cls(**given | {"hidden": tuple(given["hidden"])})
-        labels = np.asarray(facts.get("labels", []), dtype=np.int64)
-        found._set_model(model.to(torch.float64), labels, facts.get("iterations", 0))
+        try:
+            given |= facts.get("parameters", {})
+            found = cls(**given | {"hidden": tuple(given["hidden"])})
+            labels = np.array(facts["labels"], dtype=np.int64)
+            found._set_model(model.to(torch.float64), labels, int(facts.get("iterations", 0)))
+            if names := list(facts["names"]):
+                found.feature_names_in_ = np.array(names, dtype=object)
+        except (AttributeError, LookupError, TypeError, ValueError, OverflowError):
+            raise RunError(
+                f"{folder} must contain the labels, names and parameters of an estimator, but they "
+                "are damaged or of an older version; load_clustering loads the model without them."
+            ) from None
         found.n_features_in_ = model.shape.numel()
-        if names := facts.get("names"):
-            found.feature_names_in_ = np.asarray(names, dtype=object)
         return found
 
 
 def _to_json(value: Any) -> Any:
-    """NumPy scalars as numbers; a random generator as None."""
-    if isinstance(value, np.generic):
-        return value.item()
+    """NumPy scalars as numbers, arrays as lists; a random generator as None."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
     return None if isinstance(value, np.random.RandomState | np.random.Generator) else value
-
-
-@contextmanager
-def _raise_signals() -> Iterator[None]:
-    """Raise a signal that stopped a training, as it would have stopped a function."""
-    try:
-        yield
-    except Interrupted as stopped:
-        # For Ctrl-C this raises KeyboardInterrupt.
-        signal.raise_signal(stopped.exit_code - SIGNAL_EXIT)
-        raise

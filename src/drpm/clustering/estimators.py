@@ -38,7 +38,13 @@ class DRPMClustering(ClusteringEstimator):
             partitions instead of bounds.
         partitions: The number of partitions sampled per step.
         likelihood: ``"bernoulli"``, ``"gaussian"`` or ``"auto"``, which depends on the values of X.
-        warm_start: Whether ``fit`` continues from the last fit.
+        size_min: The smallest number of training rows in a cluster. With limits, ``labels_`` is the
+            assignment of largest total log-probability that meets them; :meth:`predict` labels
+            every row by itself and ignores them.
+        size_max: The largest number of training rows in a cluster.
+        n_init: The number of starts, which are trained together. The one with the highest mutual
+            information of rows and clusters is kept; ``model_.facts["starts"]`` lists all.
+        warm_start: Whether ``fit`` continues from the last fit, with a single start.
         device: The device of the training; ``"auto"`` uses a GPU if there is one.
         verbose: Whether to show progress.
         random_state: The seed or generator of all random numbers.

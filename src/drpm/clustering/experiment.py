@@ -16,21 +16,28 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from drpm.clustering.config import ClusteringJob, Method
-from drpm.clustering.fitted import FittedClustering, clustering_scores
+from drpm.clustering.fitted import FittedClustering, SizeLimits, clustering_scores
 from drpm.clustering.models import choose_likelihood, in_batches, require_unit_interval
-from drpm.clustering.pipeline import describe_pretraining, fit_clusterings
+from drpm.clustering.pipeline import (
+    STARTS,
+    describe_pretraining,
+    fit_clusterings,
+    fit_restarts,
+    start_folder,
+)
 from drpm.clustering.pretraining import choose_view
 from drpm.data import DATASETS, load
 from drpm.data.registry import content_hash, file_names
 from drpm.data.types import Dataset, class_labels, class_names, scale_of
+from drpm.distributions.validation import require_count
 from drpm.experiments.base import Evaluation, Experiment, Table, parse_options
-from drpm.report.figure_data import pack_arrays
+from drpm.report.plots import pack_arrays
+from drpm.report.tables import format_summary, summarize
 from drpm.training import config as configs
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
 from drpm.training.loop import ProgressFactory
 from drpm.training.runs import CHECKPOINTS, RunFolder
-from drpm.training.summaries import spread
 
 LABELS: Final = "labels.csv"
 PRETRAINING: Final = "pretraining"
@@ -58,7 +65,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
     """DRPM-VC and its baselines."""
 
     scores: ClassVar[Mapping[str, str]] = SCORES
-    outputs: ClassVar[tuple[str, ...]] = (*STAGES, OTHERS, LABELS)
+    outputs: ClassVar[tuple[str, ...]] = (*STAGES, STARTS, OTHERS, LABELS)
 
     def load(self, job: ClusteringJob, device: torch.device) -> Dataset:
         options = parse_options(job.options)
@@ -82,6 +89,9 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
                 f"clusters must be at most the number of examples, {examples}, "
                 f"but got {config.clusters}."
             )
+        require_count("starts", job.starts)
+        limits = SizeLimits(job.min_size, job.max_size)
+        limits.check(examples, config.clusters, ("min_size", "max_size"))
         if job.needs_raw_values:
             for part in (data.train, data.test):
                 require_unit_interval(data.name, part.inputs)
@@ -100,16 +110,16 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         place: Path,
     ) -> None:
         """Copy the pretraining of runs in ``place`` with the same data and settings."""
-        if jobs[0].clustering.method == "gmm":
+        if jobs[0].clustering.method == "gmm" or jobs[0].starts > 1:
             return
         likelihood = choose_likelihood(data.train.inputs, jobs[0].clustering.likelihood)
         for job, folder in zip(jobs, folders, strict=True):
             text = describe_pretraining(job.clustering, job.seed, likelihood)
             for other in map(RunFolder, place.glob(f"*/{folder.name}/{PRETRAINING}")):
-                same_data = all(
-                    getattr(_job_of(other.path.parent), name) == getattr(job, name)
-                    for name in ("data", "options", "fingerprint")
+                others = configs.loads(
+                    ClusteringJob, RunFolder.open(other.path.parent).config_text()
                 )
+                same_data = replace(others, compare=job.compare, clustering=job.clustering) == job
                 if same_data and other.status == "finished" and other.config_text() == text:
                     copy_stage(other.path, folder / PRETRAINING)
                     break
@@ -122,12 +132,13 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         devices: Devices,
         progress: ProgressFactory,
     ) -> list[FittedClustering]:
-        return fit_clusterings(
+        return fit_restarts(
             data.train.inputs.flatten(1),
             data.input_shape,
             jobs[0].clustering,
             folders,
             seeds=[job.seed for job in jobs],
+            starts=jobs[0].starts,
             progress=progress,
             devices=devices,
         )
@@ -143,21 +154,37 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         method = job.clustering.method
         shift, scale = scale_of(data)
         model = replace(model, config=job.clustering, shift=shift, scale=scale)
-        metrics = _score(data, model.predict)
+        folder = start_folder(run.path, model.facts.get("starts", {}).get("kept", 0), job.starts)
+        probs = predict_splits(model, data)
+        labels = {name: part.argmax(-1) for name, part in probs.items()}
+        if limits := SizeLimits(job.min_size, job.max_size):
+            rows = data.train.inputs.flatten(1).double()
+            log_probs = model.to(torch.float64).predict_log_proba(rows, sampled=False)
+            labels["train"] = torch.from_numpy(limits.assign(log_probs.cpu().numpy()))
+        limited = limits and data.test is data.train
+        metrics = _score(data, lambda x: labels["train"] if limited else model.predict(x))
         comparison = {NAMES[method]: metrics} if metrics else {}
         if job.compare and metrics:
-            comparison |= _compare(job, data, run, progress)
-        probs = _predict_proba(model, data)
-        # Names that are not in the file are not required of new rows.
-        numbered = tuple(f"column {number + 1}" for number in range(len(data.columns)))
+            comparison |= _compare(job, data, run, folder / PRETRAINING, progress)
         facts = {
-            "labels": probs["train"].argmax(-1).tolist(),
-            "names": [] if data.columns == numbered else list(data.columns),
+            **model.facts,
+            "labels": labels["train"].tolist(),
+            "names": column_names(data),
         }
         replace(model, facts=facts).save(run.model_dir)
         about = "Scores on the test split after the last epoch."
         if data.test is data.train:
             about = "Scores on all examples, since there is no test split."
+        if limits:
+            about += (
+                " Training examples in labels.csv are assigned together so that the sizes of "
+                "clusters meet the limits; new examples are assigned one by one."
+            )
+        if starts := model.facts.get("starts"):
+            about += (
+                f" The best of {job.starts} starts by {starts['criterion']}, computed without "
+                "labels, was kept."
+            )
         if method == "vade":
             about += (
                 " As in the paper, VaDE is evaluated on a sample of every code; labels.csv uses "
@@ -166,10 +193,11 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         bound = model.lower_bounds(data.test.inputs.flatten(1)).mean().item()
         return Evaluation(
             {**metrics, "lower_bound": bound},
-            figure_data(model, data, job.seed),
-            [run.path / stage for stage in STAGES if (run.path / stage).exists()],
-            {LABELS: _label_table(probs, file_names(job.data, len(data.train)))},
+            figure_data(model, data, job.seed, labels["train"]),
+            [folder / stage for stage in STAGES if (folder / stage).exists()],
+            {LABELS: label_table(probs, file_names(job.data, len(data.train)), labels)},
             {
+                **model.facts,
                 "comparison": comparison,
                 "method": NAMES[method],
                 "about": about,
@@ -196,15 +224,10 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
             return []
 
         def text(method: str, score: str) -> str:
-            values = [methods[method][score] for methods in comparisons]
-            return spread(values) if len(values) > 1 else f"{values[0]:.3f}"
+            return format_summary(summarize([methods[method][score] for methods in comparisons]))
 
         rows = [[name, *(text(name, score) for score in SCORES)] for name in comparisons[0]]
         return [Table(["Method", *SCORES.values()], rows)]
-
-
-def _job_of(folder: Path) -> ClusteringJob:
-    return configs.loads(ClusteringJob, RunFolder.open(folder).config_text())
 
 
 def _score(data: Dataset, predict: Callable[[Tensor], Any]) -> dict[str, float]:
@@ -216,12 +239,15 @@ def _score(data: Dataset, predict: Callable[[Tensor], Any]) -> dict[str, float]:
 
 
 def _compare(
-    job: ClusteringJob, data: Dataset, run: RunFolder, progress: ProgressFactory
+    job: ClusteringJob,
+    data: Dataset,
+    run: RunFolder,
+    pretrained: Path,
+    progress: ProgressFactory,
 ) -> dict[str, dict[str, float]]:
     """Scores of all other methods from the same pretraining, and of k-means on the rows."""
     config, rows = job.clustering, data.train.inputs.flatten(1)
     found = {}
-    pretrained = run.path / PRETRAINING
     for method in get_args(Method):
         if method == config.method or (
             method == "contrastive-head" and config.pretraining.kind != "contrastive"
@@ -263,7 +289,13 @@ def copy_stage(source: Path, target: Path) -> None:
     half.rename(target)
 
 
-def _predict_proba(model: FittedClustering, data: Dataset) -> dict[str, Tensor]:
+def column_names(data: Dataset) -> list[str]:
+    """The names of a table's columns; empty if its file has none."""
+    numbered = tuple(f"column {number + 1}" for number in range(len(data.columns)))
+    return [] if data.columns == numbered else list(data.columns)
+
+
+def predict_splits(model: FittedClustering, data: Dataset) -> dict[str, Tensor]:
     """The cluster probabilities of both parts, computed as by a loaded estimator."""
     splits = {"train": data.train} | ({} if data.test is data.train else {"test": data.test})
     double = model.to(torch.float64)
@@ -276,13 +308,24 @@ def _predict_proba(model: FittedClustering, data: Dataset) -> dict[str, Tensor]:
     }
 
 
-def _label_table(probs: Mapping[str, Tensor], files: Sequence[str]) -> str:
-    """The cluster of every example and its probability, as a CSV file."""
+def label_table(
+    probs: Mapping[str, Tensor],
+    files: Sequence[str],
+    labels: Mapping[str, Tensor] | None = None,
+) -> str:
+    """The cluster of every example and its probability, as a CSV file.
+
+    Args:
+        probs: The cluster probabilities of each split; one with an empty name is all of the data.
+        files: The file of every example, if each has its own.
+        labels: The clusters of each split; by default the most likely ones.
+    """
     tables = []
     for name, part in probs.items():
-        confidence, cluster = (x.numpy() for x in part.max(-1))
-        columns = {"split": name, "index": range(len(part)), "cluster": cluster}
-        tables.append(pd.DataFrame({**columns, "confidence": confidence}))
+        cluster = part.argmax(-1) if labels is None else labels[name]
+        confidence = part.gather(-1, cluster[:, None]).squeeze(-1)
+        columns = {"index": range(len(part)), "cluster": cluster, "confidence": confidence}
+        tables.append(pd.DataFrame({"split": name, **columns} if name else columns))
     table = pd.concat(tables)
     if files:
         table["file"] = files
@@ -293,15 +336,16 @@ def _label_table(probs: Mapping[str, Tensor], files: Sequence[str]) -> str:
 # Figures.
 
 
-def figure_data(fitted: FittedClustering, data: Dataset, seed: int) -> bytes:
+def figure_data(fitted: FittedClustering, data: Dataset, seed: int, labels: Tensor) -> bytes:
     """The arrays of all figures, as a packed archive.
 
     Args:
         fitted: The clustering.
         data: The data set.
         seed: The random seed of the samples.
+        labels: The cluster of every training example.
     """
-    return pack_arrays({**_samples(fitted, data, seed), **_predictions(fitted, data)})
+    return pack_arrays({**_samples(fitted, data, seed), **_predictions(fitted, data, labels)})
 
 
 def _samples(fitted: FittedClustering, data: Dataset, seed: int) -> dict[str, NDArray[Any]]:
@@ -331,11 +375,13 @@ def _samples(fitted: FittedClustering, data: Dataset, seed: int) -> dict[str, ND
     return {**arrays, "samples": _array(samples), "partition_points": _array(points)}
 
 
-def _predictions(fitted: FittedClustering, data: Dataset) -> dict[str, NDArray[Any]]:
+def _predictions(
+    fitted: FittedClustering, data: Dataset, members: Tensor
+) -> dict[str, NDArray[Any]]:
     """Clusters and codes of the data."""
     rows = data.test.inputs.flatten(1)
     predicted = fitted.predict(rows)
-    sizes = torch.bincount(fitted.predict(data.train.inputs.flatten(1)), minlength=fitted.clusters)
+    sizes = torch.bincount(members, minlength=fitted.clusters)
     arrays = {
         "latent": _array(_principal_plane(fitted.embed(rows[:POINTS]).double()).float()),
         "latent_clusters": _array(predicted[:POINTS]),

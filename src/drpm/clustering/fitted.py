@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
+from scipy.optimize import linear_sum_assignment, linprog
+from scipy.sparse import eye_array, kron, vstack
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from drpm.clustering.models import Autoencoder, divergences, in_batches
 from drpm.clustering.pretraining import projector
 from drpm.data.types import scale_shapes, scaled_rows
 from drpm.distributions.partitions import RandomPartition
+from drpm.distributions.validation import require_count
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.devices import unseeded
@@ -59,6 +61,11 @@ class FittedClustering:
     def clusters(self) -> int:
         return self.mixture.means.shape[-2]
 
+    @property
+    def likelihood(self) -> str:
+        """``"bernoulli"`` or ``"gaussian"``; empty without networks."""
+        return "" if self.autoencoder is None else self.autoencoder.likelihood
+
     def to_rows(self, data: Tensor | NDArray[Any]) -> Tensor:
         """Flatten and scale data.
 
@@ -87,8 +94,8 @@ class FittedClustering:
         return in_batches(lambda part: mean(encoder(part)), rows)
 
     @torch.no_grad()
-    def predict_proba(self, rows: Tensor, *, sampled: bool = True) -> Tensor:
-        """The posterior probability of every cluster given each row, (n, K).
+    def predict_log_proba(self, rows: Tensor, *, sampled: bool = True) -> Tensor:
+        """The log-probability of every cluster given each row, (n, K).
 
         Args:
             rows: (n, d).
@@ -97,7 +104,7 @@ class FittedClustering:
         if self.head is not None:
             assert self.autoencoder is not None
             encoder, head = self.autoencoder.encoder, self.head
-            return in_batches(lambda part: head(encoder(part)).softmax(-1), rows)
+            return in_batches(lambda part: head(encoder(part)).log_softmax(-1), rows)
         points = self.embed(rows)
         if self.config.method == "vade" and sampled:
             assert self.autoencoder is not None
@@ -111,7 +118,11 @@ class FittedClustering:
         # In the partition model, single rows have no weights.
         if self.config.method != "drpm-vc":
             logits = logits + self.mixture.log_weights
-        return logits.softmax(-1)
+        return logits.log_softmax(-1)
+
+    def predict_proba(self, rows: Tensor, *, sampled: bool = True) -> Tensor:
+        """The probability of every cluster given each row, (n, K)."""
+        return self.predict_log_proba(rows, sampled=sampled).exp()
 
     def predict(self, rows: Tensor) -> Tensor:
         """The most likely cluster of every row."""
@@ -129,11 +140,6 @@ class FittedClustering:
             means.shape, dtype=means.dtype, device=means.device, generator=generator
         )
         return self.decode(means + noise * variances.sqrt())
-
-    def draw_clusters(self, count: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw independent clusters by their weights."""
-        weights = self.mixture.log_weights.exp()
-        return torch.multinomial(weights, count, replacement=True, generator=generator)
 
     def draw_partition(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw the clusters of ``count`` rows from the prior over partitions."""
@@ -191,7 +197,7 @@ class FittedClustering:
             "kind": "clustering",
             "config": configs.dumps(self.config),
             "shape": list(self.shape),
-            "likelihood": "" if self.autoencoder is None else self.autoencoder.likelihood,
+            "likelihood": self.likelihood,
             "facts": dict(self.facts),
         }
         save_model(Path(folder), tensors, description)
@@ -235,8 +241,71 @@ def load_clustering(folder: str | Path, device: torch.device | str = "cpu") -> F
     ).to(device)
 
 
+@dataclass(frozen=True)
+class SizeLimits:
+    """Limits on the number of rows of every cluster.
+
+    Args:
+        minimum: The smallest size; None for no limit.
+        maximum: The largest size; None for no limit.
+    """
+
+    minimum: int | None = None
+    maximum: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.minimum is not None or self.maximum is not None
+
+    def check(self, rows: int, clusters: int, names: tuple[str, str]) -> None:
+        """Refuse limits that cannot be met; errors use the given names of both limits."""
+        low, high = self.minimum, self.maximum
+        for name, limit in zip(names, (low, high), strict=True):
+            if limit is not None:
+                require_count(name, limit)
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"{names[0]} must be at most {names[1]}, {high}, but got {low}.")
+        if low is not None and low * clusters > rows:
+            raise ValueError(
+                f"{names[0]} must be at most {rows // clusters}, since {clusters} clusters share "
+                f"{rows} rows, but got {low}."
+            )
+        if high is not None and high * clusters < rows:
+            raise ValueError(
+                f"{names[1]} must be at least {-(-rows // clusters)}, since {clusters} clusters "
+                f"share {rows} rows, but got {high}."
+            )
+
+    def assign(self, log_probs: NDArray[Any]) -> NDArray[Any]:
+        """The clusters (n,) of largest total log-probability (n, K) whose sizes meet the limits.
+
+        The linear program of a transportation problem has integral vertices, so its solution by
+        the simplex method is the exact optimum.
+        """
+        rows, clusters = log_probs.shape
+        sizes = kron(np.ones((1, rows)), eye_array(clusters), format="csr")
+        low = 0 if self.minimum is None else self.minimum
+        high = rows if self.maximum is None else self.maximum
+        found = linprog(  # type: ignore[call-overload]  # its stubs know no sparse matrices
+            -log_probs.ravel(),
+            A_ub=vstack([sizes, -sizes]),
+            b_ub=np.repeat([high, -low], clusters),
+            A_eq=kron(eye_array(rows), np.ones((1, clusters)), format="csr"),
+            b_eq=np.ones(rows),
+            method="highs-ds",
+        )
+        if found.x is None:
+            raise RunError(f"The clusters could not be assigned within limits: {found.message}")
+        labels: NDArray[Any] = found.x.reshape(rows, clusters).argmax(1)
+        return labels
+
+
 def clustering_scores(labels: Any, clusters: Any) -> dict[str, float]:
-    """Normalized mutual information, adjusted Rand index and :func:`accuracy`.
+    """Normalized mutual information, adjusted Rand index and accuracy.
+
+    The accuracy is that under the best one-to-one matching of clusters and labels.
+
+    References:
+        Kuhn, *The Hungarian method for the assignment problem*, 1955.
 
     Args:
         labels: The class of each point, (n,) integers in a tensor, array or sequence.
@@ -247,31 +316,10 @@ def clustering_scores(labels: Any, clusters: Any) -> dict[str, float]:
         >>> {name: round(score, 3) for name, score in scores.items()}
         {'nmi': 0.74, 'ari': 0.444, 'accuracy': 0.833}
     """
-    pair = _integers(labels), _integers(clusters)
+    pair = [x.cpu().numpy() if isinstance(x, Tensor) else x for x in (labels, clusters)]
+    table = contingency_matrix(*pair)
     return {
         "nmi": float(normalized_mutual_info_score(*pair)),
         "ari": float(adjusted_rand_score(*pair)),
-        "accuracy": accuracy(*pair),
+        "accuracy": float(table[linear_sum_assignment(table, maximize=True)].sum() / table.sum()),
     }
-
-
-def accuracy(labels: Any, clusters: Any) -> float:
-    """The accuracy under the best one-to-one matching of clusters and labels.
-
-    References:
-        Kuhn, *The Hungarian method for the assignment problem*, 1955.
-
-    Args:
-        labels: The class of each point, (n,) integers in a tensor, array or sequence.
-        clusters: The cluster of each point, likewise.
-
-    Example:
-        >>> accuracy([0, 0, 1, 1], [5, 5, 3, 5])
-        0.75
-    """
-    table = contingency_matrix(_integers(labels), _integers(clusters))
-    return float(table[linear_sum_assignment(table, maximize=True)].sum() / table.sum())
-
-
-def _integers(values: Any) -> NDArray[Any]:
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

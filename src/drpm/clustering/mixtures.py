@@ -12,22 +12,19 @@ at once.
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from drpm.distributions.validation import (
-    describe,
-    require_count,
-    require_finite,
-    require_floating,
-)
 
 # Numbers in a block: the cache of a CPU, half a gigabyte on a GPU.
 _BLOCK_CPU = 1 << 18
 _BLOCK_GPU = 1 << 26
 _SMALLEST_BLOCK = 64
+
+# A fit ends when its lower bound changes by less than the tolerance.
+_TOLERANCE = 1e-3
+_MAX_ITERATIONS = 100
 
 
 class Mixture(NamedTuple):
@@ -70,14 +67,12 @@ def fit_mixture(
     start: Mixture | None = None,
     restarts: int = 10,
     reg_covar: float = 1e-6,
-    tol: float = 1e-3,
-    max_iter: int = 100,
     generator: torch.Generator | None = None,
 ) -> Mixture:
     """Fit a mixture by expectation maximization (EM).
 
     With k-means++, every component starts at a single point with the smallest variance, so that the
-    first step assigns each point to the nearest of them. Parameters have the names and meanings of
+    first step assigns each point to the nearest of them. Parameters and convergence are those of
     scikit-learn's ``GaussianMixture``.
 
     References:
@@ -91,8 +86,6 @@ def fit_mixture(
         restarts: The number of fits from k-means++. The one with the highest lower bound is
             returned.
         reg_covar: Added to every variance.
-        tol: A fit has converged when its lower bound changes by less than this.
-        max_iter: The maximum number of EM steps.
         generator: The random number generator, on the device of x.
 
     Example:
@@ -103,11 +96,6 @@ def fit_mixture(
         3
     """
     points = _Points(x)
-    if require_count("n_components", n_components) > points.count:
-        raise ValueError(
-            f"n_components must be at most {points.count}, the number of points, "
-            f"but got {n_components}."
-        )
     if start is None:
         means = _kmeans_plusplus(points, n_components, restarts, generator)
         log_weights = means.new_full(means.shape[:-1], -math.log(n_components))
@@ -118,11 +106,11 @@ def fit_mixture(
     mixture = Mixture(log_weights, means, variances)
     bound = torch.full_like(log_weights[:, 0], -math.inf)
     running = torch.arange(len(bound), device=bound.device)  # fits that have not converged
-    for _ in range(max_iter):
+    for _ in range(_MAX_ITERATIONS):
         sums, new_bound = _expect(points, Mixture(*(part[running] for part in mixture)))
         for whole, part in zip(mixture, _maximize(sums, reg_covar), strict=True):
             whole[running] = part
-        changed = (new_bound - bound[running]).abs() >= tol
+        changed = (new_bound - bound[running]).abs() >= _TOLERANCE
         bound[running] = new_bound
         running = running[changed | new_bound.isnan()]
         if len(running) == 0:
@@ -165,15 +153,10 @@ def estimate_mixture(x: Tensor, responsibilities: Tensor, *, reg_covar: float = 
 class _Points:
     """Points (n, d), centered and expanded to features block by block."""
 
-    def __init__(self, x: Any) -> None:
-        if require_floating("x", x).dim() != 2 or x.numel() == 0:
-            raise ValueError(
-                f"x must have shape (n, d) with at least one point, but got {describe(x)}."
-            )
-        require_finite("x", x)
-        self.x: Tensor = x.detach()
+    def __init__(self, x: Tensor) -> None:
+        self.x = x.detach()
         self.count, self.dims = x.shape
-        self.center: Tensor = self.x.mean(0, keepdim=True, dtype=torch.float64)
+        self.center = self.x.mean(0, keepdim=True, dtype=torch.float64)
 
     def blocks(self, columns: int) -> Iterator[tuple[slice, Tensor]]:
         """Yield the features (B, 2 d + 1) of B points, for results with so many columns."""

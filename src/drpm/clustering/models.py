@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drpm.clustering.config import ClusteringConfig, NetworkConfig
+from drpm.clustering.config import AutoencoderConfig, ClusteringConfig
 from drpm.clustering.mixtures import Mixture
 from drpm.distributions.estimators import leave_one_out_surrogate
 from drpm.distributions.orders import best_order_log_prob
@@ -17,9 +16,7 @@ from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
 from drpm.distributions.sizes import FisherHypergeometric
 from drpm.nn.encoders import Posterior, dense_layers
 from drpm.training.errors import ConfigError
-from drpm.training.program import Batch
-
-Terms = dict[str, Tensor]
+from drpm.training.program import Batch, Objective, Terms
 
 
 class Autoencoder(nn.Module):
@@ -31,7 +28,7 @@ class Autoencoder(nn.Module):
         likelihood: ``"bernoulli"`` or ``"gaussian"``.
     """
 
-    def __init__(self, columns: int, config: NetworkConfig, likelihood: str) -> None:
+    def __init__(self, columns: int, config: AutoencoderConfig, likelihood: str) -> None:
         super().__init__()
         self.likelihood, self.deviation = likelihood, config.deviation
         self.encoder = dense_layers([columns, *config.encoder])
@@ -117,6 +114,7 @@ class MixtureVAE(nn.Module):
 
     def __init__(self, columns: int, config: ClusteringConfig, likelihood: str) -> None:
         super().__init__()
+        self.config = config
         self.autoencoder = Autoencoder(columns, config.network, likelihood)
         self.prior = MixturePrior(config.clusters, config.network.latent)
         # The scale of the scores is a power of ten, and so stays positive.
@@ -137,69 +135,60 @@ def divergences(posterior: Posterior, mixture: Mixture) -> Tensor:
     return 0.5 * (ratio + logs - posterior.mean.shape[-1])
 
 
-class PartitionObjective:
-    """The loss of DRPM-VC, in which a whole batch is partitioned at once.
+def partition_objective(
+    model: MixtureVAE,
+    batch: Batch,
+    schedule: Mapping[str, Tensor],
+    generator: torch.Generator | None,
+) -> Terms:
+    """The loss of DRPM-VC, in which a whole batch is partitioned at once."""
+    config, n = model.config, len(batch["rows"])
+    posterior = model.autoencoder.posterior(model.features(batch))
+    codes = posterior.sample((config.codes,), generator)
+    fit = model.autoencoder.log_likelihood(batch["rows"], codes).sum() / config.codes
+    mixture = model.prior.mixture()
+    distance = divergences(posterior, mixture)
+    log_scores, log_weights = partition_parameters(model, posterior, mixture, distance)
+    law = RelaxedRandomPartition(
+        schedule["temperature"], log_scores, log_weights, validate_args=False
+    )
+    parts = law.rsample_parts((config.partitions,), noise="order", generator=generator)
+    latent = (parts.Y.mean(0) * distance.mT).sum()
+    sizes = parts.sizes[0].detach()
+    if config.objective == "bounds":
+        size_term, order_term = bound_terms(sizes, log_scores, log_weights, mixture)
+    else:
+        few = parts.Y[: config.exact_partitions]
+        size_term, order_term = exact_terms(few, sizes, log_scores, log_weights, mixture)
+    # As in the authors' code: every term is divided by the batch size, that of the order
+    # twice, and a negative size term, which the bounds allow, counts as zero.
+    terms = {
+        "reconstruction": -fit / n,
+        "latent": schedule["beta"] * latent / n,
+        "sizes": config.gamma * torch.relu(size_term) / n,
+        "order": config.delta * order_term / n**2,
+    }
+    return {"loss": torch.stack(list(terms.values())).sum(), **terms}
 
-    The parameters of the partition follow from the latent divergences: scores fall with the index
-    of the nearest cluster, and weights are the mean responsibilities of the batch or their odds.
-    Only the scale of the scores has a gradient.
 
-    Args:
-        config: The hyperparameters.
+def partition_parameters(
+    model: MixtureVAE, posterior: Posterior, mixture: Mixture, distance: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Log-scores (n,) and log-weights (K,) of the partition of a batch.
+
+    Scores fall with the index of the nearest cluster, and weights are the mean responsibilities of
+    the batch or their odds. Only the scale of the scores has a gradient.
     """
-
-    def __init__(self, config: ClusteringConfig) -> None:
-        self.config = config
-
-    def __call__(
-        self,
-        model: MixtureVAE,
-        batch: Batch,
-        schedule: Mapping[str, Tensor],
-        generator: torch.Generator | None,
-    ) -> Terms:
-        config, n = self.config, len(batch["rows"])
-        posterior = model.autoencoder.posterior(model.features(batch))
-        codes = posterior.sample((config.codes,), generator)
-        fit = model.autoencoder.log_likelihood(batch["rows"], codes).sum() / config.codes
-        mixture = model.prior.mixture()
-        distance = divergences(posterior, mixture)
-        log_scores, log_weights = self.parameters(model, posterior, mixture, distance)
-        law = RelaxedRandomPartition(
-            schedule["temperature"], log_scores, log_weights, validate_args=False
-        )
-        parts = law.rsample_parts((config.partitions,), noise="order", generator=generator)
-        latent = (parts.Y.mean(0) * distance.mT).sum()
-        sizes = parts.sizes[0].detach()
-        if config.objective == "bounds":
-            size_term, order_term = bound_terms(sizes, log_scores, log_weights, mixture)
-        else:
-            few = parts.Y[: config.exact_partitions]
-            size_term, order_term = exact_terms(few, sizes, log_scores, log_weights, mixture)
-        # As in the authors' code: every term is divided by the batch size, that of the order
-        # twice, and a negative size term, which the bounds allow, counts as zero.
-        terms = {
-            "reconstruction": -fit / n,
-            "latent": schedule["beta"] * latent / n,
-            "sizes": config.gamma * torch.relu(size_term) / n,
-            "order": config.delta * order_term / n**2,
-        }
-        return {"loss": torch.stack(list(terms.values())).sum(), **terms}
-
-    def parameters(
-        self, model: MixtureVAE, posterior: Posterior, mixture: Mixture, distance: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Log-scores (n,) and log-weights (K,) of the partition of a batch."""
-        clusters = distance.shape[-1]
-        nearest = distance.detach().argmin(-1)
-        scale = (math.log(10) * model.log10_scale).exp()
-        log_scores = scale * (clusters - nearest).to(distance.dtype)
-        responsibilities = mixture.log_densities(posterior.mean).detach().softmax(-1)
-        shares = responsibilities.mean(-2)
-        log_weights = (shares + 1e-6).log()
-        if self.config.weights == "odds":
-            log_weights = log_weights - (1 - shares + 1e-6).log()
-        return log_scores, log_weights
+    clusters = distance.shape[-1]
+    nearest = distance.detach().argmin(-1)
+    scale = (math.log(10) * model.log10_scale).exp()
+    log_scores = scale * (clusters - nearest).to(distance.dtype)
+    responsibilities = mixture.log_densities(posterior.mean).detach().softmax(-1)
+    shares = responsibilities.mean(-2)
+    log_weights = (shares + 1e-6).log()
+    if model.config.weights == "odds":
+        log_weights = log_weights - (1 - shares + 1e-6).log()
+    return log_scores, log_weights
 
 
 def bound_terms(
@@ -271,8 +260,8 @@ def vade_objective(
     return {"loss": torch.stack(list(terms.values())).sum(), **terms}
 
 
-def build_objective(config: ClusteringConfig) -> Any:
-    return vade_objective if config.method == "vade" else PartitionObjective(config)
+OBJECTIVES: dict[str, Objective] = {"drpm-vc": partition_objective, "vade": vade_objective}
+"""The losses of the methods that are trained after pretraining."""
 
 
 def in_batches(function: Callable[[Tensor], Tensor], rows: Tensor, size: int = 8192) -> Tensor:

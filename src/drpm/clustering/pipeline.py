@@ -3,35 +3,37 @@
 Several seeds are trained together. Each has its own folder; interrupted stages are resumed.
 """
 
+import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
-from torch import Tensor, nn
+from torch import Tensor
 
-from drpm.clustering.config import TRAINED, ClusteringConfig, NetworkConfig, PretrainingConfig
+from drpm.clustering.config import TRAINED, AutoencoderConfig, ClusteringConfig, PretrainingConfig
 from drpm.clustering.fitted import FittedClustering
 from drpm.clustering.mixtures import Mixture, estimate_mixture, fit_mixture
-from drpm.clustering.models import MixtureVAE, build_objective, choose_likelihood, in_batches
+from drpm.clustering.models import OBJECTIVES, MixtureVAE, choose_likelihood, in_batches
 from drpm.clustering.pretraining import (
     ContrastiveModel,
-    ContrastiveObjective,
-    choose_view,
+    contrastive_objective,
     reconstruction_objective,
 )
 from drpm.training import config as configs
-from drpm.training.config import TrainingConfig
-from drpm.training.devices import Devices, seeded, unseeded
+from drpm.training.devices import Devices, seeded
 from drpm.training.errors import RunError
 from drpm.training.loop import ProgressFactory, train_stage
 from drpm.training.program import ExponentialSchedule, Program, Schedule
-from drpm.training.runs import open_run
+from drpm.training.runs import RunFolder, open_run
+
+STARTS: Final = "starts"
 
 
 def fit_clusterings(
@@ -86,6 +88,64 @@ def fit_clusterings(
     return found
 
 
+def start_folder(folder: Path, start: int, starts: int) -> Path:
+    """The folder of one of several starts."""
+    return folder / STARTS / str(start) if starts > 1 else folder
+
+
+def fit_restarts(
+    rows: Tensor,
+    shape: torch.Size,
+    config: ClusteringConfig,
+    folders: Sequence[Path],
+    *,
+    seeds: Sequence[int],
+    starts: int,
+    **options: Any,
+) -> list[FittedClustering]:
+    """Cluster rows from several starts per seed, trained together, and keep the best of each seed.
+
+    The best start has the highest mutual information of rows and clusters, which needs no labels.
+    ``facts["starts"]`` of a clustering has the figures of all starts and which one was kept.
+
+    Args:
+        rows: As those after it, as in :func:`fit_clusterings`.
+        shape: The shape of an input.
+        config: The hyperparameters.
+        folders: The folder of each seed.
+        seeds: The random seeds; the first start of a seed has the seed itself.
+        starts: The number of starts per seed.
+        options: Further arguments of :func:`fit_clusterings`.
+    """
+    places = [start_folder(folder, i, starts) for folder in folders for i in range(starts)]
+    several = [
+        value
+        for seed in seeds
+        for value in (seed, *map(int, np.random.SeedSequence(seed).generate_state(starts - 1)))
+    ]
+    found = fit_clusterings(rows, shape, config, places, seeds=several, **options)
+    if starts == 1:
+        return found
+    best = []
+    for first in range(0, len(found), starts):
+        figures = [mutual_information(model, rows) for model in found[first : first + starts]]
+        kept = max(range(starts), key=figures.__getitem__)
+        facts = {"criterion": "mutual information", "figures": figures, "kept": kept}
+        best.append(replace(found[first + kept], facts={"starts": facts}))
+    return best
+
+
+def mutual_information(model: FittedClustering, rows: Tensor) -> float:
+    """The mutual information of rows and clusters, in nats.
+
+    It is the entropy of the mean prediction minus the mean entropy of predictions: large if every
+    prediction is certain and no cluster is lost.
+    """
+    probs = model.predict_proba(rows, sampled=False).double()
+    entropies = torch.special.entr(torch.cat([probs.mean(0, keepdim=True), probs])).sum(-1)
+    return float(entropies[0] - entropies[1:].mean())
+
+
 @dataclass(frozen=True)
 class _Pretraining:
     """The settings of a pretraining."""
@@ -93,7 +153,7 @@ class _Pretraining:
     seed: int
     clusters: int
     likelihood: str
-    network: NetworkConfig
+    network: AutoencoderConfig
     pretraining: PretrainingConfig
 
 
@@ -144,29 +204,39 @@ class _Stages:
         for seed in self.seeds:
             with seeded(seed):
                 model = MixtureVAE(columns, config, self.likelihood).to(self.rows.device)
-                contrastive = ContrastiveModel(model.autoencoder, config.clusters)
+                contrastive = ContrastiveModel(
+                    model.autoencoder, config.clusters, config.pretraining, self.shape
+                )
             self.models.append(model)
             self.pretrained.append(contrastive.to(self.rows.device))
 
     def pretrain(self) -> None:
         config = self.config.pretraining
-        objective: Any = reconstruction_objective
-        if config.kind == "contrastive":
-            view = choose_view(config.views, self.shape)
-            objective = ContrastiveObjective(config, view, self.shape)
-        # Several devices would wait for the gradients of modules that the loss does not use.
-        untrained = [
-            part for model in self.pretrained for part in model.untrained_modules(config.kind)
-        ]
-        for part in untrained:
-            part.requires_grad_(False)
-        self._run("pretraining", self.pretrained, objective, config.training, {"rows": self.rows})
-        for part in untrained:
-            part.requires_grad_()
+        is_contrastive = config.kind == "contrastive"
+        for contrastive in self.pretrained:
+            # Several devices would wait for the gradients of modules that the loss does not use.
+            contrastive.autoencoder.log_variance.requires_grad_(False)
+            contrastive.instances.requires_grad_(is_contrastive)
+            contrastive.clusters.requires_grad_(is_contrastive)
+        train_stage(
+            "pretraining",
+            self.pretrained,
+            contrastive_objective if is_contrastive else reconstruction_objective,
+            config.training,
+            self._open(
+                "pretraining",
+                lambda seed: describe_pretraining(self.config, seed, self.likelihood),
+            ),
+            {"rows": self.rows},
+            seed=self.seeds[0],
+            devices=self.devices,
+            progress=self.progress,
+        )
         for model in self.models:
+            model.autoencoder.log_variance.requires_grad_()
             if self.config.method == "vade" and self.config.copy_mean_head:
                 model.autoencoder.log_variance.load_state_dict(model.autoencoder.mean.state_dict())
-            elif config.kind == "contrastive":
+            elif is_contrastive:
                 model.autoencoder.reset_variance()
 
     @torch.no_grad()
@@ -181,12 +251,12 @@ class _Stages:
             if start is not None:
                 found = _fit(codes, config, seed, start.mixture)
             elif config.starts_at_head(self.shape):
-                probs = in_batches(pretrained.predict_proba, self.rows)
+                probs = in_batches(pretrained.clusters, features).softmax(-1)
                 # Without EM steps, which would only see the codes and undo what the head learned.
                 found = estimate_mixture(codes, probs, reg_covar=config.mixture.floor)
             elif config.compares_starts(self.shape):
-                probs = in_batches(pretrained.predict_proba, self.rows)
-                found = self._likelier_start(codes, probs.argmax(-1), seed)
+                head = in_batches(pretrained.clusters, features).argmax(-1)
+                found = self._likelier_start(codes, head, seed)
             else:
                 found = _fit(codes, config, seed)
             if config.mixture.code_variance and config.method in TRAINED:
@@ -230,52 +300,37 @@ class _Stages:
                 run_data["features"] = torch.stack(features)
             for encoder in encoders:
                 encoder.requires_grad_(False)
-        self._run(
+        train_stage(
             "training",
             self.models,
-            build_objective(config),
+            OBJECTIVES[config.method],
             config.training,
-            data,
-            run_data=run_data,
-            schedules=build_schedules(config),
-            before_epoch=None if config.refit_every is None else self._refitter,
-        )
-
-    def _run(
-        self,
-        stage: str,
-        models: Sequence[nn.Module],
-        objective: Any,
-        config: TrainingConfig,
-        data: Mapping[str, Tensor],
-        **options: Any,
-    ) -> None:
-        """Train the models of a stage, unless their folders hold finished ones."""
-        runs = []
-        for folder, seed in zip(self.folders, self.seeds, strict=True):
-            text = describe_pretraining(self.config, seed, self.likelihood)
-            if stage == "training":
-                text = configs.dumps(replace(self.config, training=replace(config, seed=seed)))
-            runs.append(open_run(folder / stage, text, devices=self.devices))
-        train_stage(
-            stage,
-            models,
-            objective,
-            config,
-            runs,
+            self._open(
+                "training",
+                lambda seed: configs.dumps(
+                    replace(config, training=replace(config.training, seed=seed))
+                ),
+            ),
             data,
             seed=self.seeds[0],
             devices=self.devices,
+            run_data=run_data,
+            schedules=build_schedules(config),
+            before_epoch=None if config.refit_every is None else self._refitter,
             progress=self.progress,
-            **options,
         )
+
+    def _open(self, stage: str, describe: Callable[[int], str]) -> list[RunFolder]:
+        """The folders of a stage, which hold the settings of every seed."""
+        return [
+            open_run(folder / stage, describe(seed), devices=self.devices)
+            for folder, seed in zip(self.folders, self.seeds, strict=True)
+        ]
 
     def _refitter(self, program: Program) -> Callable[[int], None]:
         """Refits the mixture to the current codes every few epochs while the temperature falls."""
         config, every = self.config, self.config.refit_every or 1
-        # The likelihood does not matter: only the encoder is used.
-        with unseeded():
-            scratch = MixtureVAE(self.rows.shape[-1], config, "gaussian").to(self.rows.device)
+        scratch = copy.deepcopy(self.models[0])
 
         @torch.no_grad()
         def refit(epoch: int) -> None:

@@ -6,6 +6,7 @@ References:
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from drpm.clustering.config import PretrainingConfig
 from drpm.clustering.models import Autoencoder
 from drpm.training.errors import ConfigError
-from drpm.training.program import Batch
+from drpm.training.program import Batch, Terms
 
 View = Callable[[Tensor, torch.Generator | None], Tensor]
 Uniform = Callable[[float, float], Tensor]  # random numbers in a range, one per image
@@ -31,24 +32,18 @@ class ContrastiveModel(nn.Module):
     Args:
         autoencoder: The networks to pretrain.
         clusters: The number of clusters of the cluster head.
+        config: The hyperparameters.
+        shape: The shape of an input; rows are flattened inputs.
     """
 
-    def __init__(self, autoencoder: Autoencoder, clusters: int) -> None:
+    def __init__(
+        self, autoencoder: Autoencoder, clusters: int, config: PretrainingConfig, shape: torch.Size
+    ) -> None:
         super().__init__()
-        self.autoencoder = autoencoder
+        self.autoencoder, self.config, self.shape = autoencoder, config, shape
         width = autoencoder.mean.in_features
         self.instances = projector(width, autoencoder.mean.out_features)
         self.clusters = projector(width, clusters)
-
-    def untrained_modules(self, kind: str) -> list[nn.Module]:
-        """The modules without a gradient in a kind of pretraining."""
-        heads = [self.instances, self.clusters] if kind == "reconstruction" else []
-        return [self.autoencoder.log_variance, *heads]
-
-    def predict_proba(self, rows: Tensor) -> Tensor:
-        """The cluster probabilities of the cluster head, (..., K)."""
-        logits: Tensor = self.clusters(self.autoencoder.encoder(rows))
-        return logits.softmax(-1)
 
 
 def contrastive_loss(first: Tensor, second: Tensor, temperature: float) -> Tensor:
@@ -72,42 +67,31 @@ def reconstruction_error(autoencoder: Autoencoder, features: Tensor, rows: Tenso
     return (autoencoder.decode(autoencoder.mean(features)) - rows).square().mean(-1)
 
 
-class ContrastiveObjective:
-    """Contrastive losses between instances and between clusters, with reconstruction.
-
-    Args:
-        config: The hyperparameters.
-        view: Makes the second view of a batch.
-        shape: The shape of an input; rows are flattened inputs.
-    """
-
-    def __init__(self, config: PretrainingConfig, view: View, shape: torch.Size) -> None:
-        self.config, self.view, self.shape = config, view, shape
-
-    def __call__(
-        self,
-        model: ContrastiveModel,
-        batch: Batch,
-        schedule: Mapping[str, Tensor],
-        generator: torch.Generator | None,
-    ) -> dict[str, Tensor]:
-        first = batch["rows"]
-        second = self.view(first.unflatten(-1, self.shape), generator).flatten(1)
-        # Both views in one pass.
-        rows = torch.cat([first, second])
-        features = model.autoencoder.encoder(rows)
-        one, other = model.instances(features).chunk(2)
-        left, right = model.clusters(features).softmax(-1).chunk(2)
-        # Noise in a table is not a pattern to learn: codes of both views decode to the row.
-        targets = torch.cat([first, first]) if len(self.shape) == 1 else rows
-        errors = reconstruction_error(model.autoencoder, features, targets)
-        terms = {
-            "instances": contrastive_loss(one, other, self.config.instance_temperature),
-            "clusters": contrastive_loss(left.mT, right.mT, self.config.cluster_temperature),
-            "imbalance": imbalance(left) + imbalance(right),
-            "reconstruction": errors.sum() / 2,
-        }
-        return {"loss": torch.stack(list(terms.values())).sum(), **terms}
+def contrastive_objective(
+    model: ContrastiveModel,
+    batch: Batch,
+    schedule: Mapping[str, Tensor],
+    generator: torch.Generator | None,
+) -> Terms:
+    """Contrastive losses between instances and between clusters, with reconstruction."""
+    config, first = model.config, batch["rows"]
+    view = choose_view(config.views, model.shape)
+    second = view(first.unflatten(-1, model.shape), generator).flatten(1)
+    # Both views in one pass.
+    rows = torch.cat([first, second])
+    features = model.autoencoder.encoder(rows)
+    one, other = model.instances(features).chunk(2)
+    left, right = model.clusters(features).softmax(-1).chunk(2)
+    # Noise in a table is not a pattern to learn: codes of both views decode to the row.
+    targets = torch.cat([first, first]) if len(model.shape) == 1 else rows
+    errors = reconstruction_error(model.autoencoder, features, targets)
+    terms = {
+        "instances": contrastive_loss(one, other, config.instance_temperature),
+        "clusters": contrastive_loss(left.mT, right.mT, config.cluster_temperature),
+        "imbalance": imbalance(left) + imbalance(right),
+        "reconstruction": errors.sum() / 2,
+    }
+    return {"loss": torch.stack(list(terms.values())).sum(), **terms}
 
 
 def reconstruction_objective(
@@ -115,7 +99,7 @@ def reconstruction_objective(
     batch: Batch,
     schedule: Mapping[str, Tensor],
     generator: torch.Generator | None,
-) -> dict[str, Tensor]:
+) -> Terms:
     """The mean squared error only: an ablation."""
     features = model.autoencoder.encoder(batch["rows"])
     return {"loss": reconstruction_error(model.autoencoder, features, batch["rows"]).mean()}
@@ -199,24 +183,19 @@ def _matrix(rows: list[list[Tensor]]) -> Tensor:
     return torch.stack([torch.stack(row, -1) for row in rows], -2)
 
 
-def _uniform(images: Tensor, generator: torch.Generator | None) -> Uniform:
-    def draw(low: float, high: float) -> Tensor:
-        numbers = torch.rand(
-            len(images), dtype=images.dtype, device=images.device, generator=generator
-        )
-        return low + (high - low) * numbers
-
-    return draw
+def _uniform(images: Tensor, generator: torch.Generator | None, low: float, high: float) -> Tensor:
+    numbers = torch.rand(len(images), dtype=images.dtype, device=images.device, generator=generator)
+    return low + (high - low) * numbers
 
 
 def _view_digits(images: Tensor, generator: torch.Generator | None) -> Tensor:
-    uniform = _uniform(images, generator)
+    uniform = partial(_uniform, images, generator)
     return warp(images, *affine(uniform, 20, 0.12, (0.8, 1.2), 10))
 
 
 def _view_mnist(images: Tensor, generator: torch.Generator | None) -> Tensor:
     """An affine transformation or a crop, each with probability 1/2."""
-    uniform = _uniform(images, generator)
+    uniform = partial(_uniform, images, generator)
     coin = uniform(0, 1) < 0.5
     one = affine(uniform, 30, 0.2, (0.75, 1.25), 10)
     other = resized_crop(uniform, (0.5, 1.2), (0.8, 1.2))
@@ -226,7 +205,7 @@ def _view_mnist(images: Tensor, generator: torch.Generator | None) -> Tensor:
 
 def _view_fashion(images: Tensor, generator: torch.Generator | None) -> Tensor:
     """A crop, a horizontal flip with probability 1/2, and a blur."""
-    uniform = _uniform(images, generator)
+    uniform = partial(_uniform, images, generator)
     matrix, shift = resized_crop(uniform, (0.2, 1.0))
     mirrored = torch.where(uniform(0, 1) < 0.5, -1.0, 1.0)
     matrix = torch.stack([matrix[..., 0] * mirrored[:, None], matrix[..., 1]], -1)

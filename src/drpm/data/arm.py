@@ -28,13 +28,12 @@ _SHAPE = FACTOR_NAMES.index("object_shape")
 
 
 @torch.no_grad()
-def render(factors: Tensor, *, image_size: int = 64, device: Device | None = None) -> Tensor:
-    """Draw one image for each factor vector.
+def render(factors: Tensor, *, image_size: int = 64) -> Tensor:
+    """Draw one image for each factor vector, on the device of the factors.
 
     Args:
         factors: (N, 7) integers, in the order of ``FACTOR_NAMES``, each from 0 to its size minus 1.
         image_size: The side of the images in pixels.
-        device: Where to draw; by default the device of the factors.
 
     Returns:
         The images, (N, 3, image_size, image_size), float32 in [0, 1].
@@ -48,7 +47,7 @@ def render(factors: Tensor, *, image_size: int = 64, device: Device | None = Non
     check_factors(factors)
     if image_size < MIN_IMAGE_SIZE:
         raise DataError(f"image_size must be at least {MIN_IMAGE_SIZE}, but got {image_size}.")
-    factors = factors.to(factors.device if device is None else device, torch.int64)
+    factors = factors.long()
     chunk = _CHUNK_CPU if factors.device.type == "cpu" else _CHUNK_OTHER
     shape = (len(factors), 3, image_size, image_size)
     images = torch.empty(shape, dtype=torch.float32, device=factors.device)

@@ -13,8 +13,8 @@ pixels, (N, 1); light is the direction to the light in the viewer's frame, (N, 3
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -72,8 +72,7 @@ FAR = 1e6  # stands for "no edge or face here"
 MIN_SLOPE = 1e-4  # faces seen edge-on and lines seen end-on are not divided by less
 
 
-@dataclass(frozen=True)
-class Solid:
+class Solid(NamedTuple):
     """A convex solid around the origin of its frame."""
 
     planes: Tensor  # (F, 4): the outward unit normal of each face and its distance from the origin
@@ -124,31 +123,36 @@ def constants(values: Iterable[float | Sequence[float]], device: torch.device) -
     return torch.tensor(list(values), dtype=torch.float32, device=device)
 
 
-@dataclass(frozen=True)
 class Camera:
-    """A view of the scene for each image: right, up and towards the viewer, and the viewpoint."""
+    """A view of the scene for each image.
 
-    axes: Tensor  # (N, 3, 3): one axis per row
-    position: Tensor  # (N, 3)
-    image_size: int
+    Args:
+        heights: (N,), the numbers of the camera heights.
+        image_size: The side of the images in pixels.
+
+    Attributes:
+        axes: (N, 3, 3): right, up and towards the viewer, one per row.
+        position: (N, 3), the viewpoint.
+        light: (N, 3), the direction to the light in these axes.
+    """
+
+    def __init__(self, heights: Tensor, image_size: int) -> None:
+        self.image_size, device = image_size, heights.device
+        angle = constants(map(math.radians, HEIGHTS.values()), device)[heights]
+        sine, cosine, zero = angle.sin(), angle.cos(), torch.zeros_like(angle)
+        right = torch.stack([zero + 1, zero, zero], dim=1)
+        up = torch.stack([zero, sine, cosine], dim=1)
+        towards = torch.stack([zero, -cosine, sine], dim=1)
+        target = constants(TARGET_HEIGHTS, device)[heights]
+        self.position = DISTANCE * towards + torch.stack([zero, zero, target], dim=1)
+        self.axes = torch.stack([right, up, towards], dim=1)
+        self.light = self.axes @ constants(LIGHT, device) / math.hypot(*LIGHT)
 
     def project(self, points: Tensor) -> tuple[Tensor, Tensor]:
         """Where points (N, K, 3) appear, (N, K, 2) in pixels, and the pixels per unit there."""
         seen = (points - self.position[:, None]) @ self.axes.mT
         scale = (0.5 * FOCAL_LENGTH * self.image_size) / -seen[..., 2:]
         return self.image_size / 2 + seen[..., :2] * scale, scale[..., 0]
-
-
-def camera_at(heights: Tensor, image_size: int) -> Camera:
-    """The camera at each of the heights, given by number."""
-    angle = constants(map(math.radians, HEIGHTS.values()), heights.device)[heights]
-    sine, cosine, zero = angle.sin(), angle.cos(), torch.zeros_like(angle)
-    right = torch.stack([zero + 1, zero, zero], dim=1)
-    up = torch.stack([zero, sine, cosine], dim=1)
-    towards = torch.stack([zero, -cosine, sine], dim=1)
-    target = constants(TARGET_HEIGHTS, heights.device)[heights]
-    position = DISTANCE * towards + torch.stack([zero, zero, target], dim=1)
-    return Camera(torch.stack([right, up, towards], dim=1), position, image_size)
 
 
 def joint_frames(horizontal: Tensor, vertical: Tensor) -> Tensor:
@@ -163,12 +167,6 @@ def joint_frames(horizontal: Tensor, vertical: Tensor) -> Tensor:
     side = torch.stack([-turn.sin(), turn.cos(), zero], dim=1)
     direction = torch.stack([rise.cos() * turn.cos(), rise.cos() * turn.sin(), rise.sin()], dim=1)
     return torch.stack([side, torch.linalg.cross(direction, side), direction], dim=2)
-
-
-def light_from(camera: Camera) -> Tensor:
-    """The direction to the light as the camera sees it, (N, 3)."""
-    light: Tensor = camera.axes @ constants(LIGHT, camera.axes.device)
-    return light / math.hypot(*LIGHT)
 
 
 def coverage(distance: Tensor) -> Tensor:
@@ -264,43 +262,34 @@ def pixel_grid(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
 def backgrounds(image_size: int, device: torch.device) -> Tensor:
     """Ground, arc and column for each camera height and arc colour, (9, 3, size, size)."""
     size = image_size * SUPERSAMPLING
-    heights = torch.arange(len(HEIGHTS), device=device)
-    camera = camera_at(heights, size)
+    camera = Camera(torch.arange(len(HEIGHTS), device=device), size)
     x, y = pixel_grid(size, device)
 
-    # The point of the ground behind every pixel.
+    # The point of the ground behind every pixel: heights, colours and channels, then pixels.
     half = size / 2
-    rays = torch.stack(
-        [(x - half) / half, (y - half) / half, torch.full_like(x, -FOCAL_LENGTH)], dim=1
-    )
-    rays = rays @ camera.axes
+    depth = torch.full_like(x, -FOCAL_LENGTH)
+    rays = torch.stack([(x - half) / half, (y - half) / half, depth], dim=1) @ camera.axes
     ground = camera.position[:, None] - rays * (camera.position[:, 2:] / rays[..., 2])[..., None]
-    radius = ground[..., :2].norm(dim=2)
-    behind = ground[..., 1] > 0
+    ground = ground[:, None, None]
+    sideways, behind = ground[..., 0], ground[..., 1] > 0
+    radius = ground[..., :2].norm(dim=-1)
 
     # A lamp above the arm: the ground darkens slowly away from it.
-    picture = (GROUND * (1.06 - 0.016 * radius.clamp_max(6.0)))[:, None, None]
-    colours = constants(ARC_COLOURS.values(), device)
+    picture = GROUND * (1.06 - 0.016 * radius.clamp_max(6.0))
+    colours = constants(ARC_COLOURS.values(), device)[:, :, None]
     arc = behind & (radius > ARC_RADII[0]) & (radius < ARC_RADII[1])
-    fade = 1.0 - 0.25 * ground[..., 0].abs() / ARC_RADII[1]
-    picture = torch.where(
-        arc[:, None, None], colours[:, :, None] * fade[:, None, None].clamp_min(0.6), picture
-    )
-    shadow = 1 - 0.35 * torch.sigmoid((BASE_RADII[1] + 0.12 - radius) * 18)
-    picture = picture * shadow[:, None, None]
+    fade = (1.0 - 0.25 * sideways.abs() / ARC_RADII[1]).clamp_min(0.6)
+    picture = torch.where(arc, colours * fade, picture)
+    picture = picture * (1 - 0.35 * torch.sigmoid((BASE_RADII[1] + 0.12 - radius) * 18))
     ring = (radius > BASE_RADII[0]) & (radius < BASE_RADII[1])
-    ring_grey = 0.66 - 0.45 * ground[..., 0]
-    picture = torch.where(ring[:, None, None], ring_grey[:, None, None], picture)
+    picture = torch.where(ring, 0.66 - 0.45 * sideways, picture)
 
     heads = constants([(0.0, 0.0, 0.08), (0.0, 0.0, COLUMN_HEIGHT)], device)
     ends, scale = camera.project(heads.expand(len(HEIGHTS), 2, 3))
     distance, across = capsule(x, y, ends, COLUMN_RADIUS * scale)
-    column = 0.40 + 0.2 * (across - 0.2)
-    covered = coverage(distance)[:, None, None]
-    picture = torch.lerp(picture, column[:, None, None], covered)
-
-    picture = picture.reshape(-1, 3, size, size)
-    return torch.nn.functional.avg_pool2d(picture, SUPERSAMPLING)
+    column = (0.40 + 0.2 * (across - 0.2))[:, None, None]
+    picture = torch.lerp(picture, column, coverage(distance)[:, None, None])
+    return torch.nn.functional.avg_pool2d(picture.reshape(-1, 3, size, size), SUPERSAMPLING)
 
 
 def draw_arm(camera: Camera, frames: Tensor) -> tuple[Tensor, Tensor]:
@@ -313,27 +302,26 @@ def draw_arm(camera: Camera, frames: Tensor) -> tuple[Tensor, Tensor]:
     lever, end = shoulder + LEVER_LENGTH * back, shoulder + ARM_LENGTH * direction
     at, scale = camera.project(torch.stack([bolt, middle, shoulder, end, shoulder, lever], dim=1))
 
+    def rod(start: int, radius: float, contrast: float, grey: float) -> tuple[Tensor, Tensor]:
+        ends = slice(start, start + 2)
+        distance, across = capsule(x, y, at[:, ends], radius * scale[:, ends])
+        return distance, across.mul_(contrast).add_(grey)
+
     alpha = coverage(disc(x - at[:, 0, :1], y - at[:, 0, 1:], BOLT_RADIUS * scale[:, :1]))
     grey = alpha * 0.12
-    bracket, across = capsule(x, y, at[:, 4:], LEVER_RADIUS * scale[:, 4:])
-    alpha, grey = _add(alpha, grey, bracket, across.mul_(0.1).add_(0.7))
-    axle, across = capsule(x, y, at[:, 1:3], 0.55 * JOINT_RADIUS * scale[:, 1:3])
-    alpha, grey = _add(alpha, grey, axle, across.mul_(0.15).add_(0.5))
     joint, lit = ball(
-        x - at[:, 1, :1],
-        y - at[:, 1, 1:],
-        JOINT_RADIUS * scale[:, 1:2],
-        light_from(camera),
+        x - at[:, 1, :1], y - at[:, 1, 1:], JOINT_RADIUS * scale[:, 1:2], camera.light
     )
-    alpha, grey = _add(alpha, grey, joint, lit.mul_(0.35).add_(0.45))
-    rod, across = capsule(x, y, at[:, 2:4], ARM_RADIUS * scale[:, 2:4])
-    return _add(alpha, grey, rod, across.mul_(0.15).add_(0.75))
-
-
-def _add(alpha: Tensor, grey: Tensor, distance: Tensor, layer: Tensor) -> tuple[Tensor, Tensor]:
-    """Lay one more grey figure over a layer of them."""
-    covered = coverage(distance)
-    return torch.lerp(alpha, torch.ones_like(alpha), covered), torch.lerp(grey, layer, covered)
+    for distance, layer in (
+        rod(4, LEVER_RADIUS, 0.1, 0.7),
+        rod(1, 0.55 * JOINT_RADIUS, 0.15, 0.5),
+        (joint, lit.mul_(0.35).add_(0.45)),
+        rod(2, ARM_RADIUS, 0.15, 0.75),
+    ):
+        covered = coverage(distance)
+        alpha = torch.lerp(alpha, torch.ones_like(alpha), covered)
+        grey = torch.lerp(grey, layer, covered)
+    return alpha, grey
 
 
 def draw_object(camera: Camera, frames: Tensor, shape: int, sizes: Tensor) -> tuple[Tensor, Tensor]:
@@ -357,11 +345,10 @@ def draw_object(camera: Camera, frames: Tensor, shape: int, sizes: Tensor) -> tu
     x = (columns + 0.5 - at[:, 0, :1])[:, None, :].expand(-1, side, -1).reshape(count, -1)
     y = (rows + 0.5 - at[:, 0, 1:])[:, :, None].expand(-1, -1, side).reshape(count, -1)
 
-    light = light_from(camera)
     if solid is None:
-        distance, lit = ball(x, y, radius, light)
+        distance, lit = ball(x, y, radius, camera.light)
     else:
-        distance, lit = convex_solid(solid, x, y, camera.axes @ frames, radius, light)
+        distance, lit = convex_solid(solid, x, y, camera.axes @ frames, radius, camera.light)
     alpha = coverage(distance)
     bright = lit.clamp_min_(0.0).mul_(1.08 - AMBIENT).add_(AMBIENT).mul_(alpha)
 
@@ -376,7 +363,7 @@ def draw(factors: Tensor, shape: int, image_size: int) -> Tensor:
     """Images (N, 3, size, size) of factors (N, 7) whose objects all have one shape."""
     colours, _, sizes, heights, arcs, horizontal, vertical = factors.unbind(dim=1)
     device = factors.device
-    camera = camera_at(heights, image_size)
+    camera = Camera(heights, image_size)
     frames = joint_frames(horizontal, vertical)
     arm, grey = draw_arm(camera, frames)
     thing, bright = draw_object(camera, frames, shape, sizes)

@@ -4,11 +4,13 @@ import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
 from drpm.data.files import cached_array, obtain, track
@@ -16,7 +18,6 @@ from drpm.data.own import decode
 from drpm.data.types import DataError, Dataset, DatasetSpec, Device, RemoteFile, Split, reason
 
 SIDE = 64
-NUM_ATTRIBUTES = 40
 
 IMAGES = RemoteFile("celeba/img_align_celeba")
 ATTRIBUTES = RemoteFile("celeba/list_attr_celeba.txt")
@@ -33,9 +34,8 @@ _INSTRUCTIONS = (
 def load(
     *,
     device: Device = "cpu",
-    seed: int = 0,
-    num_tasks: int = 40,
-    evaluate_on: str = "validation",
+    num_tasks: Annotated[int, Field(ge=1, le=40)] = 40,
+    evaluate_on: Literal["validation", "test"] = "validation",
 ) -> Dataset:
     """Faces (3, 64, 64) of the official split, the channels' means subtracted; 0/1 targets.
 
@@ -44,14 +44,9 @@ def load(
 
     Args:
         device: Where the tensors are stored.
-        seed: Ignored.
         num_tasks: How many attributes to use: the first in alphabetical order.
         evaluate_on: The test split: "validation" or "test".
     """
-    if evaluate_on not in ("validation", "test"):
-        raise DataError(f"evaluate_on must be 'validation' or 'test', but got {evaluate_on!r}.")
-    if not 1 <= num_tasks <= NUM_ATTRIBUTES:
-        raise DataError(f"num_tasks must be from 1 to {NUM_ATTRIBUTES}, not {num_tasks}.")
     attributes, parts, paths = read_listing()
     tasks = list(attributes)[:num_tasks]
 

@@ -3,14 +3,14 @@
 import numpy as np
 import torch
 
-from drpm.data.types import Dataset, DatasetSpec, Device, Split
+from drpm.data.types import Dataset, DatasetSpec, Split
 
 CLASSES = tuple("0123456789")
 
 _TEST_EVERY = 5
 
 
-def load(*, device: Device = "cpu", seed: int = 0) -> Dataset:
+def load() -> Dataset:
     """1,442 training and 355 test images, (1, 8, 8) in [0, 1]; the target ``label``.
 
     The data has no official split; we use a fixed one: every fifth image of each digit, in
@@ -27,7 +27,7 @@ def load(*, device: Device = "cpu", seed: int = 0) -> Dataset:
     is_test = rank % _TEST_EVERY == 0
     train = Split(images[~is_test], {"label": labels[~is_test]})
     test = Split(images[is_test], {"label": labels[is_test]})
-    return Dataset("digits", train, test, classes={"label": CLASSES}).to(device)
+    return Dataset("digits", train, test, classes={"label": CLASSES})
 
 
 SPEC = DatasetSpec(

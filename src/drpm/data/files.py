@@ -15,7 +15,6 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import urlsplit
-from zipfile import BadZipFile
 
 import numpy as np
 import pooch
@@ -30,15 +29,10 @@ _TIMEOUT = 30  # seconds
 T = TypeVar("T")
 
 
-def cache_folder() -> Path:
-    """The user's cache of this package."""
-    return Path(pooch.os_cache("drpm"))
-
-
 def search_folders() -> tuple[Path, ...]:
     """The folders that are searched, in this order: the one DRPM_DATA names, the user's cache."""
     named = os.environ.get(VARIABLE)
-    cache = cache_folder()
+    cache = Path(pooch.os_cache("drpm"))
     return (Path(named).expanduser(), cache) if named else (cache,)
 
 
@@ -103,8 +97,7 @@ def find(file: RemoteFile) -> Path | None:
 def obtain(files: Sequence[RemoteFile], *, instructions: str = "") -> dict[str, Path]:
     """Where each file lies, by its path in the data set, after downloading what is missing.
 
-    For an archive with members it is the folder that contains them. Optional files are not
-    downloaded; those that are missing are left out.
+    For an archive with members it is the folder that contains them.
 
     Args:
         files: The files of one data set.
@@ -112,15 +105,14 @@ def obtain(files: Sequence[RemoteFile], *, instructions: str = "") -> dict[str, 
     """
     failure = ""
     for file in files:
-        if find(file) is None and file.urls and not file.optional:
+        if find(file) is None and file.urls:
             try:
                 download(file)
             except DataError as error:
                 failure = str(error)
                 break  # without a network every further file would wait for its timeout
     paths = {file.path: path for file in files if (path := find(file)) is not None}
-    missing = [file for file in files if file.path not in paths and not file.optional]
-    if missing:
+    if missing := [file for file in files if file.path not in paths]:
         raise DataError(missing_message(missing, failure, instructions))
     return paths
 
@@ -162,7 +154,7 @@ def download(file: RemoteFile) -> None:
             failure = "could not be reached"
         except ValueError:
             failure = "has a different hash"
-        except (OSError, EOFError, tarfile.TarError, zlib.error, BadZipFile) as error:
+        except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
             raise DataError(f"{file.path} cannot be stored ({reason(error)}).") from error
         failures.append(f"{urlsplit(url).netloc}: {failure}")
     raise DataError(f"{file.path} could not be downloaded ({'; '.join(failures)}).")
@@ -174,8 +166,7 @@ def _extract(archive: Path, target: Path, members: list[str]) -> None:
         return
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target) as folder:
-        unpack = pooch.Unzip if archive.suffix == ".zip" else pooch.Untar
-        unpack(members, extract_dir=folder)(str(archive), "download", None)
+        pooch.Untar(members, extract_dir=folder)(str(archive), "download", None)
         for member in members:
             path = target / member
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -187,7 +178,7 @@ class FileReport(NamedTuple):
 
     file: RemoteFile
     path: Path | None
-    state: Literal["verified", "present", "absent", "missing", "damaged"]
+    state: Literal["verified", "present", "missing", "damaged"]
     detail: str
 
 
@@ -195,8 +186,7 @@ def check(file: RemoteFile) -> FileReport:
     """Compare a file with its hash, where one is known."""
     path = find(file)
     if path is None:
-        state: Any = ("absent", "optional") if file.optional else ("missing", "not found")
-        return FileReport(file, None, *state)
+        return FileReport(file, None, "missing", "not found")
     parts = {path / x: replace(file, known_hash=f"md5:{y}") for x, y in file.members.items()}
     for place, part in (parts or {path: file}).items():
         if fault := _damage(place, part):

@@ -1,14 +1,14 @@
 """MNIST and Fashion-MNIST: gzipped idx files of 28x28 grey images and their labels."""
 
+import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from drpm.data.files import obtain, open_content
-from drpm.data.types import DataError, Dataset, DatasetSpec, Device, RemoteFile, Split, reason
+from drpm.data.types import DataError, Dataset, DatasetSpec, RemoteFile, Split, reason
 
 SIDE = 28
 CLASSES = tuple("0123456789")
@@ -66,30 +66,29 @@ def read_arrays(files: tuple[RemoteFile, ...] = FILES) -> tuple[Digits, Digits]:
     return _read_pair(train_x, train_y), _read_pair(test_x, test_y)
 
 
-def load(*, device: Device = "cpu", seed: int = 0) -> Dataset:
+def load() -> Dataset:
     """60,000 training and 10,000 test images, (1, 28, 28) in [0, 1]; the target ``label``."""
-    return _load("mnist", FILES, CLASSES, device)
+    return _load("mnist", FILES, CLASSES)
 
 
-def load_fashion(*, device: Device = "cpu", seed: int = 0) -> Dataset:
+def load_fashion() -> Dataset:
     """As :func:`load`, of the images of Fashion-MNIST."""
-    return _load("fashion-mnist", FASHION_FILES, FASHION_CLASSES, device)
+    return _load("fashion-mnist", FASHION_FILES, FASHION_CLASSES)
 
 
-def _load(
-    name: str, files: tuple[RemoteFile, ...], classes: tuple[str, ...], device: Device
-) -> Dataset:
-    def split(images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Split:
-        # Moved as bytes, a quarter of the floats.
-        pixels = torch.from_numpy(images).to(device).unsqueeze(1).float().div_(255)
-        return Split(pixels, {"label": torch.from_numpy(labels).to(device).long()})
-
-    train, test = (split(*digits) for digits in read_arrays(files))
+def _load(name: str, files: tuple[RemoteFile, ...], classes: tuple[str, ...]) -> Dataset:
+    train, test = (
+        Split(
+            torch.from_numpy(images).unsqueeze(1).float().div_(255),
+            {"label": torch.from_numpy(labels).long()},
+        )
+        for images, labels in read_arrays(files)
+    )
     return Dataset(name, train, test, classes={"label": classes})
 
 
-def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
-    """The bytes in an idx file, gzipped or not.
+def read_idx(path: Path, *shape: int) -> NDArray[np.uint8]:
+    """The bytes (N, *shape) in an idx file, gzipped or not.
 
     The file starts with 00 00 08 and the number of dimensions, then each dimension as a big-endian
     32-bit integer.
@@ -99,30 +98,25 @@ def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
             content = file.read()
     except Exception as error:  # of the disk, or of gzip
         raise DataError(f"{path} cannot be read ({reason(error)}).") from error
-    header = 4 + 4 * ndim
-    if content[:4] != bytes([0, 0, 8, ndim]) or len(content) < header:
+    start = 8 + 4 * len(shape)
+    count, rest = divmod(len(content) - start, math.prod(shape))
+    header = np.array([0x801 + len(shape), count, *shape], ">u4").tobytes() if count > 0 else b""
+    if rest or not header or content[:start] != header:
+        expected = ", ".join(["N", *map(str, shape)])
         raise DataError(
-            f"{path} should be an idx file of bytes with {ndim} dimensions, but begins with "
-            f"{content[:4].hex(' ') or 'nothing'}."
+            f"{path} should be an idx file of bytes ({expected}), but begins with "
+            f"{content[:start].hex(' ') or 'nothing'} and has {len(content):,} bytes."
         )
-    shape: Any = tuple(np.frombuffer(content, ">u4", count=ndim, offset=4).tolist())
-    expected = header + int(np.prod(shape, dtype=object))
-    if len(content) != expected:
-        raise DataError(
-            f"{path} should have {expected:,} bytes by its header, but has {len(content):,}."
-        )
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()
+    return np.frombuffer(content, np.uint8, offset=start).reshape(count, *shape).copy()
 
 
 def _read_pair(images: Path, labels: Path) -> Digits:
-    pixels, numbers = read_idx(images, 3), read_idx(labels, 1)
-    if len(pixels) == 0 or pixels.shape[1:] != (SIDE, SIDE) or len(numbers) != len(pixels):
+    pixels, numbers = read_idx(images, SIDE, SIDE), read_idx(labels)
+    if len(numbers) != len(pixels) or numbers.max() >= len(CLASSES):
         raise DataError(
-            f"{images} and {labels.name} should contain images of {SIDE}x{SIDE} pixels and one "
-            f"label for each, but have the shapes {pixels.shape} and {numbers.shape}."
+            f"{labels} should contain {len(pixels):,} labels from 0 to 9, but has "
+            f"{len(numbers):,} up to {numbers.max()}."
         )
-    if numbers.max() >= len(CLASSES):
-        raise DataError(f"{labels} should contain labels from 0 to 9, but has {numbers.max()}.")
     return pixels, numbers
 
 

@@ -9,11 +9,12 @@ in a grid that is as near to a square as possible; places left over in the last 
 import math
 
 import torch
-from torch import Tensor
+from pydantic import PositiveInt
+from torch.nn.functional import pad
 
 from drpm.data import mnist
-from drpm.data.multimnist import generators, pepper
-from drpm.data.types import DataError, Dataset, DatasetSpec, Device, Split
+from drpm.data.multimnist import generators
+from drpm.data.types import Dataset, DatasetSpec, Split
 
 TILE = 14
 MAX_NOISE = 0.9
@@ -39,11 +40,9 @@ def noise_ratios(num_tasks: int) -> tuple[float, ...]:
         [0.0, 0.6, 0.3, 0.9]
     """
     golden = (1 + math.sqrt(5)) / 2
-    order = sorted(range(num_tasks), key=lambda task: task * golden % 1)
-    ratios = [0.0] * num_tasks
-    for rank, task in enumerate(order):
-        ratios[task] = MAX_NOISE * rank / max(num_tasks - 1, 1)
-    return tuple(ratios)
+    parts = [task * golden % 1 for task in range(num_tasks)]
+    ranks = {part: rank for rank, part in enumerate(sorted(parts))}
+    return tuple(MAX_NOISE * ranks[part] / max(num_tasks - 1, 1) for part in parts)
 
 
 def grid_shape(num_tasks: int) -> tuple[int, int]:
@@ -54,64 +53,50 @@ def grid_shape(num_tasks: int) -> tuple[int, int]:
 
 def load(
     *,
-    device: Device = "cpu",
     seed: int = 0,
-    num_tasks: int = 10,
-    num_train: int = 20_000,
-    num_test: int = 5_000,
+    num_tasks: PositiveInt = 10,
+    num_train: PositiveInt = 20_000,
+    num_test: PositiveInt = 5_000,
 ) -> Dataset:
     """Mosaics (1, 14 rows, 14 columns) in [0, 1]; the targets ``task_00``, ``task_01``, ...
 
     An image takes 9 KiB at 10 tasks and 32 KiB at 40.
 
     Args:
-        device: Where the tensors are stored. The images are the same on every device.
         seed: Seed of the digits and the noise; the noise ratios depend on ``num_tasks`` alone.
         num_tasks: The number of tiles.
         num_train: The number of training images, made of MNIST's training digits.
         num_test: The number of test images, made of MNIST's test digits.
     """
-    if min(num_tasks, num_train, num_test) < 1:
-        raise DataError(
-            "num_tasks, num_train and num_test must be at least 1, but got "
-            f"{num_tasks}, {num_train} and {num_test}."
-        )
     names = task_names(num_tasks)
     train_digits, test_digits = mnist.read_arrays()
     train = _split(train_digits, names, seed, 0, num_train)
     test = _split(test_digits, names, seed, 1, num_test)
     classes = dict.fromkeys(names, mnist.CLASSES)
     preprocessing = {"noise_ratios": torch.tensor(noise_ratios(num_tasks))}
-    whole = Dataset("mosaic", train, test, classes=classes, preprocessing=preprocessing)
-    return whole.to(device)
+    return Dataset("mosaic", train, test, classes=classes, preprocessing=preprocessing)
 
 
 def _split(source: mnist.Digits, names: tuple[str, ...], seed: int, part: int, count: int) -> Split:
     (images, labels), num_tasks = map(torch.from_numpy, source), len(names)
     rows, columns = grid_shape(num_tasks)
-    small = _reduce(images)
-    generator, noise_generator = generators(seed, part, 2)
+    # Half the sides: the mean of each 2x2 pixels, rounded to a byte.
+    quads = images.view(-1, TILE, 2, TILE, 2).sum(dim=(2, 4), dtype=torch.int16)
+    small = quads.add_(2).div_(4, rounding_mode="floor").byte()
+    generator, noise_generator = generators(seed, part)
     chosen = torch.randint(len(images), (count, num_tasks), generator=generator)
     ratios = torch.tensor(noise_ratios(num_tasks))[:, None, None]
-    inputs = torch.zeros(count, 1, rows * TILE, columns * TILE)
-    # A view by row of tiles, column of tiles, row of pixels and column of pixels.
-    tiles = inputs.view(count, rows, TILE, columns, TILE).transpose(2, 3)
+    inputs = torch.empty(count, 1, rows * TILE, columns * TILE)
     chunk = max(1, _CHUNK_TILES // num_tasks)
     for start in range(0, count, chunk):
         drawn = small[chosen[start : start + chunk]].float().div_(255)
-        drawn.mul_(pepper(tuple(drawn.shape), ratios, noise_generator))
-        for row in range(rows):
-            inside = drawn[:, row * columns : (row + 1) * columns]
-            tiles[start : start + chunk, row, : inside.shape[1]] = inside
+        drawn.mul_(torch.rand(drawn.shape, generator=noise_generator) >= ratios)
+        tiles = pad(drawn, (0, 0, 0, 0, 0, rows * columns - num_tasks))
+        tiles = tiles.view(-1, rows, columns, TILE, TILE).transpose(2, 3)
+        inputs[start : start + chunk] = tiles.reshape(-1, *inputs.shape[1:])
     numbers = labels.long()[chosen]
     targets = {name: numbers[:, task].contiguous() for task, name in enumerate(names)}
     return Split(inputs, targets)
-
-
-def _reduce(digits: Tensor) -> Tensor:
-    """Halve the sides of digits (N, 28, 28): the mean of each 2x2 pixels, rounded to a byte."""
-    quads = digits.view(-1, TILE, 2, TILE, 2)
-    return quads.sum(dim=(2, 4), dtype=torch.int16).add_(2).div_(4, rounding_mode="floor").byte()
 
 
 SPEC = DatasetSpec(

@@ -2,7 +2,6 @@
 
 import zipfile
 from collections.abc import Mapping
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.data.files import obtain
-from drpm.data.types import DataError, Dataset, DatasetSpec, Device, RemoteFile, Split, reason
+from drpm.data.types import DataError, Dataset, DatasetSpec, RemoteFile, Split, reason
 
 # In the order in which the images are numbered: the last factor changes fastest.
 FACTORS: Mapping[str, tuple[str, ...]] = {
@@ -46,9 +45,8 @@ VARIANTS = {
     "realistic": RemoteFile(
         "mpi3d/mpi3d_realistic.npz",
         (f"{_AUTHORS}/mpi3d_realistic.npz", f"{_BUCKET}/mpi3d_realistic.npz"),
-        optional=True,
     ),
-    "real": RemoteFile("mpi3d/mpi3d_real.npz", (f"{_AUTHORS}/mpi3d_real.npz",), optional=True),
+    "real": RemoteFile("mpi3d/mpi3d_real.npz", (f"{_AUTHORS}/mpi3d_real.npz",)),
 }
 
 
@@ -121,8 +119,7 @@ def open_images(variant: str = "toy") -> NDArray[np.uint8]:
     """
     if variant not in VARIANTS:
         raise DataError(f"mpi3d has no variant '{variant}': there are {', '.join(VARIANTS)}.")
-    file = replace(VARIANTS[variant], optional=False)
-    path = obtain([file])[file.path]
+    (path,) = obtain([VARIANTS[variant]]).values()
     try:
         pixels = map_array(path, "images")
     except Exception as error:  # numpy and zipfile raise many kinds on damaged files
@@ -156,7 +153,6 @@ def map_array(path: Path, name: str) -> NDArray[Any]:
 
 def load(
     *,
-    device: Device = "cpu",
     seed: int = 0,
     variant: str = "toy",
     num_train: int = 10_000,
@@ -167,7 +163,6 @@ def load(
     All 1,036,800 images would take 51 GB as floats: :func:`open_images` reads any of them.
 
     Args:
-        device: Where the tensors are stored.
         seed: Seed of the sampled images.
         variant: "toy", "realistic" or "real".
         num_train: The number of training images.
@@ -178,8 +173,7 @@ def load(
     def split(indices: Tensor) -> Split:
         ordered, order = indices.sort()  # to read the disk from front to back
         images = torch.from_numpy(pixels[ordered.numpy()]).permute(0, 3, 1, 2)[order.argsort()]
-        targets = factor_targets(factors_of(indices).to(device))
-        return Split(images.to(device).float().div_(255), targets)
+        return Split(images.float().div_(255), factor_targets(factors_of(indices)))
 
     train, test = map(split, draw_indices(seed, num_train, num_test))
     return Dataset("mpi3d", train, test, classes=dict(FACTORS))
@@ -192,6 +186,6 @@ SPEC = DatasetSpec(
     licence="CC BY 4.0",
     shapes="1,036,800 images of 3x64x64, seven factors of 6, 6, 2, 3, 3, 40 and 40 values",
     load=load,
-    files=tuple(VARIANTS.values()),
+    files=(VARIANTS["toy"],),
     inspect=open_images,
 )

@@ -9,52 +9,39 @@ merged. With the same seed, the pixels dropped at one noise ratio are also dropp
 one.
 """
 
+from typing import Annotated
+
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import interpolate, pad
 
 from drpm.data import mnist
-from drpm.data.types import DataError, Dataset, DatasetSpec, Device, Split
+from drpm.data.mnist import SIDE
+from drpm.data.types import DataError, Dataset, DatasetSpec, Split
 
-CANVAS = 36
-DIGIT = 28
-LEFT, RIGHT = 0, 6  # the first row and column of each digit
-SIDE = 28
 MEAN, STD = 0.1307, 0.3081
 
 _CHUNK = 2000  # images made at once
 
 
-def generators(seed: int, part: int, count: int) -> tuple[torch.Generator, ...]:
-    """Independent generators for one split: 0 for training, 1 for testing.
-
-    They live on the CPU, so that images are the same on every device.
-    """
-    words = np.random.SeedSequence([seed, part]).generate_state(count, np.uint64)
+def generators(seed: int, part: int) -> tuple[torch.Generator, ...]:
+    """The generators of digits and of noise for one split: 0 for training, 1 for testing."""
+    words = np.random.SeedSequence([seed, part]).generate_state(2, np.uint64)
     return tuple(torch.Generator().manual_seed(int(word >> np.uint64(1))) for word in words)
-
-
-def pepper(shape: tuple[int, ...], ratio: float | Tensor, generator: torch.Generator) -> Tensor:
-    """Which pixels remain when each is lost with that probability."""
-    return torch.rand(shape, generator=generator) >= ratio
 
 
 def merge(left: Tensor, right: Tensor) -> Tensor:
     """Overlay digits (N, 28, 28) in [0, 1] and resize them to (N, 1, 28, 28)."""
-    canvas = left.new_zeros(len(left), 1, CANVAS, CANVAS)
-    canvas[:, 0, LEFT : LEFT + DIGIT, LEFT : LEFT + DIGIT] = left
-    corner = canvas[:, 0, RIGHT : RIGHT + DIGIT, RIGHT : RIGHT + DIGIT]
-    torch.maximum(corner, right, out=corner)
-    return torch.nn.functional.interpolate(
-        canvas, size=(SIDE, SIDE), mode="bilinear", align_corners=False, antialias=True
-    )
+    canvas = torch.maximum(pad(left, (0, 8, 0, 8)), pad(right, (6, 2, 6, 2)))[:, None]
+    return interpolate(canvas, (SIDE, SIDE), mode="bilinear", antialias=True)
 
 
 def load(
     *,
-    device: Device = "cpu",
     seed: int = 0,
-    noise: float = 0.0,
+    noise: Annotated[float, Field(ge=0, le=1)] = 0.0,
     num_train: int | None = None,
     num_test: int | None = None,
 ) -> Dataset:
@@ -63,21 +50,17 @@ def load(
     Pixels are normalized with mean 0.1307 and standard deviation 0.3081.
 
     Args:
-        device: Where the tensors are stored. The images are the same on every device.
         seed: Seed of the partners and the noise.
         noise: The probability that a pixel of the right digit is dropped.
         num_train: How many of the 60,000 training images to make; by default all.
         num_test: How many of the 10,000 test images to make; by default all.
     """
-    if not 0.0 <= noise <= 1.0:
-        raise DataError(f"noise must be from 0 to 1, but got {noise}.")
     train_digits, test_digits = mnist.read_arrays()
     train = _split(train_digits, seed, 0, noise, num_train)
     test = _split(test_digits, seed, 1, noise, num_test)
     classes = {"left": mnist.CLASSES, "right": mnist.CLASSES}
     preprocessing = {"mean": torch.tensor(MEAN), "std": torch.tensor(STD)}
-    whole = Dataset("multimnist", train, test, classes=classes, preprocessing=preprocessing)
-    return whole.to(device)
+    return Dataset("multimnist", train, test, classes=classes, preprocessing=preprocessing)
 
 
 def _split(source: mnist.Digits, seed: int, part: int, noise: float, limit: int | None) -> Split:
@@ -87,7 +70,7 @@ def _split(source: mnist.Digits, seed: int, part: int, noise: float, limit: int 
     if not 1 <= count <= available:
         name = ("num_train", "num_test")[part]
         raise DataError(f"{name} must be from 1 to {available:,}, but got {count:,}.")
-    generator, noise_generator = generators(seed, part, 2)
+    generator, noise_generator = generators(seed, part)
     # All partners are drawn, so that fewer images are the first of all.
     partners = torch.randint(available, (available,), generator=generator)[:count]
     inputs = torch.empty(count, 1, SIDE, SIDE)
@@ -96,7 +79,7 @@ def _split(source: mnist.Digits, seed: int, part: int, noise: float, limit: int 
         left = digits[start:stop].float().div_(255)
         right = digits[partners[start:stop]].float().div_(255)
         if noise > 0:
-            right.mul_(pepper(tuple(right.shape), noise, noise_generator))
+            right.mul_(torch.rand(right.shape, generator=noise_generator) >= noise)
         inputs[start:stop] = merge(left, right)
     inputs.sub_(MEAN).div_(STD)
     return Split(inputs, {"left": numbers[:count].clone(), "right": numbers[partners]})

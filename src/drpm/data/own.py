@@ -1,5 +1,8 @@
 """Users' own data: tables, arrays and folders of images."""
 
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drpm.data import tables
 from drpm.data.files import track
-from drpm.data.types import DataError, Dataset, Device, Split, reason
+from drpm.data.types import DataError, Dataset, Split, reason
 
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -20,6 +22,8 @@ _CHANNELS = (1, 3)
 _INPUTS = ("inputs", "x", "X", "data", "images")
 _LABELS = ("label", "labels", "y", "Y", "target", "targets")
 _PARTS = ("x_train", "y_train", "x_test", "y_test")
+_MISSING = ("?", "-", "na", "none", "NONE", "NAN", "NaT")  # in CSV files, besides those of pandas
+_SHOWN = 5  # columns that an error names
 
 
 def looks_like_path(name: str | Path) -> bool:
@@ -31,9 +35,8 @@ def looks_like_path(name: str | Path) -> bool:
 
 def load(
     path: Path,
+    for_prediction: bool = False,
     *,
-    device: Device = "cpu",
-    seed: int = 0,
     label_column: str | None = None,
     header: bool = True,
     image_size: int | tuple[int, int] | None = None,
@@ -43,8 +46,8 @@ def load(
 
     Args:
         path: .npy, .npz, .csv, .parquet, or a folder of images.
-        device: Where the tensors are stored.
-        seed: Ignored.
+        for_prediction: Whether the data is input for a trained model: tables keep their values, in
+            double precision and without labels, and one example is enough.
         label_column: For tables: the target; by default ``label`` if there is such a column.
         header: For CSV files: whether the first line names the columns.
         image_size: For folders: the height and width to resize to.
@@ -62,16 +65,209 @@ def load(
         if given and suffix not in used_by:
             raise DataError(f"{path} does not support the option {option}.")
     if suffix == "folder":
-        dataset = load_folder(path, image_size)
-    elif suffix in (".csv", ".parquet"):
+        return load_folder(path, image_size, 1 if for_prediction else 2)
+    scaling = None if for_prediction else standardize
+    if suffix in (".csv", ".parquet"):
         is_csv = suffix == ".csv"
-        columns = tables.read_csv(path, header=header) if is_csv else tables.read_parquet(path)
-        dataset = tables.table(str(path), columns, label_column, standardize)
-    elif suffix in SUFFIXES:
-        dataset = _load_arrays(path, standardize)
-    else:
-        raise DataError(f"{path} should be a folder of images or end in {', '.join(SUFFIXES)}.")
-    return dataset.to(device)
+        columns = read_csv(path, header=header) if is_csv else read_parquet(path)
+        return table(str(path), columns, label_column, scaling)
+    if suffix in SUFFIXES:
+        return _load_arrays(path, scaling)
+    raise DataError(f"{path} should be a folder of images or end in {', '.join(SUFFIXES)}.")
+
+
+# Tables.
+
+
+def read_csv(path: Path, *, header: bool = True) -> pd.DataFrame:
+    """The columns of a CSV file as texts, with commas, semicolons or tabs between them.
+
+    Args:
+        path: The file, in UTF-8.
+        header: Whether the first line names the columns; otherwise they are numbered.
+    """
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            first = next(filter(str.strip, file), "")
+        # As texts, which Python converts to the nearest double; pandas can be off by one bit.
+        frame = pd.read_csv(
+            path,
+            sep=max(",;\t", key=first.count),
+            header=None,
+            dtype=object,
+            na_values=list(_MISSING),
+            skipinitialspace=True,
+            encoding="utf-8-sig",
+        ).dropna(how="all")
+    except pd.errors.EmptyDataError:
+        raise DataError(f"{path} is empty.") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not a text file in UTF-8 ({error.reason}).") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as CSV ({reason(error)}).") from error
+    if not header:
+        return frame.set_axis([f"column {number + 1}" for number in frame.columns], axis=1)
+    names = [str(name).strip() for name in frame.iloc[0].fillna("")]
+    if pd.to_numeric(pd.Series(names), errors="coerce").notna().all():
+        raise DataError(
+            f"{path} should name its columns in the first line, but that holds only numbers: add "
+            "the names, or set header to false (on the command line -o header=false)."
+        )
+    if "" in names:
+        raise DataError(f"{path} has no name for its column {names.index('') + 1}.")
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(f"{path} has more than one column named '{name}'.")
+    return frame.iloc[1:].set_axis(names, axis=1)
+
+
+def read_parquet(path: Path) -> pd.DataFrame:
+    """The columns of a Parquet file, through pyarrow."""
+    try:
+        return pd.read_parquet(path, engine="pyarrow")
+    except ImportError as error:
+        raise DataError(
+            f"{path} needs the package pyarrow to be read: install it with pip install pyarrow."
+        ) from error
+    except Exception as error:  # pyarrow's own errors, which cannot be named without pyarrow
+        raise DataError(f"{path} cannot be read as Parquet ({reason(error)}).") from error
+
+
+def table(
+    source: str,
+    columns: pd.DataFrame | Mapping[str, Any],
+    label_column: str | None = None,
+    standardize: bool | None = True,
+    num_train: int | None = None,
+) -> Dataset:
+    """A data set from named columns of equal length: numbers, or texts of numbers.
+
+    Every column except the labels is standardized; ``preprocessing`` has the ``mean`` and
+    ``std`` of each.
+
+    Args:
+        source: The file that errors name.
+        columns: The values by column name.
+        label_column: The target; by default ``label`` if there is such a column.
+        standardize: If False, columns keep their values, with mean 0 and divisor 1. If None, for
+            prediction: in double precision, without labels, and one row is enough.
+        num_train: How many rows come before the test split; None if there is none.
+    """
+    frame = pd.DataFrame(columns)
+    if label_column is not None and label_column not in frame:
+        raise DataError(
+            f"{source} has no column '{label_column}' for the labels: its columns are "
+            f"{listed(list(frame))}."
+        )
+    target = label_column or ("label" if "label" in frame else None)
+    features = frame if target is None else frame.drop(columns=target)
+    names = tuple(map(str, features))
+    least, some = (1, "one row") if standardize is None else (2, "two rows")
+    if not names or len(frame) < least:
+        raise DataError(
+            f"{source} should have at least {some} and one column of inputs, but has "
+            f"{len(frame)} and {len(names)}."
+        )
+    numbers = _numbers(source, features)
+    largest = np.abs(numbers).max(0)
+    _refuse(source, "numbers too large for single precision", names, largest > np.finfo("f4").max)
+    if standardize is None:
+        whole = labelled(source, torch.from_numpy(numbers), {}, num_train)
+        return replace(whole, columns=names)
+    train = numbers[:num_train]
+    mean, std = train.mean(0), train.std(0)
+    # Rounding leaves a constant column a deviation that is tiny beside its values.
+    is_constant = (np.ptp(train, axis=0) <= 1e-12 * largest) | (std == 0)
+    _refuse(source, "the same value in every row", names, is_constant)
+    if not standardize:
+        mean, std = np.zeros_like(mean), np.ones_like(std)
+    inputs = torch.from_numpy(((numbers - mean) / std).astype(np.float32))
+    # In double precision: float32 would round a time stamp to minutes.
+    preprocessing = {"mean": torch.from_numpy(mean), "std": torch.from_numpy(std)}
+    targets = {} if target is None else {target: frame[target]}
+    dataset = labelled(source, inputs, targets, num_train)
+    return replace(dataset, columns=names, preprocessing=preprocessing)
+
+
+def labelled(
+    source: str, inputs: Tensor, labels: Mapping[str, Any], num_train: int | None
+) -> Dataset:
+    """A data set from inputs (N, ...) and labels (N,), numbers or texts, by target.
+
+    Whole numbers and texts become class indices; other numbers have no classes.
+    """
+    targets, classes = {}, {}
+    for name, values in labels.items():
+        targets[name], found = _targets(source, values, name)
+        if found:
+            classes[name] = found
+    train, test = (
+        Split(inputs[rows], {name: target[rows] for name, target in targets.items()})
+        for rows in (slice(num_train), slice(num_train, None))
+    )
+    return Dataset(source, train, train if num_train is None else test, classes)
+
+
+def _targets(source: str, labels: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
+    """Class indices with the class names, or floats with no names."""
+    column = pd.Series(labels)
+    numbers, text = _convert(column)
+    is_bad = column.isna() | (np.isinf(numbers) & (text is None))
+    if is_bad.any():
+        raise DataError(
+            f"{source} has {is_bad.sum():,} missing or infinite labels in the column '{name}'."
+        )
+    if text is None and (numbers != np.round(numbers)).any():
+        return torch.from_numpy(numbers.astype(np.float32)), ()
+    values = numbers if text is None else column.astype(str).str.strip().to_numpy(str)
+    found, codes = np.unique(values, return_inverse=True)
+    names = (str(value) if text is not None else f"{value:.0f}" for value in found)
+    return torch.from_numpy(codes.astype(np.int64)), tuple(names)
+
+
+def _numbers(source: str, frame: pd.DataFrame) -> NDArray[np.float64]:
+    """All columns as numbers (rows, columns)."""
+    converted = [_convert(frame[name]) for name in frame]
+    texts = [
+        f"{name} ('{textwrap.shorten(text, 30, placeholder='...')}')"
+        for name, (_, text) in zip(frame, converted, strict=True)
+        if text is not None
+    ]
+    if texts:
+        raise DataError(
+            f"{source} should contain numbers only, but has other values in {listed(texts)}: "
+            "remove these columns, or name the label column (label_column; on the command line "
+            "-o label_column=NAME)."
+        )
+    numbers = np.stack([column for column, _ in converted], axis=1)
+    names = [str(name) for name in frame]
+    _refuse(source, "missing or infinite values", names, ~np.isfinite(numbers).all(0))
+    return numbers
+
+
+def _convert(column: "pd.Series[Any]") -> tuple[NDArray[np.float64], str | None]:
+    """A column as numbers, NaN where a value is missing, and its first value that is neither."""
+    values = column.to_numpy()
+    try:
+        if values.dtype.kind in "biufOU":
+            with np.errstate(over="ignore"):
+                return values.astype(np.float64), None
+    except (TypeError, ValueError):
+        pass
+    numbers = pd.to_numeric(column.astype(str), errors="coerce").to_numpy(np.float64)
+    others = column[np.isnan(numbers) & column.notna()]
+    return numbers, str(others.iloc[0]) if len(others) else ""
+
+
+def _refuse(source: str, fault: str, names: Sequence[str], is_bad: Any) -> None:
+    if bad := [name for name, found in zip(names, is_bad, strict=True) if found]:
+        raise DataError(f"{source} has {fault} in {listed(bad)}: change or remove these columns.")
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names, and how many there are besides."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 # Arrays.
@@ -91,7 +287,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise DataError(f"{path} cannot be read ({reason(error)}).") from error
 
 
-def _load_arrays(path: Path, standardize: bool) -> Dataset:
+def _load_arrays(path: Path, standardize: bool | None) -> Dataset:
     """A table or images: one array, inputs and labels by their usual names, or two splits."""
     source, arrays = str(path), read_arrays(path)
     if all(name in arrays for name in _PARTS):
@@ -118,24 +314,27 @@ def _load_arrays(path: Path, standardize: bool) -> Dataset:
     if whole.ndim == 2:
         names = [f"column {number + 1}" for number in range(whole.shape[1])]
         frame = pd.DataFrame(whole, columns=names).assign(**targets)
-        return tables.table(source, frame, None, standardize, num_train)
-    return tables.labelled(source, image_tensor(source, whole), targets, num_train)
+        return table(source, frame, None, standardize, num_train)
+    images = image_tensor(source, whole, 1 if standardize is None else 2)
+    return labelled(source, images, {} if standardize is None else targets, num_train)
 
 
-def image_tensor(source: str, array: NDArray[Any]) -> Tensor:
+def image_tensor(source: str, array: NDArray[Any], least: int = 2) -> Tensor:
     """Images (N, channels, H, W) in [0, 1] from bytes, or from floats in [0, 1].
 
     Args:
         source: The file that errors name.
         array: (N, H, W), (N, channels, H, W) or (N, H, W, channels).
+        least: The smallest N.
     """
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[1] not in _CHANNELS and array.shape[3] in _CHANNELS:
         array = array.transpose(0, 3, 1, 2)
-    if array.ndim != 4 or array.shape[1] not in _CHANNELS or 0 in array.shape or len(array) < 2:
+    if array.ndim != 4 or array.shape[1] not in _CHANNELS or 0 in array.shape or len(array) < least:
+        some = "one image" if least == 1 else "two images"
         raise DataError(
-            f"{source} should contain a table (rows, columns) or at least two images (number, "
+            f"{source} should contain a table (rows, columns) or at least {some} (number, "
             "height, width), with 1 or 3 channels before or after the last two, but has shape "
             f"{array.shape}."
         )
@@ -153,17 +352,20 @@ def image_tensor(source: str, array: NDArray[Any]) -> Tensor:
 # Folders of images, whose subfolders, if there are any, are the classes.
 
 
-def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -> Dataset:
+def load_folder(
+    folder: Path, image_size: int | tuple[int, int] | None = None, least: int = 2
+) -> Dataset:
     """Images (channels, H, W) in [0, 1]: one channel if all of them are grey, else three.
 
     Args:
         folder: Holds the images, or one folder of images for each class.
         image_size: The height and width to resize to; if None, all must have one size.
+        least: The smallest number of images.
     """
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if size is not None and min(size) < 1:
         raise DataError(f"image_size must be one or two integers above 0, not {image_size}.")
-    paths = image_paths(folder)
+    paths = image_paths(folder, least)
     decoded = [decode(path, size) for path in track(paths, "Images", len(paths))]
     for path, image in zip(paths, decoded, strict=True):
         if image.shape[:2] != decoded[0].shape[:2]:
@@ -185,13 +387,14 @@ def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -
     return Dataset(str(folder), whole, whole, {"label": tuple(map(str, names))})
 
 
-def image_paths(folder: Path) -> list[Path]:
+def image_paths(folder: Path, least: int = 2) -> list[Path]:
     """The files that :func:`load_folder` reads, in its order."""
     inner = sorted(path for path in folder.iterdir() if path.is_dir())
     paths = images_in(folder) or [path for name in inner for path in images_in(name)]
-    if len(paths) < 2:
+    if len(paths) < least:
+        some = "one image" if least == 1 else "two images"
         raise DataError(
-            f"{folder} should contain at least two images ({', '.join(IMAGE_SUFFIXES)}), or "
+            f"{folder} should contain at least {some} ({', '.join(IMAGE_SUFFIXES)}), or "
             f"folders of images, but contains {len(paths)}."
         )
     return paths

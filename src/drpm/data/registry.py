@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
+from inspect import signature
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_type_hints
@@ -53,10 +54,24 @@ def load(
     name = str(name_or_path)
     if name not in DATASETS and own.looks_like_path(name):
         _check_options(options, own.load, f"The data of {name}")
-        return own.load(Path(name), device=device, seed=seed, **options)
+        return own.load(Path(name), **options).to(device)
     spec = spec_of(name)
     _check_options(options, spec.load, f"The data set '{name}'")
-    return spec.load(device=device, seed=seed, **options)
+    taken = signature(spec.load).parameters
+    both = {"device": device, "seed": seed}
+    options |= {name: value for name, value in both.items() if name in taken}
+    return spec.load(**options).to(device)
+
+
+def load_for_prediction(name: str, **options: Any) -> Dataset:
+    """Like :func:`load`, for a trained model: the user's own tables keep their values.
+
+    They are in double precision and without labels, and one example is enough.
+    """
+    if name in DATASETS or not own.looks_like_path(name):
+        return load(name, **options)
+    _check_options(options, own.load, f"The data of {name}")
+    return own.load(Path(name), True, **options)
 
 
 def file_names(name: str, count: int) -> list[str]:
@@ -69,7 +84,7 @@ def file_names(name: str, count: int) -> list[str]:
     folder = Path(name).expanduser()
     if name in DATASETS or not folder.is_dir():
         return []
-    names = [path.relative_to(folder).as_posix() for path in own.image_paths(folder)]
+    names = [path.relative_to(folder).as_posix() for path in own.image_paths(folder, 1)]
     if len(names) != count:
         raise DataError(f"The folder {folder} has changed while it was read; try again.")
     return names
@@ -88,7 +103,7 @@ def content_hash(name: str, data: Dataset) -> str:
 def _check_options(options: Mapping[str, Any], load: Callable[..., Dataset], owner: str) -> None:
     """Refuse unknown options, and values that do not match the annotations of the loader."""
     names = option_names(load)
-    hints = get_type_hints(load)
+    hints = get_type_hints(load, include_extras=True)
     for name, value in options.items():
         if name not in names:
             raise DataError(f"{owner} has no option '{name}': {_did_you_mean(name, names)}")

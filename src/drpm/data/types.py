@@ -100,16 +100,16 @@ class RemoteFile:
     urls: tuple[str, ...] = ()  # and mirrors; empty if the user must put the file there
     known_hash: str | None = None  # a SHA-256, or "md5:" and an MD5
     content_sha256: str | None = None  # of a .gz file, instead: of its uncompressed content
-    # To extract from a .tar or .zip archive, each with its MD5; the archive is then not needed.
+    # To extract from a .tar archive, each with its MD5; the archive is then not needed.
     members: Mapping[str, str] = field(default_factory=dict)
-    optional: bool = False  # downloaded only if a loader asks for it
 
 
 @dataclass(frozen=True)
 class DatasetSpec:
     """A data set before it is loaded.
 
-    Its loader is called as ``load(device=..., seed=..., **options)``; options are keyword-only.
+    The arguments of its loader are keyword-only: options, whose values must match the annotations,
+    and ``device`` and ``seed`` where the loader needs them.
     """
 
     name: str

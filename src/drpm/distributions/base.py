@@ -172,9 +172,8 @@ class EnumeratedSizeLaw(SizeLaw):
 
     def _enumerated(self, *, expand: bool) -> Tensor:
         """The support in float64, whatever the parameters' type."""
-        spare = self.total_count - self.minimum * self.event_shape[0]
-        room = self.capacities - self.minimum
-        return enumerate_sizes(spare, room, expand=expand) + self.minimum
+        low = torch.full_like(self.capacities, self.minimum)
+        return enumerate_sizes(self.total_count, self.capacities, low, expand=expand)
 
     def _listed(self) -> tuple[Tensor, Tensor]:
         """The support and its log-probabilities, (S, *batch_shape), in float64."""
@@ -240,23 +239,28 @@ def _pick(listed: Tensor, index: Tensor) -> Tensor:
     return listed.gather(0, index[..., None].expand(*index.shape, listed.shape[-1]))
 
 
-def sizes_expected(total: int, minimum: int = 0) -> str:
+def sizes_expected(total: int, minimum: int = 0, *, limited: bool = False) -> str:
     """What an error message says of possible sizes."""
     least = f" of at least {minimum}" if minimum else ""
-    return f"whole sizes{least} that sum to {total} and fit the capacities"
+    limits = ", the minimum and the maximum" if limited else ""
+    return f"whole sizes{least} that sum to {total} and fit the capacities{limits}"
 
 
-def enumerate_sizes(total: int, capacities: Tensor, *, expand: bool) -> Tensor:
-    """All sizes (S, ..., K) that sum to a total and fit capacities (..., K), in float64."""
-    flat = capacities.reshape(-1, capacities.shape[-1]).double()
-    room = flat[0] if len(flat) else flat.new_full(flat.shape[-1:], float(total))
-    if bool((flat != room).any()):
+def enumerate_sizes(total: int, capacities: Tensor, minimum: Tensor, *, expand: bool) -> Tensor:
+    """All sizes (S, ..., K) that sum to a total, between limits (..., K), in float64."""
+    groups = capacities.shape[-1]
+    ends = torch.stack([minimum, capacities]).double().reshape(2, -1, groups)
+    if ends.shape[1] == 0:  # an empty batch
+        ends = ends.new_tensor([0.0, total])[:, None, None].expand(2, 1, groups)
+    if bool((ends != ends[:, :1]).any()):
         raise NotImplementedError(
-            "enumerate_support needs the same capacities throughout the batch."
+            "enumerate_support needs the same capacities and limits throughout the batch."
         )
+    low, high = ends[:, 0]
+    spare, room = total - int(low.sum()), high - low
     rows = room.new_zeros(1, 0)
     for capacity, later in zip(room, room.flip(-1).cumsum(-1).flip(-1) - room, strict=True):
-        remaining = total - rows.sum(-1)
+        remaining = spare - rows.sum(-1)
         smallest = (remaining - later).clamp_min(0)
         count = (torch.minimum(capacity, remaining) - smallest + 1).clamp_min(0).long()
         if int(count.sum()) > _SUPPORT_LIMIT:
@@ -268,7 +272,9 @@ def enumerate_sizes(total: int, capacities: Tensor, *, expand: bool) -> Tensor:
         offset = torch.arange(len(start), device=start.device) - start
         size = smallest.repeat_interleave(count) + offset
         rows = torch.cat([rows.repeat_interleave(count, 0), size[:, None]], -1)
-    values = rows.reshape(-1, *(1 for _ in capacities.shape[:-1]), capacities.shape[-1])
+    values: Tensor = (rows + low).reshape(
+        -1, *(1 for _ in capacities.shape[:-1]), capacities.shape[-1]
+    )
     return values.expand(-1, *capacities.shape) if expand else values
 
 

@@ -14,6 +14,7 @@ class _Finite(constraints.Constraint):
 
 finite = _Finite()
 finite_vector = constraints.independent(finite, 1)
+finite_matrix = constraints.independent(finite, 2)
 
 
 class _Positive(constraints.Constraint):
@@ -32,7 +33,7 @@ class WholeSizes(constraints.Constraint):
     is_discrete = True
     event_dim = 1
 
-    def __init__(self, total: int, capacities: Tensor, minimum: int = 0) -> None:
+    def __init__(self, total: int, capacities: Tensor, minimum: int | Tensor = 0) -> None:
         self.total, self.capacities, self.minimum = total, capacities, minimum
         super().__init__()
 

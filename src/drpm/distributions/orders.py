@@ -90,7 +90,8 @@ class PlackettLuce(OrderLaw):
         return log_prob.to(self.log_scores.dtype)
 
     def block_log_probs(self, members: Tensor) -> Tensor:
-        return plackett_luce_integral.block_log_probs(self.log_scores.double(), members)
+        scores = self.log_scores.double()[..., None, :]
+        return plackett_luce_integral.block_log_probs(scores, members)
 
     def rank_expectations(self, values: Tensor) -> Tensor:
         return plackett_luce_integral.rank_expectations(self.log_scores.double(), values)

@@ -1,5 +1,6 @@
 """The distribution over partitions: sample sizes and an order, and fill the subsets."""
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -63,7 +64,132 @@ def assignment_matrix(subsets: Tensor, groups: int, dtype: torch.dtype) -> Tenso
     return (subsets[..., None, :] == index[:, None]).to(dtype)
 
 
-class RandomPartition(Law):
+class PartitionLaw(Law):
+    """Base class of distributions over partitions: sizes first, then an order that fills them."""
+
+    sizes: SizeLaw
+
+    @abstractmethod
+    def draw_parts(self, shape: torch.Size, *, generator: torch.Generator | None = None) -> Parts:
+        """Sample a partition together with its sizes and its order."""
+
+    @abstractmethod
+    def fill_log_prob(self, value: Tensor) -> Tensor:
+        """log p(Y | sizes): the sum over all orders that fill the subsets this way, float64."""
+
+    @abstractmethod
+    def order_log_prob(self, value: Tensor, order: Tensor) -> Tensor:
+        """The log-probability of an order that fills the subsets of Y, given its sizes, float64."""
+
+    @abstractmethod
+    def most_likely_order(self, value: Tensor) -> Tensor:
+        """The most likely order that fills the subsets of Y."""
+
+    @abstractmethod
+    def best_order_log_prob(self, value: Tensor) -> Tensor:
+        """No less than the log-probability of any order that fills the subsets of Y, float64."""
+
+    @constraints.dependent_property(is_discrete=True, event_dim=2)
+    def support(self) -> Assignment:
+        return Assignment(self.sizes.support)  # type: ignore[arg-type]
+
+    @property
+    def log_weights(self) -> Tensor:
+        weights: Tensor = self.sizes.log_weights  # type: ignore[attr-defined]
+        return weights
+
+    @property
+    def capacities(self) -> Tensor:
+        """The largest possible sizes, where the size law has them."""
+        capacities: Tensor = self.sizes.capacities  # type: ignore[attr-defined]
+        return capacities
+
+    def draws(self, num_samples: int, generator: torch.Generator | None) -> Iterator[Parts]:
+        """``num_samples`` draws along a leading dimension, some of them at a time."""
+        entries = max(1, self.batch_shape.numel() * self.event_shape.numel())
+        size = max(1, _DRAW_BUDGET // entries)
+        for start in range(0, require_count("num_samples", num_samples), size):
+            shape = torch.Size([min(size, num_samples - start)])
+            with torch.no_grad():
+                draw = self.draw_parts(shape, generator=generator)
+            yield draw
+
+    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
+        return self.draw_parts(shape, generator=generator).Y
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The exact log-probability, with gradients, in time and memory linear in n."""
+        value, inside = self._inside(value, "an assignment matrix with one-hot columns")
+        log_prob = self.size_log_prob(value) + self.fill_log_prob(value)
+        if inside is not None:
+            log_prob = torch.where(inside, log_prob, -torch.inf)
+        return log_prob.to(self.dtype)
+
+    def size_log_prob(self, value: Tensor) -> Tensor:
+        """log p(sizes of Y), float64."""
+        return self.sizes.log_prob(value.double().sum(-1)).double()
+
+    def log_prob_bounds(self, value: Tensor, order: Tensor | None = None) -> Bounds:
+        r"""The paper's bounds on ``log_prob``.
+
+        .. math:: p(n)\, p(\pi) \le p(Y) \le |\Pi_Y|\, p(n) \max_{\tilde\pi} p(\tilde\pi)
+
+        The maximum is over all orders, as in the paper, or for :class:`AffinityPartition` over
+        those in :math:`\Pi_Y`, which is tighter.
+
+        Args:
+            value: An assignment matrix (..., K, n).
+            order: The order that led to it, (..., n); the most likely compatible one if omitted.
+        """
+        value, inside = self._inside(value, "an assignment matrix with one-hot columns")
+        value = value.double()
+        if order is None:
+            order = self.most_likely_order(value)
+        else:
+            order, compatible = self._check_order(value, order)
+            inside = compatible if inside is None else inside & compatible
+        sizes = value.sum(-1)
+        log_sizes = self.size_log_prob(value)
+        lower = log_sizes + self.order_log_prob(value, order)
+        best = self.best_order_log_prob(value)
+        upper = log_sizes + torch.lgamma(sizes + 1).sum(-1) + best
+        if inside is not None:
+            lower = torch.where(inside, lower, -torch.inf)
+            upper = torch.where(inside, upper, -torch.inf)
+        return Bounds(lower.to(self.dtype), upper.to(self.dtype))
+
+    def _check_order(self, value: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
+        """An order that fills the subsets of ``value``, and where it really does."""
+        require_event("order", order, self.event_shape[1:], self.batch_shape)
+        require_indices("order", order, self.event_shape[1])
+        batch = require_broadcast("value and order", value.shape[:-2], order.shape[:-1])
+        index = order.expand(*batch, -1)
+        subsets = value.argmax(-2).expand(*batch, -1).gather(-1, index)
+        compatible = permutation.check(order) & (subsets.diff(dim=-1) >= 0).all(-1)
+        if self._validate_args and can_check_values(compatible) and not bool(compatible.all()):
+            raise ValueError(
+                "order must contain every element once and fill the subsets of value one after the "
+                f"other, but got {index[~compatible][0].tolist() if batch else order.tolist()}."
+            )
+        return order, compatible
+
+    def entropy(
+        self, num_samples: int = 1000, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """The entropy: exact for the sizes, estimated from ``num_samples`` samples for the order.
+
+        The gradient is also unbiased: it includes the score-function term.
+        """
+        costs, log_probs = [], []
+        for draw in self.draws(num_samples, generator):
+            log_fill = self.fill_log_prob(draw.Y)
+            costs.append(-log_fill)
+            log_probs.append(self.size_log_prob(draw.Y) + log_fill)
+        fills = leave_one_out_surrogate(torch.cat(costs), torch.cat(log_probs))
+        return (self.sizes.entropy().double() + fills).to(self.dtype)
+
+
+class RandomPartition(PartitionLaw):
     r"""Distribution over the partitions of n elements into at most K subsets.
 
     Sample the sizes, sample an order, and fill the subsets one after another:
@@ -80,6 +206,9 @@ class RandomPartition(Law):
         log_scores: :math:`\log s`, one per element, shape (..., n).
         log_weights: :math:`\log\omega`, one per subset, shape (..., K).
         capacities: The maximum sizes, shape (..., K); by default n.
+        minimum: The smallest size of every subset, a whole number or a tensor (..., K).
+        maximum: The largest, likewise; unlike capacities, it leaves the probabilities of the sizes
+            it allows in proportion.
 
     Example:
         >>> law = RandomPartition(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 0.5]))
@@ -91,6 +220,10 @@ class RandomPartition(Law):
         >>> law.marginals()
         tensor([[0.1703, 0.4063, 0.6994],
                 [0.8297, 0.5937, 0.3006]])
+        >>> scores, weights = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 9.0])
+        >>> RandomPartition(scores, weights, minimum=1).mode
+        tensor([[0., 0., 1.],
+                [1., 1., 0.]])
     """
 
     arg_constraints = {"log_scores": finite_vector, "log_weights": finite_vector}  # noqa: RUF012
@@ -101,13 +234,20 @@ class RandomPartition(Law):
         log_weights: Tensor,
         capacities: Tensor | None = None,
         *,
+        minimum: int | Tensor | None = None,
+        maximum: int | Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
         require_vector("log_scores", log_scores, "element")
         require_vector("log_weights", log_weights, "group")
         self._set_laws(
             FisherHypergeometric(
-                log_scores.shape[-1], log_weights, capacities, validate_args=validate_args
+                log_scores.shape[-1],
+                log_weights,
+                capacities,
+                minimum=minimum,
+                maximum=maximum,
+                validate_args=validate_args,
             ),
             PlackettLuce(log_scores, validate_args=validate_args),
             validate_args,
@@ -136,30 +276,15 @@ class RandomPartition(Law):
         self, sizes: SizeLaw, order: OrderLaw, validate_args: bool | None, names: str
     ) -> None:
         batch = require_broadcast(names, order.batch_shape, sizes.batch_shape)
-        self.sizes: SizeLaw = sizes if sizes.batch_shape == batch else sizes.expand(batch)
+        self.sizes = sizes if sizes.batch_shape == batch else sizes.expand(batch)
         self.order: OrderLaw = order if order.batch_shape == batch else order.expand(batch)
         event = sizes.event_shape + order.event_shape
         super().__init__(batch, event, validate_args)
-
-    @constraints.dependent_property(is_discrete=True, event_dim=2)
-    def support(self) -> Assignment:
-        return Assignment(self.sizes.support)  # type: ignore[arg-type]
 
     @property
     def log_scores(self) -> Tensor:
         scores: Tensor = self.order.log_scores  # type: ignore[attr-defined]
         return scores
-
-    @property
-    def log_weights(self) -> Tensor:
-        weights: Tensor = self.sizes.log_weights  # type: ignore[attr-defined]
-        return weights
-
-    @property
-    def capacities(self) -> Tensor:
-        """The largest possible sizes, where the size law has them."""
-        capacities: Tensor = self.sizes.capacities  # type: ignore[attr-defined]
-        return capacities
 
     @property
     def dtype(self) -> torch.dtype:
@@ -174,81 +299,22 @@ class RandomPartition(Law):
         )
 
     def draw_parts(self, shape: torch.Size, *, generator: torch.Generator | None = None) -> Parts:
-        """Sample a partition together with its sizes and its order."""
         sizes = self.sizes.draw_sizes(shape, generator)
         order = self.order.sample(shape, generator=generator)
         subsets = fill(sizes, order)
         return Parts(assignment_matrix(subsets, self.event_shape[0], self.dtype), sizes, order)
 
-    def draws(self, num_samples: int, generator: torch.Generator | None) -> Iterator[Parts]:
-        """``num_samples`` draws along a leading dimension, some of them at a time."""
-        entries = max(1, self.batch_shape.numel() * self.event_shape.numel())
-        size = max(1, _DRAW_BUDGET // entries)
-        for start in range(0, require_count("num_samples", num_samples), size):
-            shape = torch.Size([min(size, num_samples - start)])
-            with torch.no_grad():
-                draw = self.draw_parts(shape, generator=generator)
-            yield draw
-
-    def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
-        return self.draw_parts(shape, generator=generator).Y
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        """The exact log-probability, differentiable in both parameters, in O(n) time and memory."""
-        value, inside = self._inside(value, "an assignment matrix with one-hot columns")
-        log_prob = self.size_log_prob(value) + self.fill_log_prob(value)
-        if inside is not None:
-            log_prob = torch.where(inside, log_prob, -torch.inf)
-        return log_prob.to(self.dtype)
-
-    def size_log_prob(self, value: Tensor) -> Tensor:
-        """log p(sizes of Y), float64."""
-        return self.sizes.log_prob(value.double().sum(-1)).double()
-
     def fill_log_prob(self, value: Tensor) -> Tensor:
-        """log p(Y | sizes): the sum over all orders that fill the subsets this way."""
         return self.order.block_log_probs(value).sum(-1)
 
-    def log_prob_bounds(self, value: Tensor, order: Tensor | None = None) -> Bounds:
-        r"""The paper's bounds on ``log_prob``.
+    def order_log_prob(self, value: Tensor, order: Tensor) -> Tensor:
+        return self.order.log_prob(order).double()
 
-        .. math:: p(n)\, p(\pi) \le p(Y) \le |\Pi_Y|\, p(n) \max_{\tilde\pi} p(\tilde\pi)
+    def most_likely_order(self, value: Tensor) -> Tensor:
+        return self.order.most_likely_within(value)
 
-        Args:
-            value: An assignment matrix (..., K, n).
-            order: The order that led to it, (..., n); the most likely compatible one if omitted.
-        """
-        value, inside = self._inside(value, "an assignment matrix with one-hot columns")
-        value = value.double()
-        if order is None:
-            order = self.order.most_likely_within(value)
-        else:
-            order, compatible = self._check_order(value, order)
-            inside = compatible if inside is None else inside & compatible
-        sizes = value.sum(-1)
-        log_sizes = self.size_log_prob(value)
-        lower = log_sizes + self.order.log_prob(order).double()
-        best = self.order.log_prob(self.order.mode).double()
-        upper = log_sizes + torch.lgamma(sizes + 1).sum(-1) + best
-        if inside is not None:
-            lower = torch.where(inside, lower, -torch.inf)
-            upper = torch.where(inside, upper, -torch.inf)
-        return Bounds(lower.to(self.dtype), upper.to(self.dtype))
-
-    def _check_order(self, value: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
-        """An order that fills the subsets of ``value``, and where it really does."""
-        require_event("order", order, self.order.event_shape, self.batch_shape)
-        require_indices("order", order, self.order.event_shape[0])
-        batch = require_broadcast("value and order", value.shape[:-2], order.shape[:-1])
-        index = order.expand(*batch, -1)
-        subsets = value.argmax(-2).expand(*batch, -1).gather(-1, index)
-        compatible = permutation.check(order) & (subsets.diff(dim=-1) >= 0).all(-1)
-        if self._validate_args and can_check_values(compatible) and not bool(compatible.all()):
-            raise ValueError(
-                "order must contain every element once and fill the subsets of value one after the "
-                f"other, but got {index[~compatible][0].tolist() if batch else order.tolist()}."
-            )
-        return order, compatible
+    def best_order_log_prob(self, value: Tensor) -> Tensor:
+        return self.order.log_prob(self.order.mode).double()
 
     def marginals(self) -> Tensor:
         r"""The exact probability that an element is in a subset, (..., K, n).
@@ -284,21 +350,6 @@ class RandomPartition(Law):
             sizes = self.sizes.best_sizes(self.order.sorted_block_log_probs())
             return assignment_matrix(fill(sizes, self.order.mode), self.event_shape[0], self.dtype)
 
-    def entropy(
-        self, num_samples: int = 1000, *, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """The entropy: exact for the sizes, estimated from ``num_samples`` samples for the order.
-
-        The gradient is also unbiased: it includes the score-function term.
-        """
-        costs, log_probs = [], []
-        for draw in self.draws(num_samples, generator):
-            log_fill = self.fill_log_prob(draw.Y)
-            costs.append(-log_fill)
-            log_probs.append(self.size_log_prob(draw.Y) + log_fill)
-        fills = leave_one_out_surrogate(torch.cat(costs), torch.cat(log_probs))
-        return (self.sizes.entropy().double() + fills).to(self.dtype)
-
 
 def window_differences(survival: Tensor) -> Tensor:
     """From P(rank in the first k subsets), (..., K - 1, n), to P(rank in subset k), (..., K, n)."""
@@ -306,8 +357,8 @@ def window_differences(survival: Tensor) -> Tensor:
 
 
 def partition_kl(
-    p: RandomPartition,
-    q: RandomPartition,
+    p: PartitionLaw,
+    q: PartitionLaw,
     num_samples: int = 1000,
     generator: torch.Generator | None = None,
     estimate: str = "exact",
@@ -350,10 +401,10 @@ def partition_kl(
             costs.append(log_fill - q.fill_log_prob(draw.Y))
         else:
             # The bound depends on the very order that was drawn, so the score function must too.
-            log_fill = p.order.log_prob(draw.order).double()
+            log_fill = p.order_log_prob(draw.Y, draw.order)
             counts = torch.lgamma(draw.sizes + 1).sum(-1)
-            best = p.order.log_prob(p.order.mode).double()
-            costs.append(counts + best - q.order.log_prob(draw.order).double())
+            best = p.best_order_log_prob(draw.Y)
+            costs.append(counts + best - q.order_log_prob(draw.Y, draw.order))
         log_probs.append(p.size_log_prob(draw.Y) + log_fill)
     orders = leave_one_out_surrogate(torch.cat(costs), torch.cat(log_probs))
     sizes = _between_sizes(p.sizes, q.sizes).double()
@@ -368,4 +419,4 @@ def _between_sizes(p: SizeLaw, q: SizeLaw) -> Tensor:
     return kl_divergence(p, q)
 
 
-register_kl(RandomPartition, RandomPartition)(lambda p, q: partition_kl(p, q))
+register_kl(PartitionLaw, PartitionLaw)(lambda p, q: partition_kl(p, q))

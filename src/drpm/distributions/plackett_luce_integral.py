@@ -165,42 +165,30 @@ class _RaceLogProb(torch.autograd.Function):
 def block_log_probs(log_scores: Tensor, members: Tensor) -> Tensor:
     """The log-probability that every block comes in before all later ones, (..., K).
 
-    ``members`` (..., K, n) has one-hot columns; blocks are in order of arrival, and may be empty.
+    Args:
+        log_scores: (..., K, n), the scores by which every block races, or (..., 1, n) for all.
+        members: (..., K, n), with one-hot columns. Blocks are in order of arrival, and may be
+            empty.
     """
     members = members.to(log_scores.dtype)
-    shape = torch.broadcast_shapes(log_scores.shape[:-1], members.shape[:-2])
-    log_scores = log_scores.expand(*shape, log_scores.shape[-1])
-    members = members.expand(*shape, *members.shape[-2:])
-    inside = torch.where(members > 0, log_scores[..., None, :], -torch.inf)
-    # An empty block has no score; a finite stand-in keeps the gradient of logsumexp defined.
-    empty = members.sum(-1) == 0
-    block_score = torch.where(
-        empty, -torch.inf, torch.logsumexp(torch.where(empty[..., None], 0.0, inside), -1)
-    )
-    later = _reverse_exclusive_logsumexp(block_score)
+    batch = torch.broadcast_shapes(log_scores.shape[:-2], members.shape[:-2])
+    members = members.expand(*batch, *members.shape[-2:])
     block = members.argmax(-2)
-    # Nothing comes after the last block, and an empty one has nothing to wait for.
-    certain = empty | torch.isneginf(later)
-    edges = log_scores - torch.where(certain, 0.0, later).gather(-1, block)
-    edges = torch.where(certain.gather(-1, block), 0.0, edges)
+    index = torch.arange(members.shape[-2], device=members.device)[:, None]
+    later = block[..., None, :] > index
+    # Nothing comes after the last block, and an empty one has nothing to wait for. A finite
+    # stand-in keeps the gradient of logsumexp defined.
+    certain = (members.sum(-1) == 0) | ~later.any(-1)
+    behind = torch.where(later, log_scores, -torch.inf)
+    behind = torch.logsumexp(torch.where(certain[..., None], 0.0, behind), -1)
+    own = torch.where(members > 0, log_scores, 0.0).sum(-2)
+    edges = torch.where(certain.gather(-1, block), 0.0, own - behind.gather(-1, block))
     value, _, _ = apply(_RaceLogProb, edges, block, members)
     return torch.where(certain, 0.0, value)
 
 
 # Torch's compiler does not map custom functions; what it takes as it is, torch.func does.
 torch.compiler.allow_in_graph(block_log_probs)
-
-
-def _reverse_exclusive_logsumexp(values: Tensor) -> Tensor:
-    """log of the sum of exp over all later positions; -inf where there is nothing to sum."""
-    k = values.shape[-1]
-    index = torch.arange(k, device=values.device)
-    later = index[None, :] > index[:, None]
-    table = torch.where(later, values[..., None, :], -torch.inf)
-    nothing = torch.isneginf(table).all(-1)
-    return torch.where(
-        nothing, -torch.inf, torch.logsumexp(torch.where(nothing[..., None], 0.0, table), -1)
-    )
 
 
 def sorted_block_log_probs(log_scores: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Relaxed partitions."""
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from drpm.distributions.base import RelaxedLaw, Size, for_events
 from drpm.distributions.constraints import NonNegativeSum, finite_vector, positive
 from drpm.distributions.orders import LARGEST, noisy_scores
 from drpm.distributions.partitions import (
+    PartitionLaw,
     Parts,
     RandomPartition,
     assignment_matrix,
@@ -23,77 +25,25 @@ from drpm.relaxation.reparameterization import straight_through
 from drpm.relaxation.sorting import SORTS, order_descending
 
 
-class RelaxedRandomPartition(RelaxedLaw):
-    r"""Partitions with reparameterized gradients in scores and weights.
+class RelaxedPartitionLaw(RelaxedLaw):
+    """Base class of relaxed partitions: hard, soft, or soft with hard sizes."""
 
-    Relaxed sizes determine the ranks of every subset (:math:`\alpha`), a relaxed sort the element
-    at every rank (P), and :math:`Y = \alpha P`. Hard samples have exactly the distribution of
-    :class:`RandomPartition`, at any temperature. Memory is linear in n: P is computed in blocks
-    around its diagonal, and recomputed in the backward pass.
+    discrete: PartitionLaw
+    hard: bool | str
 
-    References:
-        Sutter, Ryser, Liebeskind and Vogt, "Differentiable random partition models", 2023.
+    @property
+    @abstractmethod
+    def _scores(self) -> Tensor:
+        """The log-scores of the elements, to which noise is added."""
 
-    Args:
-        temperature: Positive; lower values make soft partitions closer to hard ones.
-        log_scores: :math:`\log s`, shape (..., n).
-        log_weights: :math:`\log\omega`, shape (..., K).
-        capacities: The maximum sizes, shape (..., K); by default n.
-        hard: ``True``: one-hot columns with straight-through gradients; ``False``: soft;
-            ``"sizes"``: integer sizes with straight-through gradients, soft order.
-        sort: ``"neuralsort"``, ``"softsort"`` or ``"sinkhorn"`` (which needs n x n memory).
-        window: How soft sizes become soft ranks: ``"one-hot"`` from the distribution of every
-            boundary, or ``"sigmoid"``, the paper's window
-            :math:`\sigma((\nu - i + \tfrac12) / \tau)` around its mean.
-
-    Example:
-        >>> scores = torch.tensor([0.0, 3.0, 1.0], requires_grad=True)
-        >>> law = RelaxedRandomPartition(0.5, scores, torch.tensor([0.0, 1.0]))
-        >>> Y = law.rsample(generator=torch.Generator().manual_seed(1))
-        >>> Y.detach()
-        tensor([[0., 1., 0.],
-                [1., 0., 1.]])
-        >>> (Y * torch.randn(2, 3)).sum().backward()
-        >>> bool(scores.grad.abs().sum() > 0)
-        True
-    """
-
-    arg_constraints = {  # noqa: RUF012
-        "temperature": positive,
-        "log_scores": finite_vector,
-        "log_weights": finite_vector,
-    }
-    discrete: RandomPartition
-
-    def __init__(
-        self,
-        temperature: float | Tensor,
-        log_scores: Tensor,
-        log_weights: Tensor,
-        capacities: Tensor | None = None,
-        hard: bool | str = True,
-        sort: str = "neuralsort",
-        window: str = "one-hot",
-        *,
-        validate_args: bool | None = None,
-    ) -> None:
-        require_choice("hard", hard, (True, False, "sizes"))
-        require_choice("sort", sort, tuple(SORTS))
-        require_choice("window", window, ("one-hot", "sigmoid"))
-        require_vector("log_scores", log_scores, "element")
-        discrete = RandomPartition(log_scores, log_weights, capacities, validate_args=validate_args)
-        batch = self._set_discrete(temperature, discrete, log_scores, "the parameters")
-        self.hard, self.sort, self.window = hard, sort, window
-        super().__init__(batch, self.discrete.event_shape, validate_args)
+    @abstractmethod
+    def _fill(self, sizes: SizeDraw, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Y and the order that fills it, from sizes and noisy scores in float64."""
 
     @constraints.dependent_property(event_dim=2)
     def support(self) -> constraints.Constraint:
         soft = NonNegativeSum(self.event_shape[1], 2)
         return self.discrete.support if self.hard is True else soft
-
-    @property
-    def log_scores(self) -> Tensor:
-        return self.discrete.log_scores
 
     @property
     def log_weights(self) -> Tensor:
@@ -128,11 +78,116 @@ class RelaxedRandomPartition(RelaxedLaw):
         law: Any = self.discrete.sizes
         sizes = draw_softly(law, self.temperature, shape, generator, noise=noise == "both")
         if noise == "none":
-            scores = self.log_scores.double().expand(shape + self.log_scores.shape)
+            scores = self._scores.double().expand(shape + self._scores.shape)
         else:
-            scores = noisy_scores(self.log_scores, shape, generator)
+            scores = noisy_scores(self._scores, shape, generator)
+        partition, order = self._fill(sizes, scores)
+        return partition, sizes, order
+
+    def rsample(
+        self, sample_shape: Size = (), *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Sample partitions with gradients in all parameters and the temperature."""
+        return self._draw_parts(torch.Size(sample_shape), "both", generator)[0]
+
+    @property
+    def mode(self) -> Tensor:
+        """The most likely sizes filled in sorted order: noise-free, with gradients.
+
+        This is the paper's deterministic partition. The most likely partition may have other sizes.
+        """
+        return self._draw_parts(torch.Size(), "none", None)[0]
+
+
+class RelaxedRandomPartition(RelaxedPartitionLaw):
+    r"""Partitions with reparameterized gradients in scores and weights.
+
+    Relaxed sizes determine the ranks of every subset (:math:`\alpha`), a relaxed sort the element
+    at every rank (P), and :math:`Y = \alpha P`. Hard samples have exactly the distribution of
+    :class:`RandomPartition`, at any temperature. Memory is linear in n: P is computed in blocks
+    around its diagonal, and recomputed in the backward pass.
+
+    References:
+        Sutter, Ryser, Liebeskind and Vogt, "Differentiable random partition models", 2023.
+
+    Args:
+        temperature: Positive; lower values make soft partitions closer to hard ones.
+        log_scores: :math:`\log s`, shape (..., n).
+        log_weights: :math:`\log\omega`, shape (..., K).
+        capacities: The maximum sizes, shape (..., K); by default n.
+        hard: ``True``: one-hot columns with straight-through gradients; ``False``: soft;
+            ``"sizes"``: integer sizes with straight-through gradients, soft order.
+        sort: ``"neuralsort"``, ``"softsort"`` or ``"sinkhorn"`` (which needs n x n memory).
+        window: How soft sizes become soft ranks: ``"one-hot"`` from the distribution of every
+            boundary, or ``"sigmoid"``, the paper's window
+            :math:`\sigma((\nu - i + \tfrac12) / \tau)` around its mean.
+        minimum: The smallest size of every subset, a whole number or a tensor (..., K); hard
+            samples and the mode meet it.
+        maximum: The largest, likewise.
+
+    Example:
+        >>> scores = torch.tensor([0.0, 3.0, 1.0], requires_grad=True)
+        >>> law = RelaxedRandomPartition(0.5, scores, torch.tensor([0.0, 1.0]))
+        >>> Y = law.rsample(generator=torch.Generator().manual_seed(1))
+        >>> Y.detach()
+        tensor([[0., 1., 0.],
+                [1., 0., 1.]])
+        >>> (Y * torch.randn(2, 3)).sum().backward()
+        >>> bool(scores.grad.abs().sum() > 0)
+        True
+        >>> RelaxedRandomPartition(0.5, scores, torch.tensor([0.0, 9.0]), minimum=1).mode.detach()
+        tensor([[0., 1., 0.],
+                [1., 0., 1.]])
+    """
+
+    arg_constraints = {  # noqa: RUF012
+        "temperature": positive,
+        "log_scores": finite_vector,
+        "log_weights": finite_vector,
+    }
+    discrete: RandomPartition
+
+    def __init__(
+        self,
+        temperature: float | Tensor,
+        log_scores: Tensor,
+        log_weights: Tensor,
+        capacities: Tensor | None = None,
+        hard: bool | str = True,
+        sort: str = "neuralsort",
+        window: str = "one-hot",
+        *,
+        minimum: int | Tensor | None = None,
+        maximum: int | Tensor | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        require_choice("hard", hard, (True, False, "sizes"))
+        require_choice("sort", sort, tuple(SORTS))
+        require_choice("window", window, ("one-hot", "sigmoid"))
+        require_vector("log_scores", log_scores, "element")
+        discrete = RandomPartition(
+            log_scores,
+            log_weights,
+            capacities,
+            minimum=minimum,
+            maximum=maximum,
+            validate_args=validate_args,
+        )
+        batch = self._set_discrete(temperature, discrete, log_scores, "the parameters")
+        self.hard, self.sort, self.window = hard, sort, window
+        super().__init__(batch, self.discrete.event_shape, validate_args)
+
+    @property
+    def log_scores(self) -> Tensor:
+        return self.discrete.log_scores
+
+    @property
+    def _scores(self) -> Tensor:
+        return self.log_scores
+
+    def _fill(self, sizes: SizeDraw, scores: Tensor) -> tuple[Tensor, Tensor]:
         order = order_descending(scores.detach())
-        return self._filled(sizes, scores, order), sizes, order
+        return self._filled(sizes, scores, order), order
 
     def _filled(self, sizes: SizeDraw, scores: Tensor, order: Tensor) -> Tensor:
         """Y from sizes and noisy scores, in their descending order."""
@@ -166,18 +221,3 @@ class RelaxedRandomPartition(RelaxedLaw):
             temperature = for_events(self.temperature, 2)
             survival = torch.sigmoid((stops - ranks + 0.5) / temperature)
         return window_differences(survival)
-
-    def rsample(
-        self, sample_shape: Size = (), *, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Sample partitions with gradients in log-scores, log-weights and temperature."""
-        return self._draw_parts(torch.Size(sample_shape), "both", generator)[0]
-
-    @property
-    def mode(self) -> Tensor:
-        """The most likely sizes filled in sorted order: noise-free, with gradients.
-
-        This is the paper's deterministic partition. The most likely partition, ``discrete.mode``,
-        may have other sizes.
-        """
-        return self._draw_parts(torch.Size(), "none", None)[0]

@@ -165,6 +165,8 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         log_weights: :math:`\log\omega`, shape (..., K).
         capacities: The maximum sizes, shape (..., K); by default n.
         hard: Whether sizes are integers with straight-through gradients, or soft.
+        minimum: The smallest size of every group, a whole number or a tensor (..., K).
+        maximum: The largest, likewise.
 
     Example:
         >>> law = RelaxedFisherHypergeometric(0.5, 6, torch.zeros(3))
@@ -172,6 +174,8 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         tensor([3., 2., 1.])
         >>> law.mode
         tensor([2., 2., 2.])
+        >>> RelaxedFisherHypergeometric(0.5, 6, torch.tensor([0.0, 0.0, 9.0]), minimum=1).mode
+        tensor([1., 1., 4.])
     """
 
     arg_constraints = {"temperature": positive, "log_weights": finite_vector}  # noqa: RUF012
@@ -185,11 +189,18 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         capacities: Tensor | None = None,
         hard: bool = True,
         *,
+        minimum: int | Tensor | None = None,
+        maximum: int | Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
         require_choice("hard", hard, (True, False))
         discrete = FisherHypergeometric(
-            total_count, log_weights, capacities, validate_args=validate_args
+            total_count,
+            log_weights,
+            capacities,
+            minimum=minimum,
+            maximum=maximum,
+            validate_args=validate_args,
         )
         batch = self._set_discrete(temperature, discrete, log_weights, "log_weights")
         self.hard = hard

@@ -6,6 +6,10 @@ t. With the tilt at which n is the mean of the sum, the suffix sums :math:`B_k +
 probabilities of ordinary magnitude around their means. They are computed by positive convolutions
 in float64, which keep their relative precision far into the tails, unlike Fourier transforms.
 
+With limits on the sizes the binomials are truncated. Multiplied by s!, their masses are still
+log-concave, and so are those of their sums: given the total, a suffix sum has no heavier tails
+around its mean than a binomial of n trials, and the same windows suffice.
+
 All functions take any leading dimensions, and the groups in the last one.
 """
 
@@ -16,11 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from drpm.distributions.size_limits import Limits
+from drpm.distributions.size_tilts import IMPOSSIBLE, log_binomial, look_up, tilt, truncate
 from drpm.relaxation.mapping import apply, maps_leading, needs_plain, plain_gradients
 
-# A log-probability of zero that survives subtraction and division, the same in every float type.
-IMPOSSIBLE = -(2.0**100)
-_STIRLING_FROM = 32.0
 _TINY = 1e-300
 
 # Half-width of a window of totals, in units of the largest possible deviation sqrt(n)/2, plus a
@@ -44,94 +47,6 @@ def half_window(total: int) -> int:
 def window_width(total: int) -> int:
     """How many totals a table holds: all of them for small n, about 10 sqrt(n) for large."""
     return min(total + 1, 2 * half_window(total) + 1)
-
-
-def log_binomial(capacities: Tensor, sizes: Tensor) -> Tensor:
-    """log C(m, n); 0 outside 0 <= n <= m, where the caller masks it."""
-    inside = (sizes >= 0) & (sizes <= capacities)
-    n = torch.where(inside, sizes, 0.0)
-    rest = capacities - n + 1
-    # log (m! / (m - n)!) as a difference of two log-factorials loses all digits when m is much
-    # larger than n; as a difference of Stirling's series none.
-    few = torch.lgamma(capacities + 1) - torch.lgamma(rest)
-    wide = rest.clamp_min(_STIRLING_FROM)
-    many = n * torch.log(wide + n) + (wide - 0.5) * torch.log1p(n / wide) - n
-    many = many + _stirling_tail(wide + n) - _stirling_tail(wide)
-    return torch.where(rest < _STIRLING_FROM, few, many) - torch.lgamma(n + 1)
-
-
-def _stirling_tail(x: Tensor) -> Tensor:
-    """What Stirling's formula leaves out of log Gamma(x), to 1e-16 from x = 32 on."""
-    inverse = 1 / x
-    square = inverse * inverse
-    return inverse * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square / 1680)))
-
-
-# --- the tilt --------------------------------------------------------------------------------
-
-
-def binomial_modes(logits: Tensor, capacities: Tensor) -> Tensor:
-    return torch.minimum(((capacities + 1) * torch.sigmoid(logits)).floor(), capacities)
-
-
-def search_tilt(
-    total: Tensor,
-    log_weights: Tensor,
-    capacities: Tensor,
-    *,
-    digits: int,
-    modes: bool = False,
-    unbounded: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Find the tilt at which the means, or the modes, of the binomials sum to the total.
-
-    The sum grows with the tilt. Returns a tilt that gives at most the total, and a distance to one
-    that gives more, which is ``2^digits`` times shorter than the first bracket. ``unbounded`` says
-    that every capacity is the total.
-    """
-    groups = log_weights.shape[-1]
-    if unbounded:  # the group of the largest weight can take everything
-        threshold = -log_weights.amax(-1)
-        margin = torch.log1p(groups * total) + 45
-    else:
-        threshold = _threshold(total, log_weights, capacities)
-        margin = torch.log1p(capacities.sum(-1)) + 45
-    lower, width = threshold - margin, 2 * margin
-    # Many points at once: few large operations instead of many small ones, unless K is large.
-    cells = 256 if groups <= 64 else 16
-    points = torch.arange(1, cells, dtype=lower.dtype, device=lower.device)
-    room, weights = capacities[..., None, :], log_weights[..., None, :]
-    for _ in range(math.ceil(digits / math.log2(cells))):
-        width = width / cells
-        logits = (lower[..., None] + width[..., None] * points)[..., None] + weights
-        sizes = binomial_modes(logits, room) if modes else room * torch.sigmoid(logits)
-        lower = lower + width * (sizes.sum(-1) <= total[..., None]).sum(-1)
-    return lower, width
-
-
-def _threshold(total: Tensor, log_weights: Tensor, capacities: Tensor) -> Tensor:
-    """A tilt around which the total is reached, however far apart the weights are.
-
-    Filled in descending order of their weights, some group is the one in which the total is
-    reached. Far below its own threshold all groups before it are too few; far above, enough.
-    """
-    ranked, order = log_weights.sort(dim=-1, descending=True)
-    order, room = torch.broadcast_tensors(order, capacities)
-    filled = room.gather(-1, order).cumsum(-1)
-    last = (filled < total[..., None]).sum(-1, keepdim=True).clamp_max(order.shape[-1] - 1)
-    return -ranked.expand(*last.shape[:-1], -1).gather(-1, last).squeeze(-1)
-
-
-@torch.no_grad()
-def tilt(
-    total: Tensor, log_weights: Tensor, capacities: Tensor, *, unbounded: bool = False
-) -> Tensor:
-    r"""The t at which :math:`\sum_k m_k \sigma(\log\omega_k + t)` equals ``total``, nearly.
-
-    Any t gives exact results; one within a deviation of the mean gives well-conditioned ones.
-    """
-    lower, width = search_tilt(total, log_weights, capacities, digits=16, unbounded=unbounded)
-    return lower + width / 2
 
 
 # --- two groups ------------------------------------------------------------------------------
@@ -167,7 +82,12 @@ class Pair(NamedTuple):
         return torch.cat([first, total - first], -1).to(self.log_masses.dtype)
 
 
-def list_pair(total: int, log_weights: Tensor, capacities: Tensor | None = None) -> Pair:
+def list_pair(
+    total: int,
+    log_weights: Tensor,
+    capacities: Tensor | None = None,
+    limits: Limits | None = None,
+) -> Pair:
     """List the sizes of two groups, of n places each if ``capacities`` are omitted."""
     first = torch.arange(total + 1, dtype=log_weights.dtype, device=log_weights.device)
     sizes = torch.stack([first, total - first])
@@ -177,6 +97,9 @@ def list_pair(total: int, log_weights: Tensor, capacities: Tensor | None = None)
     room = capacities[..., None]
     with torch.no_grad():
         possible = (sizes <= room).all(-2)
+        if limits is not None:
+            possible &= (sizes >= limits.low[..., None]).all(-2)
+            possible &= (sizes <= limits.high[..., None]).all(-2)
         binomials = log_binomial(room, sizes).sum(-2)
     return Pair(torch.where(possible, log_masses + binomials, IMPOSSIBLE))
 
@@ -271,7 +194,12 @@ class SuffixTables(NamedTuple):
 
 
 def suffix_tables(
-    total: int, log_weights: Tensor, capacities: Tensor, *, unbounded: bool = False
+    total: int,
+    log_weights: Tensor,
+    capacities: Tensor,
+    *,
+    unbounded: bool = False,
+    limits: Limits | None = None,
 ) -> SuffixTables:
     """Build the tables of K >= 2 groups from the last one backwards.
 
@@ -280,8 +208,12 @@ def suffix_tables(
     width = window_width(total)
     with torch.no_grad():
         n = torch.full((), float(total), dtype=log_weights.dtype, device=log_weights.device)
-        logits = log_weights + tilt(n, log_weights, capacities, unbounded=unbounded)[..., None]
-        means = capacities * torch.sigmoid(logits)
+        if limits is not None:
+            shift, means, table = truncate(n, log_weights, capacities, limits)
+            logits = log_weights + shift[..., None]
+        else:
+            logits = log_weights + tilt(n, log_weights, capacities, unbounded=unbounded)[..., None]
+            means = capacities * torch.sigmoid(logits)
         centre = means.flip(-1).cumsum(-1).flip(-1)[..., 1:]
         first = (centre.round() - (width - 1) // 2).clamp(0, total + 1 - width)
         # From the full total, through the windows, to nothing behind the last group.
@@ -290,11 +222,13 @@ def suffix_tables(
         sizes = shift[..., None] + offsets
         # softplus, which torch itself cuts short beyond 20
         normalizer = -capacities * F.logsigmoid(-logits)
-        if unbounded:  # few distinct sizes
+        if limits is not None:
+            all_sizes = torch.arange(total + 1, dtype=n.dtype, device=n.device)
+            normalizer = (table + all_sizes * logits[..., None]).logsumexp(-1)
+            binomials = look_up(table, sizes)
+        elif unbounded:  # few distinct sizes
             factorials = torch.lgamma(torch.arange(1, total + 2, dtype=n.dtype, device=n.device))
-            binomials = factorials[-1] - factorials.flip(-1) - factorials
-            binomials = F.pad(binomials, (1, 1), value=IMPOSSIBLE).expand(*sizes.shape[:-1], -1)
-            binomials = binomials.gather(-1, (sizes.long() + 1).clamp(0, total + 2))
+            binomials = look_up(factorials[-1] - factorials.flip(-1) - factorials, sizes)
         else:
             possible = (sizes >= 0) & (sizes <= capacities[..., None])
             binomials = log_binomial(capacities[..., None], sizes)

@@ -10,10 +10,11 @@ from torch.distributions import constraints, register_kl
 from drpm.distributions import size_statistics, size_tables
 from drpm.distributions.base import Size, SizeLaw, enumerate_sizes, sizes_expected
 from drpm.distributions.constraints import WholeSizes, finite_vector
-from drpm.distributions.size_tables import IMPOSSIBLE, SoftSizes, SuffixTables, log_binomial
+from drpm.distributions.size_limits import attained, resolve_capacities, resolve_limits
+from drpm.distributions.size_tables import SoftSizes, SuffixTables
+from drpm.distributions.size_tilts import IMPOSSIBLE, log_binomial
 from drpm.distributions.validation import (
     can_check_values,
-    describe,
     require_broadcast,
     require_choice,
     require_count,
@@ -25,47 +26,16 @@ from drpm.relaxation.reparameterization import gumbel_like
 _DRAW_BUDGET = 1 << 24
 
 
-def resolve_capacities(
-    total: int, log_weights: Tensor, capacities: Any, *, check: bool
-) -> tuple[torch.Size, Tensor]:
-    """The batch shape and the (batch, K) float64 capacities of a size law, checked."""
-    groups = log_weights.shape[-1]
-    if capacities is None:
-        kind: Any = {"dtype": torch.float64, "device": log_weights.device}
-        return log_weights.shape[:-1], torch.full(log_weights.shape, float(total), **kind)
-    if not isinstance(capacities, Tensor) or capacities.dtype == torch.bool:
-        raise ValueError(
-            f"capacities must be a tensor of integers, but got {describe(capacities)}."
-        )
-    if capacities.dim() == 0 or capacities.shape[-1] != groups:
-        raise ValueError(
-            f"capacities must have one entry per group ({groups}) in its last dimension, "
-            f"but got {describe(capacities)}."
-        )
-    batch = require_broadcast(
-        "log_weights and capacities", log_weights.shape[:-1], capacities.shape[:-1]
-    )
-    full = capacities.to(device=log_weights.device, dtype=torch.float64)
-    if check and can_check_values(full):
-        bad = full[~(torch.isfinite(full) & (full >= 0) & (full == full.round()))]
-        if bad.numel():
-            raise ValueError(f"capacities must be integers of at least 0, but got {bad[0].item()}.")
-        if bool((full.sum(-1) < total).any()):
-            raise ValueError(
-                f"capacities must sum to at least total_count = {total}, "
-                f"but got a sum of {int(full.sum(-1).min())}."
-            )
-    return batch, full.expand(*batch, groups)
-
-
 class FisherHypergeometric(SizeLaw):
     r"""Sizes of K groups when n elements are drawn from an urn without replacement.
 
     .. math:: p(n_1, \dots, n_K) = \frac{1}{P_0} \prod_k \binom{m_k}{n_k} \omega_k^{n_k},
               \qquad \sum_k n_k = n
 
+    A minimum and a maximum truncate this distribution; weights and capacities keep their meaning.
+
     Normalizer, moments, entropy and divergence are exact and cost O(K) or
-    :math:`O(K \sqrt n)` numbers; see
+    :math:`O(K \sqrt n)` numbers, with a minimum or a maximum O(K n); see
     :mod:`drpm.distributions.size_statistics` and :mod:`drpm.distributions.size_tables`.
 
     References:
@@ -80,6 +50,9 @@ class FisherHypergeometric(SizeLaw):
         method: ``"exact"``, or ``"merged"`` for the paper's approximation: groups are sampled
             in the given order, each against all later groups merged into one with their mean
             weight. It is biased and depends on the order of the groups.
+        minimum: The smallest size of every group, a whole number or a tensor (..., K); needs
+            ``method="exact"``.
+        maximum: The largest, likewise.
 
     Example:
         >>> law = FisherHypergeometric(4, torch.tensor([0.0, 1.0]))
@@ -89,6 +62,8 @@ class FisherHypergeometric(SizeLaw):
         tensor(0.4681)
         >>> law.sample(generator=torch.Generator().manual_seed(1))
         tensor([1., 3.])
+        >>> FisherHypergeometric(4, torch.tensor([0.0, 5.0]), minimum=1).mean
+        tensor([1.0150, 2.9850])
     """
 
     arg_constraints = {  # noqa: RUF012
@@ -104,6 +79,8 @@ class FisherHypergeometric(SizeLaw):
         capacities: Tensor | None = None,
         method: str = "exact",
         *,
+        minimum: int | Tensor | None = None,
+        maximum: int | Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
         self.total_count = require_count("total_count", total_count)
@@ -116,7 +93,13 @@ class FisherHypergeometric(SizeLaw):
         batch, self._capacities = resolve_capacities(
             total_count, log_weights, capacities, check=check
         )
-        self._unbounded = capacities is None
+        self._given = (capacities, minimum, maximum)
+        self._limits = resolve_limits(total_count, self._capacities, minimum, maximum, check=check)
+        if self._limits is not None:
+            if method == "merged":
+                raise ValueError("method must be 'exact' if sizes have limits, but got 'merged'.")
+            batch = self._limits.low.shape[:-1]
+            self._capacities = self._capacities.expand_as(self._limits.low)
         self.log_weights = log_weights.expand(*batch, log_weights.shape[-1])
         super().__init__(batch, log_weights.shape[-1:], validate_args)
 
@@ -126,7 +109,13 @@ class FisherHypergeometric(SizeLaw):
 
     @constraints.dependent_property(is_discrete=True, event_dim=1)
     def support(self) -> WholeSizes:
-        return WholeSizes(self.total_count, self._capacities)
+        if self._limits is None:
+            return WholeSizes(self.total_count, self._capacities)
+        return WholeSizes(self.total_count, self._limits.high, self._limits.low)
+
+    @property
+    def _unbounded(self) -> bool:
+        return self._given[0] is None
 
     @property
     def capacities(self) -> Tensor:
@@ -142,7 +131,8 @@ class FisherHypergeometric(SizeLaw):
             method=self.method,
             log_weights=self.log_weights.expand(shape),
             _capacities=self._capacities.expand(shape),
-            _unbounded=self._unbounded,
+            _given=self._given,
+            _limits=None if self._limits is None else self._limits.expand(shape),
         )
 
     # In float64 whatever the parameters' type, because the logarithm of a factorial of some
@@ -154,11 +144,20 @@ class FisherHypergeometric(SizeLaw):
 
     def exact_log_normalizer(self) -> Tensor:
         """log P_0 in float64, whatever the parameters' type."""
-        return size_statistics.log_normalizer(*self._parameters())
+        return size_statistics.log_normalizer(*self._parameters(), self._limits)
 
     def exact_mean(self) -> size_statistics.Mean:
         """The mean in float64, whatever the parameters' type, and log P_0 with it."""
-        return size_statistics.mean(*self._parameters())
+        return size_statistics.mean(*self._parameters(), self._limits)
+
+    def _range(self) -> tuple[Tensor, Tensor]:
+        """The smallest and the largest size of every group."""
+        if self._limits is None:
+            return torch.zeros_like(self._capacities), self._capacities
+        return self._limits.low, self._limits.high
+
+    def _expected(self) -> str:
+        return sizes_expected(self.total_count, limited=self._limits is not None)
 
     def _refuse_merged(self, what: str) -> None:
         if self.method == "merged":
@@ -170,15 +169,18 @@ class FisherHypergeometric(SizeLaw):
     def suffix_tables(self) -> SuffixTables:
         """The tables behind the conditionals (K >= 2)."""
         n, weights, capacities = self.total_count, self.log_weights.double(), self._capacities
-        return size_tables.suffix_tables(n, weights, capacities, unbounded=self._unbounded)
+        return size_tables.suffix_tables(
+            n, weights, capacities, unbounded=self._unbounded, limits=self._limits
+        )
 
     @property
     def _pair(self) -> size_tables.Pair | None:
         """All sizes of two groups, where these are few."""
         if not size_tables.is_listed(self.total_count, self.event_shape[0]):
             return None
-        capacities = None if self._unbounded else self._capacities
-        return size_tables.list_pair(self.total_count, self.log_weights.double(), capacities)
+        places = None if self._unbounded and self._limits is None else self._capacities
+        weights = self.log_weights.double()
+        return size_tables.list_pair(self.total_count, weights, places, self._limits)
 
     def relax(self, noise: Tensor, temperature: Tensor) -> SoftSizes:
         """A draw with Gumbel noise (..., K - 1, W) as soft sizes (K >= 2)."""
@@ -188,8 +190,8 @@ class FisherHypergeometric(SizeLaw):
         """The mode as soft sizes (K >= 2)."""
         if (pair := self._pair) is not None:
             return pair.relax(None, temperature)
-        weights = self.log_weights.double()
-        return size_statistics.soft_mode(self.total_count, weights, self._capacities, temperature)
+        n, weights, capacities = self.total_count, self.log_weights.double(), self._capacities
+        return size_statistics.soft_mode(n, weights, capacities, temperature, self._limits)
 
     @property
     def log_normalizer(self) -> Tensor:
@@ -222,10 +224,10 @@ class FisherHypergeometric(SizeLaw):
         self._refuse_merged("mode")
         if (pair := self._pair) is not None:
             return pair.mode()
-        return size_statistics.mode(self.total_count, self.log_weights.double(), self._capacities)
+        return size_statistics.mode(self.total_count, *self._parameters()[1:], self._limits)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        value, inside = self._inside(value, sizes_expected(self.total_count))
+        value, inside = self._inside(value, self._expected())
         sizes = value.double()
         if self.method == "merged":
             log_prob = self._merged_conditionals(sizes).sum(-1)
@@ -239,7 +241,7 @@ class FisherHypergeometric(SizeLaw):
 
     def conditional_log_probs(self, value: Tensor) -> Tensor:
         r"""(..., K): :math:`\log p(n_k \mid n_1, \dots, n_{k-1})`; they sum to ``log_prob``."""
-        value, inside = self._inside(value, sizes_expected(self.total_count))
+        value, inside = self._inside(value, self._expected())
         sizes = value.double()
         if self.method == "merged":
             log_probs = self._merged_conditionals(sizes)
@@ -255,7 +257,10 @@ class FisherHypergeometric(SizeLaw):
         # The groups from k on are an urn of their own.
         suffixes = [
             size_statistics.log_normalizer(
-                remaining[..., k], weights[..., k:], capacities[..., k:].expand_as(weights[..., k:])
+                remaining[..., k],
+                weights[..., k:],
+                capacities[..., k:].expand_as(weights[..., k:]),
+                None if self._limits is None else self._limits.behind(k),
             )
             for k in range(weights.shape[-1])
         ]
@@ -356,7 +361,8 @@ class FisherHypergeometric(SizeLaw):
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All possible sizes, in lexicographic order, shape (S, *batch_shape, K)."""
-        values = enumerate_sizes(self.total_count, self._capacities, expand=expand)
+        low, high = self._range()
+        values = enumerate_sizes(self.total_count, high, low, expand=expand)
         return values.to(self.log_weights.dtype)
 
     def boundary_survival(self) -> Tensor:
@@ -381,10 +387,11 @@ class FisherHypergeometric(SizeLaw):
         size = index[None, :] - index[:, None]
         best = torch.where(index == 0, 0.0, -torch.inf).expand(*self.batch_shape, n + 1)
         choices = []
-        for weight, capacity in zip(weights.unbind(-1), capacities.unbind(-1), strict=True):
-            weight, capacity = weight[..., None, None], capacity[..., None, None]
+        columns = (weights, capacities, *self._range())
+        for group in zip(*(x.unbind(-1) for x in columns), strict=True):
+            weight, capacity, least, most = (x[..., None, None] for x in group)
             gain = log_binomial(capacity, size) + size * weight + block_log_probs
-            gain = torch.where((size >= 0) & (size <= capacity), gain, -torch.inf)
+            gain = torch.where((size >= least) & (size <= most), gain, -torch.inf)
             best, choice = (best[..., :, None] + gain).max(-2)
             choices.append(choice)
         stop = torch.full((*self.batch_shape, 1), n, device=weights.device)
@@ -399,8 +406,8 @@ class FisherHypergeometric(SizeLaw):
 def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
     """The exact divergence of two size laws.
 
-    With equal capacities the family is exponential and means suffice; with others the binomial
-    coefficients are averaged over the marginals. Infinite where p allows what q does not.
+    With equal capacities and limits the family is exponential and means suffice; otherwise the
+    binomial coefficients are averaged over the marginals. Infinite where p allows what q does not.
     """
     if p.event_shape != q.event_shape:
         raise ValueError(
@@ -417,21 +424,25 @@ def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
     log_normalizer, mean = p.exact_mean()
     gaps = p.log_weights.double() - q.log_weights.double()
     divergence = (mean * gaps).sum(-1) + q.exact_log_normalizer() - log_normalizer
-    if not _same_capacities(p, q):
+    if not _same_binomials(p, q):
         p_room, q_room = p._capacities, q._capacities
         binomials = p.expected_log_binomials(p_room) - p.expected_log_binomials(q_room)
         divergence = divergence + binomials.sum(-1)
-        allowed = (p_room.clamp_max(p.total_count) <= q_room).all(-1)
-        divergence = torch.where(allowed, divergence, torch.inf)
+        (_, p_low, p_high), (q_low, q_high) = attained(p.total_count, *p._range()), q._range()
+        allowed = (p_low >= q_low) & (p_high <= q_high)
+        divergence = torch.where(allowed.all(-1), divergence, torch.inf)
     return divergence.to(dtype)
 
 
-def _same_capacities(p: FisherHypergeometric, q: FisherHypergeometric) -> bool:
-    if p._unbounded and q._unbounded:
+def _same_binomials(p: FisherHypergeometric, q: FisherHypergeometric) -> bool:
+    # The same numbers, or the very same tensors: also where no values can be read.
+    given = zip(p._given, q._given, strict=True)
+    if all(x is y or (type(x) is type(y) is int and x == y) for x, y in given):
         return True
-    if not (can_check_values(p._capacities) and can_check_values(q._capacities)):
+    own, other = (p._capacities, *p._range()), (q._capacities, *q._range())
+    if not all(can_check_values(x) for x in own + other):
         return False
-    return bool((p._capacities == q._capacities).all())
+    return all(bool((x == y).all()) for x, y in zip(own, other, strict=True))
 
 
 register_kl(FisherHypergeometric, FisherHypergeometric)(sizes_kl)

@@ -1,5 +1,6 @@
-"""From jobs to finished run folders."""
+"""From jobs to finished run folders, and studies: one job for several seeds."""
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -8,45 +9,52 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from drpm.experiments.base import D, Evaluation, Experiment, J, Job, M
+from drpm.experiments.base import (
+    D,
+    Evaluation,
+    Experiment,
+    J,
+    Job,
+    M,
+    find_experiment,
+    find_job,
+)
+from drpm.report.tables import DEVIATION, summarize_results
 from drpm.training import config as configs
+from drpm.training.config import load_preset
 from drpm.training.devices import Devices, connect
 from drpm.training.errors import ConfigError
 from drpm.training.loop import ProgressFactory
 from drpm.training.runs import ARRAYS, PAGE, RunFolder, open_run
-from drpm.training.summaries import DEVIATION, summarize_results
 
 SUMMARY: Final = "summary.json"
 
 
-def connect_devices(job: Job) -> Devices:
-    """The devices that a job asks for."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if processes > 1 and not job.several_devices:
-        raise ConfigError(f"devices must be 1 for this model, but torchrun started {processes}.")
-    return connect(job.config.training)
-
-
 def prepare(
-    experiment: Experiment[J, D, M], job: J, devices: Devices, given: Mapping[str, bool]
-) -> tuple[J, D, list[str]]:
+    experiment: Experiment[J, D, M], job: J, given: Mapping[str, bool], device: str | None = None
+) -> tuple[J, D, Devices, list[str]]:
     """Load the data of a job and check that both fit, before anything is written.
 
     Args:
         experiment: The application.
         job: The job.
-        devices: Where it will run.
         given: As in :meth:`~drpm.experiments.base.Experiment.complete`.
+        device: Where to run; by default where the job says.
 
     Returns:
-        The job with what follows from the data, the data and warnings.
+        The job with what follows from the data, the data, the devices and warnings.
     """
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes > 1 and not job.several_devices:
+        raise ConfigError(f"devices must be 1 for this model, but torchrun started {processes}.")
+    training = job.config.training
+    devices = connect(training if device is None else replace(training, device=device))
     job = experiment.resolve(job, devices.device)
     data = experiment.load(job, devices.device)
     if any(each.name == "fingerprint" for each in fields(job)):
         job = replace(job, fingerprint=experiment.fingerprint(job, data))  # type: ignore[call-arg]
     job = experiment.complete(job, data, given)
-    return job, data, experiment.check(job, data)
+    return job, data, devices, experiment.check(job, data)
 
 
 def run_jobs(
@@ -89,9 +97,12 @@ def run_jobs(
         experiment.share(jobs, data, folders, share)
     on_one_card = devices.device.type == "cuda" and devices.count == 1
     stacked = jobs[0].is_stacked and on_one_card and len(unfinished) == len(jobs)
+    # After an interruption, the finished runs know which of the others were trained with them.
+    before = [run.result().get("stacked", []) for run in runs if _done(run)]
     for group in [unfinished] if stacked else [[each] for each in unfinished]:
         some = [job for job, _ in group]
-        facts = {"command": list(command), "stacked": [job.seed for job in some]}
+        together = [seeds for seeds in before if some[0].seed in seeds] or [[x.seed for x in some]]
+        facts = {"command": list(command), "stacked": together[0]}
         with ExitStack() as held:
             for _, run in group if devices.is_first else ():
                 held.enter_context(run.lock())
@@ -141,3 +152,100 @@ def write_summary(folder: Path, results: Sequence[dict[str, Any]]) -> None:
         "metrics": summarize_results(results),
     }
     RunFolder(folder).write_atomic(SUMMARY, json.dumps(summary, indent=2) + "\n")
+
+
+def run_study(
+    folder: Path,
+    command: str,
+    preset: str,
+    seeds: Sequence[int],
+    settings: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+    config: str | None = None,
+    share: bool = False,
+    device: str = "auto",
+) -> None:
+    """Run a study, or resume it.
+
+    The folder ends up with the runs ``seed-<seed>``, each as the command writes it, and with the
+    mean and the deviation of every metric in its own ``result.json``.
+
+    Args:
+        folder: The study's folder.
+        command: The command whose runs these are.
+        preset: The configuration.
+        seeds: One for each run.
+        settings: Changes to the preset, as ``name=value``.
+        options: Fields of the job, by name.
+        config: The digest of the configuration; refused where the configuration has changed.
+        share: Whether studies in the same folder share the stages that they have in common.
+        device: Where to run; not part of what identifies the study.
+    """
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds must be one or more that differ, but got {list(seeds)}.")
+    kind, chosen = find_job(command), configure(command, preset, settings)
+    digest = digest_settings(chosen)
+    if config not in (None, digest):
+        raise ConfigError(
+            f"config must be {digest!r}, the digest of the configuration, but got {config!r}; "
+            "the configuration has changed since."
+        )
+    options = dict(options or {})
+    given = {name: tuple(x) if isinstance(x, list) else x for name, x in options.items()}
+    job = kind(**given, **{kind.section: chosen})
+    experiment = find_experiment(kind)
+    job, data, devices, _ = prepare(experiment, job, {"clusters": False}, device)
+    described = {"command": command, **options, "preset": preset, "settings": list(settings)}
+    described["config"] = digest
+    if content := getattr(job, "fingerprint", ""):
+        described["content"] = content
+    described["seeds"] = list(seeds)
+    study = open_run(folder, configs.dumps(described))
+    with study.lock():
+        results = run_jobs(
+            experiment,
+            [job.with_seed(seed) for seed in seeds],
+            data,
+            [folder / f"seed-{seed}" for seed in seeds],
+            devices=devices,
+            command=_command_line(kind, preset, settings, options, seeds),
+            share=folder.parent if share else None,
+        )
+        stacked = len(results[0].get("stacked", ())) > 1
+        study.finish(
+            summarize_results(results),
+            device=devices.device,
+            facts={**described, "deviation": DEVIATION},
+            wall_time=(max if stacked else sum)(result["wall_time"] for result in results),
+        )
+
+
+def configure(command: str, preset: str, settings: Sequence[str]) -> Any:
+    """The configuration of a command from a preset and changes to it."""
+    return configs.override(load_preset(type(find_job(command)().config), preset), settings)
+
+
+def _command_line(
+    kind: type[Job],
+    preset: str,
+    settings: Sequence[str],
+    options: Mapping[str, Any],
+    seeds: Sequence[int],
+) -> list[str]:
+    """The command that repeats a study's runs."""
+    words = ["drpm", kind.command]
+    for name, value in options.items():
+        if name == "data":
+            words.insert(2, str(value))
+        elif name == "options":
+            words += [word for each in value for word in ("--option", each)]
+        else:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    words += ["--preset", preset]
+    words += [word for setting in settings for word in ("--set", setting)]
+    return [*words, "--seeds", ",".join(map(str, seeds))]
+
+
+def digest_settings(config: Any) -> str:
+    """A digest of all hyperparameters: the meaning of a preset's name may change."""
+    return hashlib.sha256(configs.dumps(config).encode()).hexdigest()[:16]

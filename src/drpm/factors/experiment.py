@@ -1,4 +1,4 @@
-"""Shared factors as an experiment: training and evaluation of a model."""
+"""Shared factors as an experiment: training, evaluation and figures of a model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,13 +7,15 @@ from typing import Any, ClassVar, Final
 
 import pandas as pd
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from drpm.experiments.base import Evaluation, Experiment
 from drpm.factors.config import MIXED, WORLDS, FactorsConfig, FactorsJob
 from drpm.factors.evaluation import estimate_evidence, evaluate_pairs
-from drpm.factors.figures import figure_data
 from drpm.factors.models import FactorVAE, SharedFactors, factor_objective
 from drpm.factors.pairs import OwnPairs, PairSampler, arm_world, load_pairs, mpi3d_world
+from drpm.report.plots import MAX_BARS, FigureSpec, pack_figures
 from drpm.training import config as configs
 from drpm.training.config import check_setting
 from drpm.training.devices import Devices, seeded
@@ -44,6 +46,12 @@ NAMES: Final = {
 
 # A dimension is in use if the variance of its codes, which is 1 under the prior, exceeds this.
 LEAST_VARIANCE: Final = 0.1
+
+# In the figures.
+SHOWN: Final = 8  # pairs
+STEPS: Final = 9  # of a traversal
+REACH: Final = 2.0  # of a traversal, in standard deviations of the prior
+DIMENSIONS: Final = 50
 
 # The same test pairs for every method and seed.
 _TEST_SEED: Final = 1_000_000
@@ -205,3 +213,76 @@ def measure_usage(found: SharedFactors) -> dict[str, float]:
         "used_dimensions": float(in_use.sum()),
         "shared_used": (found.mask * in_use).sum(-1).mean().item(),
     }
+
+
+# Figures.
+
+
+def figure_data(model: FactorVAE, batch: Mapping[str, Tensor], found: SharedFactors) -> bytes:
+    """All figures, as an npz archive.
+
+    Args:
+        model: The model.
+        batch: The test pairs.
+        found: Their shared dimensions.
+    """
+    latent = found.mask.shape[-1]
+    specs = [_pairs(model, batch, found), _traversals(model, batch["first"][0])]
+    if latent < MAX_BARS:
+        dimensions = [str(i) for i in range(latent)]
+        rates = found.mask.double().mean(0)[:, None].cpu().numpy()
+        title = "Fraction of pairs that share"
+        specs.append(FigureSpec("bars", "rates", rates, dimensions, (), f"{title} each dimension"))
+        number = found.number.cpu()
+        counts = number.long().bincount(minlength=latent + 1)[:, None].numpy() / len(number)
+        groups = [*dimensions, str(latent)]
+        specs.append(
+            FigureSpec("bars", "count", counts, groups, (), f"{title} this many dimensions")
+        )
+    true = batch["is_shared"].sum(-1).cpu() if "is_shared" in batch else torch.zeros(0)
+    if len(groups := true.unique().tolist()) > 1:
+        means = [[n, found.number.cpu()[true == n].mean().item()] for n in groups]
+        title, bars = "Number of shared factors, and mean of its estimate", ("true", "estimated")
+        named = [f"n_s = {n}" for n in groups]
+        specs.append(FigureSpec("bars", "estimates", means, named, bars, title))
+    return pack_figures(specs)
+
+
+def _pairs(model: FactorVAE, batch: Mapping[str, Tensor], found: SharedFactors) -> FigureSpec:
+    """Pairs, their reconstructions, and the same with other shared dimensions."""
+    mask, averaged = found.mask[:SHOWN], found.averaged[:SHOWN]
+    rows = {view: batch[view][:SHOWN].to(mask) for view in ("first", "second")}
+    made = {
+        "reconstructed": model.decode(averaged),
+        "swapped": model.swap(found.codes[:SHOWN], mask),
+    }
+    if len(averaged) > 1:
+        shared = mask[:, None, :]
+        lent = shared * averaged.roll(-1, 0)[:, :1] + (1 - shared) * averaged
+        made["next pair's"] = model.decode(lent)
+    for name, images in made.items():
+        rows |= {f"{view}, {name}": images[:, i] for i, view in enumerate(("first", "second"))}
+    title = "Pairs, reconstructed and with other shared dimensions"
+    about = (
+        "Pairs of images, one per column; their reconstructions with shared dimensions averaged; "
+        "reconstructions with the shared dimensions of both images swapped, which change nothing "
+        "if the model is right or these dimensions are unused; and with the shared dimensions of "
+        "the next column's first image, which change both images in the same way unless unused."
+    )
+    values = _compact(torch.stack([*rows.values()]))
+    return FigureSpec("grid", "pairs", values, list(rows), (), title, about)
+
+
+def _traversals(model: FactorVAE, image: Tensor) -> FigureSpec:
+    values = torch.linspace(-REACH, REACH, STEPS)
+    images = model.traverse(image, values)[:DIMENSIONS]
+    rows = [f"dimension {i}" for i in range(len(images))]
+    columns = [f"{value:.1f}" for value in values.tolist()]
+    title = "An image with one latent dimension set to other values"
+    return FigureSpec("grid", "traversals", _compact(images), rows, columns, title)
+
+
+def _compact(images: Tensor) -> NDArray[Any]:
+    """Images in [0, 1] as bytes."""
+    whole = (255 * images.detach().clamp(0, 1)).round().to(torch.uint8).cpu()
+    return (whole.squeeze(-3) if whole.shape[-3] == 1 else whole).numpy()

@@ -5,8 +5,8 @@ read back, so that a step can be compiled and captured in a CUDA graph.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any, Final, Literal, final
@@ -50,7 +50,6 @@ class World:
 
     images: Tensor
     sizes: tuple[int, ...]
-    _strides: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.sizes) == 0 or min(self.sizes) < 2:
@@ -63,13 +62,11 @@ class World:
                 f"images must be bytes of shape ({prod(self.sizes)}, C, H, W), one for each "
                 f"combination of the sizes {self.sizes}, but got {describe(self.images)}."
             )
-        # Made once: a copy from the CPU at every call could not be captured.
-        object.__setattr__(self, "_strides", _strides(self.sizes, self.images.device))
 
     def images_of(self, factors: Tensor) -> Tensor:
         """The images (..., C, H, W) in [0, 1] of factor values (..., F), which are not checked."""
-        index = (factors * self._strides).sum(-1)
-        return self.images[index].to(torch.float32) / 255
+        chosen: Tensor = self.images.unflatten(0, self.sizes)[factors.unbind(-1)]
+        return chosen.to(torch.float32) / 255
 
 
 def arm_world(
@@ -139,11 +136,6 @@ def _world(
     return World(images, sizes)
 
 
-def _strides(radices: Sequence[int], device: torch.device) -> Tensor:
-    strides = [prod(radices[place + 1 :]) for place in range(len(radices))]
-    return torch.tensor(strides, device=device)
-
-
 # Pairs.
 
 
@@ -178,7 +170,9 @@ class PairSampler:
         self._total = prod(radices)
         device = world.images.device
         self._radices = torch.tensor(radices, device=device)
-        self._strides = _strides(radices, device)
+        strides = [prod(radices[place + 1 :]) for place in range(len(radices))]
+        # Made once: a copy from the CPU at every call could not be captured.
+        self._strides = torch.tensor(strides, device=device)
         self._sizes = torch.tensor(world.sizes, device=device)
         self._counts = torch.tensor(self.counts, device=device)
 

@@ -12,23 +12,9 @@ from torch import Tensor, nn
 
 from drpm.multitask.config import MultitaskConfig, Weighting
 from drpm.multitask.networks import build_encoder
-from drpm.nn import TaskPartition, size_penalty
+from drpm.nn import TaskPartition, TaskSplit, size_penalty
 from drpm.relaxation.mapping import apply
 from drpm.training.errors import ConfigError
-
-
-class SharedFeatures(NamedTuple):
-    """The features that each task sees.
-
-    Args:
-        features: (T, B, n).
-        masks: (T, B, n), each task's share of each neuron; None if all tasks have all neurons.
-        sizes: (B, T), the number of neurons of each task; likewise.
-    """
-
-    features: Tensor
-    masks: Tensor | None = None
-    sizes: Tensor | None = None
 
 
 class SharingInput(NamedTuple):
@@ -71,15 +57,15 @@ class SharingMethod(nn.Module, ABC):
         self.register_buffer("task_weights", weights / weights.sum(), persistent=False)
 
     @abstractmethod
-    def share(self, given: SharingInput) -> SharedFeatures:
+    def share(self, given: SharingInput) -> TaskSplit:
         """The features that each task sees."""
 
     def weigh(self, losses: Tensor) -> Tensor:
         """The weighted losses of the tasks, (T,)."""
         return self.task_weights * losses
 
-    def penalty(self, shared: SharedFeatures) -> Tensor | None:
-        """A further loss term, if any."""
+    def penalty(self, sizes: Tensor) -> Tensor | None:
+        """A further loss term, if any, from the number of neurons of each task, (B, T)."""
         return None
 
 
@@ -90,9 +76,14 @@ class UniformScaling(SharingMethod):
         Kurin et al., "In defense of the unitary scalarization for deep multi-task learning", 2022.
     """
 
-    def share(self, given: SharingInput) -> SharedFeatures:
-        features = given.features
-        return SharedFeatures(features.expand(self.num_tasks, *features.shape))
+    def share(self, given: SharingInput) -> TaskSplit:
+        copies = self.copies(given.features)
+        sizes = copies.new_full((copies.shape[1], self.num_tasks), copies.shape[-1])
+        return TaskSplit(copies, copies.new_ones(()).expand_as(copies), sizes)
+
+    def copies(self, features: Tensor) -> Tensor:
+        """A copy of the features for each task, (T, B, n)."""
+        return features.expand(self.num_tasks, *features.shape)
 
 
 class UncertaintyWeighting(UniformScaling):
@@ -115,11 +106,12 @@ class UncertaintyWeighting(UniformScaling):
 class GradientCombination(UniformScaling):
     """All tasks have all neurons; their gradients are combined at the shared features."""
 
-    def share(self, given: SharingInput) -> SharedFeatures:
+    def copies(self, features: Tensor) -> Tensor:
         if not self.training:
-            return super().share(given)
+            return super().copies(features)
         weighting = find_weighting(self.config.weighting)
-        return SharedFeatures(apply(Fork, given.features, self.num_tasks, weighting))
+        forked: Tensor = apply(Fork, features, self.num_tasks, weighting)
+        return forked
 
 
 class NeuronPartition(SharingMethod):
@@ -144,22 +136,19 @@ class NeuronPartition(SharingMethod):
         # The subset of every task, saved with the model.
         self.register_buffer("subsets", _order(num_tasks, config.task_order))
 
-    def share(self, given: SharingInput) -> SharedFeatures:
+    def share(self, given: SharingInput) -> TaskSplit:
         context = None
         if self.encoder is not None:
             context = self.encoder(given.images, given.generator)
         split = self.layer.split(given.features, context, temperature=given.temperature)
-        sizes = split.sizes.expand(*given.features.shape[:-1], -1)
+        sizes = split.sizes.expand(len(given.features), -1)
         if self.subsets is None:
-            return SharedFeatures(split.features, split.masks, sizes)
-        return SharedFeatures(
-            split.features[self.subsets], split.masks[self.subsets], sizes[..., self.subsets]
-        )
+            return split._replace(sizes=sizes)
+        order = self.subsets
+        return TaskSplit(split.features[order], split.masks[order], sizes[:, order])
 
-    def penalty(self, shared: SharedFeatures) -> Tensor | None:
-        if self.size_penalty == 0 or shared.sizes is None:
-            return None
-        return self.size_penalty * size_penalty(shared.sizes).mean()
+    def penalty(self, sizes: Tensor) -> Tensor | None:
+        return None if self.size_penalty == 0 else self.size_penalty * size_penalty(sizes).mean()
 
 
 def _order(num_tasks: int, order: str) -> Tensor | None:

@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drpm.multitask.config import MultitaskConfig
-from drpm.multitask.methods import METHODS, SharedFeatures, SharingInput
+from drpm.multitask.methods import METHODS, SharingInput
 from drpm.multitask.networks import TaskHeads, build_encoder
 from drpm.multitask.tasks import as_bytes
+from drpm.nn import TaskSplit
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.devices import unseeded
@@ -37,7 +38,7 @@ class Outputs(NamedTuple):
     """
 
     logits: Tensor
-    shared: SharedFeatures
+    shared: TaskSplit
 
 
 class TaskScores(NamedTuple):
@@ -132,8 +133,7 @@ class MultitaskNetwork(nn.Module):
                 f"sizes needs a network with the method 'drpm', but got "
                 f"{self.config.method!r}, where all tasks use all neurons."
             )
-        found = [outputs.shared.sizes for outputs in self.evaluate(images)]
-        return torch.cat([sizes for sizes in found if sizes is not None])
+        return torch.cat([outputs.shared.sizes for outputs in self.evaluate(images)])
 
     def score(self, images: Tensor, targets: Tensor) -> TaskScores:
         """Accuracies and neurons of the tasks, for target classes (N, T)."""
@@ -142,10 +142,10 @@ class MultitaskNetwork(nn.Module):
             self.evaluate(images), targets.to(self.mean.device).split(_BATCH_SIZE), strict=True
         ):
             counts = {"accuracies": outputs.logits.argmax(-1).mT == part}
-            masks, sizes = outputs.shared.masks, outputs.shared.sizes
-            if masks is not None and sizes is not None:
-                tasks = torch.arange(len(masks), device=masks.device)[:, None]
-                counts |= {"sizes": sizes, "shares": masks.argmax(0)[:, None] == tasks}
+            if self.config.method == "drpm":
+                owners = outputs.shared.masks.argmax(0)[:, None]
+                tasks = torch.arange(len(self.classes), device=owners.device)[:, None]
+                counts |= {"sizes": outputs.shared.sizes, "shares": owners == tasks}
             for name, values in counts.items():
                 sums[name] = sums.get(name, 0) + values.double().sum(0)
         return TaskScores(**{name: x.cpu() / len(images) for name, x in sums.items()})
@@ -185,25 +185,14 @@ def multitask_objective(
 ) -> dict[str, Tensor]:
     """The weighted cross-entropies of the tasks, and the penalty of the method."""
     outputs = model(batch["images"], schedule["temperature"], generator)
-    losses = task_losses(outputs.logits, batch["targets"])
+    logits, targets = outputs.logits.flatten(0, 1), batch["targets"].mT.flatten()
+    each = F.cross_entropy(logits, targets, reduction="none")
+    losses = each.unflatten(0, outputs.logits.shape[:2]).mean(1)  # of every task
     terms = {}
     if len(model.tasks) <= _MOST_CURVES:
-        each = losses.detach()
-        terms = {f"loss_{task}": each[index] for index, task in enumerate(model.tasks)}
+        terms = {f"loss_{task}": x for task, x in zip(model.tasks, losses.detach(), strict=True)}
     loss = model.method.weigh(losses).sum()
-    penalty = model.method.penalty(outputs.shared)
+    penalty = model.method.penalty(outputs.shared.sizes)
     if penalty is not None:
         loss, terms["penalty"] = loss + penalty, penalty.detach()
     return {"loss": loss, **terms}
-
-
-def task_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """The mean cross-entropy of every task, (T,).
-
-    Args:
-        logits: (T, B, classes).
-        targets: (B, T).
-    """
-    each = F.cross_entropy(logits.flatten(0, 1), targets.mT.flatten(), reduction="none")
-    losses: Tensor = each.unflatten(0, logits.shape[:2]).mean(1)
-    return losses

@@ -1,6 +1,6 @@
 """The page of a finished run, one HTML file that needs no other.
 
-It shows the figures of :mod:`drpm.report.figure_data`, training curves, and of ``result.json`` the
+It shows the figures of :mod:`drpm.report.plots`, training curves, and of ``result.json`` the
 ``metrics``, ``method`` (the name of their column), ``comparison`` (metrics of other methods),
 ``names`` (headings of metrics), ``tables`` (title -> row -> column -> metric), ``about`` (a
 paragraph), ``data`` (a table), ``command`` and ``stacked`` (the seeds trained together).
@@ -17,9 +17,15 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader
 
-from drpm.report.figure_data import FigureSpec, figure_specs, read_arrays
-from drpm.report.plots import Series, draw, png
-from drpm.report.tables import format_value
+from drpm.report.plots import (
+    FigureSpec,
+    Series,
+    draw,
+    figure_specs,
+    format_value,
+    png,
+    read_arrays,
+)
 from drpm.training.errors import RunError
 from drpm.training.runs import ARRAYS, FIGURES, PAGE, RESULT, RunFolder
 

@@ -1,31 +1,66 @@
-"""Tables of the results document: means over seeds beside the published numbers.
+"""Means and deviations over seeds, and tables of them beside the published numbers.
 
 The document is written by hand. Each table stands between the markers ``<!-- table: NAME -->`` and
 ``<!-- end -->``, where :func:`fill_tables` writes it. A folder of results holds the runs of a study
 as ``STUDY/seed-0``, ``STUDY/seed-1`` and so on.
 """
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from drpm.training.errors import RunError
-from drpm.training.runs import DIRTY, RESULT
-from drpm.training.summaries import Summary, summarize
+from drpm.training.runs import DIRTY, RESULT, RunFolder
 
 MISSING: Final = "-"
+DEVIATION: Final = "over seeds, with n - 1 in the denominator"
 _BLOCK: Final = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Published = Mapping[str, Mapping[str, str]]
+
+
+class Summary(NamedTuple):
+    """The mean and the sample standard deviation of a metric over seeds; one seed has none."""
+
+    mean: float
+    deviation: float | None
+
+
+def summarize(values: Sequence[float]) -> Summary:
+    """Mean and standard deviation of a metric.
+
+    Args:
+        values: One for each seed.
+
+    Example:
+        >>> summarize([0.5, 1.0, 1.5])
+        Summary(mean=1.0, deviation=0.5)
+    """
+    deviation = statistics.stdev(values) if len(values) > 1 else None
+    return Summary(statistics.fmean(values), deviation)
+
+
+def summarize_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Mean and standard deviation of every metric; None if a seed has no finite value.
+
+    Args:
+        results: The results of all seeds.
+    """
+    summary: dict[str, Any] = {}
+    for metric in results[0]["metrics"]:
+        # Results of an earlier version may lack some.
+        values = [result["metrics"].get(metric) for result in results]
+        summary[metric] = None if None in values else summarize(values)._asdict()
+    return summary
 
 
 @dataclass(frozen=True)
@@ -127,8 +162,7 @@ def format_summary(summary: Summary, digits: int = 3) -> str:
 
 def summarize_metric(study: Path, metric: str) -> Summary | None:
     """Mean and deviation over the seeds of a study; None where there are no runs."""
-    paths = sorted(study.glob(f"seed-*/{RESULT}"))
-    values = [read_result(path)["metrics"].get(metric) for path in paths]
+    values = [run.result()["metrics"].get(metric) for run in _finished(study.glob("seed-*"))]
     return summarize(values) if values and None not in values else None
 
 
@@ -139,38 +173,23 @@ def summarize_metrics(results: Path, cells: Sequence[tuple[str, str]]) -> NDArra
     return np.array(pairs).T
 
 
-def read_result(path: Path) -> dict[str, Any]:
-    """The content of a ``result.json``."""
-    try:
-        return dict(json.loads(path.read_bytes()))
-    except (TypeError, ValueError) as error:
-        raise RunError(f"The file {path} is not a readable result.") from error
+def _finished(folders: Iterable[Path]) -> list[RunFolder]:
+    return [RunFolder(folder) for folder in folders if (folder / RESULT).exists()]
 
 
 def describe_runs(study: Path) -> list[str]:
     """The number of runs of a study, the time of all together, and their revision."""
-    paths = sorted(study.glob(f"seed-*/{RESULT}"))
-    if not paths:
+    runs = _finished(study.glob("seed-*"))
+    if not runs:
         return [MISSING] * 3
     # The time is that of the study, or of all studies that were trained together.
-    recorded = [x / RESULT for x in (study, study.parent) if (x / RESULT).exists()]
-    results = [read_result(path) for path in recorded[:1] or paths]
+    results = [run.result() for run in _finished((study, study.parent))[:1] or runs]
     seconds = max(result["wall_time"] for result in results)
     revisions = sorted({short_revision(result.get("git_revision")) for result in results})
-    return [str(len(paths)), str(timedelta(seconds=round(seconds))), ", ".join(revisions)]
+    return [str(len(runs)), str(timedelta(seconds=round(seconds))), ", ".join(revisions)]
 
 
 def short_revision(revision: str | None) -> str:
     """The first digits of a revision, with ``+`` where there were uncommitted changes."""
     commit, dirty, _ = (revision or "").partition(DIRTY)
     return f"{commit[:7]}{'+' if dirty else ''}" or "none"
-
-
-def format_value(value: Any, digits: int = 4) -> str:
-    """Formats one value of a table, numbers with so many digits."""
-    if isinstance(value, list):
-        return ", ".join(map(format_value, value))
-    if isinstance(value, float):
-        is_large = abs(value) >= 10 ** (digits - 1)
-        return f"{value:,.0f}" if is_large else f"{value:#.{digits}g}"
-    return "—" if value is None else f"{value:,}" if type(value) is int else str(value)

@@ -24,6 +24,7 @@ from drpm import RandomPartition
 from drpm.report.plots import png
 from drpm.training import config as configs
 from drpm.training.checkpoint import write_atomic
+from drpm.training.errors import ConfigError
 from drpm.training.runs import RunFolder
 
 NUM_ELEMENTS = 5
@@ -140,14 +141,17 @@ def run(folder: Path, num_draws: int, seed: int) -> dict[str, Any]:
     return document
 
 
-def run_study(folder: Path, draws: int, seed: int) -> None:
+def run_study(folder: Path, draws: int, seed: int, device: str = "cpu") -> None:
     """The study as a run of a sweep; it takes seconds, so an interrupted one starts again.
 
     Args:
         folder: The run's folder.
         draws: Monte Carlo samples per setting.
         seed: The seed of the random parameters and of the draws.
+        device: The CPU, where exact probabilities are cheapest.
     """
+    if device not in ("auto", "cpu"):
+        raise ConfigError(f"device must be 'cpu' for this study, but got {device!r}.")
     settings = configs.dumps({"draws": draws, "seed": seed})
     study = RunFolder.create(folder, settings, overwrite=True)
     with study.lock():

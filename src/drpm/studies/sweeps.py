@@ -13,7 +13,7 @@ from drpm.training.config import suggest
 from drpm.training.errors import ConfigError
 
 if TYPE_CHECKING:
-    from drpm.training.sweeps import Sweep, SweepRun
+    from drpm.training.sweeps import SweepRun
 
 SEEDS = range(5)
 DIGITS = ("mnist", "fashion-mnist")
@@ -29,10 +29,21 @@ def study(
     share: bool = False,
     **options: Any,
 ) -> SweepRun:
-    """One method with all its seeds, as in :func:`drpm.experiments.studies.run_study`."""
-    from drpm.experiments.studies import study_run
+    """One method with all its seeds, as in :func:`drpm.experiments.running.run_study`."""
+    from drpm.experiments.running import configure, digest_settings
+    from drpm.training.sweeps import SweepRun
 
-    return study_run(folder, command, preset, list(seeds), settings, options=options, share=share)
+    arguments = {
+        "command": command,
+        "preset": preset,
+        "seeds": list(seeds),
+        "settings": list(settings),
+        "options": options,
+        "share": share,
+        # Runs of an earlier meaning of the preset are not taken for runs of this one.
+        "config": digest_settings(configure(command, preset, settings)),
+    }
+    return SweepRun(folder, "drpm.experiments.running:run_study", arguments)
 
 
 def bounds() -> Iterator[SweepRun]:
@@ -274,10 +285,8 @@ SWEEPS: Final[dict[str, Callable[[], Iterable[SweepRun]]]] = {
 }
 
 
-def find(name: str) -> Sweep:
-    """The sweep of a name."""
-    from drpm.training.sweeps import Sweep
-
+def find(name: str) -> list[SweepRun]:
+    """The runs of a sweep, in the order in which they are started."""
     if name not in SWEEPS:
         raise ConfigError(f"{name!r} is not a sweep; {suggest(name, sorted(SWEEPS))}")
-    return Sweep(name, tuple(SWEEPS[name]()))
+    return list(SWEEPS[name]())

@@ -14,7 +14,7 @@ from drpm.data import load
 from drpm.data.registry import content_hash, file_names
 from drpm.data.types import Dataset, Split, class_target, scale_of, split_rows, with_test_part
 from drpm.experiments.base import Evaluation, Experiment, parse_options
-from drpm.report.figure_data import FigureSpec, pack_figures
+from drpm.report.plots import FigureSpec, pack_figures
 from drpm.supervised.config import SupervisedJob
 from drpm.supervised.models import (
     EvaluatedBatches,

@@ -149,24 +149,20 @@ class Partitioner(nn.Module):
         widths = [math.prod(shape), *config.hidden]
         self.network = nn.Sequential(*dense_layers(widths), nn.Linear(widths[-1], classes))
 
-    def parameters_of(self, rows: Tensor, temperature: Tensor | float) -> tuple[Tensor, Tensor]:
-        """Log-scores (n,) and log-weights (K,) of the partition of a batch (n, d)."""
+    def law(
+        self, rows: Tensor, temperature: Tensor | float, hard: bool | str = True
+    ) -> RelaxedRandomPartition:
+        """The distribution of the partition of a batch (n, d), at a temperature of the classes.
+
+        Training takes integer sizes with straight-through gradients and a soft order, ``"sizes"``.
+        """
         probs = (self.network(rows) / temperature).softmax(-1)
         index = torch.arange(self.classes, dtype=probs.dtype, device=probs.device)
         log_scores = self.config.scale * (self.classes - (probs * index).sum(-1))
         shares = probs.mean(-2).clamp(_SMALLEST_SHARE, 1 - _SMALLEST_SHARE)
-        return log_scores, torch.logit(shares)
-
-    def relaxed_law(self, rows: Tensor, temperature: Tensor) -> RelaxedRandomPartition:
-        """For training: integer sizes with straight-through gradients, and a soft order."""
-        parameters = self.parameters_of(rows, temperature)
-        return RelaxedRandomPartition(temperature, *parameters, hard="sizes", validate_args=False)
-
-    def law(self, rows: Tensor) -> RelaxedRandomPartition:
-        """For prediction: hard partitions."""
-        parameters = self.parameters_of(rows, self.config.prediction_temperature)
-        final = self.config.temperature[1]
-        return RelaxedRandomPartition(final, *parameters, hard=True, validate_args=False)
+        return RelaxedRandomPartition(
+            temperature, log_scores, torch.logit(shares), hard=hard, validate_args=False
+        )
 
     @torch.no_grad()
     def partition(self, elements: Tensor | NDArray[Any]) -> PredictedPartition:
@@ -188,7 +184,8 @@ class Partitioner(nn.Module):
         if not rows.isfinite().all():
             raise ValueError("elements must be finite numbers, but some are missing or infinite.")
         rows = rows.to(next(self.parameters()))
-        parts = self.law(rows).rsample_parts(noise="none")
+        law = self.law(rows, self.config.prediction_temperature)
+        parts = law.rsample_parts(noise="none")
         return PredictedPartition(parts.Y.argmax(-2), parts.sizes.round().long())
 
     def evaluate(
@@ -239,11 +236,9 @@ class SupervisedObjective:
     The partition is the relaxed one without noise.
 
     Args:
-        smoothing: As in :func:`cross_entropy`.
         size_weight: The weight of the size term.
     """
 
-    smoothing: float
     size_weight: float
 
     def __call__(
@@ -253,12 +248,12 @@ class SupervisedObjective:
         schedule: Mapping[str, Tensor],
         generator: torch.Generator | None,
     ) -> dict[str, Tensor]:
-        law = model.relaxed_law(batch["rows"], schedule["temperature"])
+        law = model.law(batch["rows"], schedule["temperature"], "sizes")
         parts = law.rsample_parts(noise="none")
         subsets = torch.arange(model.classes, device=batch["labels"].device)
         truth = (subsets[:, None] == batch["labels"]).to(parts.Y.dtype)
         terms = {
-            "assignment": cross_entropy(parts.Y, truth, self.smoothing),
+            "assignment": cross_entropy(parts.Y, truth, model.config.smoothing),
             "sizes": self.size_weight * (parts.sizes - truth.sum(-1)).square().mean(),
         }
         return {"loss": torch.stack(list(terms.values())).sum(), **terms}
@@ -351,7 +346,7 @@ def fit_partitioner(
         train_stage(
             STAGE,
             [model],
-            SupervisedObjective(config.smoothing, weight),
+            SupervisedObjective(weight),
             config.training,
             [run],
             data,

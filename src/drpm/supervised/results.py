@@ -11,9 +11,9 @@ from drpm.report.tables import (
     markdown_table,
     metric_columns,
     parse_published,
-    read_result,
+    summarize,
 )
-from drpm.training.summaries import summarize
+from drpm.training.runs import RunFolder
 
 DATA: Final = {"MNIST": "mnist", "Fashion-MNIST": "fashion-mnist"}
 
@@ -31,7 +31,7 @@ def _size_weights(results: Path) -> str:
     """F1 scores on the validation part by the weight of the size term."""
     lines = []
     for name, data in DATA.items():
-        result = read_result(results / f"supervised/{data}/drpm/seed-0/result.json")
+        result = RunFolder(results / f"supervised/{data}/drpm/seed-0").result()
         scores: dict[float, list[float]] = {}
         for score in result["selection"]["scores"]:
             scores.setdefault(score["size_weight"], []).append(score["f1"])

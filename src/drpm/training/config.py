@@ -189,7 +189,9 @@ def build(cls: type[C], mapping: Mapping[str, Any], base: C | None = None) -> C:
         mapping: Values by name.
         base: The configuration that other settings are taken from, by default ``cls()``.
     """
-    return _validate(cls, _merge(cls, mapping, cls() if base is None else base), strict=True)
+    known: Any = cls() if base is None else base
+    values = dataclasses.asdict(known)
+    return _validate(cls, _merge(values, mapping, [*dict(flatten(values))]), strict=True)
 
 
 def override(config: C, assignments: Sequence[str]) -> C:
@@ -203,22 +205,21 @@ def override(config: C, assignments: Sequence[str]) -> C:
         >>> override(TrainingConfig(), ["epochs=3", "betas=0.95,0.999"]).betas
         (0.95, 0.999)
     """
-    known = dict(flatten(dataclasses.asdict(config)))  # type: ignore[call-overload]
-    mapping: dict[str, Any] = {}
+    values = dataclasses.asdict(config)  # type: ignore[call-overload]
+    known = dict(flatten(values))
     for assignment in assignments:
         name, equals, text = (part.strip() for part in assignment.partition("="))
         if not equals or not name:
             raise ConfigError(f"A setting must have the form name=value, but got {assignment!r}.")
-        table = mapping
-        *tables, last = name.split(".")
-        for key in tables:
-            table = table.setdefault(key, {})
-            if not isinstance(table, dict):
-                raise ConfigError(f"{key} must be a table of settings, but got {table!r}.")
-        is_list = isinstance(known.get(name), tuple)
-        table[last] = _split(text) if is_list else NONE if text.lower() == NONE else text
+        given: Any = NONE if text.lower() == NONE else text
+        if isinstance(known.get(name), tuple):
+            entries = text.removeprefix("[").removesuffix("]").split(",")
+            given = [entry.strip() for entry in entries if entry.strip()]
+        for key in reversed(name.split(".")):
+            given = {key: given}
+        values = _merge(values, given, [*known])
     # Text is converted to the type of its setting.
-    return _validate(type(config), _merge(type(config), mapping, config), strict=False)
+    return _validate(type(config), values, strict=False)
 
 
 def dumps(config: Any) -> str:
@@ -307,31 +308,23 @@ def _parse(text: str) -> dict[str, Any]:
         raise ConfigError(f"The configuration is not valid TOML: {error}.") from error
 
 
-def _split(text: str) -> list[str]:
-    entries = text.removeprefix("[").removesuffix("]").split(",")
-    return [entry.strip() for entry in entries if entry.strip()]
-
-
-def _merge(cls: type[Any], mapping: Mapping[str, Any], base: Any) -> dict[str, Any]:
+def _merge(
+    known: dict[str, Any], given: Any, names: Sequence[str], path: str = ""
+) -> dict[str, Any]:
     """The values of a configuration with those of a mapping in their place."""
-    names = [name for name, _ in flatten(dataclasses.asdict(cls()))]
-
-    def merge(known: dict[str, Any], given: Any, path: str) -> dict[str, Any]:
-        if not isinstance(given, Mapping):
-            where = path.removesuffix(".") or "The configuration"
-            raise ConfigError(f"{where} must be a table of settings, but got {given!r}.")
-        merged = dict(known)
-        for key, value in given.items():
-            if key not in known:
-                raise _unknown(f"{path}{key}", names)
-            if isinstance(known[key], dict):
-                value = merge(known[key], value, f"{path}{key}.")
-            elif value == NONE and not isinstance(known[key], str):
-                value = None
-            merged[key] = value
-        return merged
-
-    return merge(dataclasses.asdict(base), mapping, "")
+    if not isinstance(given, Mapping):
+        where = path.removesuffix(".") or "The configuration"
+        raise ConfigError(f"{where} must be a table of settings, but got {given!r}.")
+    merged = dict(known)
+    for key, value in given.items():
+        if key not in known:
+            raise _unknown(f"{path}{key}", names)
+        if isinstance(known[key], dict):
+            value = _merge(known[key], value, names, f"{path}{key}.")
+        elif value == NONE and not isinstance(known[key], str):
+            value = None
+        merged[key] = value
+    return merged
 
 
 def flatten(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -340,6 +333,12 @@ def flatten(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
         yield f"{path}{key}", value
         if isinstance(value, Mapping):
             yield from flatten(value, f"{path}{key}.")
+
+
+def names(config: Any) -> list[str]:
+    """The dotted names of all settings of a configuration."""
+    known = flatten(dataclasses.asdict(config))
+    return [name for name, value in known if not isinstance(value, Mapping)]
 
 
 # Messages.

@@ -5,6 +5,7 @@ at a time. Processes train side by side.
 """
 
 import atexit
+import gc
 import logging
 import os
 import threading
@@ -123,12 +124,14 @@ def connect(config: TrainingConfig) -> Devices:
         strategy="ddp",
     )
     fabric.launch()
-    # Left open to the end of the process, the connection's threads may crash it.
     atexit.register(_leave)
     return Devices(fabric.device, fabric)
 
 
 def _leave() -> None:
+    """Close the connection. Its threads may crash a process that ends while they run."""
+    # Shared modules hold the connection too, and are in reference cycles.
+    gc.collect()
     if dist.is_initialized():
         dist.destroy_process_group()
 

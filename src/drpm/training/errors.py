@@ -25,6 +25,10 @@ class RunError(RuntimeError):
     """A run that cannot start or be resumed: the folder or file, and why."""
 
 
+class RunInUse(RunError):
+    """A run that another process holds."""
+
+
 class Interrupted(Exception):
     """A run that was stopped by a signal and has saved a checkpoint."""
 
@@ -75,14 +79,6 @@ def memory_refusal(error: BaseException) -> str | None:
     # On CUDA a list of all processes follows.
     line = words.partition("\n")[0].partition(" Process ")[0]
     return line[:200].rstrip(".") or "none is left"
-
-
-def reason(error: OSError) -> str:
-    """The reason of an operating system error, in words that fit after "because"."""
-    if error.errno == errno.ENOSPC:
-        return "the disk is full"
-    text = error.strerror or str(error) or type(error).__name__
-    return f"of the error '{text}'"
 
 
 def sentence(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
 from torch import Tensor, nn
@@ -34,20 +34,6 @@ if TYPE_CHECKING:
 WORTH_COMPILING: Final = 30_000
 # Lines of progress go to log files, where more would be noise.
 _SECONDS_PER_LINE: Final = 10.0
-
-
-class Progress(Protocol):
-    """Receives reports on a run, for example a progress bar."""
-
-    def start(self, total_steps: int, done: int) -> None: ...
-
-    def update(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
-    def stop(self) -> None: ...
-
-
-ProgressFactory = Callable[[str], Progress | None]
-"""From the name of a stage to its progress display."""
 
 
 @final
@@ -98,13 +84,17 @@ class TrainingProgress:
         self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
+ProgressFactory = Callable[[str], TrainingProgress | None]
+"""From the name of a stage to its progress display."""
+
+
 def train(
     program: Program,
     runs: Sequence[RunFolder],
     *,
     before_epoch: Callable[[int], None] | None = None,
     evaluate: Callable[[int], Mapping[str, float]] | None = None,
-    progress: Progress | None = None,
+    progress: TrainingProgress | None = None,
 ) -> list[dict[str, float]]:
     """Train from the last checkpoint, if any, to the last epoch, and finish the runs.
 
@@ -152,7 +142,7 @@ class _Training:
         self,
         program: Program,
         runs: Sequence[RunFolder],
-        progress: Progress | None,
+        progress: TrainingProgress | None,
         before_epoch: Callable[[int], None] | None,
     ) -> None:
         self.program, self.config = program, program.config

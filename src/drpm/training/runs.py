@@ -3,7 +3,6 @@
 import fcntl
 import functools
 import json
-import math
 import os
 import platform
 import shutil
@@ -18,11 +17,12 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias, final
 
 import torch
+from pydantic_core import to_json
 
 from drpm.training.checkpoint import write_atomic
 from drpm.training.config import flatten
 from drpm.training.devices import Devices
-from drpm.training.errors import START_OVER, RunError
+from drpm.training.errors import START_OVER, RunError, RunInUse
 
 Status: TypeAlias = Literal["new", "interrupted", "finished"]
 
@@ -129,7 +129,7 @@ class RunFolder:
     @property
     def status(self) -> Status:
         """Whether the run is finished, interrupted or has not started."""
-        with suppress(OSError, ValueError):
+        with suppress(OSError, RunError):
             self.result()
             return "finished"
         started = (self.path / METRICS).exists() or self.checkpoint_dir.exists()
@@ -145,10 +145,10 @@ class RunFolder:
 
     def result(self) -> dict[str, Any]:
         """What :meth:`finish` wrote."""
-        content = json.loads((self.path / RESULT).read_bytes())
-        if not isinstance(content, dict):
-            raise ValueError(f"The file {self.path / RESULT} is not a result.")
-        return content
+        try:
+            return dict(json.loads((self.path / RESULT).read_bytes()))
+        except (TypeError, ValueError) as error:
+            raise RunError(f"The file {self.path / RESULT} is not a readable result.") from error
 
     def metrics(self) -> list[dict[str, Any]]:
         """All records, in order, without a last line that is incomplete."""
@@ -178,7 +178,7 @@ class RunFolder:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.read(descriptor, 1000).decode(errors="replace").strip()
-            raise RunError(
+            raise RunInUse(
                 f"The run folder {self.path} is in use by {owner or 'another process'}; "
                 "wait until it ends, or choose another folder."
             ) from None
@@ -401,12 +401,4 @@ def git_revision(folder: Path = Path(__file__).parents[1]) -> str | None:
 
 def _plain(value: Any) -> Any:
     """What JSON can hold: tensors and arrays as numbers and lists, no NaN and no infinity."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    return json.loads(to_json(value, inf_nan_mode="null", fallback=lambda x: x.tolist()))

@@ -1,16 +1,65 @@
-"""What commands print: tables, and errors of one sentence."""
+"""What commands share: options, the words that a shell completes, tables and errors.
 
-from collections.abc import Iterator, Sequence
+Words are spelt out here, because a shell waits for them and importing torch takes seconds.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
 from drpm.training.errors import Interrupted, RunError, memory_refusal
 
-EXIT_CODES = (
-    "Exit codes: 0 success; 1 error; 2 usage error; "
-    "128 + n stopped by signal n, with a checkpoint saved."
+DATA_SETS: Final = (
+    "digits",
+    "mnist",
+    "fashion-mnist",
+    "stl10",
+    "celeba",
+    "mpi3d",
+    "multimnist",
+    "mosaic",
+    "arm",
 )
+DEVICES: Final = ("auto", "cpu", "cuda")
+
+
+def among(words: Iterable[str]) -> Callable[[str], list[str]]:
+    """Completes to one of some words."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete
+
+
+Seed = Annotated[int, typer.Option(help="The random seed.", min=0, max=2**63 - 1, metavar="NUMBER")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Out = Annotated[Path, typer.Option(help="Folder of a new or interrupted run.")]
+Device = Annotated[
+    str,
+    typer.Option(help="auto, cpu, cuda or cuda:N.", autocompletion=among(DEVICES)),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace the run in the folder, if there is one.")
+]
+NameOrPath = Annotated[
+    str,
+    typer.Argument(
+        help="A data set (see drpm data list), or your own data: a .csv, .npy, .npz or .parquet "
+        "file, or a folder of images.",
+        metavar="DATA",
+        autocompletion=among(DATA_SETS),
+    ),
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option", "-o", metavar="NAME=VALUE", help="An option of the data set; may be repeated."
+    ),
+]
 
 
 @contextmanager

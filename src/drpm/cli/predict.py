@@ -1,0 +1,130 @@
+"""The command ``drpm predict``: the clusters of new data."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from drpm.cli.common import Json, NameOrPath, Options, one_sentence, print_table
+from drpm.experiments.base import parse_options
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from drpm.clustering.fitted import FittedClustering
+    from drpm.data.types import Dataset
+
+
+def predict(
+    run: Annotated[
+        Path, typer.Argument(help="The folder of a finished run of drpm cluster.", metavar="RUN")
+    ],
+    data: NameOrPath,
+    out: Annotated[
+        Path | None, typer.Option(help="The CSV file to write.", show_default="NAME-labels.csv")
+    ] = None,
+    option: Options = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the file, if there is one.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Assign new data to the clusters of a run.
+
+    Writes the cluster of every example and its probability. The model scales
+    the data as in training, so that tables must be in the same units.
+    """
+    with one_sentence():
+        options = parse_options(option or [])
+        from drpm.clustering.experiment import label_table
+        from drpm.clustering.fitted import load_clustering
+        from drpm.data.registry import DATASETS, file_names, load_for_prediction
+        from drpm.training.checkpoint import write_atomic
+
+        stem = data if data in DATASETS else Path(data).expanduser().resolve().stem
+        path = out or Path(f"{stem}-labels.csv")
+        if path.exists() and not overwrite:
+            raise ValueError(f"{path} already exists: choose another file or add --overwrite.")
+        folder = _model_folder(run)
+        model = load_clustering(folder)
+        probs = _predict(model, load_for_prediction(data, **options), data)
+        content = label_table(probs, file_names(data, sum(map(len, probs.values()))))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, content.encode())
+    clusters = _summarize(probs)
+    if as_json:
+        facts = {"model": str(folder), "data": data, "clusters": clusters, "labels": str(path)}
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    rows = [
+        [f"{cluster}", f"{count:,}", "-" if mean is None else f"{mean:.3f}"]
+        for cluster, count, mean in (each.values() for each in clusters)
+    ]
+    print_table(["Cluster", "Examples", "Mean confidence"], rows)
+    typer.echo(f"Labels: {path}")
+
+
+def _model_folder(run: Path) -> Path:
+    """The model of a run, from the folder of either."""
+    from drpm.training.checkpoint import MODEL_FILE
+    from drpm.training.runs import CONFIG, RunFolder
+
+    if (run / MODEL_FILE).is_file():
+        return run
+    seeds = sorted(path.parent for path in run.glob(f"seed-*/{CONFIG}"))
+    if seeds and not (run / CONFIG).exists():
+        raise ValueError(f"{run} has several runs: choose one of {', '.join(map(str, seeds))}.")
+    found = RunFolder.open(run)
+    if found.status != "finished":
+        raise ValueError(f"The run in {run} is not finished: run its command again to resume it.")
+    return found.model_dir
+
+
+def _predict(model: "FittedClustering", data: "Dataset", name: str) -> "dict[str, Tensor]":
+    """The cluster probabilities of each split; the name is empty if there is only one."""
+    from drpm.clustering.experiment import column_names, predict_splits
+    from drpm.data.own import listed
+    from drpm.data.types import Split, scale_of
+
+    names, found = list(model.facts.get("names", ())), column_names(data)
+    order: Any = slice(None)
+    if names and found:
+        faults = {
+            "lacks": [column for column in names if column not in found],
+            "also has": [column for column in found if column not in names],
+        }
+        if texts := [f"{verb} {listed(which)}" for verb, which in faults.items() if which]:
+            raise ValueError(f"{name} must have the columns of the run, but {' and '.join(texts)}.")
+        order = [found.index(column) for column in names]
+    shape, given = model.shape, data.input_shape
+    # If all images are grey, they have one channel, also where the run had three.
+    if given != shape and not (len(shape) == 3 and given == (1, *shape[1:])):
+        raise ValueError(
+            f"{name} must have inputs of shape {tuple(shape)}, like the run, but got "
+            f"{tuple(given)}."
+        )
+    # A data set may be scaled; tables are not.
+    shift, scale = scale_of(data)
+    units = replace(model, shape=given, shift=shift, scale=scale)
+    train, test = (
+        Split(model.to_rows(units.from_rows(inputs.flatten(1))[:, order].expand(-1, *shape)))
+        for inputs in (data.train.inputs, data.test.inputs)
+    )
+    if data.test is data.train:
+        return {"": predict_splits(model, replace(data, train=train, test=train))["train"]}
+    return predict_splits(model, replace(data, train=train, test=test))
+
+
+def _summarize(probs: "dict[str, Tensor]") -> list[dict[str, Any]]:
+    """The number of examples of each cluster and the mean of their probabilities."""
+    import torch
+
+    whole = torch.cat(list(probs.values()))
+    confidence, cluster = whole.max(-1)
+    groups = [confidence[cluster == number] for number in range(whole.shape[-1])]
+    return [
+        {"cluster": i, "examples": len(x), "mean_confidence": x.mean().item() if len(x) else None}
+        for i, x in enumerate(groups)
+    ]

@@ -1,0 +1,82 @@
+"""Size limits of labels, and the choice among several starts."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_blobs
+
+from drpm.clustering import DRPMClustering
+from drpm.clustering.fitted import SizeLimits
+from drpm.clustering.pipeline import mutual_information
+from tests.cli.test_cli import run
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(2, 2), (1, 3), (None, 2), (2, None), (0 + 1, None), (None, 6)]
+)
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_the_assignment_is_the_best_of_all(low: int | None, high: int | None, scale: float) -> None:
+    generator = np.random.default_rng(0)
+    logits = scale * generator.normal(size=(6, 3))
+    log_probs = torch.from_numpy(logits).log_softmax(-1).numpy()
+    found = SizeLimits(low, high).assign(log_probs)
+
+    def total(labels: tuple[int, ...]) -> float:
+        return float(log_probs[np.arange(6), list(labels)].sum())
+
+    def meets(labels: tuple[int, ...]) -> bool:
+        sizes = np.bincount(labels, minlength=3)
+        return bool(sizes.min() >= (low or 0) and sizes.max() <= (high or 6))
+
+    best = max(filter(meets, itertools.product(range(3), repeat=6)), key=total)
+    assert meets(tuple(found))
+    assert total(tuple(found)) == pytest.approx(total(best), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"size_min": 11}, "size_min must be at most 10, since 3 clusters share 30 rows, but got"),
+        ({"size_max": 9}, "size_max must be at least 10, since 3 clusters share 30 rows, but got"),
+        ({"size_min": 8, "size_max": 7}, "size_min must be at most size_max, 7, but got 8"),
+        ({"size_min": 1.5}, "size_min must be an integer of at least 1, but got 1.5"),
+        ({"n_init": 0}, "n_init must be an integer of at least 1, but got 0"),
+    ],
+)
+def test_limits_that_cannot_be_met(limits: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DRPMClustering(3, max_iter=1, **limits).fit(np.random.default_rng(0).normal(size=(30, 2)))
+
+
+def test_labels_meet_the_limits_and_the_best_start_is_kept() -> None:
+    X, _ = make_blobs([40, 12, 8], centers=None, random_state=0)
+    settings = {"max_iter": 2, "pretrain_iter": 2, "hidden": (8,), "latent_dim": 2}
+    model = DRPMClustering(3, size_min=20, size_max=20, n_init=3, random_state=0, **settings)
+    model.fit(X)
+    assert np.bincount(model.labels_).tolist() == [20, 20, 20]
+    starts = model.model_.facts["starts"]
+    assert starts["kept"] == int(np.argmax(starts["figures"]))
+    assert len(set(starts["figures"])) == 3
+    # The kept figure is that of the fitted model: its clusters may only be in another order.
+    rows = model.model_.to_rows(X)
+    assert mutual_information(model.model_, rows) == pytest.approx(max(starts["figures"]), 1e-3)
+
+
+def test_limits_of_the_command(tmp_path: Path) -> None:
+    X, _ = make_blobs([40, 12, 8], centers=None, random_state=0)
+    file, out = tmp_path / "blobs.csv", tmp_path / "out"
+    np.savetxt(file, X, delimiter=",", header="a,b", comments="")
+    settings = ["--set", "training.epochs=1", "--set", "pretraining.training.epochs=1"]
+    limits = ["--clusters", "3", "--min-size", "15", "--max-size", "25", "--starts", "2"]
+    result = run("cluster", str(file), *limits, *settings, "--device", "cpu", "--out", str(out))
+    assert result.exit_code == 0, result.output
+    labels = np.genfromtxt(out / "labels.csv", delimiter=",", names=True, dtype=None)
+    sizes = np.bincount(labels["cluster"], minlength=3)
+    assert sizes.min() >= 15
+    assert sizes.max() <= 25
+    refused = run("cluster", str(file), "--clusters", "3", "--min-size", "21", "--out", str(out))
+    assert refused.exit_code != 0
+    assert "min_size must be at most 20" in refused.output

@@ -1,0 +1,445 @@
+"""Sizes and partitions within a minimum and a maximum, against enumeration."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+from torch.distributions import kl_divergence
+
+import drpm
+from drpm.distributions import size_statistics
+from tests import oracles
+from tests.conformance import Multinomial
+from tests.oracles import FALSE_ALARM, generator
+
+DRAWS = 20_000
+SMALL = list(itertools.product(range(1, 8), range(1, 5)))
+small = pytest.mark.parametrize(("n", "groups"), SMALL)
+CLOSE: dict[str, Any] = {"rtol": 1e-11, "atol": 1e-9}
+
+
+class Urn(NamedTuple):
+    """A batch of log-weights, capacities and limits that can be met."""
+
+    weights: Tensor
+    capacities: Tensor
+    minimum: Tensor
+    maximum: Tensor
+
+    def __getitem__(self, index: Any) -> Urn:  # type: ignore[override]
+        return Urn(*(x[index] for x in tuple(self)))
+
+    @property
+    def limits(self) -> dict[str, Tensor]:
+        return {"minimum": self.minimum, "maximum": self.maximum}
+
+    def law(self, n: int, weights: Tensor | None = None) -> drpm.FisherHypergeometric:
+        weights = self.weights if weights is None else weights
+        return drpm.FisherHypergeometric(n, weights, self.capacities, **self.limits)
+
+    def oracle(self, n: int, weights: Tensor | None = None) -> oracles.Enumeration:
+        weights = self.weights if weights is None else weights
+        whole = oracles.fisher(n, weights, self.capacities.tolist())
+        return oracles.truncated(whole, self.minimum.tolist(), self.maximum.tolist())
+
+
+def random_urns(n: int, groups: int, count: int, seed: int = 0) -> Urn:
+    """Limits around sizes that meet them; in a quarter of all cases nothing else does."""
+    rng = np.random.default_rng(seed)
+    shares = rng.dirichlet(np.full(groups, 0.7), count)
+    sizes = np.stack([rng.multinomial(n, share) for share in shares])
+    low = np.floor(rng.random((count, groups)) * (sizes + 1)).astype(int)
+    high = sizes + rng.integers(0, n + 1, (count, groups)) * rng.integers(0, 2, (count, groups))
+    low[::8], high[1::8] = sizes[::8], sizes[1::8]
+    capacities = sizes + rng.integers(0, n + 2, (count, groups))
+    scale = np.array([0.1, 1.0, 10.0, 200.0])[np.arange(count) // 8 % 4, None]
+    weights = scale * rng.normal(size=(count, groups))
+    return Urn(*map(torch.from_numpy, (weights, capacities, low, high)))
+
+
+# --- brute force ----------------------------------------------------------------------------
+
+
+@small
+def test_everything_equals_enumeration(n: int, groups: int) -> None:
+    urns = random_urns(n, groups, 16, seed=10 * n + groups)
+    for index in range(16):
+        urn = urns[index]
+        law, exact = urn.law(n), urn.oracle(n)
+        support = law.enumerate_support()
+        assert torch.equal(support, exact.values.double())
+        assert law.support.check(support).all()
+        torch.testing.assert_close(law.log_prob(support), exact.log_mass, **CLOSE)
+        torch.testing.assert_close(law.mean, exact.mean(), **CLOSE)
+        torch.testing.assert_close(law.variance, exact.variance(), **CLOSE)
+        torch.testing.assert_close(law.entropy(), exact.entropy(), **CLOSE)
+        torch.testing.assert_close(law.log_prob(law.mode), exact.log_mass.max(), **CLOSE)
+        conditionals = oracles.fisher_conditionals(exact)
+        likely = conditionals > -600  # the conditionals of a vanishing history are not defined
+        found = law.conditional_log_probs(support)
+        torch.testing.assert_close(found[likely], conditionals[likely], rtol=0, atol=1e-8)
+        survival = torch.from_numpy(oracles.subset_at_rank(exact)).cumsum(0)[:-1]
+        torch.testing.assert_close(law.boundary_survival(), survival, **CLOSE)
+
+
+@small
+def test_batches_equal_their_members(n: int, groups: int) -> None:
+    urns = random_urns(n, groups, 16, seed=n)
+    law = urns.law(n)
+    draws = law.sample((3,))
+    for index in range(16):
+        single = urns[index].law(n)
+        torch.testing.assert_close(law.mean[index], single.mean)
+        assert torch.equal(law.mode[index], single.mode)
+        torch.testing.assert_close(
+            law.log_prob(draws)[:, index], single.log_prob(draws[:, index]), **CLOSE
+        )
+
+
+@small
+def test_kl_equals_enumeration(n: int, groups: int) -> None:
+    first, second = (random_urns(n, groups, 16, seed=seed) for seed in (1, 2))
+    for index in range(16):
+        p, q = first[index], second[index]
+        for other in (
+            p._replace(weights=q.weights),
+            p._replace(minimum=q.minimum * 0),
+            p._replace(maximum=q.maximum + p.maximum, weights=q.weights),
+            q,
+        ):
+            listed, against = p.oracle(n), other.oracle(n)
+            masses = dict(zip(map(tuple, against.values.tolist()), against.log_mass, strict=True))
+            nothing = torch.tensor(-torch.inf, dtype=torch.float64)
+            rows = [masses.get(tuple(value), nothing) for value in listed.values.tolist()]
+            exact = listed.kl(oracles.Enumeration(listed.values, torch.stack(rows)))
+            found = kl_divergence(p.law(n), other.law(n))
+            torch.testing.assert_close(found, exact, rtol=1e-11, atol=1e-8)
+
+
+def test_kl_from_forced_sizes_to_limits_that_allow_them() -> None:
+    """Capacities alone leave p one outcome, which q allows."""
+    p = drpm.FisherHypergeometric(5, torch.zeros(3), torch.tensor([2, 2, 1]))
+    q = drpm.FisherHypergeometric(5, torch.zeros(3), minimum=1)
+    torch.testing.assert_close(kl_divergence(p, q), -q.log_prob(torch.tensor([2.0, 2, 1])))
+    assert kl_divergence(q, p) == torch.inf
+
+
+def test_limits_that_exclude_nothing_change_nothing() -> None:
+    weights = oracles.normal(3, 4)
+    free, law = (drpm.FisherHypergeometric(9, weights, minimum=m) for m in (None, 0))
+    support = free.enumerate_support()
+    assert torch.equal(law.enumerate_support(), support)
+    torch.testing.assert_close(law.log_prob(support), free.log_prob(support), **CLOSE)
+    torch.testing.assert_close(law.mean, free.mean, **CLOSE)
+    assert torch.equal(law.mode, free.mode)
+    one, other = (x.sample((20,), generator=generator()) for x in (law, free))
+    assert torch.equal(one, other)
+
+
+def test_limits_may_be_numbers_or_tensors() -> None:
+    weights = oracles.normal(4, 3)
+    whole = torch.tensor([1, 1, 1])
+    means = [
+        drpm.FisherHypergeometric(7, weights, minimum=least, maximum=most).mean
+        for least, most in ((1, 4), (whole, 4.0), (whole.float(), torch.tensor(4)))
+    ]
+    assert torch.equal(means[0], means[1])
+    assert torch.equal(means[0], means[2])
+    batched = drpm.FisherHypergeometric(7, weights[0], minimum=torch.stack([whole * 0, whole]))
+    assert batched.batch_shape == (2,)
+    torch.testing.assert_close(
+        batched.mean[1], drpm.FisherHypergeometric(7, weights[0], minimum=1).mean
+    )
+    with pytest.raises(NotImplementedError, match="same capacities and limits"):
+        batched.enumerate_support()
+
+
+def test_an_enumerated_law_has_a_minimum() -> None:
+    law = Multinomial(6, oracles.normal(3))
+    law.minimum = 1
+    exact = oracles.truncated(oracles.multinomial(6, law.log_weights), [1] * 3, [6] * 3)
+    assert torch.equal(law.enumerate_support(), exact.values.double())
+    torch.testing.assert_close(law.mean, exact.mean(), **CLOSE)
+
+
+# --- samples --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    ("n", "minimum", "maximum"),
+    [(6, [1, 0, 2, 0], [6, 2, 3, 6]), (8, [4, 1], [6, 8]), (150, [40, 50, 40], [60, 150, 55])],
+)
+def test_samples_follow_the_law(
+    n: int, minimum: list[int], maximum: list[int], dtype: torch.dtype
+) -> None:
+    """Those of the relaxed law too."""
+    weights = 0.5 * oracles.normal(len(minimum), seed=n).to(dtype)
+    limits = {"minimum": torch.tensor(minimum), "maximum": torch.tensor(maximum)}
+    exact = oracles.truncated(oracles.fisher(n, weights), minimum, maximum)
+    law = drpm.FisherHypergeometric(n, weights, **limits)
+    relaxed = drpm.RelaxedFisherHypergeometric(0.7, n, weights, **limits)
+    for samples in (
+        law.sample((DRAWS,), generator=generator(1)),
+        relaxed.rsample((DRAWS,), generator=generator(2)),
+    ):
+        counts = oracles.count_values(samples.round(), exact.values)
+        assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM / 2
+
+
+# 10,000 laws: eight shapes with 1,250 each.
+@pytest.mark.parametrize(
+    ("n", "groups"), [(1, 2), (5, 2), (6, 5), (12, 3), (20, 10), (50, 4), (150, 2), (300, 3)]
+)
+def test_hard_sizes_meet_the_limits(n: int, groups: int) -> None:
+    urns = random_urns(n, groups, 1250, seed=n)
+    law = urns.law(n)
+    relaxed = drpm.RelaxedFisherHypergeometric(
+        0.3, n, urns.weights.requires_grad_(), urns.capacities, **urns.limits
+    )
+    high = torch.minimum(urns.maximum, urns.capacities)
+    soft_law = relaxed.draw(torch.Size(), noise=False)
+    for sizes in (law.sample((2,)), law.mode, relaxed.rsample((2,)), soft_law.hard):
+        assert (sizes.detach().round() >= urns.minimum).all()
+        assert (sizes.detach().round() <= high).all()
+        assert (sizes.detach().double().round().sum(-1) == n).all()
+    torch.testing.assert_close(soft_law.hard, law.mode)
+    (grad,) = torch.autograd.grad(soft_law.soft.square().sum(), urns.weights)
+    assert torch.isfinite(grad).all()
+    log_probs = law.log_prob(law.mode)
+    assert torch.isfinite(log_probs).all()
+    torch.testing.assert_close(law.mean.sum(-1), torch.full((1250,), float(n)).double())
+
+
+def test_all_sizes_forced() -> None:
+    """By a minimum, a maximum or both, whatever the weights."""
+    sizes = torch.tensor([[3, 0, 9], [0, 12, 0], [4, 4, 4]])
+    weights = 200 * oracles.normal(3, 3)
+    for limits in (
+        {"minimum": sizes},
+        {"maximum": sizes},
+        {"minimum": sizes, "maximum": sizes},
+    ):
+        law = drpm.FisherHypergeometric(12, weights, **limits)
+        for found in (law.mean, law.mode, law.sample()):
+            torch.testing.assert_close(found, sizes.double())
+        close: dict[str, Any] = {"rtol": 0, "atol": 1e-9}
+        torch.testing.assert_close(law.log_prob(sizes), torch.zeros(3).double(), **close)
+        torch.testing.assert_close(law.entropy(), torch.zeros(3).double(), **close)
+        torch.testing.assert_close(law.variance, torch.zeros(3, 3).double(), **close)
+        relaxed = drpm.RelaxedFisherHypergeometric(5.0, 12, weights, hard=False, **limits)
+        torch.testing.assert_close(relaxed.rsample(), sizes.double())
+        torch.testing.assert_close(relaxed.mode, sizes.double())
+
+
+# --- many elements --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1.0, 200.0])
+@pytest.mark.parametrize(("n", "groups"), [(5_000, 10), (5_000, 100)])
+def test_the_normalizer_of_many_elements(n: int, groups: int, scale: float) -> None:
+    share = n // groups
+    weights = scale * oracles.normal(groups, seed=groups).clamp(-1, 1)
+    for minimum, maximum, room in (
+        ([share - 5] * groups, [share + 9] * groups, n),
+        ([share // 2] * groups, [share + share // 10] * groups, 3 * share),
+        ([share] * groups, [2 * share] * groups, n),
+        ([0] * groups, [share + 1] * groups, n),
+    ):
+        law = drpm.FisherHypergeometric(
+            n,
+            weights,
+            torch.full((groups,), room),
+            minimum=torch.tensor(minimum),
+            maximum=torch.tensor(maximum),
+        )
+        exact = oracles.truncated_log_normalizer(
+            n, weights.tolist(), [room] * groups, minimum, maximum
+        )
+        # 1e-15 of up to a million is rounding
+        assert abs(law.log_normalizer.item() - exact) < 1e-9 + 1e-15 * abs(exact)
+        # Inversion and tables agree.
+        averages = [(probs * sizes).sum(-1) for sizes, probs in law._marginals()]
+        torch.testing.assert_close(law.mean, torch.stack(averages), rtol=0, atol=1e-8)
+        for sizes in (law.mode, law.sample((20,), generator=generator())):
+            assert law.support.check(sizes).all()
+
+
+def test_one_sided_limits_with_slowly_falling_masses() -> None:
+    """A minimum far above the mean leaves nearly geometric masses, whose tails are heaviest."""
+    n, groups = 2_000, 4
+    for minimum, maximum in (([550, 0, 0, 0], [n] * 4), ([0] * 4, [n, 480, 480, 480])):
+        for weights in (torch.zeros(groups), torch.tensor([-0.3, 0.1, 0.2, 0.0])):
+            law = drpm.FisherHypergeometric(
+                n, weights.double(), minimum=torch.tensor(minimum), maximum=torch.tensor(maximum)
+            )
+            exact = oracles.truncated_log_normalizer(
+                n, weights.double().tolist(), [n] * groups, minimum, maximum
+            )
+            assert abs(law.log_normalizer.item() - exact) < 1e-9
+
+
+@pytest.mark.parametrize(("n", "groups"), [(300, 7), (999, 4)])
+def test_mode_equals_greedy_placement(n: int, groups: int) -> None:
+    urns = random_urns(n, groups, 24, seed=n)
+    law = urns.law(n)
+    found = law.log_prob(law.mode)
+    for index in range(24):
+        urn = urns[index]
+        sizes = urn.minimum.tolist()
+        high = torch.minimum(urn.maximum, urn.capacities).tolist()
+        for _ in range(n - sum(sizes)):
+            gains = [
+                np.log((m - s) / (s + 1)) + w if s < h else -np.inf
+                for w, m, s, h in zip(
+                    urn.weights.tolist(), urn.capacities.tolist(), sizes, high, strict=True
+                )
+            ]
+            sizes[int(np.argmax(gains))] += 1
+        best = urn.law(n).log_prob(torch.tensor(sizes))
+        torch.testing.assert_close(found[index], best, rtol=1e-9, atol=1e-8)
+
+
+# --- gradients ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n", "minimum", "maximum"),
+    [(6, [1, 0, 2, 0], [6, 2, 3, 3]), (5, [2, 1], [4, 3]), (6, [0, 1, 1], [2, 3, 3])],
+)
+def test_gradcheck(n: int, minimum: list[int], maximum: list[int]) -> None:
+    groups = len(minimum)
+    limits = {"minimum": torch.tensor(minimum), "maximum": torch.tensor(maximum)}
+    weights = oracles.normal(2, groups, seed=5)
+    weights[1] *= -2
+    weights.requires_grad_()
+    other = oracles.normal(groups, seed=6).requires_grad_()
+
+    def law(w: Tensor) -> drpm.FisherHypergeometric:
+        return drpm.FisherHypergeometric(n, w, **limits)
+
+    support = law(weights.detach()).enumerate_support()
+    assert gradcheck(lambda w: law(w).log_prob(support), (weights,))
+    assert gradcheck(lambda w: law(w).conditional_log_probs(support), (weights,))
+    assert gradcheck(lambda w: law(w).mean, (weights,))
+    assert gradcheck(lambda w: law(w).variance, (weights,))
+    assert gradcheck(lambda w: law(w).entropy(), (weights,))
+    assert gradcheck(lambda w, v: kl_divergence(law(w), law(v)), (weights, other))
+    assert gradgradcheck(lambda w: law(w).log_normalizer, (weights,))
+    assert gradgradcheck(lambda w: law(w).mean, (weights,))
+
+    def soft(w: Tensor, *, noise: bool) -> Tensor:
+        relaxed = drpm.RelaxedFisherHypergeometric(0.7, n, w, hard=False, **limits)
+        return relaxed.rsample((2,), generator=generator(3)) if noise else relaxed.mode
+
+    assert gradcheck(lambda w: soft(w, noise=True), (weights,))
+    assert gradcheck(lambda w: soft(w, noise=False), (weights,))
+
+
+def test_second_derivatives_where_transforms_vanish() -> None:
+    """Two fair coins on the sizes 1 and 2, whose transforms nearly vanish at minus one."""
+    weights = torch.zeros(2, dtype=torch.float64)
+
+    def log_normalizer(w: Tensor) -> Tensor:
+        return drpm.FisherHypergeometric(3, w, minimum=1, maximum=2).log_normalizer
+
+    covariance = torch.tensor([[0.25, -0.25], [-0.25, 0.25]]).double()
+    found = torch.autograd.functional.hessian(log_normalizer, weights)
+    torch.testing.assert_close(found, covariance)
+
+
+@pytest.mark.parametrize("scale", [1.0, 50.0])
+def test_two_groups_are_listed_as_their_tables_have_them(scale: float) -> None:
+    """The same soft sizes, with noise and without."""
+    weights = scale * oracles.normal(5, 2, seed=1)
+    law = drpm.FisherHypergeometric(8, weights, minimum=1, maximum=torch.tensor([6, 5]))
+    noise, temperature = oracles.normal(3, 5, 1, 9, seed=2), torch.tensor(0.7).double()
+    general = law.suffix_tables().relax(noise, temperature)
+    mode = size_statistics.soft_mode(8, weights, law._capacities, temperature, law._limits)
+    torch.testing.assert_close(law.relax(noise, temperature), general, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(law.relax_mode(temperature), mode, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("n", "groups"), [(6, 2), (7, 3), (8, 4)])
+def test_soft_mode_equals_enumeration(n: int, groups: int) -> None:
+    """The logits of a size are the log-mass of the best sizes that continue the mode with it."""
+    urns = random_urns(n, groups, 32, seed=groups)
+    for index in range(32):
+        urn = urns[index]
+        exact, temperature = urn.oracle(n), torch.tensor(0.7).double()
+        found = urn.law(n).relax_mode(temperature)
+        assert torch.equal(found.hard.long(), exact.values[exact.log_mass.argmax()])
+        for k in range(groups - 1):
+            same = (exact.values[:, :k] == found.hard[:k]).all(-1)
+            best = torch.full((n + 1,), -torch.inf, dtype=torch.float64)
+            best.scatter_reduce_(0, exact.values[same, k], exact.log_mass[same], "amax")
+            expected = torch.softmax(best / temperature, -1)
+            torch.testing.assert_close(found.probs[k], expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("groups", [2, 4])
+def test_soft_sizes_approach_hard_ones(groups: int) -> None:
+    weights = oracles.normal(6, groups)
+    law = drpm.RelaxedFisherHypergeometric(1e-4, 40, weights, minimum=8, maximum=24)
+    draw = law.draw(torch.Size([4]), noise=True, generator=generator())
+    torch.testing.assert_close(draw.soft, draw.hard, rtol=0, atol=1e-3)
+
+
+# --- partitions -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "groups"), [(4, 2), (5, 3), (5, 4)])
+def test_partitions_equal_enumeration(n: int, groups: int) -> None:
+    scores = oracles.normal(n, seed=n)
+    urns = random_urns(n, groups, 16, seed=groups)
+    for index in range(0, 16, 3):
+        urn = urns[index]._replace(weights=oracles.normal(groups, seed=index))
+        law = drpm.RandomPartition(scores, urn.weights, urn.capacities, **urn.limits)
+        exact = oracles.partition(scores, urn.oracle(n))
+        possible = exact.log_mass > -torch.inf
+        assert torch.equal(law.support.check(exact.values), possible)
+        found = law.log_prob(exact.values[possible])
+        torch.testing.assert_close(found, exact.log_mass[possible], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(law.marginals(), exact.mean(), rtol=0, atol=1e-9)
+        best = law.log_prob(law.mode)
+        torch.testing.assert_close(best, exact.log_mass.max(), rtol=1e-9, atol=1e-9)
+        samples = law.sample((2_000,), generator=generator(index))
+        counts = oracles.count_values(samples, exact.values)
+        assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM / 6
+
+
+@pytest.mark.parametrize("hard", [True, False, "sizes"])
+@pytest.mark.parametrize("noise", ["both", "order", "none"])
+def test_relaxed_partitions_meet_the_limits(hard: bool | str, noise: str) -> None:
+    n, groups, count = 9, 3, 40
+    urns = random_urns(n, groups, count, seed=3)
+    scores = oracles.normal(count, n).requires_grad_()
+    weights = urns.weights.clamp(-2, 2).requires_grad_()
+    law = drpm.RelaxedRandomPartition(
+        0.5, scores, weights, urns.capacities, hard=hard, **urns.limits
+    )
+    parts = law.rsample_parts((5,), noise=noise, generator=generator())
+    if hard is True:
+        assert law.support.check(parts.Y.detach().round()).all()
+        torch.testing.assert_close(parts.Y.sum(-1), parts.sizes)
+    if hard:
+        assert law.discrete.sizes.support.check(parts.sizes.detach().round()).all()
+    torch.testing.assert_close(parts.sizes.sum(-1), torch.full((5, count), float(n)).double())
+    slopes = oracles.normal(groups, n, seed=1)
+    for grad in torch.autograd.grad((parts.Y * slopes).sum(), (scores, weights)):
+        assert torch.isfinite(grad).all()
+        assert (grad != 0).any()
+
+
+def test_divergence_of_partitions() -> None:
+    scores, weights = oracles.normal(5), oracles.normal(3, seed=1)
+    p = drpm.RandomPartition(scores, weights, minimum=1)
+    q = drpm.RandomPartition(scores, -weights, minimum=1)
+    torch.testing.assert_close(drpm.partition_kl(p, q), kl_divergence(p.sizes, q.sizes))
+    assert drpm.partition_kl(drpm.RandomPartition(scores, weights), p) == torch.inf
