@@ -38,7 +38,7 @@ def test_who_starts_at_the_contrastive_head() -> None:
     assert not starts(images)
     assert starts(images, "mixture.init=auto")
     assert starts(images, "mixture.init=auto", "method=vade")
-    assert not starts(row, "mixture.init=auto")
+    assert not starts(row, "mixture.init=auto")  # the likelier of the head and k-means
     assert not starts(images, "mixture.init=auto", "pretraining.kind=reconstruction")
     assert not starts(images, "mixture.init=auto", "method=latent-gmm")
     assert starts(row, "mixture.init=contrastive-head")

@@ -20,8 +20,10 @@ from drpm.clustering.models import (
     divergences,
     exact_terms,
     partition_objective,
+    partition_parameters,
     vade_objective,
 )
+from drpm.distributions import FisherHypergeometric
 from drpm.nn.encoders import Posterior
 from drpm.training.config import TrainingConfig
 from drpm.training.program import Batch, Program
@@ -498,3 +500,32 @@ def test_stacked_runs_have_the_terms_of_their_own_models(method: str, objective:
 )
 def test_likelihood(rows: list[list[float]], asked: str, chosen: str) -> None:
     assert choose_likelihood(torch.tensor(rows), asked) == chosen
+
+
+def test_clusters_share_their_variances() -> None:
+    prior = MixturePrior(3, 2, shared_variances=True)
+    with torch.no_grad():
+        prior.log_variances.copy_(torch.tensor([[0.0, 1.0], [2.0, 1.0], [4.0, 4.0]]))
+    variances = prior.mixture().variances
+    torch.testing.assert_close(variances, torch.tensor([2.0, 2.0]).exp().expand(3, 2))
+    variances[0].sum().backward()
+    assert prior.log_variances.grad is not None
+    assert bool((prior.log_variances.grad > 0).all())
+
+
+def test_most_likely_sizes_are_proportional_to_the_odds_of_responsibilities() -> None:
+    """With the responsibilities as weights they are less unequal."""
+    shares, n = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64), 1000
+    means = torch.tensor([[0.0], [50.0], [100.0]], dtype=torch.float64)
+    mixture = Mixture(torch.zeros(3).log_softmax(-1), means, torch.ones_like(means))
+    members = torch.arange(3).repeat_interleave((n * shares).long())
+    posterior = Posterior(means[members], torch.zeros(n, 1, dtype=torch.float64))
+    found = {}
+    for weights in ("odds", "responsibilities"):
+        model = MixtureVAE(4, ClusteringConfig(clusters=3, weights=weights), "gaussian")
+        distance = divergences(posterior, mixture)
+        _, log_weights = partition_parameters(model, posterior, mixture, distance)
+        found[weights] = FisherHypergeometric(n, log_weights).mode
+    torch.testing.assert_close(found["odds"].double(), n * shares, atol=2, rtol=0)
+    assert found["responsibilities"][0] < 570
+    assert found["responsibilities"][2] > 120

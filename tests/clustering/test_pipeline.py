@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -301,3 +302,21 @@ def test_one_cluster(tmp_path: Path, method: str) -> None:
     (fitted,) = fit(config, tmp_path)
     assert not fitted.predict(blobs()).any()
     assert fitted.lower_bounds(blobs()).isfinite().all()
+
+
+@pytest.mark.parametrize("better", ["k-means", "head"])
+def test_tables_start_at_the_likelier_clusters(better: str) -> None:
+    """K-means cuts long groups across; a head that knows nothing is no better than chance."""
+    long = better == "head"
+    across, along = torch.meshgrid(
+        torch.tensor([-1.0, 1.0]), torch.linspace(-1, 1, 30), indexing="ij"
+    )
+    noise = 0.1 * torch.randn(60, generator=torch.Generator().manual_seed(0))
+    rows = torch.stack([across.flatten() + noise, (50 if long else 1) * along.flatten()], -1)
+    truth = torch.arange(60) // 30
+    head = truth if long else torch.arange(60) % 2
+    codes = rows if not long else rows * torch.tensor([1.0, 0.02])
+    stages = SimpleNamespace(config=ClusteringConfig(clusters=2), rows=rows)
+    found = pipeline._Stages._likelier_start(stages, codes, head, 0)  # type: ignore[arg-type]
+    assert sorted(found.means[:, 0].round().tolist()) == [-1, 1]
+    assert torch.equal(found.variances[0], found.variances[1])

@@ -157,8 +157,8 @@ def test_noise_and_dropped_columns() -> None:
     rows = torch.full((200, 50), 3.0, dtype=torch.float64)
     seen = VIEWS["noise"](rows, generator())
     dropped = seen == 0
-    assert binomial_p_values(np.array([int(dropped.sum())]), np.array([0.1]), 10_000) > FALSE_ALARM
-    kept = (seen[~dropped] - 3) / 0.2
+    assert binomial_p_values(np.array([int(dropped.sum())]), np.array([0.2]), 10_000) > FALSE_ALARM
+    kept = (seen[~dropped] - 3) / 0.5
     # Five standard errors of a normal mean and, nearly, variance: 6e-7 each.
     count = len(kept)
     assert abs(float(kept.mean())) < 5 / math.sqrt(count)

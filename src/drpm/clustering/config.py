@@ -67,8 +67,8 @@ class MixtureConfig:
         init: ``k-means++``: a mixture fitted to the codes; ``contrastive-head``: the moments of the
             clusters of the contrastive head; ``auto``: the head for images; for tables the clusters
             of the head or of k-means on the rows, whichever gives the codes the higher likelihood,
-            with the same variances for all clusters. ``auto`` is ``k-means++`` without contrastive
-            pretraining. A latent mixture is always fitted to the codes.
+            and all clusters then have the same variances. ``auto`` is ``k-means++`` without
+            contrastive pretraining. A latent mixture is always fitted to the codes.
         floor: Added to every variance.
         code_variance: Whether to add the posterior variance of the codes to the clusters of trained
             models. Without it, small tables may lose clusters at the start of training.

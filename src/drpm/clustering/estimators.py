@@ -13,7 +13,7 @@ class DRPMClustering(ClusteringEstimator):
     A variational autoencoder whose prior partitions a whole batch at once. The networks are
     pretrained by contrastive learning. Initial clusters are those of the contrastive cluster head
     for images; for tables they are those of the head or of k-means on the rows, whichever gives the
-    latent codes the higher likelihood.
+    latent codes the higher likelihood, and all clusters have the same variances.
 
     The paper's partitions have less unequal sizes than the clusters, which moves rows from large to
     small clusters. Here their most likely sizes are those of the clusters.

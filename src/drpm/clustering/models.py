@@ -70,12 +70,14 @@ class MixturePrior(nn.Module):
     Args:
         clusters: The number K of Gaussians.
         latent: Their dimensions.
+        shared_variances: Whether all Gaussians have the same variances.
     """
 
     detached: Tensor
 
-    def __init__(self, clusters: int, latent: int) -> None:
+    def __init__(self, clusters: int, latent: int, *, shared_variances: bool = False) -> None:
         super().__init__()
+        self.shared_variances = shared_variances
         self.means = nn.Parameter(torch.zeros(clusters, latent))
         self.log_variances = nn.Parameter(torch.zeros(clusters, latent))
         self.log_weights = nn.Parameter(torch.full((clusters,), -math.log(clusters)))
@@ -90,8 +92,11 @@ class MixturePrior(nn.Module):
                 self.detached > 0.5, getattr(self, f"fixed_{name}"), getattr(self, name)
             )
 
+        log_variances = current("log_variances")
+        if self.shared_variances:
+            log_variances = log_variances.mean(-2, keepdim=True).expand_as(log_variances)
         return Mixture(
-            current("log_weights").log_softmax(-1), current("means"), current("log_variances").exp()
+            current("log_weights").log_softmax(-1), current("means"), log_variances.exp()
         )
 
     @torch.no_grad()
@@ -110,13 +115,23 @@ class MixtureVAE(nn.Module):
         columns: The length of a row.
         config: The hyperparameters.
         likelihood: ``"bernoulli"`` or ``"gaussian"``.
+        shared_variances: Whether all clusters have the same variances.
     """
 
-    def __init__(self, columns: int, config: ClusteringConfig, likelihood: str) -> None:
+    def __init__(
+        self,
+        columns: int,
+        config: ClusteringConfig,
+        likelihood: str,
+        *,
+        shared_variances: bool = False,
+    ) -> None:
         super().__init__()
         self.config = config
         self.autoencoder = Autoencoder(columns, config.network, likelihood)
-        self.prior = MixturePrior(config.clusters, config.network.latent)
+        self.prior = MixturePrior(
+            config.clusters, config.network.latent, shared_variances=shared_variances
+        )
         # The scale of the scores is a power of ten, and so stays positive.
         self.log10_scale = nn.Parameter(torch.ones(()))
 

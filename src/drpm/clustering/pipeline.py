@@ -203,7 +203,11 @@ class _Stages:
         self.likelihood = choose_likelihood(self.rows, config.likelihood)
         for seed in self.seeds:
             with seeded(seed):
-                model = MixtureVAE(columns, config, self.likelihood).to(self.rows.device)
+                # With variances of their own, a wide and a narrow cluster may replace two clusters
+                # of a table that are apart.
+                shared = config.compares_starts(self.shape)
+                model = MixtureVAE(columns, config, self.likelihood, shared_variances=shared)
+                model = model.to(self.rows.device)
                 contrastive = ContrastiveModel(
                     model.autoencoder, config.clusters, config.pretraining, self.shape
                 )
@@ -282,7 +286,6 @@ class _Stages:
             for x in (labels, head)
         ]
         best = max(starts, key=lambda x: _log_likelihood(x, codes))
-        # With variances of their own, a wide cluster and a narrow one replace two that are apart.
         shared = (best.log_weights.exp()[:, None] * best.variances).sum(0)
         return best._replace(variances=shared.expand_as(best.variances))
 
