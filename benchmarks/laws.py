@@ -28,7 +28,6 @@ from torch.utils.benchmark import Timer
 
 import drpm
 from benchmarks import textbook
-from drpm import RandomPartition, RelaxedPlackettLuce, RelaxedRandomPartition
 from drpm.training.runs import git_revision
 
 # The highest temperature of the usual schedules, which is the most expensive one.
@@ -40,8 +39,10 @@ OPERATIONS = {
     "log_prob_grad": "exact log_prob with gradients",
     "rsample_grad": "hard rsample with gradients",
     "sort_grad": "soft sort (n x n) with gradients",
+    "affinity_log_prob_grad": "exact log_prob by affinities with gradients",
+    "affinity_rsample_grad": "hard rsample by affinities with gradients",
 }
-DRPM, TEXTBOOK = "drpm", "textbook"
+DRPM, TEXTBOOK, CAPTURED = "drpm", "textbook", "captured"
 
 SIZES = {
     "cpu": (64, 256, 512, 1024, 4096, 20_000),
@@ -73,8 +74,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The cost of a case: median time, peak memory beyond the inputs, and number of
-    repeats; or why there is none."""
+    """Median time, peak memory beyond the inputs and number of repeats; or why there is none."""
 
     case: Case
     seconds: float | None = None
@@ -96,8 +96,8 @@ def run(
     document: dict[str, Any] = {"device": device, "environment": describe_environment(device)}
     measurements: list[Measurement] = []
     for case in plan(device, operations, sizes, groups, quick):
-        skipped = Measurement(case, failure="too large")
-        measurements.append(skipped if is_too_large(case) else measure(case))
+        reason = reason_to_skip(case)
+        measurements.append(Measurement(case, failure=reason) if reason else measure(case))
         document["measurements"] = [asdict(measurement) for measurement in measurements]
         path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     return (make_table(operation, measurements) for operation in operations)
@@ -120,24 +120,35 @@ def plan(
         shapes = [(size, groups[0]) for size in chosen]
         if operation != "sort_grad":
             shapes += [(middle, number) for number in sorted(groups[1:])]
-        for implementation in (DRPM, TEXTBOOK):
+        for implementation in (DRPM, rival(operation)):
             for num_elements, num_groups in shapes:
                 yield Case(operation, implementation, num_elements, num_groups, device)
 
 
-def is_too_large(case: Case) -> bool:
-    """Whether a case is skipped, because it is dense and needs too much memory."""
+def rival(operation: str) -> str:
+    """What drpm is compared with: the same in a CUDA graph where there is no textbook."""
+    return CAPTURED if operation.startswith("affinity") else TEXTBOOK
+
+
+def reason_to_skip(case: Case) -> str | None:
+    """Why a case is not measured: it needs a GPU, or it is dense and needs too much memory."""
+    kind = torch.device(case.device).type
+    if case.implementation == CAPTURED:
+        return None if kind == "cuda" else "needs a GPU"
     is_dense = case.implementation == TEXTBOOK or case.operation == "sort_grad"
-    return is_dense and case.num_elements > DENSE_SIZES[torch.device(case.device).type]
+    return "too large" if is_dense and case.num_elements > DENSE_SIZES[kind] else None
 
 
 def prepare(case: Case) -> Callable[[], object]:
     """The operation as a function without arguments."""
     generator = torch.Generator().manual_seed(0)
     needs_grad = case.operation.endswith("_grad")
-    log_scores = torch.randn(case.num_elements, generator=generator)
+    is_affinity = case.operation.startswith("affinity_")
+    name = case.operation.removeprefix("affinity_").removesuffix("_grad")
+    shape = (case.num_groups, case.num_elements)
+    log_scores = torch.randn(shape if is_affinity else shape[1:], generator=generator)
     log_weights = 0.5 * torch.randn(case.num_groups, generator=generator)
-    rows = case.num_elements if case.operation == "sort_grad" else case.num_groups
+    rows = case.num_elements if name == "sort" else case.num_groups
     functional = torch.randn(rows, case.num_elements, generator=generator).to(case.device)
     # Its sizes follow the weights, so that no group is far from its expected size.
     labels = torch.multinomial(
@@ -146,35 +157,29 @@ def prepare(case: Case) -> Callable[[], object]:
     partition = torch.nn.functional.one_hot(labels, case.num_groups).mT.float().to(case.device)
     log_scores = log_scores.to(case.device).requires_grad_(needs_grad)
     log_weights = log_weights.to(case.device).requires_grad_(needs_grad)
-    is_drpm = case.implementation == DRPM
-
-    def value() -> Tensor:
-        match case.operation:
-            case "sample" if is_drpm:
-                return RandomPartition(log_scores, log_weights).sample()
-            case "sample":
-                return textbook.sample(log_scores, log_weights)
-            case "log_prob" | "log_prob_grad" if is_drpm:
-                return RandomPartition(log_scores, log_weights).log_prob(partition)
-            case "log_prob" | "log_prob_grad":
-                return textbook.log_prob(log_scores, log_weights, partition)
-            case "rsample_grad" if is_drpm:
-                law = RelaxedRandomPartition(TEMPERATURE, log_scores, log_weights)
-                return (law.rsample() * functional).sum()
-            case "rsample_grad":
-                drawn = textbook.rsample(TEMPERATURE, log_scores, log_weights)
-                return (drawn * functional).sum()
-            case _ if is_drpm:
-                order = RelaxedPlackettLuce(TEMPERATURE, log_scores, hard=False)
-                return (order.rsample() * functional).sum()
-            case _:
-                return (textbook.neural_sort(TEMPERATURE, log_scores).soft * functional).sum()
-
+    given, relaxed = (log_scores, log_weights), (TEMPERATURE, log_scores, log_weights)
+    law = drpm.AffinityPartition if is_affinity else drpm.RandomPartition
+    relaxed_law = drpm.RelaxedAffinityPartition if is_affinity else drpm.RelaxedRandomPartition
+    ours: dict[str, Callable[[], Tensor]] = {
+        "sample": lambda: law(*given).sample(),
+        "log_prob": lambda: law(*given).log_prob(partition),
+        "rsample": lambda: relaxed_law(*relaxed).rsample(),
+        "sort": lambda: drpm.RelaxedPlackettLuce(*relaxed[:2], hard=False).rsample(),
+    }
+    theirs: dict[str, Callable[[], Tensor]] = {
+        "sample": lambda: textbook.sample(*given),
+        "log_prob": lambda: textbook.log_prob(*given, partition),
+        "rsample": lambda: textbook.rsample(*relaxed),
+        "sort": lambda: textbook.neural_sort(*relaxed[:2]).soft,
+    }
+    is_textbook = case.implementation == TEXTBOOK and not is_affinity
+    value = (theirs if is_textbook else ours)[name]
     if not needs_grad:
         return value
+    factor = 1.0 if name == "log_prob" else functional
     # With a single group nothing depends on the scores.
     return lambda: torch.autograd.grad(
-        value(), (log_scores, log_weights), materialize_grads=True, allow_unused=True
+        (value() * factor).sum(), given, materialize_grads=True, allow_unused=True
     )
 
 
@@ -184,8 +189,12 @@ def measure(case: Case, *, isolate: bool = True) -> Measurement:
         return _measure_cuda(case)
     if not isolate:
         return _measure_cpu(case)
+    available = multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if "forkserver" in available else "spawn")
+    # The server imports torch once, so that its forks start at once and clean.
+    context.set_forkserver_preload(["benchmarks.laws"])
     try:
-        with ProcessPoolExecutor(1, mp_context=_process_context()) as executor:
+        with ProcessPoolExecutor(1, mp_context=context) as executor:
             return executor.submit(_measure_cpu, case).result()
     except BrokenProcessPool:
         return Measurement(case, failure="the process was killed, most likely out of memory")
@@ -208,6 +217,11 @@ def _measure_cuda(case: Case) -> Measurement:
         run = prepare(case)
         run()
         torch.cuda.synchronize()
+        if case.implementation == CAPTURED:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                kept = run()  # noqa: F841
+            run = graph.replay
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         run()
@@ -226,15 +240,6 @@ def _timed(case: Case, run: Callable[[], object], peak_bytes: int) -> Measuremen
     return Measurement(case, statistics.median(times), peak_bytes, len(times))
 
 
-def _process_context() -> multiprocessing.context.BaseContext:
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    # The server imports torch once, so that its forks start at once and clean.
-    context.set_forkserver_preload(["benchmarks.laws"])
-    return context
-
-
 def _peak_memory() -> int:
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
@@ -246,13 +251,14 @@ def _peak_memory() -> int:
 def make_table(operation: str, measurements: Sequence[Measurement]) -> Table:
     """Both implementations side by side."""
     found = {measurement.case: measurement for measurement in measurements}
+    other = rival(operation)
     table = Table(title=OPERATIONS[operation], box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for header in ("n", "K", "drpm", "memory", "textbook", "memory", "ratio"):
+    for header in ("n", "K", DRPM, "memory", other, "memory", "ratio"):
         table.add_column(header, justify="right", no_wrap=True)
     for case, ours in found.items():
         if case.operation != operation or case.implementation != DRPM:
             continue
-        theirs = found[replace(case, implementation=TEXTBOOK)]
+        theirs = found[replace(case, implementation=other)]
         ratio = theirs.seconds / ours.seconds if theirs.seconds and ours.seconds else None
         table.add_row(
             f"{case.num_elements:,}",
@@ -267,7 +273,7 @@ def make_table(operation: str, measurements: Sequence[Measurement]) -> Table:
 def _cells(measurement: Measurement) -> tuple[str, str]:
     if measurement.seconds is None or measurement.peak_bytes is None:
         return "-", measurement.failure or ""
-    return format_seconds(measurement.seconds), format_bytes(measurement.peak_bytes)
+    return format_seconds(measurement.seconds), f"{measurement.peak_bytes / 1e6:,.1f} MB"
 
 
 def describe_environment(device: str) -> dict[str, Any]:
@@ -297,7 +303,3 @@ def _processor_name() -> str:
 
 def format_seconds(seconds: float) -> str:
     return f"{1e3 * seconds:,.3f} ms"
-
-
-def format_bytes(number: float) -> str:
-    return f"{number / 1e6:,.1f} MB"

@@ -41,6 +41,7 @@ STACKED = 5
 REPEATS = 5
 # Of the arm; the number of angles does not affect the time.
 ANGLES, IMAGE_SIZE = 4, 64
+FEATURES = 2000  # the width of the encoder of DRPM-VC
 TASKS = 2
 TEMPERATURE: dict[str, Schedule] = {"temperature": programs.ExponentialSchedule(1.0, 0.5, 1000)}
 
@@ -82,15 +83,19 @@ def lenet_objective(
     return {"loss": torch.stack(losses).mean()}
 
 
-CLUSTERING = load_preset(ClusteringConfig, "paper-cluster-fashion-mnist")
-
-
-def make_clustering() -> nn.Module:
+def clustering_subject(*settings: str) -> Subject:
     """DRPM-VC after pretraining: its encoder is frozen, and features come with the data."""
-    model = MixtureVAE(28 * 28, CLUSTERING, "bernoulli")
-    nn.init.normal_(model.prior.means)
-    model.autoencoder.encoder.requires_grad_(False)
-    return model
+    preset = load_preset(ClusteringConfig, "paper-cluster-fashion-mnist")
+    config = configs.override(preset, settings)
+
+    def make() -> nn.Module:
+        model = MixtureVAE(28 * 28, config, "bernoulli")
+        nn.init.normal_(model.prior.means)
+        model.autoencoder.encoder.requires_grad_(False)
+        return model
+
+    objective, schedules = OBJECTIVES[config.method], build_schedules(config)
+    return Subject(make, objective, ("rows", "features"), schedules, stacked=True)
 
 
 def factors_subject(*settings: str) -> Subject:
@@ -123,13 +128,8 @@ def supervised_subject() -> Subject:
 
 
 SUBJECTS = {
-    "DRPM-VC": Subject(
-        make_clustering,
-        OBJECTIVES[CLUSTERING.method],
-        ("rows", "features"),
-        build_schedules(CLUSTERING),
-        stacked=True,
-    ),
+    "DRPM-VC": clustering_subject(),
+    "DRPM-VC, affinity": clustering_subject("partition=affinity"),
     "DRPM-VAE": factors_subject("method=drpm"),
     "HG-VAE": factors_subject("method=hg"),
     "Ada-VAE": factors_subject("method=ada"),
@@ -147,7 +147,7 @@ def make_data(examples: int) -> dict[str, Tensor]:
     return {
         "images": images,
         "rows": images.flatten(1) / 255,
-        "features": torch.rand(examples, CLUSTERING.network.encoder[-1], generator=generator),
+        "features": torch.rand(examples, FEATURES, generator=generator),
         "labels": torch.randint(10, (examples,), generator=generator),
         "targets": torch.randint(10, (examples, TASKS), generator=generator),
     }
@@ -164,9 +164,7 @@ def make_program(subject: Subject, runs: int | None, device: str, steps: int) ->
         "schedules": subject.schedules,
         "augment": None if subject.augment is None else subject.augment(device),
     }
-    if runs is None:
-        return Program(subject.make(), subject.objective, chosen, config, **options)
-    models = [subject.make() for _ in range(runs)]
+    models = subject.make() if runs is None else [subject.make() for _ in range(runs)]
     return Program(models, subject.objective, chosen, config, **options)
 
 

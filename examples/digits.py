@@ -1,6 +1,6 @@
 """Train a small classifier of handwritten digits, and resume it after an interruption.
 
-    python examples/digits.py --out runs/digits --preset quick --set training.epochs=3
+    python examples/digits.py --out runs/digits --set training.epochs=3
     python examples/digits.py --evaluate runs/digits
 
 You can stop or kill the first command at any time; run it again to resume the training.
@@ -9,7 +9,7 @@ You can stop or kill the first command at any time; run it again to resume the t
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import torch
@@ -18,17 +18,15 @@ from torch import Tensor, nn
 from drpm.data import Split, load
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, save_model
-from drpm.training.config import TrainingConfig, load_preset
-from drpm.training.devices import Devices, connect
+from drpm.training.config import TrainingConfig, check_setting, settings
+from drpm.training.devices import Devices, connect, seeded
 from drpm.training.errors import ConfigError, Interrupted, RunError
-from drpm.training.loop import TrainingProgress, train
-from drpm.training.program import Batch, Program
-from drpm.training.runs import RunFolder
-
-PRESETS = Path(__file__).with_name("presets")
+from drpm.training.loop import TrainingProgress, train_stage
+from drpm.training.program import Batch
+from drpm.training.runs import RunFolder, open_run
 
 
-@dataclass(frozen=True)
+@settings
 class Config:
     """The hyperparameters of a run.
 
@@ -47,12 +45,9 @@ class Config:
     )
 
     def __post_init__(self) -> None:
-        if self.hidden < 1:
-            raise ConfigError(f"hidden must be at least 1, but got {self.hidden}.")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(f"dropout must be in [0, 1), but got {self.dropout}.")
-        if self.noise < 0:
-            raise ConfigError(f"noise must be at least 0, but got {self.noise}.")
+        check_setting(self, "hidden", "at least 1", lambda value: value >= 1)
+        check_setting(self, "dropout", "in [0, 1)", lambda value: 0 <= value < 1)
+        check_setting(self, "noise", "at least 0", lambda value: value >= 0)
 
 
 def make_model(hidden: int, dropout: float) -> nn.Module:
@@ -84,47 +79,41 @@ def accuracy(model: nn.Module, split: Split) -> float:
     return (found == split.targets["label"]).double().mean().item()
 
 
-def fit(config: Config, devices: Devices, run: RunFolder) -> dict[str, float]:
-    """Train or resume a model, and save the model and its result in the run folder."""
+def fit(config: Config, devices: Devices, run: RunFolder) -> float:
+    """Train or resume a model, save it and its accuracy in the run folder."""
     data = load("digits", device=devices.device)
-    torch.manual_seed(config.training.seed)
-    model = make_model(config.hidden, config.dropout)
+    with seeded(config.training.seed):
+        model = make_model(config.hidden, config.dropout)
     steps = max(1, config.training.epochs * len(data.train) // config.training.batch_size)
-    program = Program(
-        model,
+    stage = open_run(run.path / "training", configs.dumps(config), devices=devices)
+    train_stage(
+        "training",
+        [model],
         objective,
-        {"images": data.train.inputs, "labels": data.train.targets["label"]},
         config.training,
-        schedules={"noise": lambda step: config.noise * (1 - step / steps).clamp(min=0)},
+        [stage],
+        {"images": data.train.inputs, "labels": data.train.targets["label"]},
+        seed=config.training.seed,
         devices=devices,
+        schedules={"noise": lambda step: config.noise * (1 - step / steps).clamp(min=0)},
+        progress=lambda stage: TrainingProgress(),
     )
-
-    def evaluate(_: int) -> dict[str, float]:
-        description = {"hidden": config.hidden, "dropout": config.dropout}
-        save_model(run.model_dir, program.model_state(), description)
-        return {"accuracy": accuracy(model.float(), data.test)}
-
-    return train(program, [run], evaluate=evaluate, progress=TrainingProgress())[0]
+    share = accuracy(model.float(), data.test)
+    if devices.is_first:
+        with run.lock():
+            save_model(run.model_dir, model.state_dict(), {"config": configs.dumps(config)})
+            run.take_metrics([stage.path])
+            run.finish({"accuracy": share}, device=devices.device)
+    return share
 
 
 def read_model(folder: Path) -> nn.Module:
     """Load the model of a finished run, without pickle."""
     tensors, description = load_model(RunFolder.open(folder).model_dir)
-    model = make_model(description["hidden"], description["dropout"])
+    config = configs.loads(Config, description["config"])
+    model = make_model(config.hidden, config.dropout)
     model.load_state_dict(tensors)
     return model.float()
-
-
-def open_run(folder: Path, config: Config, devices: Devices) -> RunFolder:
-    """Open the run in a folder, or create it; refuse a run with different settings."""
-    text = configs.dumps(config)
-    if devices.is_first and not (folder / "config.toml").exists():
-        RunFolder.create(folder, text)
-    devices.barrier()
-    run = RunFolder.open(folder)
-    if run.config_text() != text:
-        raise RunError(f"The run in {folder} has different settings; choose another folder.")
-    return run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -132,7 +121,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--out", type=Path, help="folder of a new or interrupted run")
     action.add_argument("--evaluate", type=Path, metavar="FOLDER", help="folder of a finished run")
-    parser.add_argument("--preset", help="preset, such as quick")
     parser.add_argument(
         "--set",
         dest="assignments",
@@ -150,19 +138,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.devices is not None:
             options.assignments.append(f"training.devices={options.devices}")
-        preset = options.preset
-        config = Config() if preset is None else load_preset(Config, preset, folder=PRESETS)
-        config = configs.override(config, options.assignments)
+        config = configs.override(Config(), options.assignments)
         devices = connect(config.training)
-        run = open_run(options.out, config, devices)
+        run = open_run(options.out, configs.dumps(config), devices=devices)
         if run.status == "finished":
             print(f"{run.path} is finished: accuracy {run.result()['metrics']['accuracy']:.4f}")
             return 0
-        if run.status == "interrupted" and devices.is_first:
-            print(f"resuming {run.path}", file=sys.stderr)
-        metrics = fit(config, devices, run)
+        share = fit(config, devices, run)
         if devices.is_first:
-            print(f"accuracy {metrics['accuracy']:.4f}")
+            print(f"accuracy {share:.4f}")
     except Interrupted as interruption:
         print(interruption, file=sys.stderr)
         return interruption.exit_code

@@ -6,19 +6,18 @@ A network learns scores that split the rows of a table into low, middle and high
 determines the true partition of every batch; the loss is its negative exact log-probability.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 import torch
 from sklearn.datasets import load_diabetes
 from torch import Tensor, nn
 
 from drpm import RandomPartition
 from drpm.experiments.base import JOBS, Evaluation, Experiment, Job
-from drpm.report.plots import pack_arrays
+from drpm.report.plots import FigureSpec, pack_figures
 from drpm.training import config as configs
 from drpm.training.checkpoint import save_model
 from drpm.training.config import TrainingConfig, settings
@@ -52,9 +51,7 @@ class GroupsJob(Job):
     section: ClassVar[str] = "ordered"
     experiment: ClassVar[str] = "examples.ordered_groups:Groups"
     help: ClassVar[str] = "Split rows into ordered groups of equal size."
-    shortcuts: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "groups": {"help": "Number of groups.", "least": 2}
-    }
+    shortcuts: ClassVar[Mapping[str, Mapping[str, Any]]] = {"groups": {"help": "Number of groups."}}
 
     ordered: GroupsConfig = field(default_factory=GroupsConfig)
 
@@ -106,36 +103,21 @@ class Groups(Experiment[GroupsJob, Rows, Scorer]):
         target = torch.tensor(data.target, dtype=torch.float32)
         return Rows(rows[::2], target[::2], rows[1::2], target[1::2])
 
-    def fingerprint(self, job: GroupsJob, data: Rows) -> str:
-        return ""
-
-    def check(self, job: GroupsJob, data: Rows) -> list[str]:
-        return []
-
-    def train(
-        self,
-        jobs: Sequence[GroupsJob],
-        data: Rows,
-        folders: Sequence[Path],
-        devices: Devices,
-        progress: ProgressFactory,
-    ) -> list[Scorer]:
-        models = []
-        for job, folder in zip(jobs, folders, strict=True):
-            with seeded(job.seed):
-                models.append(Scorer(data.train.shape[1], job.config))
-            train_stage(
-                "training",
-                models[-1:],
-                objective,
-                job.config.training,
-                [open_run(folder / "training", configs.dumps(job.config))],
-                {"rows": data.train, "target": data.train_target},
-                seed=job.seed,
-                devices=devices,
-                progress=progress,
-            )
-        return models
+    def fit(self, job: GroupsJob, data: Rows, folder: Path, **options: Any) -> Scorer:
+        with seeded(job.seed):
+            model = Scorer(data.train.shape[1], job.config)
+        train_stage(
+            "training",
+            [model],
+            objective,
+            job.config.training,
+            [open_run(folder / "training", configs.dumps(job.config))],
+            {"rows": data.train, "target": data.train_target},
+            seed=job.seed,
+            devices=Devices(options["device"]),
+            progress=options["progress"],
+        )
+        return model
 
     def evaluate(
         self, job: GroupsJob, model: Scorer, data: Rows, run: RunFolder, progress: ProgressFactory
@@ -144,19 +126,14 @@ class Groups(Experiment[GroupsJob, Rows, Scorer]):
         with torch.no_grad():
             found = partition(model.score(data.test).squeeze(-1), model.groups)
         table = partition(data.test_target, model.groups) @ found.T
-        names = np.array([f"group {number}" for number in range(model.groups)])
-        figure = {
-            "matrix__groups": (table / table.sum(1, keepdim=True)).numpy(),
-            "matrix_rows__groups": names,
-            "matrix_columns__groups": names,
-            "title__groups": np.array("True groups (rows) and predicted groups (columns)"),
-            "about__groups": np.array("Fractions of the test rows of each true group."),
-        }
+        names = [f"group {number}" for number in range(model.groups)]
+        shares = (table / table.sum(1, keepdim=True)).numpy()
+        title = "True groups (rows) and predicted groups (columns)"
+        about = "Fractions of the test rows of each true group."
+        figures = pack_figures([FigureSpec("matrix", "groups", shares, names, names, title, about)])
         accuracy = float(table.trace() / table.sum())
         facts = {"data": {"name": "diabetes", "test examples": len(data.test)}}
-        return Evaluation(
-            {"accuracy": accuracy}, pack_arrays(figure), [run.path / "training"], {}, facts
-        )
+        return Evaluation({"accuracy": accuracy}, figures, [run.path / "training"], {}, facts)
 
     def title(self, job: GroupsJob, data: Rows) -> str:
         return f"diabetes: {job.config.groups} ordered groups"

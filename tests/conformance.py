@@ -6,6 +6,8 @@ each way its arguments can be wrong.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -44,16 +46,6 @@ class Multinomial(EnumeratedSizeLaw):
     @property
     def dtype(self) -> torch.dtype:
         return self.log_weights.dtype
-
-    def expand(self, batch_shape: torch.Size, _instance: Any = None) -> Multinomial:
-        shape = (*batch_shape, self.event_shape[0])
-        return self._expanded(
-            batch_shape,
-            _instance,
-            total_count=self.total_count,
-            log_weights=self.log_weights.expand(shape),
-            capacities=self.capacities.expand(shape),
-        )
 
     def log_mass(self, sizes: Tensor) -> Tensor:
         return (sizes * self.log_weights - torch.lgamma(sizes + 1)).sum(-1)
@@ -172,6 +164,7 @@ DISCRETE = [
     _affinity("affinity"),
     _affinity("affinity-capacities", **CAPACITIES),
     _affinity("affinity-gap", **GAP),
+    _affinity("affinity-limits", **LIMITS),
     _affinity("affinity-one-element", n=1),
     _affinity("affinity-one-group", groups=1),
     _affinity("affinity-few-elements", n=2, groups=4),
@@ -193,8 +186,6 @@ RELAXED = [
     _partition("relaxed-partition-limits-soft", temperature=0.7, hard=False, **LIMITS),
     _partition("relaxed-partition-softsort", temperature=0.7, sort="softsort"),
     _partition("relaxed-partition-sinkhorn", temperature=0.7, hard=False, sort="sinkhorn"),
-    _partition("relaxed-partition-window", temperature=0.7, hard=False, window="sigmoid"),
-    _partition("relaxed-partition-window-hard", temperature=0.7, window="sigmoid"),
     _partition("relaxed-partition-one-element", n=1, temperature=0.7, hard=False),
     _partition("relaxed-partition-one-group", groups=1, temperature=0.7, hard=False),
     _partition("relaxed-partition-streamed", streamed=True, temperature=0.7),
@@ -206,6 +197,7 @@ RELAXED = [
     _affinity("relaxed-affinity-soft", temperature=0.7, hard=False),
     _affinity("relaxed-affinity-sizes", temperature=0.7, hard="sizes", **CAPACITIES),
     _affinity("relaxed-affinity-gap", temperature=0.7, **GAP),
+    _affinity("relaxed-affinity-limits", temperature=0.7, **LIMITS),
     _affinity("relaxed-affinity-one-element", n=1, temperature=0.7, hard=False),
     _affinity("relaxed-affinity-one-group", groups=1, temperature=0.7, hard=False),
 ]
@@ -221,12 +213,34 @@ class BadCase:
     message: str
 
 
-def _bad(name: str, message: str, law: Callable[..., Any], *args: Any, **kwargs: Any) -> BadCase:
-    return BadCase(name, lambda: law(*args, **kwargs), message)
+S, W = torch.linspace(-1, 1, N), torch.linspace(0, 1, K)
+A = torch.linspace(-1, 1, K * N).reshape(K, N)
+ONE_HOT = torch.eye(K)[:, torch.tensor([0, 1, 2, 1, 0])]
 
-
-def _bad_value(name: str, message: str, law: Distribution, value: Any) -> BadCase:
-    return BadCase(name, lambda: law.log_prob(value), message)
+# Laws with good arguments. Every wrong argument below goes to all laws that take it.
+GOOD: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "sizes": (drpm.FisherHypergeometric, {"total_count": N, "log_weights": W}),
+    "merged": (
+        drpm.FisherHypergeometric,
+        {"total_count": N, "log_weights": W, "method": "merged"},
+    ),
+    "order": (drpm.PlackettLuce, {"log_scores": S}),
+    "partition": (drpm.RandomPartition, {"log_scores": S, "log_weights": W}),
+    "affinity": (drpm.AffinityPartition, {"log_affinities": A, "log_weights": W}),
+    "relaxed-sizes": (
+        drpm.RelaxedFisherHypergeometric,
+        {"temperature": 1.0, "total_count": N, "log_weights": W},
+    ),
+    "relaxed-order": (drpm.RelaxedPlackettLuce, {"temperature": 1.0, "log_scores": S}),
+    "relaxed-partition": (
+        drpm.RelaxedRandomPartition,
+        {"temperature": 1.0, "log_scores": S, "log_weights": W},
+    ),
+    "relaxed-affinity": (
+        drpm.RelaxedAffinityPartition,
+        {"temperature": 1.0, "log_affinities": A, "log_weights": W},
+    ),
+}
 
 
 def _with(values: Tensor, wrong: float) -> Tensor:
@@ -235,285 +249,168 @@ def _with(values: Tensor, wrong: float) -> Tensor:
     return values
 
 
-S, W = torch.linspace(-1, 1, N), torch.linspace(0, 1, K)
-_FISHER, _LUCE, _RPM = drpm.FisherHypergeometric, drpm.PlackettLuce, drpm.RandomPartition
-_RELAXED_FISHER, _RELAXED_LUCE = drpm.RelaxedFisherHypergeometric, drpm.RelaxedPlackettLuce
-_RELAXED_RPM = drpm.RelaxedRandomPartition
-_SIZES, _ORDERS, _PARTITIONS = _FISHER(N, W), _LUCE(S), _RPM(S, W)
-A = torch.linspace(-1, 1, K * N).reshape(K, N)
-_APM, _RELAXED_APM = drpm.AffinityPartition, drpm.RelaxedAffinityPartition
-_AFFINITIES = _APM(A, W)
-_ONE_HOT = torch.eye(K)[:, torch.tensor([0, 1, 2, 1, 0])]
+NOT_FINITE = {"nan": math.nan, "inf": math.inf, "minus-inf": -math.inf}
+# A label, what the message says, and the wrong arguments.
+WRONG: list[tuple[str, str, dict[str, Any]]] = [
+    *[
+        (f"{name}-{label}", name, {name: _with(good, wrong)})
+        for name, good in {"log_weights": W, "log_scores": S, "log_affinities": A}.items()
+        for label, wrong in NOT_FINITE.items()
+    ],
+    # no elements, no subsets, no dimension at all
+    ("total-zero", "total_count", {"total_count": 0}),
+    ("total-negative", "total_count.*-2", {"total_count": -2}),
+    ("total-fraction", "total_count.*2.5", {"total_count": 2.5}),
+    ("no-groups", "log_(weights|affinities)", {"log_weights": torch.zeros(0)}),
+    ("no-groups-in-a-batch", "log_(weights|affinities)", {"log_weights": torch.zeros(2, 0)}),
+    ("scalar-weights", "log_weights", {"log_weights": torch.zeros(())}),
+    ("no-elements", "log_scores", {"log_scores": torch.zeros(3, 0)}),
+    ("scalar-scores", "log_scores", {"log_scores": torch.zeros(())}),
+    ("no-affinities", "log_affinities", {"log_affinities": torch.zeros(K, 0)}),
+    ("a-vector", r"log_affinities.*\(\.\.\., 3, n\).*\(5,\)", {"log_affinities": S}),
+    ("few-rows", r"log_affinities.*\(\.\.\., 3, n\).*\(2, 5\)", {"log_affinities": A[:2]}),
+    # types
+    ("integer-weights", "log_weights", {"log_weights": torch.arange(K)}),
+    ("integer-scores", "log_scores", {"log_scores": torch.arange(N)}),
+    ("integer-affinities", "log_affinities", {"log_affinities": A.long()}),
+    ("list", "log_affinities", {"log_affinities": A.tolist()}),
+    # capacities
+    *[
+        (f"capacities-{label}", "capacities", {"capacities": capacities})
+        for label, capacities in {
+            "small": torch.tensor([1, 2, 1]),
+            "fraction": torch.tensor([2.5, 4.0, 4.0]),
+            "negative": torch.tensor([-1, 5, 5]),
+            "nan": torch.tensor([math.nan, 5.0, 5.0]),
+            "shape": torch.tensor([5, 5]),
+            "scalar": torch.tensor(5),
+            "list": [5, 5, 5],
+        }.items()
+    ],
+    # limits
+    ("minimum-sum", "minimum.*5.*6", {"minimum": 2}),
+    ("maximum-sum", "maximum.*5.*3", {"maximum": 1}),
+    ("crossed", "minimum.*2.*1", {"minimum": torch.tensor([2, 0, 0]), "maximum": 1}),
+    ("minimum-negative", "minimum.*-1", {"minimum": -1}),
+    ("maximum-negative", "maximum.*-1", {"maximum": torch.tensor([5, -1, 5])}),
+    ("minimum-fraction", "minimum.*0.5", {"minimum": 0.5}),
+    ("maximum-fraction", "maximum.*2.5", {"maximum": torch.tensor([2.5, 5, 5])}),
+    ("minimum-nan", "minimum.*nan", {"minimum": torch.tensor([math.nan, 1, 1])}),
+    ("maximum-inf", "maximum.*inf", {"maximum": math.inf}),
+    ("minimum-shape", r"minimum.*\(2,\)", {"minimum": torch.tensor([1, 1])}),
+    ("maximum-text", "maximum.*two", {"maximum": "two"}),
+    ("minimum-bool", "minimum.*True", {"minimum": True}),
+    ("maximum-bool", "maximum.*bool", {"maximum": torch.tensor([True, True, True])}),
+    ("minimum-capacity", "minimum.*2.*1", {"capacities": torch.tensor([1, 5, 5]), "minimum": 2}),
+    ("maximum-room", "maximum.*5.*4", {"capacities": torch.tensor([1, 5, 1]), "maximum": 2}),
+    ("limits-batch", "minimum", {"log_weights": W.expand(2, K), "minimum": torch.ones(3, K)}),
+    ("limits-merged", "method.*merged", {"method": "merged", "minimum": 1}),
+    # temperatures
+    *[
+        (f"temperature-{label}", "temperature", {"temperature": wrong})
+        for label, wrong in {**NOT_FINITE, "zero": 0.0, "negative": -1.0}.items()
+    ],
+    ("temperature-tensor", "temperature.*-1", {"temperature": torch.tensor([1.0, -1.0])}),
+    ("temperature-text", "temperature.*warm", {"temperature": "warm"}),
+    # shapes that do not broadcast
+    (
+        "scores-batch",
+        "log_(scores|weights)",
+        {"log_scores": torch.zeros(2, N), "log_weights": torch.zeros(3, K)},
+    ),
+    (
+        "affinities-batch",
+        "log_affinities",
+        {"log_affinities": torch.zeros(2, K, N), "log_weights": torch.zeros(4, K)},
+    ),
+    # names
+    ("method", "method.*exakt", {"method": "exakt"}),
+    ("hard", "hard.*sometimes", {"hard": "sometimes"}),
+    ("sort", "sort.*bubble", {"sort": "bubble"}),
+]
+
+
+def _law(name: str, **changes: Any) -> Any:
+    make, good = GOOD[name]
+    return make(**{**good, **changes})
+
+
+# Values outside the support, by law; they broadcast against a batch, all or one of them wrong.
+SIZES_OF_A_BATCH = torch.tensor([[[5.0, 0.0, 0.0]], [[1.0, 1.0, 1.0]]])
+VALUES: list[tuple[str, dict[str, Any], Tensor]] = [
+    *[
+        ("sizes", {}, torch.tensor(value))
+        for value in ([1.0, 1, 1], [-1.0, 3, 3], [0.5, 2.5, 2], [math.nan, 2, 2], [2.0, 3])
+    ],
+    ("sizes", {"capacities": torch.tensor([2, 5, 5])}, torch.tensor([3.0, 1, 1])),
+    ("sizes", {"minimum": 1}, torch.tensor([0.0, 2, 3])),
+    ("sizes", {"maximum": 3}, torch.tensor([0.0, 1, 4])),
+    ("sizes", {"log_weights": W.expand(3, K)}, torch.tensor([1.0, 1, 1])),
+    ("sizes", {"log_weights": W.expand(3, K)}, SIZES_OF_A_BATCH),
+    *[
+        ("order", {"log_scores": scores}, torch.tensor(value))
+        for scores in (S, S.expand(3, N))
+        for value in ([0, 1, 2, 3, 3], [1, 2, 3, 4, 5], [0, 1, 2, 3])
+    ],
+    *[
+        (name, changes, value)
+        for name in ("partition", "affinity")
+        for changes, value in (
+            ({}, torch.zeros(K, N)),
+            ({}, torch.ones(K, N)),
+            ({}, torch.full((K, N), 1 / K)),
+            ({}, ONE_HOT * math.nan),
+            ({}, ONE_HOT.T),
+            ({"minimum": 1}, torch.eye(K)[:, [0] * N]),
+            ({"capacities": torch.tensor([1, 5, 5])}, ONE_HOT),
+            ({"log_weights": W.expand(3, K)}, torch.zeros(K, N)),
+            ({"log_weights": W.expand(3, K)}, torch.stack([ONE_HOT, 0 * ONE_HOT])[:, None]),
+        )
+    ],
+]
+_PARTITIONS = [_law("partition"), _law("affinity")]
+_OTHER = drpm.RandomPartition(torch.zeros(N + 1), W)
 
 BAD = [
     *[
-        bad
-        for label, wrong in (("nan", math.nan), ("inf", math.inf), ("minus-inf", -math.inf))
-        for bad in (
-            _bad(f"sizes-weights-{label}", "log_weights", _FISHER, N, _with(W, wrong)),
-            _bad(
-                f"merged-weights-{label}",
-                "log_weights",
-                _FISHER,
-                N,
-                _with(W, wrong),
-                None,
-                "merged",
-            ),
-            _bad(f"order-scores-{label}", "log_scores", _LUCE, _with(S, wrong)),
-            _bad(f"partition-scores-{label}", "log_scores", _RPM, _with(S, wrong), W),
-            _bad(f"partition-weights-{label}", "log_weights", _RPM, S, _with(W, wrong)),
-            _bad(f"affinity-{label}", "log_affinities", _APM, _with(A, wrong), W),
-            _bad(f"affinity-weights-{label}", "log_weights", _APM, A, _with(W, wrong)),
-            _bad(f"relaxed-sizes-{label}", "log_weights", _RELAXED_FISHER, 1.0, N, _with(W, wrong)),
-            _bad(f"relaxed-order-{label}", "log_scores", _RELAXED_LUCE, 1.0, _with(S, wrong)),
-            _bad(f"relaxed-scores-{label}", "log_scores", _RELAXED_RPM, 1.0, _with(S, wrong), W),
-            _bad(
-                f"relaxed-affinity-{label}", "log_affinities", _RELAXED_APM, 1.0, _with(A, wrong), W
-            ),
-            _bad(f"relaxed-weights-{label}", "log_weights", _RELAXED_RPM, 1.0, S, _with(W, wrong)),
-        )
+        BadCase(f"{name}-{label}", functools.partial(_law, name, **wrong), message)
+        for label, message, wrong in WRONG
+        for name, (make, _) in GOOD.items()
+        if wrong.keys() <= inspect.signature(make).parameters.keys()
     ],
-    # no elements, no subsets, no dimension at all
-    _bad("sizes-total-zero", "total_count", _FISHER, 0, W),
-    _bad("sizes-total-negative", "total_count.*-2", _FISHER, -2, W),
-    _bad("sizes-total-fraction", "total_count.*2.5", _FISHER, 2.5, W),
-    _bad("relaxed-sizes-total-zero", "total_count", _RELAXED_FISHER, 1.0, 0, W),
-    _bad("sizes-no-groups", "log_weights", _FISHER, N, torch.zeros(0)),
-    _bad("sizes-scalar", "log_weights", _FISHER, N, torch.zeros(())),
-    _bad("order-no-elements", "log_scores", _LUCE, torch.zeros(0)),
-    _bad("order-scalar", "log_scores", _LUCE, torch.zeros(())),
-    _bad("partition-no-elements", "log_scores", _RPM, torch.zeros(0), W),
-    _bad("partition-no-groups", "log_weights", _RPM, S, torch.zeros(2, 0)),
-    _bad("partition-scalar", "log_scores", _RPM, torch.zeros(()), W),
-    _bad("affinity-no-elements", "log_affinities", _APM, torch.zeros(K, 0), W),
-    _bad("affinity-no-groups", "log_weights", _APM, torch.zeros(0, N), torch.zeros(0)),
-    _bad("affinity-vector", r"log_affinities.*\(\.\.\., 3, n\).*\(5,\)", _APM, S, W),
-    _bad("affinity-rows", r"log_affinities.*\(\.\.\., 3, n\).*\(2, 5\)", _APM, A[:2], W),
-    _bad("relaxed-affinity-vector", "log_affinities", _RELAXED_APM, 1.0, S, W),
-    _bad("relaxed-no-elements", "log_scores", _RELAXED_RPM, 1.0, torch.zeros(0), W),
-    _bad("relaxed-no-groups", "log_weights", _RELAXED_RPM, 1.0, S, torch.zeros(0)),
-    _bad("relaxed-order-no-elements", "log_scores", _RELAXED_LUCE, 1.0, torch.zeros(3, 0)),
-    # integer parameters
-    _bad("sizes-integer", "log_weights", _FISHER, N, torch.ones(K, dtype=torch.int64)),
-    _bad("order-integer", "log_scores", _LUCE, torch.arange(N)),
-    _bad("partition-integer-scores", "log_scores", _RPM, torch.arange(N), W),
-    _bad("partition-integer-weights", "log_weights", _RPM, S, torch.ones(K, dtype=torch.int32)),
-    _bad("affinity-integer", "log_affinities", _APM, A.long(), W),
-    _bad("affinity-list", "log_affinities", _APM, A.tolist(), W),
-    _bad("affinity-integer-weights", "log_weights", _APM, A, torch.arange(K)),
-    _bad("relaxed-affinity-integer", "log_affinities", _RELAXED_APM, 1.0, A.long(), W),
-    _bad("relaxed-sizes-integer", "log_weights", _RELAXED_FISHER, 1.0, N, torch.arange(K)),
-    _bad("relaxed-order-integer", "log_scores", _RELAXED_LUCE, 1.0, torch.arange(N)),
-    _bad("relaxed-integer-scores", "log_scores", _RELAXED_RPM, 1.0, torch.arange(N), W),
-    _bad("relaxed-integer-weights", "log_weights", _RELAXED_RPM, 1.0, S, torch.arange(K)),
-    # capacities
     *[
-        bad
-        for label, capacities in (
-            ("small", torch.tensor([1, 2, 1])),
-            ("fraction", torch.tensor([2.5, 4.0, 4.0])),
-            ("negative", torch.tensor([-1, 5, 5])),
-            ("nan", torch.tensor([math.nan, 5.0, 5.0])),
-            ("shape", torch.tensor([5, 5])),
-        )
-        for bad in (
-            _bad(f"sizes-capacities-{label}", "capacities", _FISHER, N, W, capacities),
-            _bad(f"merged-capacities-{label}", "capacities", _FISHER, N, W, capacities, "merged"),
-            _bad(f"partition-capacities-{label}", "capacities", _RPM, S, W, capacities),
-            _bad(f"affinity-capacities-{label}", "capacities", _APM, A, W, capacities),
-            _bad(
-                f"relaxed-sizes-capacities-{label}",
-                "capacities",
-                _RELAXED_FISHER,
-                1.0,
-                N,
-                W,
-                capacities,
+        BadCase(f"{name}-value-{index}", lambda n=name, c=c, v=v: _law(n, **c).log_prob(v), "value")
+        for index, (name, c, v) in enumerate(VALUES)
+    ],
+    *[
+        BadCase(f"{type(law).__name__}-{label}", functools.partial(call, law), message)
+        for law in _PARTITIONS
+        for label, call, message in (
+            ("entropy", lambda p: p.entropy(num_samples=0), "num_samples.*0"),
+            ("kl-samples", lambda p: drpm.partition_kl(p, p, num_samples=0), "num_samples.*0"),
+            ("kl-estimate", lambda p: drpm.partition_kl(p, p, estimate="guess"), "estimate.*guess"),
+            ("kl-shapes", lambda p: drpm.partition_kl(p, _OTHER), r"q must.*\(3, 5\).*\(3, 6\)"),
+            ("bounds-value", lambda p: p.log_prob_bounds(torch.zeros(K, N)), "value"),
+            (
+                "bounds-value-broadcast",
+                lambda p: p.expand((3,)).log_prob_bounds(torch.zeros(K, N)),
+                "value",
             ),
-            _bad(f"relaxed-capacities-{label}", "capacities", _RELAXED_RPM, 1.0, S, W, capacities),
-        )
-    ],
-    # limits
-    *[
-        bad
-        for label, message, limits in (
-            ("minimum-sum", "minimum.*5.*6", {"minimum": 2}),
-            ("maximum-sum", "maximum.*5.*3", {"maximum": 1}),
-            ("crossed", "minimum.*2.*1", {"minimum": torch.tensor([2, 0, 0]), "maximum": 1}),
-            ("minimum-negative", "minimum.*-1", {"minimum": -1}),
-            ("maximum-negative", "maximum.*-1", {"maximum": torch.tensor([5, -1, 5])}),
-            ("minimum-fraction", "minimum.*0.5", {"minimum": 0.5}),
-            ("maximum-fraction", "maximum.*2.5", {"maximum": torch.tensor([2.5, 5, 5])}),
-            ("minimum-nan", "minimum.*nan", {"minimum": torch.tensor([math.nan, 1, 1])}),
-            ("maximum-inf", "maximum.*inf", {"maximum": math.inf}),
-            ("minimum-shape", r"minimum.*\(2,\)", {"minimum": torch.tensor([1, 1])}),
-            ("maximum-text", "maximum.*two", {"maximum": "two"}),
-            ("minimum-bool", "minimum.*True", {"minimum": True}),
-            ("maximum-bool", "maximum.*bool", {"maximum": torch.tensor([True, True, True])}),
-        )
-        for bad in (
-            _bad(f"sizes-limits-{label}", message, _FISHER, N, W, **limits),
-            _bad(f"partition-limits-{label}", message, _RPM, S, W, **limits),
-            _bad(f"relaxed-sizes-limits-{label}", message, _RELAXED_FISHER, 1.0, N, W, **limits),
-            _bad(f"relaxed-limits-{label}", message, _RELAXED_RPM, 1.0, S, W, **limits),
-        )
-    ],
-    _bad("limits-capacity", "minimum.*2.*1", _FISHER, N, W, torch.tensor([1, 5, 5]), minimum=2),
-    _bad("limits-room", "maximum.*5.*4", _FISHER, N, W, torch.tensor([1, 5, 1]), maximum=2),
-    _bad("limits-merged", "method.*merged", _FISHER, N, W, None, "merged", minimum=1),
-    _bad("limits-batch", "minimum", _FISHER, N, W.expand(2, K), minimum=torch.ones(3, K)),
-    # temperatures
-    *[
-        bad
-        for label, tau in (("zero", 0.0), ("negative", -1.0), ("nan", math.nan), ("inf", math.inf))
-        for bad in (
-            _bad(f"relaxed-sizes-temperature-{label}", "temperature", _RELAXED_FISHER, tau, N, W),
-            _bad(f"relaxed-order-temperature-{label}", "temperature", _RELAXED_LUCE, tau, S),
-            _bad(f"relaxed-affinity-temperature-{label}", "temperature", _RELAXED_APM, tau, A, W),
-            _bad(f"relaxed-temperature-{label}", "temperature", _RELAXED_RPM, tau, S, W),
-            _bad(
-                f"relaxed-temperature-tensor-{label}",
-                "temperature",
-                _RELAXED_RPM,
-                torch.tensor(tau),
-                S,
-                W,
+            (
+                "bounds-order",
+                lambda p: p.log_prob_bounds(ONE_HOT, torch.tensor([1, 0, 2, 3, 4])),
+                "order",
+            ),
+            (
+                "bounds-order-twice",
+                lambda p: p.log_prob_bounds(ONE_HOT, torch.tensor([0, 0, 1, 3, 2])),
+                "order",
             ),
         )
     ],
-    # mismatched shapes
-    _bad("partition-batch", r"log_(scores|weights)", _RPM, torch.zeros(2, N), torch.zeros(3, K)),
-    _bad(
-        "relaxed-batch",
-        r"log_(scores|weights)",
-        _RELAXED_RPM,
-        1.0,
-        torch.zeros(2, N),
-        torch.zeros(3, K),
-    ),
-    _bad("affinity-batch", r"log_affinities", _APM, torch.zeros(2, K, N), torch.zeros(4, K)),
-    # names
-    _bad("sizes-method", "method.*exakt", _FISHER, N, W, None, "exakt"),
-    _bad("relaxed-sizes-hard", "hard.*sometimes", _RELAXED_FISHER, 1.0, N, W, None, "sometimes"),
-    _bad("relaxed-order-hard", "hard.*sometimes", _RELAXED_LUCE, 1.0, S, hard="sometimes"),
-    _bad("relaxed-affinity-hard", "hard.*sometimes", _RELAXED_APM, 1.0, A, W, hard="sometimes"),
-    BadCase(
-        "relaxed-affinity-noise",
-        lambda: _RELAXED_APM(1.0, A, W).rsample_parts(noise="loud"),
-        "noise.*loud",
-    ),
-    _bad("relaxed-hard", "hard.*sometimes", _RELAXED_RPM, 1.0, S, W, hard="sometimes"),
-    _bad("relaxed-order-sort", "sort.*bubble", _RELAXED_LUCE, 1.0, S, sort="bubble"),
-    _bad("relaxed-sort", "sort.*bubble", _RELAXED_RPM, 1.0, S, W, sort="bubble"),
-    _bad("relaxed-window", "window.*round", _RELAXED_RPM, 1.0, S, W, window="round"),
-    BadCase(
-        "relaxed-noise",
-        lambda: _RELAXED_RPM(1.0, S, W).rsample_parts(noise="loud"),
-        "noise.*loud",
-    ),
-    BadCase(
-        "kl-estimate",
-        lambda: drpm.partition_kl(_PARTITIONS, _PARTITIONS, estimate="guess"),
-        "estimate.*guess",
-    ),
-    BadCase(
-        "kl-samples",
-        lambda: drpm.partition_kl(_PARTITIONS, _PARTITIONS, num_samples=0),
-        "num_samples.*0",
-    ),
-    BadCase("affinity-entropy", lambda: _AFFINITIES.entropy(num_samples=0), "num_samples.*0"),
-    BadCase("affinity-marginals", lambda: _AFFINITIES.marginals(num_samples=0), "num_samples.*0"),
-    BadCase(
-        "affinity-kl-shapes",
-        lambda: drpm.partition_kl(_AFFINITIES, _RPM(torch.zeros(N + 1), W)),
-        r"q must.*\(3, 5\).*\(3, 6\)",
-    ),
-    BadCase("entropy-samples", lambda: _PARTITIONS.entropy(num_samples=0), "num_samples.*0"),
-    BadCase(
-        "kl-shapes",
-        lambda: drpm.partition_kl(_PARTITIONS, _RPM(torch.zeros(N + 1), W)),
-        r"q must.*\(3, 5\).*\(3, 6\)",
-    ),
-    # values outside the support
-    _bad_value("sizes-value-sum", "value", _SIZES, torch.tensor([1.0, 1.0, 1.0])),
-    _bad_value("sizes-value-negative", "value", _SIZES, torch.tensor([-1.0, 3.0, 3.0])),
-    _bad_value("sizes-value-fraction", "value", _SIZES, torch.tensor([0.5, 2.5, 2.0])),
-    _bad_value("sizes-value-nan", "value", _SIZES, torch.tensor([math.nan, 2.0, 2.0])),
-    _bad_value("sizes-value-shape", "value", _SIZES, torch.tensor([2.0, 3.0])),
-    _bad_value(
-        "sizes-value-capacity",
-        "value",
-        _FISHER(N, W, torch.tensor([2, 5, 5])),
-        torch.tensor([3.0, 1.0, 1.0]),
-    ),
-    _bad_value(
-        "sizes-value-minimum", "value.*minimum", _FISHER(N, W, minimum=1), torch.tensor([0.0, 2, 3])
-    ),
-    _bad_value(
-        "sizes-value-maximum", "value.*maximum", _FISHER(N, W, maximum=3), torch.tensor([0.0, 1, 4])
-    ),
-    _bad_value("partition-value-minimum", "value", _RPM(S, W, minimum=1), torch.eye(K)[:, [0] * N]),
-    _bad_value("order-value-twice", "value", _ORDERS, torch.tensor([0, 1, 2, 3, 3])),
-    _bad_value("order-value-range", "value", _ORDERS, torch.tensor([1, 2, 3, 4, 5])),
-    _bad_value("order-value-shape", "value", _ORDERS, torch.tensor([0, 1, 2, 3])),
-    _bad_value("partition-value-empty", "value", _PARTITIONS, torch.zeros(K, N)),
-    _bad_value("partition-value-twice", "value", _PARTITIONS, torch.ones(K, N)),
-    _bad_value("partition-value-soft", "value", _PARTITIONS, torch.full((K, N), 1 / K)),
-    _bad_value("partition-value-nan", "value", _PARTITIONS, _ONE_HOT * math.nan),
-    _bad_value("partition-value-shape", "value", _PARTITIONS, _ONE_HOT.T),
-    _bad_value("affinity-value-empty", "value", _AFFINITIES, torch.zeros(K, N)),
-    _bad_value("affinity-value-soft", "value", _AFFINITIES, torch.full((K, N), 1 / K)),
-    _bad_value("affinity-value-shape", "value", _AFFINITIES, _ONE_HOT.T),
-    # values that broadcast against the batch, all of them or one of them wrong
-    _bad_value(
-        "sizes-value-broadcast", "value", _FISHER(N, W.expand(3, K)), torch.tensor([1.0, 1.0, 1.0])
-    ),
-    _bad_value(
-        "sizes-value-batch",
-        "value",
-        _FISHER(N, W.expand(3, K)),
-        torch.tensor([[[5.0, 0.0, 0.0]], [[1.0, 1.0, 1.0]]]),
-    ),
-    _bad_value(
-        "order-value-broadcast", "value", _LUCE(S.expand(3, N)), torch.tensor([0, 1, 2, 3, 3])
-    ),
-    _bad_value("partition-value-broadcast", "value", _RPM(S.expand(3, N), W), torch.zeros(K, N)),
-    _bad_value(
-        "partition-value-batch",
-        "value",
-        _RPM(S.expand(3, N), W),
-        torch.stack([_ONE_HOT, torch.zeros(K, N)])[:, None],
-    ),
-    BadCase(
-        "bounds-value-broadcast",
-        lambda: _RPM(S.expand(3, N), W).log_prob_bounds(torch.zeros(K, N)),
-        "value",
-    ),
-    _bad_value(
-        "partition-value-capacity",
-        "value",
-        _RPM(S, W, torch.tensor([1, 5, 5])),
-        _ONE_HOT,
-    ),
-    BadCase(
-        "bounds-value",
-        lambda: _PARTITIONS.log_prob_bounds(torch.zeros(K, N)),
-        "value",
-    ),
-    BadCase(
-        "bounds-order-incompatible",
-        lambda: _PARTITIONS.log_prob_bounds(_ONE_HOT, torch.tensor([1, 0, 2, 3, 4])),
-        "order",
-    ),
-    BadCase(
-        "bounds-order-not-permutation",
-        lambda: _PARTITIONS.log_prob_bounds(_ONE_HOT, torch.tensor([0, 0, 1, 3, 2])),
-        "order",
-    ),
-    BadCase(
-        "affinity-bounds-order",
-        lambda: _AFFINITIES.log_prob_bounds(_ONE_HOT, torch.tensor([1, 0, 2, 3, 4])),
-        "order",
-    ),
+    *[
+        BadCase(f"{name}-noise", lambda n=name: _law(n).rsample_parts(noise="loud"), "noise.*loud")
+        for name in ("relaxed-partition", "relaxed-affinity")
+    ],
+    BadCase("marginals", lambda: _PARTITIONS[1].marginals(num_samples=0), "num_samples.*0"),
 ]

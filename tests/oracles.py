@@ -144,10 +144,9 @@ def fisher(total: int, log_weights: Tensor, capacities: Sequence[int] | None = N
 
 def fisher_on(values: Tensor, log_weights: Tensor, capacities: Sequence[int]) -> Enumeration:
     """The same law on listed values that make up its whole support, or part of it."""
-    law = fisher(int(values[0].sum()), log_weights, capacities)
-    table = {tuple(v): m for v, m in zip(law.values.tolist(), law.log_mass, strict=True)}
-    nothing = torch.tensor(-math.inf, dtype=torch.float64)
-    return Enumeration(values, torch.stack([table.get(tuple(v), nothing) for v in values.tolist()]))
+    return Enumeration(
+        values, look_up(values, fisher(int(values[0].sum()), log_weights, capacities))
+    )
 
 
 def fisher_log_normalizer(
@@ -236,13 +235,20 @@ def fisher_merged(
     return Enumeration(values, torch.stack(log_mass))
 
 
-def fisher_mode(total: int, log_weights: Sequence[float], capacities: Sequence[int]) -> list[int]:
+def fisher_mode(
+    total: int,
+    log_weights: Sequence[float],
+    capacities: Sequence[int],
+    minimum: Sequence[int] | None = None,
+    maximum: Sequence[int] | None = None,
+) -> list[int]:
     """Place the elements one by one where they add most: best, as each group's gain is concave."""
-    sizes = [0] * len(capacities)
-    for _ in range(total):
+    sizes = [0] * len(capacities) if minimum is None else list(minimum)
+    most = capacities if maximum is None else maximum
+    for _ in range(total - sum(sizes)):
         gains = [
-            math.log((m - k) / (k + 1)) + w if k < m else -math.inf
-            for m, k, w in zip(capacities, sizes, log_weights, strict=True)
+            math.log((m - k) / (k + 1)) + w if k < h else -math.inf
+            for m, k, w, h in zip(capacities, sizes, log_weights, most, strict=True)
         ]
         sizes[int(np.argmax(gains))] += 1
     return sizes
@@ -468,14 +474,24 @@ def affinity_partition(
     log_affinities: Tensor, log_weights: Tensor, capacities: Sequence[int] | None = None
 ) -> Enumeration:
     """Fisher's sizes, and every subset chooses by its own row."""
+    return partition_by_rows(
+        log_affinities, fisher(log_affinities.shape[1], log_weights, capacities)
+    )
+
+
+def partition_by_rows(log_affinities: Tensor, sizes: Enumeration) -> Enumeration:
+    """As :func:`partition`, but every subset chooses by its own row."""
     groups, n = log_affinities.shape
-    sizes = fisher(n, log_weights, capacities)
     values = to_matrix(assignments(n, groups), groups)
-    table = {tuple(v): m for v, m in zip(sizes.values.tolist(), sizes.log_mass, strict=True)}
-    nothing = torch.tensor(-math.inf, dtype=torch.float64)
-    counts = values.sum(-1).long().tolist()
-    log_sizes = torch.stack([table.get(tuple(count), nothing) for count in counts])
+    log_sizes = look_up(values.sum(-1).long(), sizes)
     return Enumeration(values, log_sizes + affinity_fills(log_affinities))
+
+
+def look_up(values: Tensor, law: Enumeration) -> Tensor:
+    """The log-masses of listed values, -inf where a law does not have them."""
+    table = {tuple(v): m for v, m in zip(law.values.tolist(), law.log_mass, strict=True)}
+    nothing = torch.tensor(-math.inf, dtype=torch.float64)
+    return torch.stack([table.get(tuple(v), nothing) for v in values.tolist()])
 
 
 def affinity_order_log_prob(log_affinities: Tensor, labels: Tensor, order: Tensor) -> Tensor:

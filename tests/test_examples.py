@@ -92,7 +92,7 @@ def test_killed_and_resumed_bit_for_bit(
     # Nothing half-written is left behind.
     names = {path.name for path in folder.rglob("*")}
     assert not [name for name in names if name.endswith(".tmp")]
-    assert len(list(run.checkpoint_dir.glob("step-*"))) == 2
+    assert len(list((folder / "training" / "checkpoint").glob("step-*"))) == 1
 
 
 def test_a_finished_run_says_so(undisturbed: RunFolder, capsys: Any) -> None:
@@ -132,7 +132,7 @@ def test_a_signal_saves_and_ends(tmp_path: Path) -> None:
         text=True,
         env=ENVIRONMENT,
     )
-    metrics = folder / "metrics.jsonl"
+    metrics = folder / "training" / "metrics.jsonl"
     deadline = time.monotonic() + 600
     while not metrics.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -141,7 +141,7 @@ def test_a_signal_saves_and_ends(tmp_path: Path) -> None:
     assert process.returncode == 130, complaints
     assert "and saved; run the same command again to resume" in complaints
     assert "Traceback" not in complaints
-    run = RunFolder.open(folder)
+    run = RunFolder.open(folder / "training")
     assert run.status == "interrupted"
     last = run.metrics()[-1]["step"]
     assert list(run.checkpoint_dir.glob(f"step-{last:06d}-*"))

@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     ROOT: {"relaxation", "distributions", "lazy"},
     "nn": LAWS,
     "studies": LAWS | {"training", "report", "experiments"},
-    "data": set(),
+    "data": {"lazy"},
     "training": LAWS | {"nn", "data"},
     "report": {"training"},
     "experiments": {"training", "report", "data"},

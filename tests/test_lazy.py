@@ -48,7 +48,6 @@ def test_a_law_from_its_own_module_has_its_divergences() -> None:
 # What the laws need: torch, numpy, and what these two need themselves.
 LAWS = """
 import sys
-from importlib.machinery import ModuleSpec
 from importlib.metadata import packages_distributions, requires
 from packaging.requirements import Requirement
 
@@ -71,20 +70,21 @@ blocked = {
 }
 assert {"scipy", "sklearn", "pandas", "pydantic", "safetensors", "joblib", "rich"} <= blocked
 
-class Refuse:
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
     def find_spec(self, name, path=None, target=None):
-        # To be found is no harm: torch looks for some packages by name.
-        return ModuleSpec(name, self) if name.partition(".")[0] in blocked else None
-
-    def create_module(self, spec):
-        raise ImportError(f"{spec.name} was imported")
-
-    def exec_module(self, module):
-        pass
+        # As if it were not installed: torch looks for some packages before it imports them.
+        blocks = name.partition(".")[0] in blocked
+        return None if blocks else self.finder.find_spec(name, path, target)
 
 for name in [name for name in sys.modules if name.partition(".")[0] in blocked]:
     del sys.modules[name]
-sys.meta_path.insert(0, Refuse())
+sys.meta_path[:] = map(Without, sys.meta_path)
 
 import torch
 import drpm

@@ -1,8 +1,6 @@
 """Exact, differentiable distributions over the partitions of a set."""
 
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from drpm.lazy import fetch_from
 
@@ -47,11 +45,4 @@ if not TYPE_CHECKING:
     # The laws need torch, which takes a second to import. They are imported on first use, so that
     # the command line's help does not wait for it.
 
-    _fetch, __dir__ = fetch_from(__name__, {"distributions": __all__})
-
-    def __getattr__(name: str) -> Any:
-        # The parts of the package, so that `import drpm` is enough for `drpm.distributions`.
-        is_part = name not in __all__ and not name.startswith("_")
-        if is_part and find_spec(f"{__name__}.{name}") is not None:
-            return import_module(f"{__name__}.{name}")
-        return _fetch(name)
+    __getattr__, __dir__ = fetch_from(__name__, {"distributions": __all__})

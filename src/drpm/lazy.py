@@ -6,6 +6,7 @@ Reading the settings of an application should not wait for torch and scikit-lear
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -21,8 +22,11 @@ def fetch_from(
     homes = {name: f"{package}.{place}" for place, names in places.items() for name in names}
 
     def fetch(name: str) -> Any:
-        if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(homes[name]), name)
+        if name in homes:
+            return getattr(import_module(homes[name]), name)
+        # The parts of a package, so that `import drpm` is enough for `drpm.distributions`.
+        if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
+            return import_module(f"{package}.{name}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return fetch, lambda: sorted({*vars(sys.modules[package]), *homes})

@@ -16,48 +16,40 @@ import numpy as np
 import pytest
 from numpy.lib import format as npy
 from PIL import Image
-from typer.testing import CliRunner
 
-from drpm.cli import app
 from examples import digits
+from tests.cli.commands import drpm
 from tests.data.formats import idx_bytes, png_start, write_mnist
 
 REFUSED = [
     # Users' own tables.
     ("drpm data show nothing.csv", "nothing.csv does not exist"),
     ("drpm data show empty.csv", "empty.csv is empty"),
-    ("drpm data show blank.csv", "blank.csv is empty"),
-    ("drpm data show header.csv", "header.csv should have at least two rows", "has 0 and"),
-    ("drpm data show one.csv", "one.csv should have at least two rows", "has 1 and"),
+    ("drpm data show header.csv", "header.csv should have 2 or more rows", "has 0 and"),
+    ("drpm data show one.csv", "one.csv should have 2 or more rows", "has 1 and"),
     ("drpm data show numbers.csv", "should name its columns", "-o header=false"),
-    ("drpm data show constant.csv", "the same value in every row in a"),
     ("drpm data show words.csv", "other values in a ('x')", "-o label_column=NAME"),
     ("drpm data show gaps.csv", "missing or infinite values in a:"),
     ("drpm data show nan.csv", "missing or infinite values in b:"),
-    ("drpm data show infinite.csv", "missing or infinite values in a:"),
     ("drpm data show ragged.csv", "ragged.csv", "Expected 2 fields in line 3, saw 3"),
     ("drpm data show twice.csv", "more than one column named 'a'"),
     ("drpm data show nameless.csv", "no name for its column 2"),
     ("drpm data show good.csv -o label_column=kind", "no column 'kind'", "columns are a, b"),
-    ("drpm data show labels.csv", "one column of inputs"),
+    ("drpm data show labels.csv", "has 2 and 0"),
     ("drpm data show image.csv", "not a text file in UTF-8"),
     ("drpm data show vast.csv", "vast.csv has numbers too large", "in a:"),
     ("drpm data show wrong.parquet", "wrong.parquet"),
     # Users' own arrays.
-    ("drpm data show broken.npz", "broken.npz"),
     ("drpm data show cut.npz", "cut.npz"),
     ("drpm data show flipped.npz", "flipped.npz cannot be read"),
     ("drpm data show huge.npy", "huge.npy cannot be read", "Unable to allocate"),
     ("drpm data show dates.npy", "dates.npy", "other values in column 1 ('1970-01-01"),
-    ("drpm data show broken.npy", "broken.npy"),
-    ("drpm data show objects.npy", "objects.npy"),
     ("drpm data show pickle.npy", "pickle.npy"),
     ("drpm data show nan.npy", "nan.npy", "missing or infinite"),
     ("drpm data show text.npy", "text.npy should contain a table"),
-    ("drpm data show none.npy", "none.npy"),
     # Folders of images.
     ("drpm data show file.xyz", "file.xyz", "end in .npy, .npz, .csv"),
-    ("drpm data show folder", "at least two images"),
+    ("drpm data show folder", "folder should contain images"),
     ("drpm data show damaged", "bad.png cannot be read as an image"),
     ("drpm data show huge", "a.png cannot be read as an image"),
     ("drpm data show sizes", "b.png has 3x2 pixels, but a.png has 2x2", "-o image_size=N"),
@@ -66,10 +58,9 @@ REFUSED = [
     ("drpm data show minst", "no data set 'minst'", "did you mean mnist"),
     ("drpm data fetch digit", "no data set 'digit'", "digits"),
     ("drpm data check zzz", "no data set 'zzz'", "there are digits"),
-    ("drpm data show mnist", "train-images-idx3-ubyte", "(N, 28, 28), but"),
+    ("drpm data show fashion-mnist", "train-images-idx3-ubyte", "(N, 28, 28), but"),
     ("drpm data check mnist", "train-images-idx3-ubyte", "damaged"),
     ("drpm data check fashion-mnist", "t10k-labels-idx1-ubyte.gz is damaged (cannot be read"),
-    ("drpm data show digits --part all", "part must be 'train' or 'test'", "all"),
     ("drpm data show digits -o noise", "name=value, but got 'noise'"),
     ("drpm data show arm -o num_trian=3", "no option 'num_trian'", "did you mean num_train"),
     ("drpm data show arm -o num_train=many", "'num_train' should be a valid integer"),
@@ -77,72 +68,38 @@ REFUSED = [
     ("drpm data show digits --out file.xyz/a.png", "file.xyz: File exists"),
     ("drpm data show digits --out sheet.foo", "sheet.foo must end in .png"),
     # Settings of a run.
-    (
-        "drpm cluster good.csv --clusters 4 --out run",
-        "clusters must be at most the number of examples, 3, but got 4",
-    ),
+    ("drpm cluster good.csv --clusters 4 --out run", "clusters must be", "3, but got 4"),
     ("drpm cluster digits --set clusters=0 --out run", "clusters must be", "got '0'"),
-    (
-        "drpm cluster digits --clusters 3 --set clusters=4 --out run",
-        "got --clusters 3 and --set clusters=4.",
-    ),
+    ("drpm cluster digits --clusters 3 --set clusters=4 --out run", "clusters must be given once"),
     ("drpm cluster digits --preset none.toml --out run", "none.toml cannot be read"),
     ("drpm cluster digits --preset typo.toml --out run", "In typo.toml", "did you mean clusters?"),
-    (
-        "drpm cluster digits --preset fast-clutser --out run",
-        "'fast-clutser' is not a preset of drpm cluster; did you mean 'fast-cluster'",
-    ),
+    ("drpm cluster digits --preset fast-clutser --out run", "did you mean 'fast-cluster'"),
     ("drpm supervised digits --preset zzz --out run", "'zzz' is not a preset", "fast-supervised"),
     ("drpm cluster digits --preset fast-factors --out run", "not a preset of drpm cluster"),
-    (
-        "drpm cluster digits --method vaed --out run",
-        "method must be 'drpm-vc'",
-        "but got 'vaed'",
-    ),
-    (
-        "drpm cluster digits --set pretraining.training.epochs=-1 --out run",
-        "pretraining.training.epochs must be at least 0, but got '-1'",
-    ),
+    ("drpm cluster digits --method vaed --out run", "method must be 'drpm-vc'", "got 'vaed'"),
+    ("drpm cluster digits --set pretraining.training.epochs=-1 --out run", "epochs must", "'-1'"),
     ("drpm cluster digits --set bata=1 --out run", "bata is not a setting; did you mean beta?"),
     ("drpm cluster digits --set gamma=large --out run", "gamma must be a", "got 'large'"),
     ("drpm cluster digits --set network.encoder= --out run", "network.encoder must have at least"),
     ("drpm cluster digits --set temperature=1,-1 --out run", "temperature[1] must be", "-1"),
     ("drpm supervised digits --set training.devices=2 --out run", "devices must be 1", "got 2"),
-    (
-        "drpm cluster digits --set training.devices=2 --out run",
-        "pretraining.training.devices must equal training.devices, 2, but got 1",
-    ),
+    ("drpm cluster digits --set training.devices=2 --out run", "training.devices, 2, but got 1"),
     (
         "drpm cluster digits --set pretraining.kind=reconstruction "
         "--set mixture.init=contrastive-head --out run",
         "pretraining.kind must be 'contrastive' if mixture.init is",
     ),
-    (
-        "drpm cluster good.csv --clusters 2 --set pretraining.views=mnist --out run",
-        "pretraining.views must be 'noise' for tables, but got 'mnist'",
-    ),
-    (
-        "drpm cluster good.csv --clusters 2 --set likelihood=bernoulli --out run",
-        "good.csv must lie in [0, 1] if likelihood is 'bernoulli', but got values from",
-    ),
+    ("drpm cluster good.csv --clusters 2 --set pretraining.views=mnist --out run", "'mnist'"),
+    ("drpm cluster good.csv --clusters 2 --set likelihood=bernoulli --out run", "in [0, 1]"),
     ("drpm cluster digits --seeds a --out run", "seeds must be integers", "but got 'a'"),
     ("drpm cluster digits --seeds 1,01 --out run", "seeds must be distinct, but got '1,01'"),
     ("drpm cluster digits --seeds -1 --out run", "seeds must be integers", "got '-1'"),
     ("drpm cluster digits --device gpu --out run", "error: device must be 'auto'", "got 'gpu'"),
     ("drpm cluster digits --device cuda:99 --out run", "device must be one", "got 'cuda:99'"),
-    (
-        "drpm cluster digits --set training.epochs=99999999999999999999 --out run",
-        "epochs must be at most 1000000000, but got '99999999999999999999'",
-    ),
+    ("drpm cluster digits --set training.epochs=99999999999999999999 --out run", "epochs must be"),
     ("drpm cluster digits --set training.learning_rate=1e38 --out run", "must be at most", "1e38"),
-    ("drpm cluster digits --set training.epochs=three --out run", "training.epochs must", "three"),
-    (
-        "drpm cluster digits --set training.optimizer=adm --out run",
-        "training.optimizer must be",
-        "got 'adm'",
-    ),
+    ("drpm cluster digits --set training.optimizer=adm --out run", "must be", "got 'adm'"),
     ("drpm cluster digits --set epochs --out run", "name=value, but got 'epochs'"),
-    ("drpm cluster digits --clusters 0 --out run", "clusters must be greater than 0", "got '0'"),
     ("drpm cluster digits --clusters many --out run", "clusters must be a valid", "got 'many'"),
     ("drpm cluster digits --devices 0 --out run", "error: devices must be greater", "got '0'"),
     ("drpm factors --angles 1 --out run", "angles must be at least 2, but got '1'"),
@@ -152,24 +109,10 @@ REFUSED = [
     ("drpm cluster digit --out run", "no data set 'digit'", "did you mean digits"),
     ("drpm cluster nan.csv --out run", "missing or infinite values in b:"),
     ("drpm cluster good.csv -o label_colum=a --out run", "did you mean label_column"),
-    (
-        "drpm cluster good.csv --clusters 2 --out file.xyz/a",
-        "file.xyz",
-    ),
     ("drpm cluster good.csv --clusters 2 --out file.xyz", "file.xyz: File exists"),
-    (
-        "drpm cluster good.csv --clusters 2 --out other-run",
-        "The run in other-run has different settings (",
-        "or overwrite it (on the command line --overwrite).",
-    ),
-    (
-        "drpm cluster good.csv --clusters 2 --out damaged-run",
-        "damaged-run has different settings (config.toml is damaged",
-    ),
-    (
-        "drpm cluster good.csv --clusters 2 --out folder --overwrite",
-        "folder is not empty and contains no run (it has notes.txt)",
-    ),
+    ("drpm cluster good.csv --clusters 2 --out other-run", "different settings (", "--overwrite"),
+    ("drpm cluster good.csv --clusters 2 --out damaged-run", "config.toml is damaged"),
+    ("drpm cluster good.csv --clusters 2 --out folder --overwrite", "contains no run", "notes.txt"),
     # Studies and sweeps.
     ("drpm bounds --draws 1 --out file.xyz/a", "file.xyz/a: Not a directory"),
     ("drpm reproduce bonds", "'bonds' is not a sweep", "mean 'bounds'"),
@@ -184,7 +127,6 @@ REFUSED = [
     ("digits --out run --set training.batch_size=0", "batch_size must be", "got '0'"),
     ("digits --out run --set training.matmul=tf32", "training.matmul must be", "got 'tf32'"),
     ("digits --out run --set hidden=0", "hidden must be at least 1, but got 0"),
-    ("digits --out run --preset quik", "'quik' is not a preset; did you mean 'quick'?"),
     (
         "digits --out run --set training.device=cpu --set training.step=graph",
         "step must be 'eager' or 'auto'",
@@ -193,6 +135,42 @@ REFUSED = [
     ("digits --out run --devices 0", "devices must be", "but got '0'"),
     ("digits --evaluate folder", "folder contains no run: config.toml is missing"),
     ("digits --evaluate other-run", "other-run/model contains no model"),
+]
+FACTORS = [
+    ("--shared=8", "shared must be a number from 0 to 7 or 'mixed', but got '8'"),
+    ("--method=vae", "method must be"),
+    ("--data=nowhere", "nowhere does not exist; use arm, mpi3d, a folder"),
+    ("nowhere", "nowhere does not exist; use arm, mpi3d, a folder"),
+    ("arm --data=mpi3d", "data must be given once, but got 'arm' and 'mpi3d'."),
+    ("--set=gama=1", "gamma"),
+    ("--set=training.devices=2", "devices must be 1"),
+    ("--data=pairs.npz --shared=5", "shared must be omitted for your own pairs"),
+    ("--which=first", "which must be 'fixed' or 'random', but got 'first'"),
+    ("--data=pairs.npz --which=fixed", "which must be omitted for your own pairs"),
+    ("--data=pairs.npz --angles=10", "angles must be omitted for your own pairs"),
+    ("--data=pairs.npz --test-pairs=200", "test_pairs must be omitted for your own pairs"),
+    ("--data=pairs.npz --method=label", "method must not be 'label'"),
+]
+FEW_DIGITS = "drpm multitask --set train_examples=40 --set test_examples=10"
+MULTITASK = [
+    ("--method=mtl", "method must be"),
+    ("--tasks=3", "'multimnist' has no option 'num_tasks'"),
+    ("--set=training.devices=2", "devices must be 1"),
+    ("--set=network.widht=5", "network.width"),
+    ("--set=task_weights=1,2,3", "task_weights must be 2, one for each task"),
+    ("--set=network.width=1", "network.width must be at least the number of tasks, 2, for"),
+    ("digits", "images must have sides of at least 16 pixels for the encoder 'lenet'"),
+    ("kinds.csv -o label_column=kind", "data must contain images for several tasks"),
+    ("-o noise=0.2 --noise=0.3", "noise must be given once, but got 0.3 and 0.2"),
+    ("mosaic -o num_tasks=3 --tasks=4", "num_tasks must be given once, but got 4 and 3"),
+    ("-o size=3", "size"),
+    ("-o noise", "An option must have the form name=value, but got 'noise'"),
+    ("-o noise=0 -o noise=0.1", "The option noise must be given once"),
+    ("-o device=cpu", "device is not an option of the data"),
+    ("mosaic --noise=0.5", "'mosaic' has no option 'noise'"),
+    ("mosiac --tasks=5", "There is no data set 'mosiac': did you mean mosaic"),
+    ("celeba --tasks=41", "'num_tasks' should be less than or equal to 40, not 41"),
+    ("own.npy --tasks=5", "own.npy has no option 'num_tasks'"),
 ]
 MISUSED = [
     ("drpm bound", "No such command 'bound'"),
@@ -203,7 +181,6 @@ MISUSED = [
     ("drpm bounds --colour red", "No such option", "--colour"),
     ("drpm data show digits --seed -1", "'--seed'"),
     ("drpm bounds --draws 0", "'--draws'"),
-    ("drpm bounds --draws ten", "'--draws'"),
     ("drpm reproduce bounds --backend slurm", "'--backend'", "slurm"),
     ("drpm reproduce bounds --workers -2", "'--workers'"),
     ("drpm reproduce bounds --gpus many", "'--gpus'"),
@@ -214,21 +191,19 @@ MISUSED = [
 def bad_files(folder: Path) -> None:
     tables = {
         "empty": "",
-        "blank": "\n\n",
         "header": "a,b\n",
         "one": "a,b\n1,2\n",
         "numbers": "1,2\n3,4\n5,6\n",
-        "constant": "a,b\n1,2\n1,3\n",
         "words": "a,b\nx,2\ny,3\n",
         "gaps": "a,b\n1,2\n,3\n4,5\n",
         "nan": "a,b\n1,nan\n2,NaN\n3,4\n",
-        "infinite": "a,b\n1,2\ninf,3\n4,5\n",
         "ragged": "a,b\n1,2\n3,4,5\n",
         "twice": "a,a\n1,2\n3,4\n",
         "nameless": "a,\n1,2\n3,4\n",
         "labels": "label\n1\n2\n",
         "vast": "a,b\n1e308,2\n-1e308,3\n0,4\n",
         "good": "a,b\n1,2\n2,5\n4,3\n",
+        "kinds": "a,kind\n1,u\n2,v\n4,u\n5,v\n7,u\n",
     }
     for name, text in tables.items():
         (folder / f"{name}.csv").write_text(text, encoding="utf-8")
@@ -237,10 +212,7 @@ def bad_files(folder: Path) -> None:
     np.savez(folder / "cut.npz", inputs=np.zeros((4, 2)))
     content = (folder / "cut.npz").read_bytes()
     (folder / "cut.npz").write_bytes(content[: len(content) // 2])
-    (folder / "broken.npz").write_bytes(b"PK\x03\x04 and no more")
-    (folder / "broken.npy").write_bytes(b"\x93NUMPY\x01\x00")
     (folder / "pickle.npy").write_bytes(pickle.dumps([1, 2, 3]))
-    np.save(folder / "objects.npy", np.array([{}, None]), allow_pickle=True)
     np.save(folder / "nan.npy", np.array([[1.0, 2.0], [np.nan, 3.0], [2.0, 1.0]]))
     np.savez_compressed(folder / "flipped.npz", inputs=np.arange(400.0).reshape(100, 4))
     content = (folder / "flipped.npz").read_bytes()
@@ -251,7 +223,6 @@ def bad_files(folder: Path) -> None:
         npy.write_array_header_1_0(file, shape)
     np.save(folder / "dates.npy", np.arange(6).astype("datetime64[D]").reshape(3, 2))
     np.save(folder / "text.npy", np.array(["a", "b"]))
-    np.save(folder / "none.npy", np.zeros((0, 3)))
     (folder / "file.xyz").touch()
     (folder / "folder").mkdir()
     (folder / "folder" / "notes.txt").touch()
@@ -271,12 +242,16 @@ def bad_files(folder: Path) -> None:
     (folder / "damaged-run" / "config.toml").write_text("seed = [", encoding="utf-8")
     (folder / "damaged-sweep").mkdir()
     (folder / "damaged-sweep" / "sweep.json").write_text("{")
-    (folder / "data" / "fashion-mnist" / "t10k-labels-idx1-ubyte.gz").mkdir(parents=True)
+    write_mnist(folder / "data" / "fashion-mnist")
+    labels = folder / "data" / "fashion-mnist" / "t10k-labels-idx1-ubyte.gz"
+    labels.unlink()
+    labels.mkdir()
+    images = np.random.default_rng(0).random((2, 12, 8, 8))
+    np.savez(folder / "pairs.npz", first=images[0], second=images[1])
     write_mnist(folder / "data" / "mnist")
     whole = idx_bytes(np.zeros((3, 28, 28), np.uint8))
-    (folder / "data" / "mnist" / "train-images-idx3-ubyte.gz").write_bytes(
-        gzip.compress(whole[:-100])
-    )
+    damaged = folder / "data" / "fashion-mnist" / "train-images-idx3-ubyte.gz"
+    damaged.write_bytes(gzip.compress(whole[:-100]))
 
 
 @pytest.fixture(scope="module")
@@ -286,27 +261,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def answer(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """The exit code and what is on the error stream."""
+def answer(words: list[str], code: int, capsys: pytest.CaptureFixture[str]) -> str:
+    """What is on the error stream of a program that ends with this exit code."""
     program, *arguments = words
     if program == "drpm":
-        # Wide enough that no message is wrapped in the middle of what a test looks for.
-        environment = {"COLUMNS": "300", "NO_COLOR": "1"}
-        result = CliRunner().invoke(app, arguments, env=environment)
-        # Anything else than an exit is what a shell would show as a traceback.
-        assert isinstance(result.exception, SystemExit), repr(result.exception)
-        return result.exit_code, result.stderr
+        return drpm(*arguments, code=code).stderr
     try:
-        code = digits.main(arguments)
+        found = digits.main(arguments)
     except SystemExit as stop:
-        code = int(str(stop.code))
-    return code, capsys.readouterr().err
+        found = int(str(stop.code))
+    assert found == code
+    return capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("code", "command", "expected"),
     [
         *((1, command, expected) for command, *expected in REFUSED),
+        *((1, f"drpm factors {given} --out run", expected) for given, *expected in FACTORS),
+        *((1, f"{FEW_DIGITS} {given} --out run", expected) for given, *expected in MULTITASK),
         *((2, command, expected) for command, *expected in MISUSED),
     ],
 )
@@ -322,8 +295,7 @@ def test_bad_input_is_refused_in_one_sentence(
     monkeypatch.setenv("DRPM_DATA", str(folder / "data"))
     monkeypatch.setattr("pooch.os_cache", lambda name: folder / "cache")
     before = sorted(folder.rglob("*"))
-    found, errors = answer(shlex.split(command), capsys)
-    assert found == code, errors
+    errors = answer(shlex.split(command), code, capsys)
     if code == 1:
         (line,) = errors.splitlines()
         assert re.fullmatch(r"error: .*[.?]", line), line

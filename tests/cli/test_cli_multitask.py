@@ -2,17 +2,17 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner, Result
 
-from drpm.cli import app
 from drpm.multitask.methods import find_weighting
 from drpm.multitask.models import load_multitask
 from drpm.report.tables import summarize_results
+from tests.cli.commands import drpm, refusal
 from tests.multitask.toys import write_few_digits
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
@@ -24,10 +24,7 @@ SMALL = [
 ]
 
 
-def multitask(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["multitask", *map(str, arguments)])
-    assert result.exit_code == code, (result.output, result.exception)
-    return result
+multitask = partial(drpm, "multitask")
 
 
 @pytest.fixture(autouse=True)
@@ -59,13 +56,8 @@ def test_two_digits(tmp_path: Path) -> None:
     assert metrics["best_test_epoch_size_right"] == best["test_sizes"][1]
     assert metrics["best_test_epoch_accuracy_right"] == best["test_accuracies"][1]
     with np.load(folder / "arrays.npz") as arrays:
-        assert arrays["grid__images"].shape == (6, 10, 1, 28, 28)
-        assert arrays["bars__sizes-by-task"].sum() == pytest.approx(6)
-        assert arrays["matrix__neurons"].shape == (2, 6)
-        assert arrays["bars__accuracy"][:, 0].tolist() == looks[-1]["test_accuracies"]
         course = arrays["lines__accuracy-over-training"].T.tolist()
         assert course == [x["test_accuracies"] for x in looks]
-        assert arrays["lines_epochs__accuracy-over-training"].tolist() == ["1", "2"]
     figures = {path.stem for path in (folder / "figures").glob("*.png")}
     courses = {"accuracy-over-training", "neurons-over-training"}
     assert figures == {"images", "accuracy", "sizes-by-task", "neurons", "curves", *courses}
@@ -98,20 +90,6 @@ def test_a_mosaic(tmp_path: Path) -> None:
     assert places == sorted(places)
     # By default one over the number of neurons.
     assert result["size penalty"] == pytest.approx(1 / 6)
-
-
-def test_several_seeds(tmp_path: Path) -> None:
-    options = ["--out", tmp_path, "--method=uls", "--seeds=0,1", "--json"]
-    results = json.loads(multitask(*SMALL, *options).stdout)
-    assert [result["seed"] for result in results] == [0, 1]
-    assert [result["folder"] for result in results] == [str(tmp_path / f"seed-{x}") for x in (0, 1)]
-    for result in results:
-        assert "size penalty" not in result
-        assert not any(name.startswith("size_") for name in result["metrics"])
-    means = json.loads((tmp_path / "summary.json").read_text())["metrics"]
-    assert means["accuracy"]["mean"] == pytest.approx(
-        sum(result["metrics"]["accuracy"] for result in results) / 2
-    )
 
 
 def test_what_a_seed_lacks_has_no_mean() -> None:
@@ -156,46 +134,9 @@ def test_options_of_the_data(tmp_path: Path) -> None:
     assert "options" not in (tmp_path / "--noise=0.9" / "config.toml").read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ("--method=mtl", "method must be"),
-        ("--tasks=3", "'multimnist' has no option 'num_tasks'"),
-        ("--set=training.devices=2", "devices must be 1"),
-        ("--set=network.widht=5", "network.width"),
-        ("--set=task_weights=1,2,3", "task_weights must be 2, one for each task"),
-        ("--set=network.width=1", "network.width must be at least the number of tasks, 2, for"),
-        ("digits", "images must have sides of at least 16 pixels for the encoder 'lenet'"),
-        ("own.csv -o label_column=kind", "data must contain images for several tasks"),
-        ("-o noise=0.2 --noise=0.3", "noise must be given once, but got 0.3 and 0.2"),
-        ("mosaic -o num_tasks=3 --tasks=4", "num_tasks must be given once, but got 4 and 3"),
-        ("-o size=3", "size"),
-        ("-o noise", "An option must have the form name=value, but got 'noise'"),
-        ("-o noise=0 -o noise=0.1", "The option noise must be given once"),
-        ("-o device=cpu", "device is not an option of the data"),
-        ("mosaic --noise=0.5", "'mosaic' has no option 'noise'"),
-        ("mosiac --tasks=5", "There is no data set 'mosiac': did you mean mosaic"),
-        ("celeba --tasks=41", "'num_tasks' should be less than or equal to 40, not 41"),
-        ("own.npy --tasks=5", "own.npy has no option 'num_tasks'"),
-    ],
-)
-def test_bad_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, sentence: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    table = "a,kind\n" + "".join(f"{x},{'uv'[x % 2]}\n" for x in range(20))
-    Path("own.csv").write_text(table)
-    refused = multitask(*SMALL, *arguments.split(), "--out=run", code=1)
-    (line,) = refused.stderr.splitlines()
-    assert line.startswith("error: ")
-    assert sentence in line
-    assert not Path("run").exists()
-
-
 def test_without_torchjd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find_weighting.cache_clear()
     monkeypatch.setitem(sys.modules, "torchjd", None)
-    refused = multitask(*SMALL, "--method=gradient", "--out", tmp_path / "run", code=1)
-    (line,) = refused.stderr.splitlines()
-    assert "pip install 'drpm[torchjd]'" in line
+    refused = refusal("multitask", *SMALL, "--method=gradient", "--out", tmp_path / "run")
+    assert "pip install 'drpm[torchjd]'" in refused
     assert not (tmp_path / "run").exists()

@@ -9,27 +9,15 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
-from drpm.cli import app
 from drpm.clustering import load_clustering
+from tests.cli.commands import SMALL_CLUSTERING, drpm, refusal
 
-SMALL = [
-    "--device=cpu",
-    "--clusters=3",
-    "--set=network.encoder=8,8",
-    "--set=network.decoder=8,8",
-    "--set=network.latent=2",
-    "--set=partitions=2",
-    "--set=pretraining.training.epochs=1",
-    "--set=training.epochs=1",
-]
+SMALL = [*SMALL_CLUSTERING, "--clusters=3"]
 
 
-def run(*arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [*map(str, arguments)])
-    assert result.exit_code == code, (result.output, result.exception)
-    return result.output
+def run(*arguments: object) -> str:
+    return drpm(*arguments).output
 
 
 def make_table(seed: int = 0) -> pd.DataFrame:
@@ -129,15 +117,15 @@ def test_columns_are_matched_by_name(trained: Path, place: Path) -> None:
 def test_other_columns_are_refused(trained: Path) -> None:
     frame = make_table().drop(columns="label")
     frame.rename(columns={"time": "date"}).to_csv("date.csv", index=False)
-    text = run("predict", trained, "date.csv", code=1)
-    sentence = "date.csv must have the columns of the run, but lacks time and also has date."
-    assert text == f"error: {sentence}\n"
+    assert refusal("predict", trained, "date.csv") == (
+        "date.csv must have the columns of the run, but lacks time and also has date."
+    )
     frame.drop(columns="share").to_csv("two.csv", index=False)
-    assert "but lacks share." in run("predict", trained, "two.csv", code=1)
+    assert "but lacks share." in refusal("predict", trained, "two.csv")
     np.save("two.npy", frame.to_numpy()[:, :2])
-    text = run("predict", trained, "two.npy", code=1)
-    sentence = "two.npy must have inputs of shape (3,), like the run, but got (2,)."
-    assert text == f"error: {sentence}\n"
+    assert refusal("predict", trained, "two.npy") == (
+        "two.npy must have inputs of shape (3,), like the run, but got (2,)."
+    )
     assert not list(Path().glob("*-labels.csv"))
 
 
@@ -159,7 +147,7 @@ def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["cluster"] == probs.argmax().item()
     assert found["confidence"] == pytest.approx(probs.max().item(), rel=1e-4)
     assert found["file"] == "00.png"
-    text = run("predict", "run", "grey", "-o", "image_size=4", "--out", "other.csv", code=1)
+    text = refusal("predict", "run", "grey", "-o", "image_size=4", "--out", "other.csv")
     assert "grey must have inputs of shape (3, 6, 5), like the run, but got (1, 4, 4)." in text
 
 
@@ -172,9 +160,9 @@ def test_both_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_existing_file_is_kept(trained: Path, place: Path) -> None:
     Path("table-labels.csv").write_text("mine")
-    text = run("predict", trained, place / "table.csv", code=1)
-    sentence = "table-labels.csv already exists: choose another file or add --overwrite."
-    assert text == f"error: {sentence}\n"
+    assert refusal("predict", trained, place / "table.csv") == (
+        "table-labels.csv already exists: choose another file or add --overwrite."
+    )
     assert Path("table-labels.csv").read_text() == "mine"
     run("predict", trained, place / "table.csv", "--overwrite")
     assert len(pd.read_csv("table-labels.csv")) == 90
@@ -184,26 +172,21 @@ def test_folders_without_a_finished_run_are_refused(trained: Path, place: Path) 
     data = place / "table.csv"
     Path("empty").mkdir()
     for name in ("empty", "nothing"):
-        text = run("predict", name, data, code=1)
-        assert text == f"error: The folder {name} contains no run: config.toml is missing.\n"
+        text = refusal("predict", name, data)
+        assert text == f"The folder {name} contains no run: config.toml is missing."
     shutil.copytree(trained, "study/seed-0")
     shutil.copytree(trained, "study/seed-1")
-    text = run("predict", "study", data, code=1)
-    sentence = "study has several runs: choose one of study/seed-0, study/seed-1."
-    assert text == f"error: {sentence}\n"
+    assert refusal("predict", "study", data) == (
+        "study has several runs: choose one of study/seed-0, study/seed-1."
+    )
     run("predict", "study/seed-1", data, "--out", "old.csv")
     Path("study/seed-0/result.json").unlink()
-    text = run("predict", "study/seed-0", data, code=1)
-    sentence = "The run in study/seed-0 is not finished: run its command again to resume it."
-    assert text == f"error: {sentence}\n"
-    description = json.loads(Path("study/seed-1/model/model.json").read_text())
-    description["description"]["kind"] = "supervised"
-    Path("study/seed-1/model/model.json").write_text(json.dumps(description))
-    text = run("predict", "study/seed-1", data, "--out", "new.csv", code=1)
-    assert "must contain a clustering, but got another kind of model." in text
+    assert refusal("predict", "study/seed-0", data) == (
+        "The run in study/seed-0 is not finished: run its command again to resume it."
+    )
 
 
 def test_a_header_alone_is_refused(trained: Path) -> None:
     Path("header.csv").write_text("height,time,share\n")
-    text = run("predict", trained, "header.csv", code=1)
-    assert "header.csv should have at least one row and one column of inputs, but has 0" in text
+    text = refusal("predict", trained, "header.csv")
+    assert "header.csv should have 1 or more rows" in text

@@ -1,30 +1,25 @@
 """``drpm reproduce``: a sweep from the command line, its progress, its report and its results."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from drpm.cli import app
 from drpm.studies.bounds import run_study
 from drpm.training import sweeps
-from drpm.training.runs import RunFolder
+from drpm.training.runs import RunFolder, open_run
 from drpm.training.sweeps import SweepRun
+from tests.cli.commands import drpm
 from tests.inline import Inline
 
 TRAIN = f"{__name__}:train"
 
 
 def train(folder: Path, fail: bool = False, device: str = "auto") -> None:
-    run = RunFolder.create(folder, "", overwrite=True)
+    run = open_run(folder, "", overwrite=True)
     if fail:
         raise ValueError("It was told to fail.")
     run.finish({"device": device})
@@ -58,10 +53,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def run(*arguments: str) -> Result:
-    result = CliRunner().invoke(app, ["reproduce", *arguments], env={"COLUMNS": "200"})
-    assert isinstance(result.exception, SystemExit | None), repr(result.exception)
-    return result
+run = partial(drpm, "reproduce")
 
 
 def test_list() -> None:
@@ -74,7 +66,6 @@ def test_list() -> None:
 
 def test_a_sweep_is_run_and_then_skipped() -> None:
     first = run("table-x", "--device", "cpu")
-    assert first.exit_code == 0, first.output
     assert first.stdout.splitlines() == [
         "table-x: 2 runs, 2 finished, 0 skipped (finished before), 0 failed.",
         "Runs: out/reproduce/table-x",
@@ -92,12 +83,11 @@ def test_a_sweep_is_run_and_then_skipped() -> None:
 
 
 def test_a_run_that_fails(tmp_path: Path) -> None:
-    result = run("broken", "--out", "here")
-    assert result.exit_code == 1
+    result = run("broken", "--out", "here", code=1)
     assert "bad failed 2 times: It was told to fail." in result.stdout
     assert "1 of 2 runs: bad not finished: It was told to fail." in result.stderr
     assert "2 of 2 runs: bad failed, attempt 2: It was told to fail." in result.stderr
-    report = json.loads(run("broken", "--out", "here", "--json").stdout)
+    report = json.loads(run("broken", "--out", "here", "--json", code=1).stdout)
     assert (report["name"], report["out"]) == ("broken", str(tmp_path / "here"))
     assert report["exit_status"] == 1
     assert [entry["state"] for entry in report["runs"]] == ["skipped", "failed"]
@@ -116,14 +106,12 @@ def test_some_runs_alone() -> None:
     assert not Path("out/reproduce/table-x/a/seed-0").exists()
     # A folder of runs stands for all of them, also as a shell completes its name.
     assert "2 runs, 1 finished, 1 skipped" in run("table-x", "--only", "a/").stdout
-    wrong = run("table-x", "--only", "a/seed-0", "--only", "a/sead-1")
-    assert wrong.exit_code == 1
+    wrong = run("table-x", "--only", "a/seed-0", "--only", "a/sead-1", code=1)
     assert "got 'a/sead-1'; did you mean 'a/seed-1' or 'a/seed-0'?" in wrong.stderr
 
 
 def test_results_are_collected_without_a_run(opened: list[Any]) -> None:
-    none = run("table-x", "--collect", "results")
-    assert none.exit_code == 1
+    none = run("table-x", "--collect", "results", code=1)
     assert "out/reproduce/table-x contains no finished run of 'table-x' to collect" in none.stderr
     run("table-x", "--out", "here")
     del opened[:]
@@ -144,47 +132,3 @@ def test_the_bounds_study(tmp_path: Path) -> None:
     metrics = found.result()["metrics"]
     assert metrics["weights = 1, scores = 1"]["total_mass"] == pytest.approx(1.0)
     assert (found.path / "bounds.png").exists()
-
-
-# A real process.
-
-SLOW = """
-import time
-from drpm import cli
-from drpm.studies import sweeps
-from drpm.training.runs import RunFolder
-from drpm.training.errors import StopRequest
-from drpm.training.sweeps import SweepRun
-
-def train(folder):
-    run = RunFolder.create(folder, "", overwrite=True)
-    with run.lock(), StopRequest() as stop:
-        run.log({"step": 1})
-        while stop.signal is None:
-            time.sleep(0.02)
-        raise RuntimeError("stopped")
-
-if __name__ == "__main__":
-    sweeps.SWEEPS["slow"] = lambda: [SweepRun("a", "slow_sweep:train")]
-    cli.main()
-"""
-
-
-def test_a_signal_stops_it_with_its_exit_code(tmp_path: Path) -> None:
-    (tmp_path / "slow_sweep.py").write_text(SLOW, encoding="utf-8")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "slow_sweep", "reproduce", "slow"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-    )
-    begun = tmp_path / "out" / "reproduce" / "slow" / "a" / "metrics.jsonl"
-    end = time.monotonic() + 600
-    while not begun.exists() and time.monotonic() < end:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
-    out, errors = process.communicate(timeout=600)
-    assert process.returncode == 128 + signal.SIGTERM, errors
-    assert "1 left; run the same command again to resume." in out
-    assert errors.splitlines()[-1].startswith("0 of 1 runs: a not finished: ")

@@ -98,7 +98,7 @@ def test_the_score_of_certain_codes() -> None:
     with torch.no_grad():
         model.model_.autoencoder.reset_variance(-20.0)
     codes, clusters = model.transform(X), model.model_.mixture
-    deviation = model.model_.config.network.deviation * X.std(0)
+    deviation = model.model_.config.network.deviation * model.model_.scale.numpy()
     fit = scipy.stats.norm(model.inverse_transform(codes), deviation).logpdf(X).sum(1)
     # Every column of a code given every cluster.
     laws = scipy.stats.norm(clusters.means.numpy(), clusters.variances.sqrt().numpy())
@@ -324,6 +324,7 @@ def test_a_fit_that_diverges_says_so() -> None:
         ({"learning_rate": "1"}, "learning_rate must be .*, but got '1'"),
         ({"beta": -1.0}, "beta must be .*, but got -1.0"),
         ({"objective": "bound"}, "objective must be .*, but got 'bound'"),
+        ({"partition": "rows"}, "partition must be .*, but got 'rows'"),
         ({"partitions": 0}, "partitions must be .*, but got 0"),
         ({"likelihood": "poisson"}, "likelihood must be .*, but got 'poisson'"),
         ({"likelihood": "bernoulli"}, r"X must lie in \[0, 1\] if likelihood is 'bernoulli'"),

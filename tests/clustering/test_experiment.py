@@ -130,7 +130,8 @@ def figures_of(means: torch.Tensor, data: Dataset) -> dict[str, Any]:
     mixture = Mixture(weights, means, torch.full_like(means, 1e-4))
     config = ClusteringConfig(method="gmm", clusters=len(means))
     fitted = FittedClustering(config, data.input_shape, mixture)
-    content = figure_data(fitted, data, 0, fitted.predict(data.train.inputs.flatten(1)))
+    labels, predicted = (fitted.predict(x.inputs.flatten(1)) for x in (data.train, data.test))
+    content = figure_data(fitted, data, 0, labels, predicted)
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         return dict(archive)
 

@@ -186,7 +186,7 @@ def test_rows_of_raw_data(tmp_path: Path) -> None:
 
 def test_another_kind_of_model_is_refused(tmp_path: Path) -> None:
     save_model(tmp_path / "model", {"a": torch.zeros(1)}, {"stage": "training"})
-    with pytest.raises(RunError, match="must contain a clustering, but got another kind of model"):
+    with pytest.raises(RunError, match="must be of the kind 'clustering', but got"):
         load_clustering(tmp_path / "model")
     with pytest.raises(RunError):
         load_clustering(tmp_path / "nothing")

@@ -1,148 +1,33 @@
-"""Networks against torch's distributions; losses against all clusters, orders and partitions."""
+"""Networks against torch's distributions; the loss of VaDE against a sum over clusters."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.distributions import Bernoulli, Independent, Normal, kl_divergence
+from torch.distributions import Bernoulli, Normal
 
-from drpm.clustering.config import AutoencoderConfig, ClusteringConfig
+from drpm.clustering.config import AutoencoderConfig
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.models import (
     OBJECTIVES,
     Autoencoder,
     MixturePrior,
-    MixtureVAE,
-    bound_terms,
     choose_likelihood,
     divergences,
-    exact_terms,
-    partition_objective,
-    partition_parameters,
+    standardization,
     vade_objective,
 )
-from drpm.distributions import FisherHypergeometric
 from drpm.nn.encoders import Posterior
-from drpm.training.config import TrainingConfig
-from drpm.training.program import Batch, Program
-from tests import oracles
-from tests.oracles import Enumeration, assert_expectation, assert_mean, generator, normal
-
-COLUMNS = 5
-CLOSE = {"rtol": 1e-8, "atol": 1e-8}
-TERMS = ("reconstruction", "latent", "sizes", "order")
-
-
-def settings(clusters: int = 3, **changes: Any) -> ClusteringConfig:
-    chosen = {"partitions": 4, "network": AutoencoderConfig(2, (6,), (7,)), **changes}
-    return ClusteringConfig(clusters=clusters, **chosen)
-
-
-def make_model(
-    config: ClusteringConfig, likelihood: str = "bernoulli", seed: int = 1
-) -> MixtureVAE:
-    """A small model whose clusters are neither alike nor far apart."""
-    torch.manual_seed(seed)
-    model = MixtureVAE(COLUMNS, config, likelihood).double()
-    k, latent = config.clusters, config.network.latent
-    model.prior.set_mixture(
-        Mixture(
-            normal(k, seed=seed).log_softmax(-1),
-            normal(k, latent, seed=seed + 1),
-            normal(k, latent, seed=seed + 2).exp(),
-        )
-    )
-    with torch.no_grad():
-        model.log10_scale.fill_(-0.3)  # random orders
-        model.autoencoder.mean.weight.mul_(6)
-    return model
-
-
-def make_batch(n: int = 4, seed: int = 0) -> Batch:
-    """Different rows of zeros and ones."""
-    numbers = torch.randperm(2**COLUMNS, generator=generator(seed))[:n]
-    return {"rows": (numbers[:, None] >> torch.arange(COLUMNS) & 1).double()}
-
-
-def place_on_rows(model: MixtureVAE, batch: Batch, log_weights: Tensor | None = None) -> None:
-    """Put cluster k on the code of row k, so that each is the nearest one of some row."""
-    means = posterior_of(model, batch).mean[: len(model.prior.mixture().means)]
-    gap = torch.pdist(means).min() if len(means) > 1 else torch.ones((), dtype=means.dtype)
-    # Clusters are four deviations apart or more, and codes as uncertain as clusters are wide.
-    variance = (gap / 4).square()
-    model.autoencoder.reset_variance(float(variance.log()))
-    weights = model.prior.mixture().log_weights.detach() if log_weights is None else log_weights
-    model.prior.set_mixture(Mixture(weights, means, variance.expand_as(means).clone()))
-
-
-def schedule(temperature: float = 1.0, beta: float = 0.7) -> dict[str, Tensor]:
-    values = {"temperature": temperature, "beta": beta}
-    return {name: torch.tensor(x, dtype=torch.float64) for name, x in values.items()}
-
-
-def full_posterior(model: MixtureVAE, batch: Batch) -> Posterior:
-    return model.autoencoder.posterior(model.autoencoder.encoder(batch["rows"]))
-
-
-def posterior_of(model: MixtureVAE, batch: Batch) -> Posterior:
-    return Posterior(*(x.detach() for x in full_posterior(model, batch)))
-
-
-def divergence_table(posterior: Posterior, mixture: Mixture) -> Tensor:
-    """KL of every row's posterior from every cluster, one pair at a time."""
-
-    def gaussian(mean: Tensor, variance: Tensor) -> Independent:
-        return Independent(Normal(mean, variance.sqrt()), 1)
-
-    rows = [
-        torch.stack(
-            [
-                kl_divergence(gaussian(m, v.exp()), gaussian(*cluster))
-                for cluster in zip(mixture.means, mixture.variances, strict=True)
-            ]
-        )
-        for m, v in zip(*posterior, strict=True)
-    ]
-    return torch.stack(rows).detach()
-
-
-def naive_parameters(model: MixtureVAE, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Log-scores and log-weights of a batch by the settings, one row at a time."""
-    posterior, mixture = posterior_of(model, batch), model.prior.mixture()
-    table, clusters = divergence_table(posterior, mixture), len(mixture.means)
-    u = 10 ** float(model.log10_scale.detach())
-    scores = [u * (clusters - min(range(clusters), key=lambda k: float(row[k]))) for row in table]
-    shares = []
-    for mean in posterior.mean:
-        logs = [
-            float(Normal(m, v.sqrt()).log_prob(mean).sum().detach())
-            for m, v in zip(mixture.means, mixture.variances, strict=True)
-        ]
-        # In units of the largest: a row may be too far from all clusters for any other.
-        densities = [math.exp(log - max(logs)) for log in logs]
-        shares.append([density / sum(densities) for density in densities])
-    weights = torch.tensor(shares, dtype=torch.float64).mean(0) + 1e-6
-    return torch.tensor(scores, dtype=torch.float64), weights.log()
-
-
-def mode_sizes(n: int, log_weights: Tensor) -> Tensor:
-    return torch.tensor(oracles.fisher_mode(n, log_weights.tolist(), [n] * len(log_weights)))
-
-
-def size_log_prob(sizes: Tensor, log_weights: Tensor) -> Tensor:
-    law = oracles.fisher(int(sizes.sum()), log_weights)
-    return law.log_mass[(law.values == sizes.long()).all(1)][0]
-
-
-def fills_of_size(log_scores: Tensor, sizes: Tensor) -> Enumeration:
-    """All partitions of these sizes, with their masses given the sizes."""
-    n, groups = len(log_scores), len(sizes)
-    values = oracles.to_matrix(oracles.assignments(n, groups), groups)
-    fits = (values.sum(-1) == sizes).all(-1)
-    return Enumeration(values[fits], oracles.fills(log_scores, groups)[fits])
-
+from tests.clustering.toys import (
+    CLOSE,
+    divergence_table,
+    make_batch,
+    make_model,
+    posterior_of,
+    schedule,
+    settings,
+)
+from tests.oracles import generator, normal
 
 # Networks.
 
@@ -251,182 +136,6 @@ def test_vade_against_a_sum_over_clusters(likelihood: str) -> None:
     torch.testing.assert_close(found["loss"], parts)
 
 
-# The two parts of the partition's divergence.
-
-CASES = [(4, 3, 0), (5, 2, 1), (5, 1, 4)]
-
-
-def law_and_prior(n: int, groups: int, seed: int) -> tuple[Tensor, Tensor, Mixture]:
-    log_scores, log_weights = oracles.parameters(n, groups, seed=seed)
-    weights = normal(groups, seed=seed + 50).log_softmax(-1)
-    return log_scores, log_weights, Mixture(weights, torch.zeros(groups, 1), torch.ones(groups, 1))
-
-
-@pytest.mark.parametrize(("n", "groups", "seed"), CASES)
-def test_bound_terms_against_all_orders(n: int, groups: int, seed: int) -> None:
-    log_scores, log_weights, mixture = law_and_prior(n, groups, seed)
-    for sizes in oracles.size_vectors(n, [n] * groups):
-        size_term, order_term = bound_terms(sizes.double(), log_scores, log_weights, mixture)
-        count = math.prod(math.factorial(size) for size in sizes.tolist())
-        expected = math.log(count) + size_log_prob(sizes, log_weights)
-        expected = expected - size_log_prob(sizes, mixture.log_weights)
-        torch.testing.assert_close(size_term, expected, **CLOSE)
-        best = oracles.plackett_luce(log_scores).log_mass.max()
-        torch.testing.assert_close(order_term, best + math.log(math.factorial(n)), **CLOSE)
-
-
-@pytest.mark.parametrize(("n", "groups", "seed"), CASES)
-def test_exact_terms_against_all_partitions(n: int, groups: int, seed: int) -> None:
-    log_scores, log_weights, mixture = law_and_prior(n, groups, seed)
-    law = oracles.random_partition(log_scores, log_weights)
-    prior = oracles.random_partition(torch.zeros_like(log_scores), mixture.log_weights)
-    for sizes in oracles.size_vectors(n, [n] * groups):
-        fits = (law.values.sum(-1) == sizes).all(-1)
-        gaps = (law.log_mass - prior.log_mass)[fits]
-        found = exact_terms(law.values[fits], sizes.double(), log_scores, log_weights, mixture)
-        torch.testing.assert_close(sum(found), gaps.mean(), **CLOSE)
-        expected = size_log_prob(sizes, log_weights) - size_log_prob(sizes, mixture.log_weights)
-        torch.testing.assert_close(found[0], expected, **CLOSE)
-        # The bound holds for each of them, and so for any mean.
-        bound = sum(bound_terms(sizes.double(), log_scores, log_weights, mixture))
-        assert bound >= gaps.max() - 1e-9
-
-
-def test_the_gradient_of_the_exact_term_is_that_of_the_divergence() -> None:
-    """The draws depend on the scores too: their own mass alone has a gradient of mean zero."""
-    _, log_weights, mixture = law_and_prior(4, 3, 0)
-    base, sizes = torch.tensor([1.5, -1.0, 0.5, -0.5]).double(), torch.tensor([2, 1, 1])
-
-    def divergence(scale: Tensor) -> Tensor:
-        law = fills_of_size(scale * base, sizes)
-        return (law.mass * law.log_mass).sum()
-
-    scale = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
-    (expected,) = torch.autograd.grad(divergence(scale), scale)
-    law = fills_of_size((scale * base).detach(), sizes)
-    repeats, draws = 60, 40
-    chosen = torch.multinomial(law.mass, repeats * draws, replacement=True, generator=generator())
-    estimates = []
-    for index in chosen.split(draws):
-        term = exact_terms(law.values[index], sizes.double(), scale * base, log_weights, mixture)[1]
-        estimates.append(torch.autograd.grad(term, scale)[0])
-    # Student's t with 59 degrees of freedom: 5.5e-6.
-    error = assert_mean(torch.stack(estimates), expected)
-    assert expected > 10 * error  # zero is far off
-
-
-# The whole loss.
-
-
-@pytest.mark.parametrize("objective", ["bounds", "exact"])
-@pytest.mark.parametrize(("n", "clusters", "seed"), [(4, 3, 0), (5, 2, 1), (5, 3, 2), (4, 1, 3)])
-@torch.no_grad()
-def test_the_loss_against_all_partitions(n: int, clusters: int, seed: int, objective: str) -> None:
-    draws, gamma, delta, beta = 2_000, 1.7, 0.3, 0.7
-    config = settings(
-        clusters,
-        partitions=draws,
-        exact_partitions=draws,
-        objective=objective,
-        gamma=gamma,
-        delta=delta,
-        codes=3,
-    )
-    model, batch = make_model(config, seed=seed), make_batch(n, seed)
-    place_on_rows(model, batch)
-    found = partition_objective(model, batch, schedule(beta=beta), generator(9))
-    assert set(found) == {"loss", *TERMS}
-    torch.testing.assert_close(found["loss"], sum(found[name] for name in TERMS))
-
-    # Reconstruction: the first numbers drawn are those of the codes.
-    posterior, mixture = posterior_of(model, batch), model.prior.mixture()
-    decoded = model.autoencoder.decode(posterior.sample((3,), generator(9)))
-    fits = Bernoulli(decoded).log_prob(batch["rows"].expand_as(decoded)).sum(-1)
-    torch.testing.assert_close(found["reconstruction"], -fits.mean(), **CLOSE)
-
-    # Sizes: without noise.
-    log_scores, log_weights = naive_parameters(model, batch)
-    sizes = mode_sizes(n, log_weights)
-    # Every cluster is the nearest of some row, and none stays empty.
-    assert len(log_scores.unique()) == clusters
-    assert (sizes > 0).all()
-    size_gap = size_log_prob(sizes, log_weights) - size_log_prob(sizes, mixture.log_weights)
-    count = math.prod(math.factorial(size) for size in sizes.tolist())
-    size_term = size_gap + (math.log(count) if objective == "bounds" else 0.0)
-    torch.testing.assert_close(found["sizes"], gamma * size_term.clamp_min(0) / n, **CLOSE)
-
-    # Partitions: draws of all that have these sizes. Two means, each at 7.5e-6.
-    law = fills_of_size(log_scores, sizes)
-    table = divergence_table(posterior, mixture)
-    assert_expectation(found["latent"] * n / beta, law, (law.values * table.T).sum((-2, -1)), draws)
-    if objective == "bounds":
-        best = oracles.plackett_luce(log_scores).log_mass.max()
-        expected = best + math.log(math.factorial(n))
-        torch.testing.assert_close(found["order"], delta * expected / n**2, **CLOSE)
-    else:
-        orders = math.log(math.factorial(n) / count)
-        assert_expectation(found["order"] * n**2 / delta, law, law.log_mass + orders, draws)
-
-
-@torch.no_grad()
-def test_a_negative_term_of_the_sizes_counts_as_none() -> None:
-    """Three rows in three clusters of their own: one order leads there, the prior prefers it."""
-    config = settings(clusters=3, network=AutoencoderConfig(2, (2,), (7,)))
-    model = make_model(config)
-    means = torch.tensor([[0.0, 0], [1, 0], [0, 1]], dtype=torch.float64)
-    batch = make_batch(3) | {"features": means}
-    equal = torch.zeros(3, dtype=torch.float64).log_softmax(-1)
-    model.prior.set_mixture(Mixture(equal, means, torch.ones_like(means)))
-    with torch.no_grad():
-        model.autoencoder.mean.weight.copy_(torch.eye(2))
-        model.autoencoder.mean.bias.zero_()
-    densities = (-torch.cdist(means, means).square() / 2).exp()
-    log_weights = (densities / densities.sum(-1, keepdim=True)).mean(0).log()
-    log_scores = 10**-0.3 * torch.tensor([3.0, 2, 1], dtype=torch.float64)
-    sizes = mode_sizes(3, log_weights)
-    assert sizes.tolist() == [1, 1, 1]
-    term = bound_terms(sizes.double(), log_scores, log_weights, model.prior.mixture())[0]
-    assert term < -1e-3
-    found = partition_objective(model, batch, schedule(), generator())
-    assert found["sizes"] == 0
-
-
-# Gradients.
-
-
-def gradients(objective: str, term: str, **changes: Any) -> dict[str, Tensor]:
-    """The parameters that a term moves, with their gradients."""
-    config = settings(clusters=2, objective=objective, partitions=99, **changes)
-    model, batch = make_model(config), make_batch(6)
-    # A prior that hardly knows the second cluster, so that no term of the sizes is negative.
-    rare = torch.tensor([0.0, -9.0], dtype=torch.float64).log_softmax(-1)
-    place_on_rows(model, batch, rare)
-    with torch.no_grad():
-        # Where codes are as uncertain as clusters are wide, the divergence has no slope in that.
-        model.autoencoder.log_variance.bias += 0.5
-    partition_objective(model, batch, schedule(), generator())[term].backward()
-    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-
-
-def moved(found: dict[str, Tensor]) -> set[str]:
-    return {name for name, gradient in found.items() if gradient.any()}
-
-
-@pytest.mark.parametrize("objective", ["bounds", "exact"])
-def test_what_each_term_trains(objective: str) -> None:
-    """The partition's parameters carry no gradient but that of the scale."""
-    prior = {"prior.means", "prior.log_variances"}
-    assert moved(gradients(objective, "order")) == {"log10_scale"}
-    assert moved(gradients(objective, "sizes")) == {"prior.log_weights"}
-    layers = ("mean", "log_variance")
-    heads = {f"autoencoder.{head}.{x}" for head in layers for x in ("weight", "bias")}
-    encoder = {"autoencoder.encoder.0.weight", "autoencoder.encoder.0.bias"}
-    assert moved(gradients(objective, "latent")) == prior | heads | encoder | {"log10_scale"}
-    fit = moved(gradients(objective, "reconstruction"))
-    assert fit >= heads | encoder
-    assert all(name.startswith("autoencoder.") for name in fit)
-
-
 @pytest.mark.parametrize("method", ["drpm-vc", "vade"])
 def test_a_frozen_encoder_is_not_even_asked(method: str) -> None:
     config = settings(clusters=2, method=method)
@@ -439,53 +148,6 @@ def test_a_frozen_encoder_is_not_even_asked(method: str) -> None:
     torch.testing.assert_close(found, expected)
     found["loss"].backward()
     assert model.autoencoder.mean.weight.grad is not None
-
-
-# Stacked runs.
-
-
-@pytest.mark.parametrize("method", ["drpm-vc", "vade"])
-@pytest.mark.parametrize("objective", ["bounds", "exact"])
-def test_stacked_runs_have_the_terms_of_their_own_models(method: str, objective: str) -> None:
-    """Where nothing is random: certain codes, clusters far apart, and scores likewise."""
-    network = AutoencoderConfig(2, (2,), (7,))
-    config = settings(clusters=2, method=method, objective=objective, network=network)
-    models, features = [make_model(config, seed=seed) for seed in (1, 2)], []
-    rows = make_batch(6)["rows"]
-    for model, labels in zip(models, ([0, 1, 0, 0, 1, 0], [1, 1, 0, 1, 1, 0]), strict=True):
-        means = torch.tensor([[0.0, 9.0], [9.0, 0.0]], dtype=torch.float64)
-        weights = model.prior.mixture().log_weights.detach()
-        model.prior.set_mixture(Mixture(weights, means, torch.ones_like(means)))
-        model.autoencoder.reset_variance(-60.0)
-        with torch.no_grad():
-            model.log10_scale.fill_(2.5)
-            model.autoencoder.mean.weight.copy_(torch.eye(2))
-            model.autoencoder.mean.bias.zero_()
-        features.append(means[torch.tensor(labels)])
-    training = TrainingConfig(epochs=1, batch_size=6, precision="64-true")
-
-    def one(step: Tensor) -> Tensor:
-        return torch.ones((), dtype=torch.float64)
-
-    program = Program(
-        models,
-        OBJECTIVES[method],
-        {"rows": rows},
-        training,
-        run_data={"features": torch.stack(features)},
-        schedules={"temperature": one, "beta": one},
-    )
-    expected = [
-        OBJECTIVES[method](model, {"rows": rows, "features": own}, schedule(1.0, 1.0), generator())
-        for model, own in zip(models, features, strict=True)
-    ]
-    assert expected[0]["loss"] != expected[1]["loss"]
-    program.shuffle()
-    program.step()
-    names, values = program.readings()
-    for run, terms in enumerate(expected):
-        for name, value in zip(names, values[0, :, run], strict=True):
-            torch.testing.assert_close(value, terms[name].detach(), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -513,19 +175,19 @@ def test_clusters_share_their_variances() -> None:
     assert bool((prior.log_variances.grad > 0).all())
 
 
-def test_most_likely_sizes_are_proportional_to_the_odds_of_responsibilities() -> None:
-    """With the responsibilities as weights they are less unequal."""
-    shares, n = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64), 1000
-    means = torch.tensor([[0.0], [50.0], [100.0]], dtype=torch.float64)
-    mixture = Mixture(torch.zeros(3).log_softmax(-1), means, torch.ones_like(means))
-    members = torch.arange(3).repeat_interleave((n * shares).long())
-    posterior = Posterior(means[members], torch.zeros(n, 1, dtype=torch.float64))
-    found = {}
-    for weights in ("odds", "responsibilities"):
-        model = MixtureVAE(4, ClusteringConfig(clusters=3, weights=weights), "gaussian")
-        distance = divergences(posterior, mixture)
-        _, log_weights = partition_parameters(model, posterior, mixture, distance)
-        found[weights] = FisherHypergeometric(n, log_weights).mode
-    torch.testing.assert_close(found["odds"].double(), n * shares, atol=2, rtol=0)
-    assert found["responsibilities"][0] < 570
-    assert found["responsibilities"][2] > 120
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e9])
+def test_columns_of_a_table_are_scaled_by_their_fourth_moments(unit: float) -> None:
+    rare = torch.zeros(100, dtype=torch.float64).index_fill(0, torch.tensor([0]), 1.0)
+    two = torch.tensor([-1.0, 1.0], dtype=torch.float64).repeat(50)
+    rows = unit * torch.stack([rare, two, torch.full_like(rare, 0.1)], 1)
+    _, shift, scale = standardization(rows, (3,), "gaussian")
+    assert shift is not None
+    assert scale is not None
+    # A share p of ones has the fourth central moment p (1 - p) (1 - 3 p (1 - p)).
+    expected = [(0.0099 * (1 - 3 * 0.0099) / 3) ** 0.25 * unit, (1 / 3) ** 0.25 * unit, 1.0]
+    assert scale.tolist() == pytest.approx(expected, rel=1e-12)
+    assert shift.tolist() == pytest.approx([0.01 * unit, 0.0, 0.1 * unit])
+    # Pixels share one scale, their standard deviation.
+    _, _, common = standardization(rows, (1, 3), "gaussian")
+    assert common is not None
+    assert common.tolist() == pytest.approx([rows.std(correction=0).item()] * 3)

@@ -174,13 +174,20 @@ def test_stacked_seeds(tmp_path: Path, freeze: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "seeds"),
-    [("pretraining", [0]), ("between", [0, 1]), ("training", [0]), ("training", [0, 1])],
+    ("where", "seeds", "partition"),
+    [
+        ("pretraining", [0], "order"),
+        ("between", [0, 1], "order"),
+        ("training", [0], "order"),
+        ("training", [0, 1], "affinity"),
+    ],
 )
 def test_an_interrupted_run_is_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, seeds: list[int]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, seeds: list[int], partition: str
 ) -> None:
-    config = settings(epochs=4, pretraining=pretraining(epochs=2), refit_every=2)
+    config = settings(
+        epochs=4, pretraining=pretraining(epochs=2), refit_every=2, partition=partition
+    )
     whole = fit(config, tmp_path / "whole", seeds)
 
     class Crash(Exception):

@@ -78,6 +78,14 @@ def write_celeba(
     (folder / "list_eval_partition.txt").write_text("\n".join(split) + "\n")
 
 
+def linear_resize(source: int, target: int) -> NDArray[np.float64]:
+    """The weight of each source pixel in each target pixel: a triangle as wide as the ratio."""
+    ratio = source / target
+    centres, pixels = (np.arange(target) + 0.5) * ratio, np.arange(source) + 0.5
+    weights = np.clip(1 - np.abs(pixels - centres[:, None]) / ratio, 0, None)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
 def png_start(width: int, height: int) -> bytes:
     """A PNG file that ends where its pixels begin."""
     header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)

@@ -160,9 +160,7 @@ def test_a_gpu_draws_the_same() -> None:
     torch.testing.assert_close(drawn.cpu(), arm.render(factors), rtol=0, atol=1e-2)
 
 
-def test_bad_arguments_are_refused() -> None:
-    with pytest.raises(DataError, match=r"shape \(\.\.\., 7\), but got \(3, 6\)"):
-        arm.render(torch.zeros(3, 6, dtype=torch.int64))
+def test_small_images_are_refused() -> None:
     with pytest.raises(DataError, match="image_size must be at least 16, but got 8"):
         arm.render(torch.zeros(1, 7, dtype=torch.int64), image_size=8)
 

@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import io
-import socket
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -18,8 +17,8 @@ import pytest
 from numpy.typing import NDArray
 
 from drpm.data import DataError
+from drpm.data.catalogue import RemoteFile
 from drpm.data.files import cached_array, check, find, obtain, search_folders, writable_folder
-from drpm.data.types import RemoteFile
 
 CONTENT = bytes(range(256)) * 40
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -32,22 +31,19 @@ class Server(NamedTuple):
     port: int
 
     def url(self, name: str) -> str:
-        return f"http://127.0.0.1:{self.port}/{name}"
-
-
-class Handler(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *arguments: object) -> None:
-        pass
+        """The address of a file, or one where nobody listens."""
+        return f"http://127.0.0.1:{1 if name == 'dead' else self.port}/{name}"
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *arguments: None)
     folder = tmp_path / "served"
     folder.mkdir()
     for name, content in (("file.bin", CONTENT), ("wrong", CONTENT[:1000]), ("empty", b"")):
         (folder / name).write_bytes(content)
-    handler = partial(Handler, directory=str(folder))
+    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -63,14 +59,6 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
     monkeypatch.setenv("DRPM_DATA", str(named))
     monkeypatch.setattr("pooch.os_cache", lambda name: cache)
     return named, cache
-
-
-def dead_url() -> str:
-    """An address where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return f"http://127.0.0.1:{port}/file.bin"
 
 
 def everything_in(folder: Path) -> list[str]:
@@ -91,8 +79,8 @@ def test_a_file_is_downloaded_once(server: Server, folders: tuple[Path, Path]) -
 def test_a_mirror_is_used(
     server: Server, folders: tuple[Path, Path], first: str, kind: str
 ) -> None:
-    url = dead_url() if first == "dead" else server.url(first)
-    file = RemoteFile("set/file.bin", (url, server.url("file.bin")), **{kind: SHA256})
+    urls = (server.url(first), server.url("file.bin"))
+    file = RemoteFile("set/file.bin", urls, **{kind: SHA256})
     assert obtain([file])["set/file.bin"].read_bytes() == CONTENT
     assert everything_in(folders[0]) == ["set/file.bin"]
 
@@ -108,7 +96,7 @@ def test_a_mirror_is_used(
 def test_a_failed_download_leaves_nothing_behind(
     server: Server, folders: tuple[Path, Path], name: str, complaint: str
 ) -> None:
-    url = dead_url() if name == "dead" else server.url(name)
+    url = server.url(name)
     file = RemoteFile("set/file.bin", (url,), known_hash=SHA256)
     expected = (
         rf"^set/file\.bin could not be downloaded \(127\.0\.0\.1:\d+: {complaint}.*\); "
@@ -147,7 +135,8 @@ def test_an_archive_put_there_by_hand_is_extracted_as_a_whole(
 ) -> None:
     content = archive_of(a=CONTENT)
     known = hashlib.sha256(content).hexdigest()
-    file = RemoteFile("set/set.tar.gz", (dead_url(),), known, members={"inner/a": ""})
+    url = "http://127.0.0.1:1/nobody-listens"
+    file = RemoteFile("set/set.tar.gz", (url,), known, members={"inner/a": ""})
     (folders[0] / "set").mkdir(parents=True)
     (folders[0] / "set" / "set.tar.gz").write_bytes(content)
 
@@ -166,7 +155,7 @@ def test_an_archive_put_there_by_hand_is_extracted_as_a_whole(
     assert (folders[0] / "set" / "inner" / "a").read_bytes() == CONTENT
 
 
-def test_a_damaged_archive_is_refused(server: Server, folders: tuple[Path, Path]) -> None:
+def test_a_damaged_archive_is_refused(server: Server) -> None:
     for name, content in (("none", archive_of(b=b"B")), ("text", b"no archive")):
         (server.folder / name).write_bytes(content)
         file = RemoteFile(f"{name}/set.tar.gz", (server.url(name),), members={"inner/a": ""})
@@ -175,7 +164,9 @@ def test_a_damaged_archive_is_refused(server: Server, folders: tuple[Path, Path]
         assert "\n" not in str(refusal.value)
 
 
-def test_files_are_found_in_the_named_folder_then_in_the_cache(folders: tuple[Path, Path]) -> None:
+def test_files_are_found_in_the_named_folder_then_in_the_cache(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     named, cache = folders
     file = RemoteFile("set/file.gz")
     assert find(file) is None
@@ -184,15 +175,10 @@ def test_files_are_found_in_the_named_folder_then_in_the_cache(folders: tuple[Pa
         for name in ("file", "file.gz"):
             (folder / "set" / name).touch()
             assert find(file) == folder / "set" / name
-
-
-def test_the_cache_alone_is_searched_without_the_variable(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.delenv("DRPM_DATA")
-    assert search_folders() == (folders[1],)
+    assert search_folders() == (cache,)
     with pytest.raises(DataError, match="or in the folder given by the variable DRPM_DATA"):
-        obtain([RemoteFile("set/file")])
+        obtain([RemoteFile("set/other")])
 
 
 def test_a_folder_that_cannot_be_written_is_passed_over(
@@ -202,7 +188,7 @@ def test_a_folder_that_cannot_be_written_is_passed_over(
     named.write_text("a file where a folder should be")
     assert writable_folder() == cache
     monkeypatch.setattr("pooch.os_cache", lambda name: named / "below")
-    with pytest.raises(DataError, match=r"No data folder is writable .*DRPM_DATA"):
+    with pytest.raises(DataError, match="DRPM_DATA must name a folder that can be written"):
         writable_folder()
 
 

@@ -13,13 +13,12 @@ SMALL = (2, 2, 2, 3, 3, 2, 2)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the files, with a grid of 288 images."""
-    monkeypatch.setenv("DRPM_DATA", str(tmp_path))
+def path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The place of the file, with a grid of 288 images."""
     monkeypatch.setattr(mpi3d, "FACTOR_SIZES", SMALL)
     monkeypatch.setattr(mpi3d, "NUM_IMAGES", 288)
-    (tmp_path / "mpi3d").mkdir()
-    return tmp_path / "mpi3d"
+    (folder / "mpi3d").mkdir()
+    return folder / "mpi3d" / "mpi3d_toy.npz"
 
 
 def images() -> np.ndarray:
@@ -70,8 +69,8 @@ def test_wrong_indices_are_refused(index: int) -> None:
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_images_and_factors_belong_together(folder: Path, save: object) -> None:
-    save(folder / "mpi3d_toy.npz", images=images())  # type: ignore[operator]
+def test_images_and_factors_belong_together(path: Path, save: object) -> None:
+    save(path, images=images())  # type: ignore[operator]
     assert isinstance(mpi3d.open_images(), np.memmap) == (save is np.savez)
     dataset = load("mpi3d", num_train=50, num_test=20, seed=4)
     assert dataset.input_shape == (3, 64, 64)
@@ -85,9 +84,7 @@ def test_images_and_factors_belong_together(folder: Path, save: object) -> None:
     assert torch.equal(again.test.inputs, dataset.test.inputs)
 
 
-def test_damaged_files_are_refused(folder: Path) -> None:
-    path = folder / "mpi3d_toy.npz"
-
+def test_damaged_files_are_refused(path: Path) -> None:
     def refused(complaint: str) -> None:
         with pytest.raises(DataError, match=rf"mpi3d_toy\.npz .*{complaint}"):
             load("mpi3d")
@@ -105,8 +102,8 @@ def test_damaged_files_are_refused(folder: Path) -> None:
     refused("cannot be read")
 
 
-def test_bad_options(folder: Path) -> None:
-    np.savez(folder / "mpi3d_toy.npz", images=images())
+def test_bad_options(path: Path) -> None:
+    np.savez(path, images=images())
     with pytest.raises(DataError, match="no variant 'complex': there are toy, realistic, real"):
         load("mpi3d", variant="complex")
     for sizes in ((280, 10), (0, 5), (5, -1)):

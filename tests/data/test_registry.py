@@ -48,11 +48,21 @@ def test_the_documentation_lists_every_data_set_option_and_hash() -> None:
         ("arm", {"num_train": 2.5}, "'num_train' .*integer, not 2.5"),
         ("arm", {"num_train": True}, "'num_train' .*integer, not True"),
         ("multimnist", {"noise": "loud"}, "'noise' .*number, not 'loud'"),
+        ("multimnist", {"noise": 1.5}, "'noise' should be less than or equal to 1, not 1.5"),
+        ("multimnist", {"noise": np.nan}, "'noise' should be less .* 1, not nan"),
+        ("multimnist", {"num_train": 41}, "num_train must be from 1 to 40, but got 41"),
+        ("multimnist", {"num_test": 0}, "num_test must be from 1 to 20, but got 0"),
+        ("mosaic", {"num_tasks": 0}, "'num_tasks' should be greater than 0, not 0"),
+        ("celeba", {"num_tasks": 41}, "'num_tasks' should be less than or equal to 40, not 41"),
+        ("celeba", {"evaluate_on": "train"}, "'evaluate_on' should be 'validation' or 'test'"),
         ("stl10", {"network": 3}, "'network' .*string, not 3"),
         ("pictures/x.csv", {"image_size": "large"}, "'image_size' .*integer, not 'large'"),
     ],
 )
-def test_a_bad_name_or_option(name: str, options: dict[str, object], complaint: str) -> None:
+def test_a_bad_name_or_option(
+    folder: Path, name: str, options: dict[str, object], complaint: str
+) -> None:
+    write_mnist(folder / "mnist")
     with pytest.raises(DataError, match=complaint):
         load(name, **options)
 
@@ -82,39 +92,27 @@ def test_content_hashes() -> None:
 
 
 @pytest.mark.unshifted
-def test_random_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_streams(folder: Path) -> None:
     """A seed gives the same examples as when committed results were made."""
-    monkeypatch.setenv("DRPM_DATA", str(tmp_path))
-    write_mnist(tmp_path / "mnist")
+    write_mnist(folder / "mnist")
     mosaic, multimnist = load("mosaic", num_train=3, num_test=1), load("multimnist", num_train=3)
     assert mosaic.train.targets["task_03"].tolist() == [2, 6, 7]
     assert multimnist.train.targets["right"].tolist() == [7, 8, 7]
     assert [indices.tolist() for indices in draw_indices(0, 2, 1)] == [[489644, 906695], [719259]]
 
 
-def numbered(count: int) -> Split:
-    return Split(torch.arange(float(count))[:, None], {"label": torch.arange(count)})
-
-
-@pytest.mark.parametrize(
-    ("classes", "expected"),
-    [
-        ({"kind": ("a", "b"), "label": ("c", "d")}, "label"),
-        ({"kind": ("a", "b"), "sort": ("c", "d")}, "kind"),
-        ({}, None),
-    ],
-)
-def test_classes(classes: dict[str, tuple[str, ...]], expected: str | None) -> None:
+def test_classes() -> None:
     targets = {name: torch.tensor([0, 1]) + k for k, name in enumerate(("kind", "label", "sort"))}
     split = Split(torch.zeros(2, 1), targets)
-    data = Dataset("some", split, split, classes)
-    assert class_labels(data, data.test) is (None if expected is None else targets[expected])
-    assert class_names(data) == (() if expected is None else classes[expected])
+    for names, expected in ((("kind", "label"), "label"), (("kind", "sort"), "kind"), ((), None)):
+        data = Dataset("some", split, split, {name: (name, "other") for name in names})
+        assert class_labels(data, data.test) is targets.get(expected or "")
+        assert class_names(data) == ((expected, "other") if expected else ())
 
 
 @pytest.mark.parametrize(("count", "tested"), [(10, 2), (2, 1)])
 def test_a_fifth_becomes_the_test_split(count: int, tested: int) -> None:
-    whole = numbered(count)
+    whole = Split(torch.arange(float(count))[:, None], {"label": torch.arange(count)})
     data = Dataset("some", whole, whole)
     found, again = with_test_part(data), with_test_part(data)
     assert len(found.test) == tested

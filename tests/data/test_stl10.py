@@ -27,14 +27,12 @@ class Counting:
         return torch.cat([images.mean((2, 3)), images.amax((2, 3)), images.amin((2, 3))], dim=1)
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("DRPM_DATA", str(tmp_path))
-    write_stl10(tmp_path / "stl10" / "stl10_binary")
-    return tmp_path / "stl10" / "stl10_binary"
+@pytest.fixture(autouse=True)
+def files(folder: Path) -> Path:
+    write_stl10(folder / "stl10" / "stl10_binary")
+    return folder / "stl10" / "stl10_binary"
 
 
-@pytest.mark.usefixtures("folder")
 def test_images_stand_upright() -> None:
     dataset = load("stl10", representation="images")
     expected = torch.from_numpy(stl10_images(6, seed=0)).float() / 255
@@ -43,7 +41,7 @@ def test_images_stand_upright() -> None:
     assert (len(dataset.test), dataset.input_shape) == (4, (3, 96, 96))
 
 
-def test_features_are_computed_once(folder: Path) -> None:
+def test_features_are_computed_once(files: Path) -> None:
     network = Counting()
     first = load("stl10", network=Network("counting", network))
     assert network.seen == 10
@@ -59,7 +57,7 @@ def test_features_are_computed_once(folder: Path) -> None:
     # Another network, and other images, have features of their own.
     load("stl10", network=Network("other", network))
     assert network.seen == 20
-    (folder / "test_X.bin").write_bytes(stl10_images(4, seed=7).tobytes())
+    (files / "test_X.bin").write_bytes(stl10_images(4, seed=7).tobytes())
     load("stl10", network=Network("counting", network))
     assert network.seen == 24
 
@@ -69,18 +67,17 @@ def test_features_are_computed_once(folder: Path) -> None:
     [
         ("train_X.bin", bytes(27_648 * 6 - 1), "train_X.bin should contain images of 27,648 bytes"),
         ("train_X.bin", b"", "train_X.bin should contain images"),
-        ("test_y.bin", bytes([1, 2, 3]), "test_y.bin should contain 4 labels, but contains 3"),
-        ("test_y.bin", bytes([1, 2, 3, 0]), "labels from 1 to 10, but contains 0 to 3"),
-        ("test_y.bin", bytes([1, 2, 3, 11]), "labels from 1 to 10, but contains 1 to 11"),
+        ("test_y.bin", bytes([1, 2, 3]), "test_y.bin should contain 4 labels .* contains 3"),
+        ("test_y.bin", bytes([1, 2, 3, 0]), "labels from 1 to 10, but contains 4 from 0"),
+        ("test_y.bin", bytes([1, 2, 3, 11]), "labels from 1 to 10, but contains 4 from 1 to 11"),
     ],
 )
-def test_damaged_files_are_refused(folder: Path, file: str, content: bytes, complaint: str) -> None:
-    (folder / file).write_bytes(content)
+def test_damaged_files_are_refused(files: Path, file: str, content: bytes, complaint: str) -> None:
+    (files / file).write_bytes(content)
     with pytest.raises(DataError, match=complaint):
         load("stl10", representation="images")
 
 
-@pytest.mark.usefixtures("folder")
 def test_without_a_network_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("torchvision", "torchvision.models"):
         monkeypatch.setitem(sys.modules, package, None)

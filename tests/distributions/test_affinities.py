@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import gradcheck, gradgradcheck
-from torch.distributions import kl_divergence
 
 import drpm
 from tests import oracles
@@ -171,22 +169,6 @@ def test_equal_rows_are_a_random_partition(n: int, groups: int, scale: float) ->
 # --- samples --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("n", "groups", "scale", "capacities"),
-    [(4, 3, 0.5, None), (5, 2, 2.0, None), (4, 3, 1.0, [2, 0, 3]), (3, 4, 1.0, None)],
-)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_samples_follow_the_law(
-    n: int, groups: int, scale: float, capacities: list[int] | None, dtype: torch.dtype
-) -> None:
-    affinities, weights = (t.to(dtype) for t in parameters(n, groups, scale, 6))
-    exact = oracles.affinity_partition(affinities.double(), weights.double(), capacities)
-    law = build(affinities, weights, capacities)
-    samples = law.sample((DRAWS,), generator=generator(1))
-    counts = oracles.count_values(samples, exact.values)
-    assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM
-
-
 def test_orders_of_the_draws_follow_the_law() -> None:
     """Those within the subsets too, on which the bounds depend."""
     affinities, weights = parameters(4, 2)
@@ -213,17 +195,6 @@ def test_marginals_are_frequencies() -> None:
 
 
 # --- gradients ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("capacities", [None, [3, 0, 2], [2, 1, 1]], ids=str)
-def test_gradcheck(capacities: list[int] | None) -> None:
-    affinities, weights = parameters(4, 3, 1.0, 8)
-    exact = oracles.affinity_partition(affinities, weights, capacities)
-    inside = exact.values[exact.log_mass > -math.inf][::5]
-    leaves = (affinities.requires_grad_(), weights.requires_grad_())
-    assert gradcheck(lambda a, w: build(a, w, capacities).log_prob(inside), leaves)
-    assert gradcheck(lambda a, w: tuple(build(a, w, capacities).log_prob_bounds(inside)), leaves)
-    assert gradgradcheck(lambda a, w: build(a, w, capacities).log_prob(inside[1]), leaves)
 
 
 def free(gradients: Sequence[Tensor]) -> Tensor:
@@ -276,29 +247,6 @@ def test_entropy_and_its_gradient_within_five_standard_errors(
             free([-of_affinities, zeros]),
             free([of_affinities, of_weights]),
         )
-
-
-@pytest.mark.parametrize(("n", "groups", "scale"), PROBLEMS[:3])
-def test_score_function_gradient_within_five_standard_errors(
-    n: int, groups: int, scale: float
-) -> None:
-    leaves = [t.requires_grad_() for t in parameters(n, groups, scale, 3)]
-    table = normal(groups, n, seed=5)
-
-    def cost(value: Tensor) -> Tensor:
-        return 20 + (value * table).sum((-2, -1)) ** 2
-
-    law = build(*leaves)
-    loss = drpm.score_function_loss(law, cost, GRADIENT_DRAWS, generator=generator())
-    found = torch.autograd.grad(loss, leaves)
-    a, w = (leaf.detach() for leaf in leaves)
-    exact = oracles.affinity_partition(a, w)
-    of_affinities, of_weights, _ = listed_slopes(a, w)
-    scores = free([of_affinities, of_weights])
-    drawn = law.sample((GRADIENT_DRAWS,), generator=generator())
-    counts, costs = oracles.count_values(drawn, exact.values), cost(exact.values)
-    nothing = torch.zeros_like(scores)
-    assert_score_function_gradient(free(found), counts, exact, costs, nothing, scores)
 
 
 @pytest.mark.parametrize(("n", "groups", "scale"), PROBLEMS[:3])
@@ -371,14 +319,3 @@ def test_the_bound_of_the_divergence_lies_above_it() -> None:
     error = oracles.assert_mean(found, expected)
     assert expected > exact
     assert found.mean() + oracles.ERRORS * error > exact
-
-
-def test_divergences_are_registered_with_torch() -> None:
-    (a, w), (b, v) = parameters(5, 3, 1.0, 1), parameters(5, 3, 1.0, 5)
-    p, q, r = build(a, w), build(b, v), drpm.RandomPartition(b[0], v)
-    for first, second in ((p, q), (p, r), (r, p)):
-        torch.manual_seed(3)
-        found = kl_divergence(first, second)
-        torch.manual_seed(3)
-        assert torch.equal(found, drpm.partition_kl(first, second))
-    assert drpm.partition_kl(p, p) == 0

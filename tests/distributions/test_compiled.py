@@ -7,7 +7,12 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from drpm import FisherHypergeometric, RelaxedFisherHypergeometric, RelaxedRandomPartition
+from drpm import (
+    FisherHypergeometric,
+    RelaxedAffinityPartition,
+    RelaxedFisherHypergeometric,
+    RelaxedRandomPartition,
+)
 from drpm.distributions.sizes import sizes_kl
 from tests.oracles import normal
 
@@ -63,17 +68,21 @@ def test_sizes_within_limits(n: int, groups: int) -> None:
 @pytest.mark.cuda
 @pytest.mark.parametrize("limits", [{}, {"minimum": 5, "maximum": 60}], ids=["free", "limits"])
 @pytest.mark.parametrize("noise", ["both", "none"])
-def test_a_draw_is_captured_in_a_graph(noise: str, limits: dict[str, int]) -> None:
+@pytest.mark.parametrize("hard", [True, False])
+@pytest.mark.parametrize("law", [RelaxedRandomPartition, RelaxedAffinityPartition])
+def test_a_draw_is_captured_in_a_graph(
+    law: Any, hard: bool, noise: str, limits: dict[str, int]
+) -> None:
     """Nothing waits for the device."""
-    scores = normal(256).float().cuda().requires_grad_()
+    shape = (256,) if law is RelaxedRandomPartition else (10, 256)
+    scores = normal(*shape).float().cuda().requires_grad_()
     weights = normal(10, seed=1).float().cuda().requires_grad_()
 
     def step() -> tuple[Tensor, ...]:
-        law = RelaxedRandomPartition(
-            0.5, scores, weights, hard=False, **limits, validate_args=False
-        )
-        value = law.rsample_parts((2,), noise=noise).Y.square().sum()
-        value = value + law.discrete.sizes.entropy() + law.discrete.sizes.mean.square().sum()
+        relaxed = law(0.5, scores, weights, hard=hard, **limits, validate_args=False)
+        value = relaxed.rsample_parts((2,), noise=noise).Y.square().sum()
+        sizes = relaxed.discrete.sizes
+        value = value + sizes.entropy() + sizes.mean.square().sum()
         return (value, *torch.autograd.grad(value, (scores, weights)))
 
     # Without its graph, which would tie the leaves to the stream of this call.

@@ -579,7 +579,8 @@ def test_forward_mode_agrees_with_reverse_mode_or_is_refused(case: Case, how: st
     except NotImplementedError as error:
         refusal = str(error)
     if found is None:
-        assert not isinstance(case.make(tensors), has_it)
+        # Limits lead through tables, which have reverse mode alone.
+        assert "minimum" in case.options or not isinstance(case.make(tensors), has_it)
         assert case.name != "relaxed-partition-one-group"  # has nothing to draw
         assert re.match(NO_FORWARD_MODE, refusal)
         return

@@ -146,10 +146,13 @@ def test_batches_and_broadcasting() -> None:
 def test_registered_with_torch() -> None:
     (s, w), (t, v) = parameters(5, 3, 1.0, 1), parameters(5, 3, 1.0, 2)
     p, q = drpm.RandomPartition(s, w), drpm.RandomPartition(t, v)
-    torch.manual_seed(3)
-    found = kl_divergence(p, q)
-    torch.manual_seed(3)
-    assert torch.equal(found, drpm.partition_kl(p, q))
+    r = drpm.AffinityPartition(oracles.normal(3, 5), v)
+    for first, second in ((p, q), (p, r), (r, p)):
+        torch.manual_seed(3)
+        found = kl_divergence(first, second)
+        torch.manual_seed(3)
+        assert torch.equal(found, drpm.partition_kl(first, second))
+    assert drpm.partition_kl(r, r) == 0
 
 
 def test_gradcheck_in_q() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -15,18 +16,15 @@ from tests.oracles import FALSE_ALARM, generator, normal
 REPEATS, DRAWS = 100, 100
 
 
-def partition_law(scores: Tensor, weights: Tensor) -> drpm.RandomPartition:
-    return drpm.RandomPartition(scores, weights)
-
-
 def size_law(weights: Tensor) -> drpm.FisherHypergeometric:
     return drpm.FisherHypergeometric(5, weights, torch.tensor([5, 2, 4]))
 
 
 PROBLEMS = {
-    "sizes": (size_law, lambda w: oracles.fisher(5, w, [5, 2, 4]), [3]),
-    "order": (drpm.PlackettLuce, oracles.plackett_luce, [4]),
-    "partition": (partition_law, oracles.random_partition, [4, 3]),
+    "sizes": (size_law, lambda w: oracles.fisher(5, w, [5, 2, 4]), [(3,)]),
+    "order": (drpm.PlackettLuce, oracles.plackett_luce, [(4,)]),
+    "partition": (drpm.RandomPartition, oracles.random_partition, [(4,), (3,)]),
+    "affinities": (drpm.AffinityPartition, oracles.affinity_partition, [(2, 4), (2,)]),
 }
 
 
@@ -43,7 +41,7 @@ def cost_of(direct: Tensor) -> Callable[[Tensor], Tensor]:
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_gradient_equals_the_enumerated_one(name: str) -> None:
     build, enumerate_all, shapes = PROBLEMS[name]
-    leaves = [normal(n, seed=index).requires_grad_() for index, n in enumerate(shapes)]
+    leaves = [normal(*shape, seed=i).requires_grad_() for i, shape in enumerate(shapes)]
     exact = enumerate_all(*leaves)
     direct = normal(*exact.values.shape[1:], seed=5).requires_grad_()
     cost = cost_of(direct)
@@ -57,7 +55,7 @@ def test_gradient_equals_the_enumerated_one(name: str) -> None:
         grads.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*leaves, direct])]))
     oracles.assert_mean(torch.stack(values), expectation, rate=FALSE_ALARM / 2)
     error = oracles.assert_mean(torch.stack(grads), expected, rate=FALSE_ALARM / 2)
-    own = slice(0, sum(shapes))
+    own = slice(0, sum(map(math.prod, shapes)))
     assert expected[own].abs().max() > 10 * error[own].max()  # zero would be noticed
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import gradcheck
+from torch.autograd import gradcheck, gradgradcheck
 
 import drpm
 from tests import oracles
@@ -34,6 +34,10 @@ DRAWS = 20_000
 SCALES = [0.0, 1.0, 10.0, 50.0]
 SMALL = list(itertools.product(range(1, 7), range(1, 5)))
 small = pytest.mark.parametrize(("n", "groups"), SMALL)
+LAWS: dict[str, Any] = {
+    "scores": (drpm.RandomPartition, oracles.random_partition),
+    "affinities": (drpm.AffinityPartition, oracles.affinity_partition),
+}
 
 
 def cases(n: int, groups: int) -> list[tuple[Tensor, Tensor, Tensor | None]]:
@@ -207,14 +211,17 @@ def test_marginals_at_moderate_n(n: int, scale: float) -> None:
     [(4, 3, 0.5, None), (5, 2, 2.0, None), (4, 3, 1.0, [2, 0, 3]), (3, 4, 1.0, None)],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("kind", LAWS)
 def test_samples_follow_the_law(
-    n: int, groups: int, scale: float, capacities: list[int] | None, dtype: torch.dtype
+    n: int, groups: int, scale: float, capacities: list[int] | None, dtype: torch.dtype, kind: str
 ) -> None:
-    scores, weights = parameters(n, groups, scale, 6)
-    scores, weights = scores.to(dtype), weights.to(dtype)
-    tensor = None if capacities is None else torch.tensor(capacities)
-    exact = oracle(scores.double(), weights.double(), tensor)
-    samples = drpm.RandomPartition(scores, weights, tensor).sample((DRAWS,), generator=generator(1))
+    law, enumerate_all = LAWS[kind]
+    scores, weights = (t.to(dtype) for t in parameters(n, groups, scale, 6))
+    if kind == "affinities":
+        scores = scale * normal(groups, n, seed=6).to(dtype)
+    exact = enumerate_all(scores.double(), weights.double(), capacities)
+    room = None if capacities is None else torch.tensor(capacities)
+    samples = law(scores, weights, room).sample((DRAWS,), generator=generator(1))
     counts = oracles.count_values(samples, exact.values)
     assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM
 
@@ -223,29 +230,21 @@ def test_samples_follow_the_law(
 
 
 @pytest.mark.parametrize("capacities", [None, [3, 0, 2], [2, 1, 1]], ids=str)
-def test_gradcheck(capacities: list[int] | None) -> None:
+@pytest.mark.parametrize("kind", LAWS)
+def test_gradcheck(capacities: list[int] | None, kind: str) -> None:
+    """Second derivatives too, which the contract does not promise, but must not be wrong."""
+    make, enumerate_all = LAWS[kind]
     scores, weights = parameters(4, 3, 1.0, 8)
-    tensor = None if capacities is None else torch.tensor(capacities)
-    values = oracles.random_partition(scores, weights, capacities)
-    inside = values.values[values.log_mass > -math.inf][::5]
+    scores = scores if kind == "scores" else normal(3, 4, seed=8)
+    room = None if capacities is None else torch.tensor(capacities)
+    exact = enumerate_all(scores, weights, capacities)
+    inside = exact.values[exact.log_mass > -math.inf][::5]
     leaves = (scores.requires_grad_(), weights.requires_grad_())
-
-    def law(s: Tensor, w: Tensor) -> drpm.RandomPartition:
-        return drpm.RandomPartition(s, w, tensor)
-
-    assert gradcheck(lambda s, w: law(s, w).log_prob(inside), leaves)
-    assert gradcheck(lambda s, w: tuple(law(s, w).log_prob_bounds(inside)), leaves)
-    assert gradcheck(lambda s, w: law(s, w).marginals(), leaves)
-
-
-def test_second_derivatives() -> None:
-    """Not promised by the contract for every method, but log_prob must not be silently wrong."""
-    scores, weights = parameters(4, 3, 1.0, 8)
-    leaves = (scores.requires_grad_(), weights.requires_grad_())
-    value = oracles.to_matrix(torch.tensor([0, 2, 1, 0]), 3)
-    assert torch.autograd.gradgradcheck(
-        lambda s, w: drpm.RandomPartition(s, w).log_prob(value), leaves
-    )
+    assert gradcheck(lambda *given: make(*given, room).log_prob(inside), leaves)
+    assert gradcheck(lambda *given: tuple(make(*given, room).log_prob_bounds(inside)), leaves)
+    assert gradgradcheck(lambda *given: make(*given, room).log_prob(inside[1]), leaves)
+    if kind == "scores":
+        assert gradcheck(lambda *given: make(*given, room).marginals(), leaves)
 
 
 # torch maps the backward pass of `unfold` one member at a time, and says so.

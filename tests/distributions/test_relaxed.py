@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -16,6 +19,17 @@ TEMPERATURES = [0.1, 1.0, 5.0]
 SORTS = ["neuralsort", "softsort", "sinkhorn"]
 any_temperature = pytest.mark.parametrize("temperature", TEMPERATURES)
 any_sort = pytest.mark.parametrize("sort", SORTS)
+LAWS: dict[str, Any] = {
+    "scores": (drpm.RelaxedRandomPartition, oracles.random_partition),
+    "affinities": (drpm.RelaxedAffinityPartition, oracles.affinity_partition),
+}
+any_law = pytest.mark.parametrize("kind", LAWS)
+
+
+def tensors(kind: str, n: int, groups: int, scale: float = 1.0, seed: int = 0) -> list[Tensor]:
+    """Scores, one for an element or for a subset and an element, and log-weights."""
+    scores, weights = parameters(n, groups, scale, seed)
+    return [scores if kind == "scores" else scale * normal(groups, n, seed=seed), weights]
 
 
 def fill(order: Tensor, sizes: Tensor) -> Tensor:
@@ -33,13 +47,18 @@ def fill(order: Tensor, sizes: Tensor) -> Tensor:
 # --- hard samples follow the discrete law ----------------------------------------------------
 
 
+@any_law
 @any_temperature
-def test_hard_partitions_follow_the_discrete_law(temperature: float) -> None:
-    scores, weights = parameters(4, 3, 1.0, 3)
-    exact = oracles.random_partition(scores, weights)
-    law = drpm.RelaxedRandomPartition(temperature, scores, weights)
-    samples = law.rsample((DRAWS,), generator=generator(1))
-    counts = oracles.count_values(samples, exact.values)
+@pytest.mark.parametrize("with_gradients", [True, False])
+def test_hard_partitions_follow_the_discrete_law(
+    kind: str, temperature: float, with_gradients: bool
+) -> None:
+    make, oracle = LAWS[kind]
+    given = tensors(kind, 4, 3, 1.0, 3)
+    exact = oracle(*given, [4, 3, 4])
+    law = make(temperature, *given, torch.tensor([4, 3, 4]))
+    draw = law.rsample if with_gradients else law.sample
+    counts = oracles.count_values(draw((DRAWS,), generator=generator(1)), exact.values)
     assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM
 
 
@@ -75,31 +94,30 @@ def test_hard_orders_follow_the_discrete_law(temperature: float, sort: str) -> N
 # --- parts ----------------------------------------------------------------------------------
 
 
+@any_law
 @pytest.mark.parametrize("noise", ["both", "order", "none"])
 @pytest.mark.parametrize("hard", [True, False, "sizes"])
-def test_parts_belong_together(noise: str, hard: bool | str) -> None:
-    scores, weights = parameters(8, 3)
-    law = drpm.RelaxedRandomPartition(0.3, scores, weights, hard=hard)
+def test_parts_belong_together(kind: str, noise: str, hard: bool | str) -> None:
+    given = tensors(kind, 8, 3)
+    law = LAWS[kind][0](0.3, *given, hard=hard)
     parts = law.rsample_parts((40,), noise=noise, generator=generator())
     assert parts._fields == ("Y", "sizes", "order")
     assert parts.Y.shape == (40, 3, 8)
-    assert parts.order.shape == (40, 8)
+    assert parts.sizes.shape == (40, 3)
     assert parts.order.dtype == torch.int64
-    assert parts.sizes.expand(40, 3).shape == (40, 3)
     assert (parts.order.sort(-1).values == torch.arange(8)).all()
-    torch.testing.assert_close(
-        parts.sizes.sum(-1), torch.full(parts.sizes.shape[:-1], 8.0).double()
-    )
+    torch.testing.assert_close(parts.Y.sum(-1), parts.sizes, rtol=0, atol=1e-9)
+    torch.testing.assert_close(parts.sizes.sum(-1), torch.full((40,), 8.0).double())
+    if kind == "affinities":
+        torch.testing.assert_close(parts.Y.sum(-2), torch.ones(40, 8).double(), rtol=0, atol=1e-12)
     if hard:
-        assert (parts.sizes == parts.sizes.round()).all()
         assert law.discrete.sizes.support.check(parts.sizes).all()
-    if hard is True:
-        assert torch.equal(parts.Y, fill(parts.order, parts.sizes.expand(40, 3)))
-    sorted_scores = scores.argsort(descending=True)
-    if noise == "none":
-        assert (parts.order == sorted_scores).all()
-    else:
-        assert parts.order.unique(dim=0).shape[0] > 1
+    if hard is True:  # the order fills the subsets of Y
+        assert torch.equal(parts.Y, fill(parts.order, parts.sizes))
+        assert torch.isfinite(law.discrete.log_prob_bounds(parts.Y, parts.order).lower).all()
+    if noise == "none" and kind == "scores":
+        assert (parts.order == given[0].argsort(descending=True)).all()
+    assert (parts.order.unique(dim=0).shape[0] > 1) == (noise != "none")
     if noise != "both" and hard:
         assert (parts.sizes == law.discrete.sizes.mode).all()
     if noise == "both" and hard:
@@ -130,12 +148,20 @@ def test_hard_mode_combines_the_two_modes(scale: float, temperature: float) -> N
 # --- soft samples ---------------------------------------------------------------------------
 
 
-@any_sort
-def test_soft_partitions_approach_the_hard_ones(sort: str) -> None:
-    scores, weights = parameters(6, 3, 1.0, 4)
+# Both laws, and every sort of the one that has them.
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *(("scores", {"sort": sort}) for sort in SORTS),
+    ("affinities", {}),
+]
+variant = pytest.mark.parametrize(("kind", "options"), VARIANTS)
+
+
+@variant
+def test_soft_partitions_approach_the_hard_ones(kind: str, options: dict[str, Any]) -> None:
+    given = tensors(kind, 6, 3, 1.0, 4)
 
     def draw(temperature: float, hard: bool | str) -> Tensor:
-        law = drpm.RelaxedRandomPartition(temperature, scores, weights, hard=hard, sort=sort)
+        law = LAWS[kind][0](temperature, *given, hard=hard, **options)
         return law.rsample((100,), generator=generator(6))
 
     hard = draw(1.0, True)
@@ -191,16 +217,13 @@ def test_soft_values_are_stochastic(sort: str, temperature: float) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("window", ["one-hot", "sigmoid"])
-def test_soft_partitions_are_never_negative(dtype: torch.dtype, window: str) -> None:
+def test_soft_partitions_are_never_negative(dtype: torch.dtype) -> None:
     """Not even by the rounding errors of a Fourier transform, dense and streamed."""
     for n in (300, 1_500):
         scores, weights = (t.to(dtype) for t in parameters(n, 6))
         for temperature in (0.05, 1.0):
             for hard in (False, "sizes"):
-                law = drpm.RelaxedRandomPartition(
-                    temperature, scores, weights, hard=hard, window=window
-                )
+                law = drpm.RelaxedRandomPartition(temperature, scores, weights, hard=hard)
                 assert (law.rsample((3,), generator=generator()) >= 0).all()
                 assert (law.mode >= 0).all()
 
@@ -258,42 +281,25 @@ def test_soft_mode_equals_the_enumerated_boundaries(
     torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-9)
 
 
-def test_sigmoid_windows_equal_the_formula() -> None:
-    """alpha_k(i) = f(nu_{k+1}) - f(nu_k) with f(x) = sigma((x - i + 1/2) / tau)."""
-    scores, weights = parameters(9, 3)
-    for temperature in (0.2, 1.0):
-        law = drpm.RelaxedRandomPartition(
-            temperature, scores, weights, hard=False, window="sigmoid"
-        )
-        parts = law.rsample_parts(noise="none")
-        ends = parts.sizes.cumsum(-1)[:-1, None]
-        inside = torch.sigmoid((ends - torch.arange(1, 10) + 0.5) / temperature)
-        zero, one = torch.zeros(1, 9).double(), torch.ones(1, 9).double()
-        alpha = torch.cat([zero, inside, one]).diff(dim=0)
-        expected = alpha @ oracles.neuralsort(scores, temperature)
-        torch.testing.assert_close(parts.Y, expected, rtol=0, atol=1e-10)
-
-
 # --- gradients ------------------------------------------------------------------------------
 
 
-@any_sort
+@variant
 @pytest.mark.parametrize("hard", [False, "sizes"])
-@pytest.mark.parametrize("window", ["one-hot", "sigmoid"])
-def test_gradcheck_of_soft_partitions(sort: str, hard: bool | str, window: str) -> None:
-    scores, weights = parameters(5, 3, 1.0, 2)
-    leaves = (scores.requires_grad_(), weights.requires_grad_())
+def test_gradcheck_of_soft_partitions(kind: str, options: dict[str, Any], hard: bool | str) -> None:
+    leaves = [t.requires_grad_() for t in tensors(kind, 5, 3, 1.0, 2)]
 
-    def draw(s: Tensor, w: Tensor) -> Tensor:
-        law = drpm.RelaxedRandomPartition(0.9, s, w, hard=hard, sort=sort, window=window)
-        return law.rsample((2,), generator=generator(3))
+    def law(*given: Tensor) -> Any:
+        return LAWS[kind][0](0.9, *given, hard=hard, **options)
 
-    def mode(s: Tensor, w: Tensor) -> Tensor:
-        return drpm.RelaxedRandomPartition(0.9, s, w, hard=hard, sort=sort, window=window).mode
-
-    for function in (draw, mode):
+    functions = (
+        lambda *given: law(*given).rsample((2,), generator=generator(3)),
+        lambda *given: law(*given).mode,
+    )
+    for function in functions:
         if hard == "sizes":  # the sizes are straight-through: only the scores have a true slope
-            assert gradcheck(lambda s, f=function: f(s, weights.detach()), leaves[:1])
+            weights = leaves[1].detach()
+            assert gradcheck(lambda s, f=function, w=weights: f(s, w), leaves[:1])
         else:
             assert gradcheck(function, leaves)
 
@@ -309,19 +315,19 @@ def test_gradcheck_of_soft_sizes() -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 300.0])
-@any_sort
-def test_gradients_stay_finite(scale: float, sort: str) -> None:
+@variant
+def test_gradients_stay_finite(scale: float, kind: str, options: dict[str, Any]) -> None:
     """Scores and weights over hundreds of units, cold and warm, in both precisions."""
-    for dtype in (torch.float32, torch.float64):
-        for temperature in (1e-3, 1.0, 100.0):
-            for hard in (True, False, "sizes"):
-                leaves = tuple(t.to(dtype).requires_grad_() for t in parameters(20, 4, scale))
-                law = drpm.RelaxedRandomPartition(temperature, *leaves, hard=hard, sort=sort)
-                value = law.rsample((5,), generator=generator())
-                cotangent = torch.randn(value.shape, dtype=dtype, generator=generator(1))
-                assert torch.isfinite(value).all()
-                for grad in torch.autograd.grad((value * cotangent).sum(), leaves):
-                    assert torch.isfinite(grad).all()
+    for dtype, temperature, hard in itertools.product(
+        (torch.float32, torch.float64), (1e-3, 1.0, 100.0), (True, False, "sizes")
+    ):
+        leaves = [t.to(dtype).requires_grad_() for t in tensors(kind, 20, 4, scale)]
+        law = LAWS[kind][0](temperature, *leaves, hard=hard, **options)
+        value = law.rsample((5,), generator=generator())
+        cotangent = torch.randn(value.shape, dtype=dtype, generator=generator(1))
+        assert torch.isfinite(value).all()
+        for grad in torch.autograd.grad((value * cotangent).sum(), leaves):
+            assert torch.isfinite(grad).all()
 
 
 def test_temperatures_of_a_batch() -> None:
@@ -330,11 +336,12 @@ def test_temperatures_of_a_batch() -> None:
     temperatures = torch.tensor([0.2, 1.0, 4.0], dtype=torch.float64)
 
     def laws(tau: Tensor, s: Tensor, w: Tensor) -> list:
+        rows = torch.stack([s, -s, s], -2)
         return [
             drpm.RelaxedFisherHypergeometric(tau, 5, w, hard=False),
+            drpm.RelaxedAffinityPartition(tau, rows, w, hard=False),
             drpm.RelaxedPlackettLuce(tau, s, hard=False),
             drpm.RelaxedRandomPartition(tau, s, w, hard=False),
-            drpm.RelaxedRandomPartition(tau, s, w, hard=False, window="sigmoid"),
         ]
 
     for index, law in enumerate(laws(temperatures, scores.expand(3, 5), weights.expand(3, 3))):

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
 import torch
 from torch import Tensor
-from torch.autograd import gradcheck
+from torch.autograd import gradcheck, gradgradcheck
 from torch.distributions import kl_divergence
 
 import drpm
-from drpm.distributions import size_statistics
+from drpm.distributions import size_statistics, size_tables
 from tests import oracles
 from tests.oracles import FALSE_ALARM, generator
 
@@ -80,45 +81,30 @@ def test_masses_moments_and_mode_equal_enumeration(n: int, groups: int) -> None:
         )
         assert law.support.check(law.mode)
         torch.testing.assert_close(law.log_prob(law.mode), exact.log_mass.max(), **close)
-
-
-@small
-def test_conditionals_equal_enumeration(n: int, groups: int) -> None:
-    for weights, capacities in cases(n, groups):
-        law = drpm.FisherHypergeometric(n, weights, capacities)
-        exact = oracles.fisher_conditionals(oracle(n, weights, capacities))
-        found = law.conditional_log_probs(law.enumerate_support())
-        likely = exact > -600  # the conditionals of a vanishing history are ratios of nothings
-        torch.testing.assert_close(found[likely], exact[likely], rtol=0, atol=1e-8)
-        torch.testing.assert_close(
-            found.sum(-1), law.log_prob(law.enumerate_support()), rtol=1e-9, atol=1e-8
-        )
+        conditionals = oracles.fisher_conditionals(exact)
+        likely = conditionals > -600  # those of a vanishing history are ratios of nothings
+        found = law.conditional_log_probs(support)
+        torch.testing.assert_close(found[likely], conditionals[likely], rtol=0, atol=1e-8)
+        torch.testing.assert_close(found.sum(-1), log_prob, rtol=1e-9, atol=1e-8)
 
 
 @small
 def test_kl_equals_enumeration(n: int, groups: int) -> None:
-    for index, (weights, capacities) in enumerate(cases(n, groups)):
-        other = random_weights(groups, SCALES[index % len(SCALES)], 7000 + index)
-        p = drpm.FisherHypergeometric(n, weights, capacities)
-        q = drpm.FisherHypergeometric(n, other, capacities)
-        exact = oracle(n, weights, capacities).kl(oracle(n, other, capacities))
-        torch.testing.assert_close(kl_divergence(p, q), exact, rtol=1e-11, atol=1e-9)
-        assert abs(kl_divergence(p, p)) < 1e-9
-
-
-@small
-def test_kl_between_different_capacities(n: int, groups: int) -> None:
     """Values over the wider support; infinite where q cannot produce what p can."""
-    for seed in range(6):
+    for seed, scale in enumerate([2.0, 2.0, *SCALES]):
         first = random_capacities(n, groups, seed)
         second = random_capacities(n, groups, seed + 50)
-        wp, wq = random_weights(groups, 2.0, seed), random_weights(groups, 2.0, seed + 1)
+        wp, wq = (random_weights(groups, scale, seed + other) for other in (0, 1))
         p = drpm.FisherHypergeometric(n, wp, first)
         q = drpm.FisherHypergeometric(n, wq, second)
         listed = oracle(n, wp, first)
         exact = listed.kl(oracles.fisher_on(listed.values, wq, second.tolist()))
-        found = kl_divergence(p, q)
-        torch.testing.assert_close(found, exact, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(kl_divergence(p, q), exact, rtol=1e-9, atol=1e-9)
+        assert abs(kl_divergence(p, p)) < 1e-9
+        for room in (None, first):
+            pair = [drpm.FisherHypergeometric(n, w, room) for w in (wp, wq)]
+            exact = oracle(n, wp, room).kl(oracle(n, wq, room))
+            torch.testing.assert_close(kl_divergence(*pair), exact, rtol=1e-11, atol=1e-9)
         wide = drpm.FisherHypergeometric(n, wq, first + second)
         assert kl_divergence(p, wide) < math.inf
 
@@ -281,26 +267,43 @@ def test_large_samples_have_the_right_moments() -> None:
 # --- gradients ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("capacities", [None, [3, 0, 4, 2], [2, 2, 1, 0]], ids=str)
-def test_gradcheck(capacities: list[int] | None) -> None:
-    n = 5
-    tensor = None if capacities is None else torch.tensor(capacities)
-    weights = random_weights(4, 1.0, 5).expand(2, 4).clone()
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"capacities": torch.tensor([3, 0, 4, 2])},
+        {"capacities": torch.tensor([2, 2, 1, 0])},
+        {"minimum": torch.tensor([1, 0, 2, 0]), "maximum": torch.tensor([5, 2, 3, 3])},
+        {"minimum": torch.tensor([2, 1]), "maximum": torch.tensor([4, 3])},
+    ],
+)
+def test_gradcheck(options: dict[str, Any]) -> None:
+    n, groups = 5, len(next(iter(options.values()), range(4)))
+    weights = random_weights(groups, 1.0, 5).expand(2, groups).clone()
     weights[1] *= -2
     weights.requires_grad_()
-    support = drpm.FisherHypergeometric(n, weights.detach(), tensor).enumerate_support()
+    other = random_weights(groups, 1.0, 6).requires_grad_()
 
     def law(w: Tensor) -> drpm.FisherHypergeometric:
-        return drpm.FisherHypergeometric(n, w, tensor)
+        return drpm.FisherHypergeometric(n, w, **options)
 
-    assert gradcheck(lambda w: law(w).log_prob(support), (weights,))
-    assert gradcheck(lambda w: law(w).conditional_log_probs(support), (weights,))
-    assert gradcheck(lambda w: law(w).log_normalizer, (weights,))
-    assert gradcheck(lambda w: law(w).mean, (weights,))
-    assert gradcheck(lambda w: law(w).variance, (weights,))
-    assert gradcheck(lambda w: law(w).entropy(), (weights,))
-    other = random_weights(4, 1.0, 6).requires_grad_()
+    def soft(w: Tensor) -> drpm.RelaxedFisherHypergeometric:
+        return drpm.RelaxedFisherHypergeometric(0.7, n, w, hard=False, **options)
+
+    support = law(weights.detach()).enumerate_support()
+    for function in (
+        lambda w: law(w).log_prob(support),
+        lambda w: law(w).conditional_log_probs(support),
+        lambda w: law(w).variance,
+        lambda w: law(w).entropy(),
+        lambda w: soft(w).rsample((2,), generator=generator(3)),
+        lambda w: soft(w).mode,
+    ):
+        assert gradcheck(function, (weights,))
     assert gradcheck(lambda w, v: kl_divergence(law(w), law(v)), (weights, other))
+    for function in (lambda w: law(w).log_normalizer, lambda w: law(w).mean):
+        assert gradcheck(function, (weights,))
+        assert gradgradcheck(function, (weights,))
 
 
 def test_gradcheck_of_the_merged_log_prob() -> None:
@@ -349,19 +352,26 @@ def test_merged_refuses_moments(name: str) -> None:
 # --- two groups -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("capacities", [None, (7, 9), (40, 3)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"capacities": torch.tensor([7, 9])},
+        {"capacities": torch.tensor([40, 3])},
+        {"minimum": 1, "maximum": torch.tensor([6, 5])},
+    ],
+)
 @pytest.mark.parametrize("scale", [1.0, 50.0])
 def test_two_groups_are_listed_as_their_tables_have_them(
-    capacities: tuple[int, int] | None, scale: float
+    options: dict[str, Any], scale: float
 ) -> None:
     """The same soft sizes, with noise and without, and the same gradients."""
-    room = None if capacities is None else torch.tensor(capacities)
     weights = (scale * oracles.normal(5, 2, seed=1)).requires_grad_()
-    law = drpm.FisherHypergeometric(8, weights, room)
+    law = drpm.FisherHypergeometric(8, weights, **options)
     noise, slopes = oracles.normal(3, 5, 1, 9, seed=2), oracles.normal(5, 1, 9, seed=3)
     temperature = torch.tensor(0.7).double()
-    general = law.suffix_tables().relax(noise, temperature)
-    mode = size_statistics.soft_mode(8, weights, law._capacities, temperature)
+    general = size_tables.suffix_tables(law._urn).relax(noise, temperature)
+    mode = size_statistics.soft_mode(law._urn, temperature)
     for found, expected in (
         (law.relax(noise, temperature), general),
         (law.relax_mode(temperature), mode),

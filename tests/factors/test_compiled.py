@@ -26,17 +26,9 @@ def make(method: Any, objective: Any, device: str = "cpu") -> Program:
 
     By plain steps down: Adam makes whole steps even of gradients that are nothing but rounding.
     """
-    training = TrainingConfig(
-        epochs=1,
-        batch_size=8,
-        optimizer="sgd",
-        learning_rate=1e-3,
-        precision="64-true",
-        device=device,
-    )
-    config = FactorsConfig(
-        method=method, objective=objective, latent=10, draws=2, training=training
-    )
+    steps: Any = {"optimizer": "sgd", "learning_rate": 1e-3, "precision": "64-true"}
+    training = TrainingConfig(epochs=1, batch_size=8, device=device, **steps)
+    config = FactorsConfig(method=method, objective=objective, draws=2, training=training)
     pairs = draw(16, seed=1)
     torch.manual_seed(0)
     program = Program(
@@ -76,11 +68,11 @@ def same_steps(method: str, objective: str, backend: str, device: str, **near: f
         assert one[0].names == other[0].names
         torch.testing.assert_close(one[0].values, other[0].values, **near)
         torch.testing.assert_close(one[1], other[1], **near)
-    # The number of shared dimensions has a gradient.
-    assert found[0][1]["aggregation.weights.weight"].abs().max() > 1e-6
+    if method in ("drpm", "hg"):  # the number of shared dimensions has a gradient
+        assert found[0][1]["aggregation.weights.weight"].abs().max() > 1e-6
 
 
-@pytest.mark.parametrize("method", ["drpm", "hg"])
+@pytest.mark.parametrize("method", ["drpm", "hg", "ada", "label"])
 def test_a_compiled_step_equals_an_eager_one(method: str) -> None:
     same_steps(method, "bounds", TRACED, "cpu", rtol=1e-9, atol=1e-10)
 
@@ -120,10 +112,3 @@ def test_compiled_pairs_share_as_many_as_they_are_told(shared: Any) -> None:
     assert_proper(batch, sampler.world.sizes)
     assert set(batch["is_shared"].sum(-1).tolist()) == set(sampler.counts)
     assert not torch.equal(batch["factors"], again["factors"])
-
-
-@pytest.mark.parametrize("method", ["ada", "label"])
-def test_methods_without_a_law_compile(method: str) -> None:
-    program = make(method, "bounds")
-    assert compile_step(program, TRACED)
-    assert graphs_called() > 0

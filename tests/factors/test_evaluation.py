@@ -35,7 +35,7 @@ def one_hot_codes(factors: Tensor) -> Tensor:
 
 
 def one_hot_mask(is_shared: Tensor) -> Tensor:
-    return is_shared.repeat_interleave(torch.tensor(SIZES), 1).float()
+    return is_shared.repeat_interleave(torch.tensor(SIZES), -1).float()
 
 
 def is_chance(score: float | None) -> bool:
@@ -44,10 +44,11 @@ def is_chance(score: float | None) -> bool:
 
 @pytest.mark.parametrize("shared", [1, 3])
 def test_a_perfect_representation_scores_one(shared: Any) -> None:
-    factors, is_shared = make_pairs(shared)
+    factors, is_shared = make_pairs(shared, 4000)
     codes, mask = one_hot_codes(factors), one_hot_mask(is_shared)
     scores = evaluate_pairs(codes, mask, factors, is_shared)
     assert scores[:2] == (1.0, 1.0)
+    assert all(map(is_chance, scores[4:6]))
     assert scores.mean_count == pytest.approx(float(mask.sum(1).mean()))
 
 
@@ -58,31 +59,46 @@ def test_a_useless_representation_scores_zero(seed: int) -> None:
     assert all(map(is_chance, scores[:2]))
 
 
-def test_the_parts_are_of_the_right_images() -> None:
-    """The independent part is the first image's code, the shared part the mean of both."""
-    factors, is_shared = make_pairs(2)
-    codes = one_hot_codes(factors)
-    cancelled = torch.stack([codes[:, 0], -codes[:, 0]], 1)
-    scores = evaluate_pairs(cancelled, one_hot_mask(is_shared), factors, is_shared)
-    assert scores.independent_accuracy == 1
-    assert is_chance(scores.shared_accuracy)
+def test_the_accuracies_by_hand() -> None:
+    """Trained on two thirds of the pairs, tested on the others.
 
-
-def test_the_accuracy_by_hand() -> None:
-    """Trained on two thirds of the pairs, tested on the others."""
+    The independent part is the first image's code, the shared part the mean of both.
+    """
     factors, is_shared = make_pairs(2, 600)
     codes = factors + normal(600, 2, 4)
     mask = torch.rand(600, 4) < 0.6
-    part = (codes.mean(1) * mask).numpy()
-    expected = []
-    for factor in range(4):
-        fitted, tested = (is_shared[rows, factor] for rows in (slice(400), slice(400, 600)))
-        values = factors[:, 0, factor].numpy()
-        model = LogisticRegression(max_iter=1000).fit(part[:400][fitted], values[:400][fitted])
-        predicted = model.predict(part[400:][tested])
-        expected.append(balanced_accuracy_score(values[400:][tested], predicted, adjusted=True))
     found = evaluate_pairs(codes, mask, factors, is_shared)
-    assert found.shared_accuracy == pytest.approx(np.mean(expected))
+    shared, independent = codes.mean(1) * mask, codes[:, 0] * ~mask
+    for name, part, counted in (
+        ("shared_accuracy", shared, is_shared),
+        ("independent_accuracy", independent, ~is_shared),
+        ("shared_from_independent", independent, is_shared),
+        ("independent_from_shared", shared, ~is_shared),
+    ):
+        expected = []
+        for factor in range(4):
+            fitted, tested = (counted[rows, factor] for rows in (slice(400), slice(400, 600)))
+            values = factors[:, 0, factor].numpy()
+            model = LogisticRegression(max_iter=1000).fit(part[:400][fitted], values[:400][fitted])
+            predicted = model.predict(part[400:][tested])
+            expected.append(balanced_accuracy_score(values[400:][tested], predicted, adjusted=True))
+        assert found.by_factor[name] == pytest.approx(expected)
+        assert getattr(found, name) == pytest.approx(np.mean(expected))
+
+
+def test_fixed_factors_are_shared_or_independent() -> None:
+    batch = draw(2000, 1, numbered(SIZES), which="fixed")
+    factors, is_shared = batch["factors"], batch["is_shared"]
+    # The dimensions of the third factor are taken for shared, and those of the first are not.
+    mask = one_hot_mask(torch.arange(4) == 2).expand(2000, -1)
+    scores = evaluate_pairs(one_hot_codes(factors), mask, factors, is_shared)
+    assert scores.by_factor["shared_from_independent"] == [1, None, None, None]
+    assert is_chance(scores.shared_accuracy)
+    none, second, third, fourth = scores.by_factor["independent_accuracy"]
+    assert (none, second, fourth) == (None, 1, 1)
+    assert is_chance(third)
+    # The mean of both images tells their values, but not which is the first one's: 1/3.
+    assert scores.by_factor["independent_from_shared"][2] > CHANCE
 
 
 def test_parts_without_factors_have_no_score() -> None:

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from drpm.factors import models
 from drpm.factors.config import FactorsConfig
 from drpm.factors.evaluation import Evidence, estimate_evidence
 from drpm.factors.models import FactorVAE
@@ -17,7 +16,7 @@ from tests.factors.toys import draw
 
 LATENT = 3
 PRIOR = (0.5, -0.25)
-LOG_WEIGHTS = (-0.6, 0.8)
+LOG_WEIGHTS = torch.tensor([-0.6, 0.8]).double()
 
 
 def make(method: Any, **changes: Any) -> FactorVAE:
@@ -34,7 +33,7 @@ def make(method: Any, **changes: Any) -> FactorVAE:
         heads.bias[LATENT:] = -16.0
         if method in ("drpm", "hg"):
             model.aggregation.weights.weight.zero_()
-            model.aggregation.weights.bias.copy_(torch.tensor(LOG_WEIGHTS))
+            model.aggregation.weights.bias.copy_(LOG_WEIGHTS)
     return model
 
 
@@ -42,19 +41,14 @@ def draw_pairs(count: int) -> dict[str, Tensor]:
     return {name: x.double() if x.dim() == 4 else x for name, x in draw(count).items()}
 
 
-def measure(model: FactorVAE, pairs: dict[str, Tensor], **options: Any) -> Evidence:
-    return estimate_evidence(
-        model, pairs["first"], pairs["second"], label=pairs["label"], **options
-    )
-
-
-def log_weights() -> Tensor:
-    return torch.tensor(LOG_WEIGHTS).double()
+def measure(model: FactorVAE, pairs: dict[str, Tensor], seed: int = 0) -> Evidence:
+    views = pairs["first"], pairs["second"]
+    return estimate_evidence(model, *views, label=pairs["label"], seed=seed)
 
 
 def partitions(divergence: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Every mask, its log-probability and by how much that exceeds its prior's."""
-    law = oracles.random_partition(divergence.log(), log_weights())
+    law = oracles.random_partition(divergence.log(), LOG_WEIGHTS)
     prior = oracles.random_partition(torch.zeros_like(divergence), torch.tensor(PRIOR).double())
     return law.values[:, 1], law.mass, law.log_mass - prior.log_mass
 
@@ -62,7 +56,7 @@ def partitions(divergence: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def numbers(divergence: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The same where the number is random and the most similar dimensions are shared: one of as
     many sets of that size as there are, which the prior takes to be alike."""
-    law = oracles.fisher(LATENT, log_weights(), [LATENT] * 2)
+    law = oracles.fisher(LATENT, LOG_WEIGHTS, [LATENT] * 2)
     prior = oracles.fisher(LATENT, torch.tensor(PRIOR).double(), [LATENT] * 2)
     ranks = divergence.argsort().argsort()
     sets = torch.tensor([math.comb(LATENT, int(size)) for size in law.values[:, 1]]).double()
@@ -72,7 +66,7 @@ def numbers(divergence: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize(("method", "enumerate_masks"), [("drpm", partitions), ("hg", numbers)])
 def test_evidence_against_everything_that_may_be_shared(method: str, enumerate_masks: Any) -> None:
-    copies = 2000
+    copies = 2000  # more than a batch
     model, pair = make(method), draw_pairs(1)
     both = torch.stack([pair["first"], pair["second"]])
     one, other = (Posterior(*x) for x in zip(*model.autoencoder.posterior(both), strict=True))
@@ -131,11 +125,3 @@ def test_parts_add_up_and_a_seed_settles_them(method: str) -> None:
     assert measure(model, pairs) == found
     assert measure(model, pairs, seed=1) != found
     assert (found.partition_divergence > 0) == (method in ("drpm", "hg"))
-
-
-def test_many_pairs_in_several_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a method that draws nothing, and codes that hardly vary."""
-    model, pairs = make("ada"), draw_pairs(20)
-    found = measure(model, pairs)
-    monkeypatch.setattr(models, "_BATCH_SIZE", 7)
-    assert measure(model, pairs) == pytest.approx(found, rel=1e-3)

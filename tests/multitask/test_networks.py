@@ -5,20 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drpm.multitask.config import MultitaskConfig, NetworkConfig
+from drpm.multitask.config import NetworkConfig
 from drpm.multitask.networks import LeNetEncoder, ResidualEncoder, TaskHeads, drop
-from drpm.training.config import load_preset
 from drpm.training.errors import ConfigError
 from tests.oracles import generator
-
-
-def test_the_published_layers() -> None:
-    encoder = LeNetEncoder((1, 28, 28), NetworkConfig())
-    shapes = [tuple(x.shape) for x in encoder.state_dict().values()]
-    assert shapes == [(10, 1, 5, 5), (10,), (20, 10, 5, 5), (20,), (50, 320), (50,)]
-    heads = TaskHeads([10, 10], NetworkConfig())
-    shapes = [tuple(x.shape) for x in heads.state_dict().values()]
-    assert shapes == [(2, 50, 50), (2, 1, 50), (2, 10, 50), (2, 1, 10)]
 
 
 @pytest.mark.parametrize("sides", [(16, 16), (42, 56)])
@@ -62,17 +52,6 @@ def test_residual() -> None:
     assert all(".around.1." in name for name in state)  # the norm on the way around
     torch.testing.assert_close(encoder(images), expected)
     assert ResidualEncoder((3, 64, 64), network)(torch.rand(2, 3, 64, 64)).shape == (2, 7)
-
-
-def test_the_published_faces() -> None:
-    network = load_preset(MultitaskConfig, "paper-multitask-celeba").network
-    with torch.device("meta"):
-        encoder, heads = ResidualEncoder((3, 64, 64), network), TaskHeads([2] * 40, network)
-    assert encoder.dense.weight.shape == (64, 2048)
-    assert {name: x.shape for name, x in heads.state_dict().items()} == {
-        "weight": (40, 2, 64),
-        "bias": (40, 1, 2),
-    }
 
 
 def test_what_is_not_dropped_stays_as_it_was() -> None:

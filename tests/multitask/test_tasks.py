@@ -23,7 +23,7 @@ from drpm.multitask.experiment import (
 from drpm.multitask.models import MultitaskNetwork, TaskScores, load_multitask
 from drpm.multitask.tasks import TaskData, read_tasks
 from drpm.report.plots import FigureSpec, figure_specs, read_arrays
-from drpm.training.config import TrainingConfig, load_preset, preset_names
+from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError
 from tests.data import formats
 from tests.multitask.toys import bars, settings, some_bytes, toy, two_bars
@@ -224,6 +224,13 @@ def test_what_is_reported() -> None:
     assert table["right (0.25)"]["neurons"] == "size_right"
     cells = [name for row in table.values() for name in row.values()]
     assert sorted([*NAMES, *cells]) == sorted(expected)
+    # With common neurons, of which no task is the owner.
+    shared = collect_metrics(data, [record(3, [0.7, 0.9], [2.0, 5.0, 3.0])])
+    assert set(shared) - set(expected) == {"size_common", "best_test_epoch_size_common"}
+    assert (shared["size_common"], shared["size_noise_correlation"]) == (3, pytest.approx(1))
+    (name, row), *tasks = task_table(data, shared).items()
+    assert (name, row["neurons"], list(row)) == ("common", "size_common", list(tasks[0][1]))
+    assert dict(tasks) == task_table(data, dict.fromkeys(expected, 0.0))
     # Without a partition.
     found = collect_metrics(data, [record(3, [0.7, 0.9])])
     assert set(found) == {name for name in expected if "size" not in name}
@@ -269,6 +276,12 @@ def test_what_is_drawn(tmp_path: Path) -> None:
     assert sorted(numbers) == list(range(100))
     # One record makes no curve.
     assert list(drawn(tmp_path, data, scores, records[:1])) == names[:-1]
+    # The common subset has a bar and a row.
+    scores = scores._replace(sizes=torch.tensor([3.0, 1.0, 2.0, 4.0]), shares=torch.rand(4, 10))
+    specs = drawn(tmp_path, data, scores)
+    assert specs["sizes-by-noise"].values[:, 0].tolist() == [4, 1, 2, 3]
+    assert specs["neurons"].rows[0] == specs["sizes-by-noise"].rows[0] == "common"
+    assert specs["accuracy"].rows == specs["sizes-by-noise"].rows[1:]
 
 
 # Settings.
@@ -277,32 +290,15 @@ def test_what_is_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
-        (MultitaskConfig, {"evaluate_every": 0}, "evaluate_every must be greater than 0"),
-        (MultitaskConfig, {"temperature": (1.0, 0.0)}, r"temperature\[1\] must be greater than 0"),
         (MultitaskConfig, {"training": TrainingConfig(devices=2)}, "devices must be 1 for this"),
         (
             MultitaskConfig,
             {"method": "gradient", "training": TrainingConfig(step="graph")},
             "training.step must be 'auto' or 'eager' for the method 'gradient', but got 'graph'",
         ),
-        (NetworkConfig, {"dropout": 1.5}, "dropout must be at most 1, but got 1.5"),
-        (NetworkConfig, {"channels": ()}, "channels must have at least 1 item"),
         (NetworkConfig, {"channels": (4,)}, "channels must be two numbers for 'lenet'"),
     ],
 )
 def test_bad_settings(config: Any, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config(**changes)
-
-
-def test_every_preset_loads() -> None:
-    names = [name for name in preset_names() if "-multitask" in name]
-    assert names == [
-        "fast-multitask",
-        *(f"paper-multitask-{data}" for data in ("celeba", "mosaic", "multimnist")),
-    ]
-    for name in names:
-        load_preset(MultitaskConfig, name)
-    paper = load_preset(MultitaskConfig, "paper-multitask-multimnist")
-    assert (paper.network, paper.training.betas) == (NetworkConfig(), (0.95, 0.999))
-    assert (paper.training.epochs, paper.training.learning_rate) == (200, 5e-4)

@@ -1,9 +1,9 @@
 """Tasks share a layer's neurons: what each of them sees, and that the split is learned."""
 
-import copy
 import math
 import re
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from drpm.nn import TaskPartition, size_penalty
-from tests.oracles import generator
+from drpm import FisherHypergeometric
+from drpm.nn import TaskPartition, TaskSplit, size_penalty
+from tests.oracles import FALSE_ALARM, chi_square_p_value, generator
 
 
 def make(**options: Any) -> TaskPartition:
@@ -24,21 +25,48 @@ def features(*shape: int) -> Tensor:
     return torch.randn(*shape, 6, generator=generator(1))
 
 
-@pytest.mark.parametrize("shape", [(), (4,), (2, 4)])
+def subset_rows(split: TaskSplit) -> Tensor:
+    """The partition itself: the tasks' own rows, and the common one if there is one."""
+    if split.common is None:
+        return split.masks
+    return torch.cat([split.masks - split.common, split.common[None]])
+
+
+VARIANTS = list(product((False, True), (False, True)))
+"""Affinities or not, common neurons or not."""
+
+
+@pytest.mark.parametrize(("affinities", "common"), VARIANTS)
+@pytest.mark.parametrize("in_features", [None, 5])
 @pytest.mark.parametrize("hard", ["sizes", True, False])
-def test_copies_share_out_the_features(shape: tuple[int, ...], hard: Any) -> None:
-    layer, x = make(hard=hard), features(*shape)
-    split = layer.split(x)
-    assert split.features.shape == split.masks.shape == (3, *shape, 6)
-    torch.testing.assert_close(split.features, x * split.masks)
-    torch.testing.assert_close(layer(x), split.features)
-    one, two, three = layer(x)
-    torch.testing.assert_close(torch.stack([one, two, three]), split.features)
-    if hard is True:
-        assert ((split.masks == 0) | (split.masks == 1)).all()
-        torch.testing.assert_close(split.masks.sum(0), torch.ones(*shape, 6))
-        torch.testing.assert_close(split.features.sum(0), x)
-    torch.testing.assert_close(split.masks.sum(-1).movedim(0, -1), split.sizes.expand(*shape, 3))
+def test_copies_share_out_the_features(
+    hard: Any, in_features: int | None, affinities: bool, common: bool
+) -> None:
+    options = {"in_features": in_features, "affinities": affinities, "common": common}
+    for shape, sampled in product([(), (2, 4)], (False, True)):
+        layer, x = make(hard=hard, sampled=sampled, **options), features(*shape)
+        context = () if in_features is None else (torch.randn(*shape, 5, generator=generator(2)),)
+        split = layer.split(x, *context, generator=generator(3))
+        assert split.features.shape == split.masks.shape == (3, *shape, 6)
+        torch.testing.assert_close(split.features, x * split.masks)
+        torch.testing.assert_close(layer(x, *context, generator=generator(3)), split.features)
+        rows = subset_rows(split)
+        assert len(rows) == split.sizes.shape[-1] == 3 + common
+        own = rows.sum(-1).movedim(0, -1)
+        torch.testing.assert_close(own, split.sizes.expand_as(own))
+        torch.testing.assert_close(split.sizes.sum(-1), torch.full(split.sizes.shape[:-1], 6.0))
+        assert (rows > -1e-6).all()
+        if hard is True or affinities:
+            torch.testing.assert_close(rows.sum(0), torch.ones(*shape, 6))
+        if hard is not False:
+            assert (split.sizes == split.sizes.round()).all()
+        if hard is True:
+            assert ((rows == 0) | (rows == 1)).all()
+        # In evaluation mode there is no noise.
+        layer.eval()
+        without = layer.split(x, *context)
+        torch.testing.assert_close(layer(x, *context), without.features)
+        torch.testing.assert_close(layer.sizes(*context), without.sizes)
 
 
 def test_a_partition_for_every_sample() -> None:
@@ -47,12 +75,7 @@ def test_a_partition_for_every_sample() -> None:
     with torch.no_grad():
         layer.law.log_weights.weight.mul_(10)
     split = layer.split(x, context)
-    assert split.sizes.shape == (8, 3)
-    torch.testing.assert_close(split.masks.sum(-1).mT, split.sizes)
     assert len(split.masks.movedim(0, 1).flatten(1).unique(dim=0)) > 1
-    turned = layer.split(x.flip(0), context.flip(0))
-    torch.testing.assert_close(turned.features, split.features.flip(1))
-    torch.testing.assert_close(layer.sizes(context), split.sizes)
     # It is that of the head's law without noise.
     torch.testing.assert_close(split.masks.movedim(0, 1), layer.law(context).mode)
 
@@ -113,23 +136,12 @@ def test_other_temperatures_leave_the_layer_as_it_is(value: Any, got: str) -> No
     assert layer.temperature == pytest.approx(0.7)
 
 
+@pytest.mark.parametrize("affinities", [False, True])
 @pytest.mark.parametrize("in_features", [None, 5])
-def test_saved_and_loaded(in_features: int | None) -> None:
-    layer = make(in_features=in_features)
-    layer.temperature = 0.5
-    torch.manual_seed(1)
-    other = TaskPartition(6, 3, in_features=in_features)
-    other.load_state_dict(layer.state_dict())
-    x = features(4)
-    context = None if in_features is None else torch.randn(4, 5, generator=generator(2))
-    torch.testing.assert_close(other(x, context), layer(x, context))
-    torch.testing.assert_close(copy.deepcopy(layer)(x, context), layer(x, context))
-
-
-@pytest.mark.parametrize("in_features", [None, 5])
-def test_stacked_and_compiled(in_features: int | None) -> None:
+def test_stacked_and_compiled(in_features: int | None, affinities: bool) -> None:
     """As training stacks models: their parameters along a leading axis."""
-    layers = [TaskPartition(6, 3, in_features=in_features) for _ in range(2)]
+    options: Any = {"in_features": in_features, "affinities": affinities, "common": affinities}
+    layers = [TaskPartition(6, 3, **options) for _ in range(2)]
     parameters, buffers = torch.func.stack_module_state(layers)
     x = features(4)
     arguments = (x,) if in_features is None else (x, torch.randn(4, 5, generator=generator(2)))
@@ -144,25 +156,30 @@ def test_stacked_and_compiled(in_features: int | None) -> None:
     torch.testing.assert_close(compiled(*arguments), expected[0])
 
 
-def test_gradients_reach_scores_and_weights() -> None:
-    layer = make()
+@pytest.mark.parametrize(("affinities", "common"), VARIANTS)
+@pytest.mark.parametrize("hard", ["sizes", True, False])
+def test_gradients_reach_scores_and_weights(hard: Any, affinities: bool, common: bool) -> None:
+    layer = make(hard=hard, affinities=affinities, common=common)
     loss = (layer(features(4)) * torch.randn(3, 4, 6, generator=generator(3))).sum()
     loss.backward()
-    for parameter in layer.parameters():
-        assert parameter.grad is not None
-        assert parameter.grad.abs().sum() > 0
+    assert (layer.law.log_weights.grad != 0).all()
+    # The last subset takes the rest, whatever its affinities.
+    reached = layer.law.log_scores.grad[:-1] if affinities else layer.law.log_scores.grad
+    assert (reached != 0).all()
 
 
 # The order of tasks.
 
 
-@pytest.mark.parametrize("in_features", [None, 64])
-def test_the_first_and_the_last_task_have_the_clearest_neurons(in_features: int | None) -> None:
+@pytest.mark.parametrize(("in_features", "affinities"), [(None, False), (64, False), (None, True)])
+def test_the_first_and_the_last_task_have_the_clearest_neurons(
+    in_features: int | None, affinities: bool
+) -> None:
     """The numbers of docs/multitask.md: five tasks of eight neurons each, at fresh scores."""
     clearness = []
     for seed in range(100):
         torch.manual_seed(seed)
-        layer = TaskPartition(40, 5, in_features=in_features)
+        layer = TaskPartition(40, 5, in_features=in_features, affinities=affinities)
         context = None if in_features is None else torch.rand(1, in_features)
         with torch.no_grad():
             for weights in layer.law.log_weights.parameters() if in_features else ():
@@ -172,10 +189,63 @@ def test_the_first_and_the_last_task_have_the_clearest_neurons(in_features: int 
         # How much of the neurons that are above all its own a task has.
         clearness.append(split.masks[:, 0].topk(8).values.mean(-1))
     first, *middle, last = torch.stack(clearness).mean(0).tolist()
+    if affinities:
+        # All about the same: from 0.270 to 0.257 over 2,000 seeds, with errors of 0.001 of 100.
+        assert [first, *middle, last] == pytest.approx([0.264] * 5, abs=0.02)
+        return
     # The standard error of each is 0.005 (of 400 seeds); the gap is 0.16.
     assert min(first, last) > max(middle) + 0.1
     assert (first + last) / 2 == pytest.approx(0.73, abs=0.03)
     assert sum(middle) / 3 == pytest.approx(0.56, abs=0.03)
+
+
+@pytest.mark.parametrize("common", [False, True])
+def test_equal_affinities_give_tasks_equal_shares(common: bool) -> None:
+    layer = make(in_features=1, affinities=True, common=common, sampled=True, hard=True)
+    for parameter in layer.parameters():
+        parameter.data.zero_()
+    rows, subsets = torch.zeros(4000, 1), 3 + common
+    split = layer.split(torch.ones(4000, 6), rows, generator=generator())
+    # Drawn: a neuron is in every subset with the same probability. 4,000 independent partitions.
+    counts = subset_rows(split)[:, :, 0].sum(1).detach().numpy()
+    assert chi_square_p_value(counts, np.full(subsets, 1 / subsets)) > FALSE_ALARM
+    # Without noise: every subset has the same share of every neuron as all others.
+    layer = TaskPartition(5 * subsets, 3, affinities=True, common=common)
+    layer.law.log_scores.data.zero_()
+    masks = layer(torch.ones(5 * subsets))
+    torch.testing.assert_close(masks, torch.full_like(masks, (1 + common) / subsets))
+
+
+def test_equal_tasks_keep_nearly_equal_sizes() -> None:
+    """Forty networks of five tasks that are all the same, trained at once, four neurons a task."""
+    networks, tasks, neurons = 40, 5, 20
+    torch.manual_seed(0)
+    layers = [TaskPartition(neurons, tasks, affinities=True) for _ in range(networks)]
+    parameters, buffers = torch.func.stack_module_state(layers)
+    x = torch.randn(networks, 24, 6)
+    truth = (x @ torch.randn(networks, 6, 6)).relu() @ torch.randn(networks, 6, 1)
+    truth = (truth / truth.std((1, 2), keepdim=True))[:, None]
+    shared = torch.randn(networks, 6, neurons).div(6**0.5).requires_grad_()
+    heads = torch.randn(networks, tasks, neurons, 1).div(neurons**0.5).requires_grad_()
+    optimizer = torch.optim.Adam([*parameters.values(), shared, heads], 0.1)
+
+    def split(parameters: Any, buffers: Any, seen: Tensor) -> Any:
+        return torch.func.functional_call(layers[0], (parameters, buffers), (seen,))
+
+    losses = []
+    for _ in range(30):
+        copies = torch.vmap(split)(parameters, buffers, (x @ shared).relu())
+        loss = (copies @ heads - truth).square().mean((1, 2, 3)).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 5
+    sizes = FisherHypergeometric(neurons, parameters["law.log_weights"].detach()).mode.mean(0)
+    # Tried with three seeds, 120 networks: 3.83, 3.94, 4.12, 3.99 and 4.11 neurons, with a standard
+    # error of 0.06 (0.11 of one seed). The first has a little less, so the margin is this deviation
+    # and more than five errors of one seed.
+    assert sizes.tolist() == pytest.approx([4.0] * 5, abs=0.8)
 
 
 # The regularizer.
@@ -204,6 +274,8 @@ def test_the_penalty_of_sizes() -> None:
         ),
         ({"hard": "soft"}, "hard must be"),
         ({"sampled": 1}, "sampled must be"),
+        ({"affinities": 1}, "affinities must be"),
+        ({"common": "yes"}, "common must be"),
         ({"temperature": 0}, "temperature must be a positive number, but got 0."),
     ],
 )

@@ -11,8 +11,7 @@ from torch.func import grad, vmap
 
 from drpm import RelaxedRandomPartition
 from drpm.relaxation import sorting
-from drpm.relaxation.mapping import materialize
-from drpm.relaxation.reparameterization import straight_through
+from drpm.relaxation.reparameterization import materialize, straight_through
 from tests.oracles import normal
 
 # Traces as inductor does, but calls torch's own operations.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from drpm.training.runs import RunFolder
+from drpm.training.runs import open_run
 
 CONFIG = 'seed = 3\n\n[data]\nname = "digits"\nfraction = 0.5\n'
 
@@ -26,7 +26,7 @@ def finished_run(
     **further: Any,
 ) -> Path:
     """A folder as a run leaves it, with further entries of the result."""
-    run = RunFolder.create(path, CONFIG)
+    run = open_run(path, CONFIG)
     with run.lock():
         for record in records:
             run.log(record)

@@ -113,15 +113,6 @@ def test_images_of_all_types_look_the_same() -> None:
     np.testing.assert_allclose(wide, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (50, 1, 64, 64), (20, 2, 90, 3), (20, 32, 3, 90)])
-def test_grids_of_all_sizes_fit_on_a_page(shape: tuple[int, ...]) -> None:
-    rows = [f"a rather long $name {index}" for index in range(shape[0])]
-    columns = [f"value {index}" for index in range(shape[1])]
-    content = png(plots.grid(list(np.zeros(shape, np.uint8)), rows, columns, "title"))
-    width, height = (int.from_bytes(content[place : place + 4], "big") for place in (16, 20))
-    assert (width < 150 * 11, height < 150 * 15) == (True, True)
-
-
 def test_a_row_of_a_partition_is_as_long_as_its_cluster() -> None:
     arrays = {
         "samples": np.zeros((3, 1, 14, 14)),

@@ -22,24 +22,15 @@ COMPARISON = {"DRPM": {"accuracy": 0.875}, "VaDE": {"accuracy": 0.5, "nmi": None
 class Page(HTMLParser):
     """The elements of a page, with their attributes, and its text."""
 
-    VOID = ("meta", "img")
-
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.source = path.read_text(encoding="utf-8")
         self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
         self.text = ""
         self.feed(self.source)
-        assert not self.open, f"not closed: {self.open}"
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
         self.text += data
@@ -72,16 +63,9 @@ def test_the_page_says_it_all(tmp_path: Path) -> None:
     results = page.text.split("Results")[1].split("Scores")[0]
     assert results.split() == ["DRPMVaDE", "ACC0.87500.5000", "elbo-10.50—", "nmi——"]
     for expected in (
-        "Digits, clustered",
-        "Scores are those of the test part.",
-        "drpm cluster 'my digits' --seed 3",
-        "--overwrite",
-        "1,797",
-        "8, 8",
-        "1:02:05",
-        "cuda:0 (NVIDIA H200)",
-        "2.13.0",
-        CONFIG.strip(),
+        *("Digits, clustered", "Scores are those of the test part.", "--overwrite"),
+        *("drpm cluster 'my digits' --seed 3", "1,797", "8, 8", "1:02:05"),
+        *("cuda:0 (NVIDIA H200)", "2.13.0", CONFIG.strip()),
     ):
         assert expected in page.text, expected
     assert len(page.all("details")) == 1
@@ -141,7 +125,6 @@ def test_nothing_is_fetched_and_nothing_runs(tmp_path: Path) -> None:
         assert not any(name.startswith("on") for name in attributes)
         for name in ("src", "href", "srcset", "action"):
             assert (attributes.get(name) or "data:").startswith("data:")
-    assert not re.search(r"(src|href)\s*=\s*[\"']?\s*(https?:)?//", page.source)
     assert not re.search(r"url\(|@import|https?://", re.sub(r"base64,[\w+/=]+", "", page.source))
     policies = [each["content"] or "" for each in page.all("meta") if "http-equiv" in each]
     assert policies == ["default-src 'none'; img-src data:; style-src 'unsafe-inline'"]

@@ -1,5 +1,6 @@
 """Tables of results: means over seeds, published numbers, and the document they stand in."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,8 @@ def test_metrics_of_every_row(tmp_path: Path) -> None:
     columns = {"DRPM": ("main/drpm", "{row}")}
     table = Table(("metric",), {"a": "nmi", "b": "accuracy"}, columns, has_runs=False, digits=1)
     assert rows(table(tmp_path))[2:] == [["a", "0.7 ± 0.1"], ["b", "**0.8 ± 0.1**"]]
+    lowest = replace(table, lowest=["DRPM"])
+    assert rows(lowest(tmp_path))[2:] == [["a", "**0.7 ± 0.1**"], ["b", "0.8 ± 0.1"]]
 
 
 def test_arrays_for_figures(tmp_path: Path) -> None:
@@ -104,6 +107,7 @@ def test_step_times(tmp_path: Path) -> None:
         {"model": "VAE", "batch_size": 64, "alone": 2e-4, "stacked": 3e-4},
         {"model": "LeNet", "batch_size": 256, "alone": 1e-4, "stacked": None},
     ]
-    write_json(tmp_path / "benchmarks" / "steps-h200.json", {"steps": steps})
+    for name, step in zip(("steps-h200", "steps-affinity-h200"), steps, strict=True):
+        write_json(tmp_path / "benchmarks" / f"{name}.json", {"steps": [step]})
     found = rows(step_times(tmp_path))[2:]
     assert found == [["VAE", "64", "200", "300", "1.50"], ["LeNet", "256", "100", "-", "-"]]

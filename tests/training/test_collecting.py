@@ -45,23 +45,19 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_folder_keeps_its_other_files(source: Path, tmp_path: Path) -> None:
-    target = tmp_path / "results"
+def test_a_folder_or_an_archive(source: Path, tmp_path: Path) -> None:
+    target, archive = tmp_path / "results", tmp_path / "deep" / "kept.tar.gz"
     collect(source, "table-1", STUDIES[:2], target)
     (target / "benchmarks.json").touch()
     assert collect(source, "table-1", STUDIES, target) == COLLECTED
     assert files(target) == {*COLLECTED, "benchmarks.json"}
-    for name in COLLECTED:
-        original = source / Path(name).relative_to("table-1")
-        assert (target / name).read_bytes() == original.read_bytes()
-
-
-def test_an_archive_unpacks_to_the_same(source: Path, tmp_path: Path) -> None:
-    archive = tmp_path / "deep" / "kept.tar.gz"
     assert collect(source, "table-1", STUDIES, archive) == COLLECTED
     with tarfile.open(archive) as opened:
         opened.extractall(tmp_path / "unpacked", filter="data")
     assert files(tmp_path / "unpacked") == set(COLLECTED)
+    for name in COLLECTED:
+        original = source / Path(name).relative_to("table-1")
+        assert (target / name).read_bytes() == original.read_bytes()
 
 
 def test_nothing_to_collect(source: Path, tmp_path: Path) -> None:

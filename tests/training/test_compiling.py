@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -73,28 +74,20 @@ class Stop(Exception):
     pass
 
 
-class Stopper:
+def stop_after(last: int) -> Any:
     """A progress display that stops the training after a step."""
 
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def start(self, total_steps: int, done: int) -> None:
-        pass
-
-    def update(self, step: int, metrics: Any) -> None:
-        if step == self.step:
+    def update(step: int, metrics: Any) -> None:
+        if step == last:
             raise Stop
 
-    def stop(self) -> None:
-        pass
+    return Mock(update=update)
 
 
 @both
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_compiled_step_equals_an_eager_one(stacked: bool, fused: bool) -> None:
-    changes: dict[str, Any] = {"gradient_clip": 0.1, "weight_decay": 0.01}
-    eager, compiled = (make(stacked, **changes) for _ in range(2))
+    eager, compiled = (make(stacked, weight_decay=0.01) for _ in range(2))
     before = copied(compiled.tensors())
     # A fused optimizer is compiled as well, and then counts its steps in float32.
     group = fuse(compiled) if fused else {"fused": False}
@@ -124,7 +117,7 @@ def test_training_and_resuming(
     train(whole, make_runs(tmp_path, "whole", whole))
     folders = make_runs(tmp_path, "cut", cut)
     with pytest.raises(Stop):
-        train(cut, folders, progress=Stopper(7))
+        train(cut, folders, progress=stop_after(7))
     torch.rand(3)
     train(resumed, folders)
     assert same(copied(resumed.tensors()), copied(whole.tensors()))
@@ -144,7 +137,6 @@ def no_compiler(graph: Any, inputs: Any) -> Any:
     ("stacked", "objective", "backend", "message"),
     [
         (False, scheduled, no_compiler, "RuntimeError: Failed to find C compiler."),
-        (True, scheduled, no_compiler, "RuntimeError: Failed to find C compiler."),
         # Stacked runs are compiled whole or not at all.
         (True, graph_break, TRACED, ""),
     ],
@@ -219,25 +211,12 @@ def test_many_programs_in_one_process(stacked: bool) -> None:
 # On a GPU.
 
 
-def run_steps(program: Program, step: Any, count: int) -> Tensor:
-    values = []
-    for number in range(count):
-        if number % program.steps_per_epoch == 0:
-            program.shuffle()
-        step()
-        values.append(program.readings().values)
-    return torch.cat(values)
-
-
 @pytest.mark.cuda
 @both
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-@pytest.mark.parametrize("clip", [None, 0.1])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_captured_step_equals_an_eager_one(
-    stacked: bool, optimizer: Any, clip: float | None, compiled: bool
-) -> None:
-    changes = {"optimizer": optimizer, "gradient_clip": clip, "weight_decay": 0.01}
+def test_a_captured_step_equals_an_eager_one(stacked: bool, optimizer: Any, compiled: bool) -> None:
+    changes = {"optimizer": optimizer, "weight_decay": 0.01}
     eager, captured = (make(stacked, device="cuda", **changes) for _ in range(2))
     before = copied(captured.tensors())
     if compiled:
@@ -246,7 +225,7 @@ def test_a_captured_step_equals_an_eager_one(
     torch.testing.assert_close(captured.tensors(), before, rtol=0, atol=0)
     assert int(captured.step_count) == 0
     # Twelve steps cross two ends of epochs.
-    found, expected = run_steps(captured, step, 12), run_steps(eager, eager.step, 12)
+    found, expected = take_steps(captured, 12, step), take_steps(eager, 12)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(captured.tensors(), eager.tensors(), rtol=1e-3, atol=1e-4)
 
@@ -267,7 +246,7 @@ def test_learning_rate_batches_and_noise_change_between_replays(
     step = CapturedStep(program)
     program.set_learning_rate(0.0)
     before = copied(program.tensors())
-    values = run_steps(program, step, 2 * program.steps_per_epoch)
+    values = take_steps(program, 2 * program.steps_per_epoch, step)
     torch.testing.assert_close(program.tensors(), before, rtol=0, atol=0)
     names = program.readings().names
     noise = values[:, names.index("loss")].flatten()
@@ -278,7 +257,7 @@ def test_learning_rate_batches_and_noise_change_between_replays(
     assert (second.sum(0) == 2.0**EXAMPLES - 1).all()
     assert not torch.equal(first, second)
     program.set_learning_rate(0.1)
-    run_steps(program, step, 1)
+    take_steps(program, 1, step)
     assert any(not torch.equal(x, before[name]) for name, x in program.tensors().items())
 
 
@@ -294,7 +273,7 @@ def test_training_and_resuming_on_a_gpu(tmp_path: Path, stacked: bool) -> None:
     program = make(stacked, device="cuda", log_every=1, **changes)
     folders = make_runs(tmp_path, "cut", program)
     with pytest.raises(Stop):
-        train(program, folders, progress=Stopper(12))
+        train(program, folders, progress=stop_after(12))
     program = make(stacked, device="cuda", log_every=1, **changes)
     train(program, folders)
     ends.append(copied(program.tensors()))

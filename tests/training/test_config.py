@@ -113,7 +113,8 @@ def test_a_file_is_read_and_named_in_errors(tmp_path: Path) -> None:
 # Presets.
 
 
-def test_presets(tmp_path: Path) -> None:
+def test_presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("drpm.training.config.PRESETS", tmp_path)
     files = {
         "fast-digits.toml": "[training]\nbatch_size = 64\n",
         "paper-mnist.toml": 'data = "mnist"\n',
@@ -122,9 +123,9 @@ def test_presets(tmp_path: Path) -> None:
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    assert preset_names(folder=tmp_path) == ["fast-digits", "paper-broken", "paper-mnist"]
-    assert preset_names("mnist", tmp_path) == ["paper-mnist"]
-    config = load_preset(Outer, "fast-digits", command="digits", folder=tmp_path)
+    assert preset_names() == ["fast-digits", "paper-broken", "paper-mnist"]
+    assert preset_names("mnist") == ["paper-mnist"]
+    config = load_preset(Outer, "fast-digits", command="digits")
     assert config == Outer(training=TrainingConfig(batch_size=64))
     for name, command, complaint in (
         ("fast-digit", None, "'fast-digit' is not a preset; did you mean 'fast-digits'?"),
@@ -135,7 +136,7 @@ def test_presets(tmp_path: Path) -> None:
         ("a", "other", "'a' is not a preset of drpm other; there are none"),
     ):
         with pytest.raises(ConfigError) as caught:
-            load_preset(Outer, name, command=command, folder=tmp_path)
+            load_preset(Outer, name, command=command)
         assert complaint in str(caught.value)
 
 
@@ -255,27 +256,18 @@ def test_a_wrong_override_is_refused(assignment: str, complaint: str) -> None:
         ("learning_rate", 0.0),
         ("weight_decay", -0.1),
         ("betas", (0.9, 1.0)),
-        ("learning_rate_decay", 0.0),
-        ("decay_every", 0),
-        ("gradient_clip", 0.0),
-        ("seed", -1),
         ("seed", 2**63),
-        ("device", "gpu"),
         ("device", "mps"),
         ("devices", 0),
         ("precision", "bf16-mixed"),
-        ("matmul", "medium"),
         ("step", "compiled"),
-        ("checkpoint_every", 0),
         ("checkpoint_steps", 0),
-        ("log_every", 0),
     ],
 )
 def test_training_settings_that_cannot_be(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"^{name} must be .*, but got "):
-        build(TrainingConfig, {name: value})
-    with pytest.raises(ConfigError, match=f"^{name} must be .*, but got "):
-        TrainingConfig(**{name: value})
+    for make in (lambda given: build(TrainingConfig, given), lambda x: TrainingConfig(**x)):
+        with pytest.raises(ConfigError, match=f"^{name} must be .*, but got "):
+            make({name: value})
 
 
 # What is made in Python.

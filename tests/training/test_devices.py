@@ -7,6 +7,7 @@ import sys
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,9 +19,8 @@ from drpm.training.loop import train
 from drpm.training.program import Program
 from drpm.training.runs import RunFolder
 from tests.training.toys import (
+    begin,
     make_model,
-    make_program,
-    make_run,
     points,
     settings,
     squares,
@@ -50,24 +50,12 @@ def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) ->
     ("cards", "wanted", "complaint"),
     [
         (0, {"device": "cuda"}, r"that this machine has \(cpu\), but got 'cuda'"),
-        (2, {"device": "cuda:2"}, "one of the 2 GPUs of this machine, but got 'cuda:2'"),
-        (2, {"device": "cuda:1", "devices": 2}, "must not name a single GPU if devices is 2"),
+        (2, {"device": "cuda:2"}, "one of 2 GPUs.*, but got 'cuda:2'"),
+        (2, {"device": "cuda:1", "devices": 2}, "must be 'cuda' if devices is 2, but got 'cuda:1'"),
         (2, {"device": "cuda", "devices": 3}, "devices must be at most 2, the GPUs here"),
-        (
-            2,
-            {"device": "cpu", "step": "graph"},
-            "step must be 'eager' .* on 1 x cpu, but got 'graph'",
-        ),
-        (
-            2,
-            {"devices": 2, "step": "graph"},
-            "step must be 'eager' .* on 2 x cuda.*, but got 'graph'",
-        ),
-        (
-            2,
-            {"devices": 2, "step": "compile"},
-            "step must be 'eager' .* on 2 x cuda.*, but got 'compile'",
-        ),
+        (2, {"device": "cpu", "step": "graph"}, "step must .* on 1 x cpu, but got 'graph'"),
+        (2, {"devices": 2, "step": "graph"}, "step must .* on 2 x cuda.*, but got 'graph'"),
+        (2, {"devices": 2, "step": "compile"}, "step must .* on 2 x cuda.*, but got 'compile'"),
     ],
 )
 def test_what_a_machine_lacks(
@@ -86,42 +74,28 @@ def test_one_device_needs_no_fabric(monkeypatch: pytest.MonkeyPatch) -> None:
         connect(TrainingConfig(device="cpu", devices=2))
 
 
-class FakeFabric:
-    """What would be asked of Fabric."""
-
-    made: dict[str, Any]
-    global_rank, world_size, device = 3, 4, torch.device("cpu")
-
-    def __init__(self, **options: Any) -> None:
-        FakeFabric.made = {**options, "launched": False}
-
-    def launch(self) -> None:
-        FakeFabric.made["launched"] = True
-
-
 @pytest.mark.parametrize(
-    ("environment", "devices", "asked"),
+    ("local", "devices", "asked"),
     [
-        ({}, 2, {"devices": 2, "num_nodes": 1}),
-        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, 1, {"devices": 2, "num_nodes": 2}),
-        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}, 4, {"devices": 4, "num_nodes": 1}),
+        (None, 2, {"devices": 2, "num_nodes": 1}),
+        ("2", 1, {"devices": 2, "num_nodes": 2}),
+        ("4", 4, {"devices": 4, "num_nodes": 1}),
     ],
 )
 def test_what_is_asked_of_fabric(
-    monkeypatch: pytest.MonkeyPatch,
-    environment: dict[str, str],
-    devices: int,
-    asked: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch, local: str | None, devices: int, asked: dict[str, int]
 ) -> None:
     """Processes that torchrun has started are counted, not started again."""
     fabric = pytest.importorskip("lightning.fabric")
-    monkeypatch.setattr(fabric, "Fabric", FakeFabric)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    made = Mock(global_rank=3, world_size=4, device=torch.device("cpu"))
+    monkeypatch.setattr(fabric, "Fabric", Mock(return_value=made))
+    if local is not None:
+        monkeypatch.setenv("WORLD_SIZE", "4")
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
     connected = connect(TrainingConfig(device="cpu", devices=devices))
     assert (connected.rank, connected.count, connected.is_first) == (3, 4, False)
-    common = {"accelerator": "cpu", "strategy": "ddp", "launched": True}
-    assert FakeFabric.made == common | asked
+    made.launch.assert_called_once()
+    assert fabric.Fabric.call_args.kwargs == {"accelerator": "cpu", "strategy": "ddp"} | asked
 
 
 @pytest.mark.parametrize("stacked", [False, True])
@@ -179,12 +153,11 @@ def test_two_processes(tmp_path: Path) -> None:
     for found in (first, second):
         assert [sorted(batch) for batch in found["large"]] == [list(range(40))]
     assert first["parameters"] == second["parameters"]
-    assert first["outcome"] == second["outcome"] == [{"a": 1.0}]
     for found in (first, second):
         assert (found["exit_code"], found["stopped_after"]) == (143, 7)
         assert found["resumed"]
         assert ") at step 1." in found["complaint"]
-        assert "started on 2 devices" in found["other_count"]
+        assert "on 2 devices and can only be resumed with those" in found["other_count"]
     for name in ("whole", "cut"):
         assert steps_of(RunFolder.open(tmp_path / name)) == list(range(1, 21))
 
@@ -197,26 +170,18 @@ def state() -> tuple[str, bool]:
 
 
 @pytest.mark.parametrize("precision", ["highest", "high"])
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_run_sets_it_and_restores_it(tmp_path: Path, precision: Any, fails: bool) -> None:
-    before, seen = state(), set()
+def test_a_run_sets_it_and_restores_it(tmp_path: Path, precision: Any) -> None:
+    before, seen = state(), []
 
     def objective(*arguments: Any) -> dict[str, torch.Tensor]:
-        seen.add(state())
+        seen.append(state())
         with matmul_precision("highest"):
-            assert state() == ("highest", False)
-        if fails:
-            raise ZeroDivisionError
-        return squares(*arguments)
+            seen.append(state())
+        raise ZeroDivisionError
 
-    program = make_program(objective, matmul=precision)
-    run = make_run(tmp_path, program.config)
-    if fails:
-        with pytest.raises(ZeroDivisionError):
-            train(program, [run])
-    else:
-        train(program, [run])
-    assert seen == {(precision, precision == "high")}
+    with pytest.raises(ZeroDivisionError):
+        train(*begin(tmp_path, objective, matmul=precision))
+    assert seen == [(precision, precision == "high"), ("highest", False)]
     assert state() == before
 
 

@@ -1,6 +1,6 @@
 """Small models, objectives and run folders that the tests of training share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from drpm.training.config import TrainingConfig, dumps
 from drpm.training.program import Batch, Program
-from drpm.training.runs import RunFolder
+from drpm.training.runs import RunFolder, open_run
 
 EXAMPLES = 40
 
@@ -56,7 +56,15 @@ def make_program(objective: Any = noisy_squares, **changes: Any) -> Program:
 
 
 def make_run(folder: Path, config: TrainingConfig) -> RunFolder:
-    return RunFolder.create(folder, dumps(config))
+    return open_run(folder, dumps(config))
+
+
+def begin(
+    folder: Path, objective: Any = noisy_squares, **changes: Any
+) -> tuple[Program, list[RunFolder]]:
+    """What ``train`` takes: a new program, and its folder, which may hold an interrupted run."""
+    program = make_program(objective, **changes)
+    return program, [make_run(folder, program.config)]
 
 
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -74,13 +82,13 @@ def steps_of(run: RunFolder) -> list[int]:
     return [record["step"] for record in run.metrics()]
 
 
-def take_steps(program: Program, count: int) -> Tensor:
+def take_steps(program: Program, count: int, step: Callable[[], None] | None = None) -> Tensor:
     """Steps without the loop around them; the terms of each, (steps, terms, S)."""
     values = []
-    for step in range(count):
-        if step % program.steps_per_epoch == 0:
+    for number in range(count):
+        if number % program.steps_per_epoch == 0:
             program.shuffle()
-        program.step()
+        (step or program.step)()
         values.append(program.readings().values)
     return torch.cat(values)
 

@@ -60,8 +60,7 @@ def report(folder: Path, devices: Devices) -> dict[str, Any]:
     found["large"] = epoch(devices, batch_size=1000)
     found["noise"] = torch.rand(4, generator=make(devices).generator).tolist()
     whole = make(devices)
-    outcome = train(whole, [start("whole")], evaluate=lambda _: {"a": 1.0})
-    found["outcome"] = outcome
+    train(whole, [start("whole")])
     found["parameters"] = [p.tolist() for p in whole.model.parameters()]
 
     # A signal to the second process alone stops both, after the same step.

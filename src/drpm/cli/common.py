@@ -1,7 +1,4 @@
-"""What commands share: options, the words that a shell completes, tables and errors.
-
-Words are spelt out here, because a shell waits for them and importing torch takes seconds.
-"""
+"""What commands share: options, the words that a shell completes, tables and errors."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,19 +7,9 @@ from typing import Annotated, Final
 
 import typer
 
+from drpm.data.catalogue import DATASETS
 from drpm.training.errors import Interrupted, RunError, memory_refusal
 
-DATA_SETS: Final = (
-    "digits",
-    "mnist",
-    "fashion-mnist",
-    "stl10",
-    "celeba",
-    "mpi3d",
-    "multimnist",
-    "mosaic",
-    "arm",
-)
 DEVICES: Final = ("auto", "cpu", "cuda")
 
 
@@ -35,12 +22,17 @@ def among(words: Iterable[str]) -> Callable[[str], list[str]]:
     return complete
 
 
-Seed = Annotated[int, typer.Option(help="The random seed.", min=0, max=2**63 - 1, metavar="NUMBER")]
+def _check_seed(seed: int) -> int:
+    if not 0 <= seed < 2**63:
+        raise typer.BadParameter("the seed must be from 0 to 2**63 - 1.")
+    return seed
+
+
+Seed = Annotated[int, typer.Option(help="The random seed.", callback=_check_seed)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Out = Annotated[Path, typer.Option(help="Folder of a new or interrupted run.")]
 Device = Annotated[
-    str,
-    typer.Option(help="auto, cpu, cuda or cuda:N.", autocompletion=among(DEVICES)),
+    str, typer.Option(help="auto, cpu, cuda or cuda:N.", autocompletion=among(DEVICES))
 ]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace the run in the folder, if there is one.")
@@ -51,7 +43,7 @@ NameOrPath = Annotated[
         help="A data set (see drpm data list), or your own data: a .csv, .npy, .npz or .parquet "
         "file, or a folder of images.",
         metavar="DATA",
-        autocompletion=among(DATA_SETS),
+        autocompletion=among(DATASETS),
     ),
 ]
 Options = Annotated[

@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from drpm.cli.common import (
-    DATA_SETS,
     Json,
     NameOrPath,
     Options,
@@ -16,20 +16,18 @@ from drpm.cli.common import (
     one_sentence,
     print_table,
 )
+from drpm.data.catalogue import DATASETS
 from drpm.experiments.base import parse_options
 
 if TYPE_CHECKING:
-    from drpm.data.files import FileReport
-    from drpm.data.types import Dataset, DatasetSpec
+    from drpm.data.types import Dataset
 
 app = typer.Typer(no_args_is_help=True, help="List, fetch, check and show data sets.")
 
 Name = Annotated[
     str,
     typer.Argument(
-        help="A data set; see drpm data list.",
-        metavar="NAME",
-        autocompletion=among(DATA_SETS),
+        help="A data set; see drpm data list.", metavar="NAME", autocompletion=among(DATASETS)
     ),
 ]
 
@@ -37,39 +35,44 @@ Name = Annotated[
 @app.command("list")
 def list_sets(as_json: Json = False) -> None:
     """List the data sets and whether their files are available."""
-    from drpm.data.registry import DATASETS
+    from drpm.data.files import find
 
-    entries = [_entry(spec) for spec in DATASETS.values()]
+    states = {}
+    for name, spec in DATASETS.items():
+        found = sum(find(file) is not None for file in spec.files)
+        some = f"{found} of {len(spec.files)} files" if found else "no"
+        states[name] = "yes" if found == len(spec.files) else some
     if as_json:
-        typer.echo(json.dumps(entries, indent=2))
+        # The options are those of the loaders, whose modules import torch.
+        facts = [
+            {
+                "name": name,
+                "state": states[name],
+                **{key: getattr(spec, key) for key in ("title", "shapes", "licence", "source")},
+                "options": list(spec.options),
+                "files": [file.path for file in spec.files],
+            }
+            for name, spec in DATASETS.items()
+        ]
+        typer.echo(json.dumps(facts, indent=2))
         return
-    print_table(
-        ["Name", "Available", "Description", "Shapes"],
-        [[entry[key] for key in ("name", "state", "title", "shapes")] for entry in entries],
-    )
+    rows = [[name, states[name], spec.title, spec.shapes] for name, spec in DATASETS.items()]
+    print_table(["Name", "Available", "Description", "Size (training + test)"], rows)
 
 
 @app.command()
 def fetch(name: Name, as_json: Json = False) -> None:
-    """Download the missing files of a data set, and verify the hashes of the others.
+    """Download the missing files of a data set, and check all of them.
 
     The exit code is 1 if a file is damaged or cannot be downloaded.
     """
-    from drpm.data import files
+    from drpm.data.files import obtain
     from drpm.data.registry import spec_of
 
     with one_sentence():
         spec = spec_of(name)
-        # Before the download, which compares hashes itself: large files are read only once.
-        _refuse_damaged(spec, [files.check(file) for file in spec.files])
-        paths = files.obtain(spec.files, instructions=spec.instructions)
-    if as_json:
-        typer.echo(json.dumps({file: str(path) for file, path in paths.items()}, indent=2))
-        return
-    for path in paths.values():
-        typer.echo(path)
-    if not spec.files:
-        typer.echo(f"{name} needs no files.")
+        obtain(spec.files, instructions=spec.instructions)
+    check(name, as_json)
 
 
 @app.command()
@@ -85,25 +88,25 @@ def check(name: Name, as_json: Json = False) -> None:
         spec = spec_of(name)
         reports = [files.check(file) for file in spec.files]
         if as_json:
-            facts = [
-                {"file": r.file.path, "path": r.path, "state": r.state, "detail": r.detail}
-                for r in reports
-            ]
+            facts = [{**report._asdict(), "file": report.file.path} for report in reports]
             typer.echo(json.dumps(facts, indent=2, default=str))
         elif reports:
-            print_table(
-                ["File", "State", "Result"], [[r.file.path, r.state, r.detail] for r in reports]
-            )
+            states = [f"{x.state} ({x.detail})" if x.detail else x.state for x in reports]
+            places = [str(x.path or x.file.path) for x in reports]
+            print_table(["File", "State"], [*zip(places, states, strict=True)])
         else:
             typer.echo(f"{name} needs no files.")
-        _refuse_damaged(spec, reports)
-        missing = [report.file for report in reports if report.state == "missing"]
-        if missing:
-            remedy = spec.instructions or f"drpm data fetch {name} downloads them"
-            failure = f"Files of {name} are missing"
-            raise ValueError(files.missing_message(missing, failure, remedy))
-        if spec.inspect is not None:
-            spec.inspect()
+        if damaged := [report for report in reports if report.state == "damaged"]:
+            faults = ", ".join(f"{report.path} is damaged ({report.detail})" for report in damaged)
+            remedy = spec.instructions or f"then run drpm data fetch {name}"
+            raise ValueError(f"{faults}; remove or replace the damaged files: {remedy}.")
+        if missing := [report.file for report in reports if report.state == "missing"]:
+            failure = f"{len(missing)} of {len(reports)} files of {name} are missing"
+            if not spec.instructions:
+                raise ValueError(f"{failure}; download them with drpm data fetch {name}.")
+            raise ValueError(files.missing_message(missing, failure, spec.instructions))
+        if spec.inspector:
+            resolve_name(spec.inspector)()
 
 
 @app.command()
@@ -120,7 +123,7 @@ def show(
     """Describe a data set, and draw examples."""
     with one_sentence():
         options = parse_options(option or [])
-        from drpm.data.registry import DATASETS, load
+        from drpm.data.registry import load
 
         spec = DATASETS.get(name)
         # A folder named "." or ending in a slash still has a name of its own.
@@ -144,9 +147,10 @@ def show(
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return
-    shape = "x".join(map(str, dataset.input_shape))
-    split = f"{len(dataset.test):,} test inputs" if facts["split"] else "no split"
-    typer.echo(f"{name}: {len(dataset.train):,} inputs of {shape}, {split}.")
+    shape, count = "x".join(map(str, dataset.input_shape)), f"{len(dataset.train):,}"
+    if facts["split"]:
+        count += f" training and {len(dataset.test):,} test"
+    typer.echo(f"{name}: {count} examples of shape {shape}.")
     for target in dataset.train.targets:
         classes = dataset.classes.get(target, ("numbers",))
         more = f" and {len(classes) - 10} more" if len(classes) > 10 else ""
@@ -165,47 +169,15 @@ def _contact_sheet(dataset: "Dataset", part: str, title: str) -> bytes:
         raise ValueError(f"part must be 'train' or 'test', but got {part!r}.")
     split = dataset.train if part == "train" else dataset.test
     inputs, labels = split.inputs, class_labels(dataset, split)
-    if inputs.dim() == 4 and inputs.shape[1] in (1, 3):
+    if inputs.dim() == 4:
         names = class_names(dataset)[:20]
-        groups = [inputs[labels == label][:10] for label in range(len(names))] if names else []
-        images = groups or list(inputs[:60].split(10))
-        scale, shift = (dataset.preprocessing.get(name) for name in ("std", "mean"))
-        images = [x * (1 if scale is None else scale) for x in images]
-        images = [x + (0 if shift is None else shift) for x in images]
-        return png(grid([x.clamp(0, 1).numpy() for x in images], names, (), title))
-    if inputs.dim() != 2:
-        raise ValueError(
-            f"{dataset.name} has inputs of shape {tuple(inputs.shape[1:])}, which are neither "
-            "images of 1 or 3 channels nor rows of a table."
-        )
+        groups = [inputs[labels == label][:10] for label in range(len(names))]
+        scale, shift = dataset.preprocessing.get("std", 1), dataset.preprocessing.get("mean", 0)
+        images = [(x * scale + shift).clamp(0, 1) for x in groups or inputs[:60].split(10)]
+        return png(grid([x.numpy() for x in images], names, (), title))
     figure = Figure(figsize=(10, 8), layout="constrained")
     figure.suptitle(title)
     for index, column in enumerate(inputs[:, :24].T.numpy()):
         name = dataset.columns[index] if dataset.columns else f"column {index + 1}"
         figure.add_subplot(6, 4, index + 1, title=name).hist(column, bins=30)
     return png(figure)
-
-
-def _entry(spec: "DatasetSpec") -> dict[str, Any]:
-    from drpm.data.files import find
-
-    found = sum(find(file) is not None for file in spec.files)
-    state = f"{found} of {len(spec.files)} files" if found else "no"
-    return {
-        "name": spec.name,
-        "state": "yes" if found == len(spec.files) else state,
-        "title": spec.title,
-        "shapes": spec.shapes,
-        "licence": spec.licence,
-        "source": spec.source,
-        "options": list(spec.options),
-        "files": [file.path for file in spec.files],
-    }
-
-
-def _refuse_damaged(spec: "DatasetSpec", reports: list["FileReport"]) -> None:
-    damaged = [report for report in reports if report.state == "damaged"]
-    if damaged:
-        faults = ", ".join(f"{report.path} is damaged ({report.detail})" for report in damaged)
-        remedy = spec.instructions or f"then run drpm data fetch {spec.name}"
-        raise ValueError(f"{faults}; remove or replace the damaged files: {remedy}.")

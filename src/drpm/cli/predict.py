@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drpm.cli.common import Json, NameOrPath, Options, one_sentence, print_table
+from drpm.data.catalogue import DATASETS
 from drpm.experiments.base import parse_options
 
 if TYPE_CHECKING:
@@ -34,13 +35,13 @@ def predict(
     """Assign new data to the clusters of a run.
 
     Writes the cluster of every example and its probability. The model scales
-    the data as in training, so that tables must be in the same units.
+    the data as in training, so tables must be in the same units.
     """
     with one_sentence():
         options = parse_options(option or [])
         from drpm.clustering.experiment import label_table
         from drpm.clustering.fitted import load_clustering
-        from drpm.data.registry import DATASETS, file_names, load_for_prediction
+        from drpm.data.registry import file_names, load_for_prediction
         from drpm.training.checkpoint import write_atomic
 
         stem = data if data in DATASETS else Path(data).expanduser().resolve().stem

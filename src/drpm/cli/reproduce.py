@@ -129,33 +129,23 @@ def _choose(name: str, only: list[str] | None) -> "list[SweepRun]":
 
 
 def _show_change(run: "RunState", settled: int, total: int) -> None:
-    typer.echo(f"{settled} of {total} runs: {run.folder} {_describe(run)}", err=True)
-
-
-def _describe(run: "RunState") -> str:
+    after = {
+        "waiting": "not finished",
+        "finished": f"finished in {timedelta(seconds=round(run.seconds))}",
+    }
+    state = after.get(run.state, run.state)
     again = f", attempt {run.attempts}" if run.attempts > 1 else ""
-    match run.state:
-        case "finished":
-            return f"finished in {timedelta(seconds=round(run.seconds))}{again}"
-        case "failed" | "held" | "waiting":
-            return f"{'not finished' if run.state == 'waiting' else run.state}{again}: {run.reason}"
-        case state:
-            return f"{state}{again}"
+    why = f": {run.reason}" if run.state in ("failed", "held", "waiting") else ""
+    typer.echo(f"{settled} of {total} runs: {run.folder} {state}{again}{why}", err=True)
 
 
 def _list(as_json: bool) -> None:
     entries = [
-        {
-            "name": name,
-            "runs": len(find(name)),
-            "about": (make.__doc__ or "").partition("\n")[0],
-        }
+        {"name": name, "runs": len(find(name)), "about": (make.__doc__ or "").partition("\n")[0]}
         for name, make in SWEEPS.items()
     ]
     if as_json:
         typer.echo(json.dumps(entries, indent=2))
-        return
-    print_table(
-        ["Name", "Runs", "Description"],
-        [[str(entry[key]) for key in ("name", "runs", "about")] for entry in entries],
-    )
+    else:
+        rows = [[str(value) for value in entry.values()] for entry in entries]
+        print_table(["Name", "Runs", "Description"], rows)

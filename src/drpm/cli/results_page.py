@@ -28,9 +28,9 @@ from drpm.training.checkpoint import write_atomic
 
 def step_times(results: Path) -> str:
     """A table of training steps, as ``python -m benchmarks --training`` measured them."""
-    content = json.loads((results / "benchmarks" / "steps-h200.json").read_bytes())
+    files = sorted((results / "benchmarks").glob("steps*-h200.json"), reverse=True)
     lines = []
-    for step in content["steps"]:
+    for step in (step for path in files for step in json.loads(path.read_bytes())["steps"]):
         alone, stacked = 1e6 * step["alone"], 1e6 * (step["stacked"] or 0)
         both = [f"{stacked:,.0f}", f"{stacked / alone:.2f}"] if stacked else [MISSING] * 2
         lines.append([step["model"], str(step["batch_size"]), f"{alone:,.0f}", *both])

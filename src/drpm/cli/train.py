@@ -1,10 +1,10 @@
 """The commands that train, made from the jobs that applications declare."""
 
-import inspect
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, fields
+from dataclasses import fields
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
@@ -40,12 +40,10 @@ def make_command(kind: type[Job]) -> Any:
             _show(kind, results, values["as_json"])
 
     parameters = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-        )
+        Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, (annotation, default) in _parameters(kind).items()
     ]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
 
@@ -54,14 +52,22 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
     """From the name of a parameter to its annotation and its default."""
     types = get_type_hints(kind)
     found: dict[str, tuple[Any, Any]] = {}
+    if kind.data_option:
+        option = typer.Option("--data", metavar="DATA", help="Same as the argument DATA.")
+        found["data_option"] = (Annotated[str | None, option], None)
     for each in fields(kind):
-        if each.name == "data":
-            found["data"] = _argument(each, kind.data_option)
-            if kind.data_option:
-                option = typer.Option("--data", metavar="DATA", help="Same as the argument DATA.")
-                found["data_option"] = (Annotated[str | None, option], None)
-        elif each.name == "options":
+        if each.name == "options":
             found["option"] = (Options, None)
+        elif each.name == "data" and "help" not in each.metadata:
+            found["data"] = (NameOrPath, Parameter.empty)
+        elif each.name == "data":
+            argument = typer.Argument(
+                metavar="DATA",
+                help=each.metadata["help"],
+                autocompletion=among(each.metadata["choices"]),
+                show_default=str(each.default),
+            )
+            found["data"] = (Annotated[str | None, argument], None)
         elif "help" in each.metadata:
             found[each.name] = _option(types[each.name], each.metadata)
     config = types[kind.section]
@@ -75,8 +81,8 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
         autocompletion=among([f"{name}=" for name in configs.names(config())]),
     )
     seeds = typer.Option(
-        help=f"One seed, or several such as 0,1,2, trained {together}, each in its own folder.",
-        show_default="0",
+        help=f"One seed (by default 0), or several such as 0,1,2, trained {together}, each in its "
+        "own folder."
     )
     found |= {
         "out": (Out, Path("out") / kind.command),
@@ -92,21 +98,9 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
         )
         found["preset"] = (Annotated[str, preset], f"fast-{kind.command}")
     if kind.several_devices:
-        details = {"help": "Number of GPUs; each processes a part of every batch.", "shown": "1"}
-        found["devices"] = _option(int, details)
+        about = "Number of GPUs, by default 1; each processes a part of every batch."
+        found["devices"] = _option(int, {"help": about})
     return found | {"overwrite": (Overwrite, False), "as_json": (Json, False)}
-
-
-def _argument(each: Field[Any], has_option: bool) -> tuple[Any, Any]:
-    if "help" not in each.metadata:
-        return NameOrPath, inspect.Parameter.empty
-    argument = typer.Argument(
-        metavar="DATA",
-        help=each.metadata["help"],
-        autocompletion=among(each.metadata["choices"]),
-        show_default=str(each.default),
-    )
-    return Annotated[str | None, argument], None if has_option else each.default
 
 
 def _option(kind: Any, details: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -124,6 +118,7 @@ def _option(kind: Any, details: Mapping[str, Any]) -> tuple[Any, Any]:
 def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
     from drpm.experiments.running import prepare, run_jobs, write_summary
 
+    values = kind.read(values)
     config, given = read_settings(kind, values)
     chosen: dict[str, Any] = {kind.section: config}
     if "data" in values:
@@ -131,17 +126,15 @@ def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
     if values.get("option"):
         chosen["options"] = tuple(values["option"])
     texts = {each.name: values.get(each.name) for each in fields(kind) if each.name not in chosen}
-    job = configs.override(
-        kind(**chosen),
-        [f"{name}={text}" for name, text in texts.items() if text is not None],
-    )
+    given_texts = [f"{name}={text}" for name, text in texts.items() if text is not None]
+    job = configs.override(kind(**chosen), given_texts)
     experiment = find_experiment(kind)
     job, data, devices, warnings = prepare(experiment, job, given)
     if devices.is_first:
         for warning in warnings:
             typer.echo(f"warning: {warning}", err=True)
     out: Path = values["out"]
-    seeds = _parse_seeds(values["seeds"]) or [job.seed]
+    seeds = [job.seed] if values["seeds"] is None else _parse_seeds(values["seeds"])
     folders = [out] if len(seeds) == 1 else [out / f"seed-{seed}" for seed in seeds]
     results = run_jobs(
         experiment,
@@ -218,10 +211,7 @@ def _read_file(command: str, path: str) -> tuple[dict[str, Any], bool]:
     return mapping, False
 
 
-def _parse_seeds(text: str | None) -> list[int]:
-    """Seeds such as 0,1,2; none where there is no text."""
-    if text is None:
-        return []
+def _parse_seeds(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) < 2**63 for word in words):
         raise ConfigError(f"seeds must be integers such as 0,1,2, but got {text!r}.")
@@ -247,28 +237,18 @@ def show_stage(stage: str) -> "TrainingProgress":
 
 
 def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) -> None:
-    """Print the results of all seeds, for people or for programs."""
     if as_json:
         typer.echo(json.dumps(list(results) if len(results) > 1 else results[0], indent=2))
         return
-    from drpm.report.tables import format_summary, summarize
-
     experiment = find_experiment(kind)
     columns = experiment.columns(results[0])
     if columns:
-        values = [[result["metrics"].get(name) for result in results] for name in columns]
-        digits = experiment.digits
+        # A row for each seed, and one for all of them.
+        groups = [(str(result["seed"]), [result]) for result in results]
+        groups += [("mean", list(results))] if len(results) > 1 else []
         rows = [
-            [str(result["seed"]), *("-" if x is None else f"{x:.{digits}f}" for x in found)]
-            for result, *found in zip(results, *values, strict=True)
+            [name, *(_cell(some, x, experiment.digits) for x in columns)] for name, some in groups
         ]
-        if len(results) > 1:
-            rows.append(
-                [
-                    "mean",
-                    *("-" if None in x else format_summary(summarize(x), digits) for x in values),
-                ]
-            )
         print_table(["Seed", *columns.values()], rows)
     for each in experiment.describe(results):
         if isinstance(each, str):
@@ -281,3 +261,11 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
             if name.endswith(".csv") and page.with_name(name).exists():
                 typer.echo(f"{name.removesuffix('.csv').capitalize()}: {page.with_name(name)}")
         typer.echo(f"Report: {page}")
+
+
+def _cell(results: Sequence[Mapping[str, Any]], metric: str, digits: int) -> str:
+    """A metric, or its mean and deviation over several results."""
+    from drpm.report.tables import format_summary, summarize
+
+    values = [result["metrics"].get(metric) for result in results]
+    return "-" if None in values else format_summary(summarize(values), digits)

@@ -87,6 +87,8 @@ class ClusteringConfig:
     Args:
         method: The model.
         clusters: The number of clusters.
+        partition: How clusters choose the rows of a batch. ``order``: one after another in one
+            random order of all rows, as in the paper; ``affinity``: each by its own odds.
         objective: ``bounds``: the paper's loss; ``exact``: with exact log-probabilities instead of
             bounds.
         likelihood: The likelihood of the data; ``auto``: Bernoulli if all values lie in [0, 1],
@@ -119,6 +121,7 @@ class ClusteringConfig:
 
     method: Method = "drpm-vc"
     clusters: PositiveInt = 10
+    partition: Literal["order", "affinity"] = "order"
     objective: Literal["bounds", "exact"] = "bounds"
     likelihood: Likelihood = "auto"
     beta: NonNegativeFloat = 1.0
@@ -189,6 +192,7 @@ class ClusteringJob(Job):
         min_size: The smallest number of training examples in a cluster.
         max_size: The largest number of training examples in a cluster.
         starts: The number of starts, of which the best is kept.
+        candidates: The numbers of clusters to choose from, such as ``2-12``.
         clustering: The hyperparameters.
     """
 
@@ -206,7 +210,7 @@ class ClusteringJob(Job):
     shortcuts: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         {
             "clusters": {
-                "help": "Number of clusters.",
+                "help": "Number of clusters, or a range such as 2-12 to choose from.",
                 "shown": "the number of classes, or 10",
             },
             "method": {
@@ -231,7 +235,32 @@ class ClusteringJob(Job):
     starts: int = option(
         1, "Number of starts; the best by mutual information, without labels, is kept."
     )
+    candidates: str | None = None
     clustering: ClusteringConfig = field(default_factory=ClusteringConfig)
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        text = values["clusters"] or ""
+        if "-" not in text[1:]:
+            return values
+        return {
+            **values,
+            "candidates": text,
+            "clusters": str(cls(candidates=text).candidate_range[-1]),
+        }
+
+    @property
+    def candidate_range(self) -> range:
+        """The numbers of clusters to choose from; empty if there is nothing to choose."""
+        if self.candidates is None:
+            return range(0)
+        low, high = (int(x) if x.isdecimal() else 0 for x in self.candidates.partition("-")[::2])
+        if not 2 <= low < high:
+            raise ConfigError(
+                "clusters must be a number, or a range from 2 or more such as 2-12, "
+                f"but got {self.candidates!r}."
+            )
+        return range(low, high + 1)
 
     @property
     def needs_raw_values(self) -> bool:
@@ -241,4 +270,5 @@ class ClusteringJob(Job):
 
     @property
     def is_stacked(self) -> bool:
-        return self.clustering.method != "gmm"  # which is not trained by gradient descent
+        # A mixture is not trained by gradient descent, and seeds may choose different numbers.
+        return self.clustering.method != "gmm" and self.candidates is None

@@ -40,7 +40,7 @@ from drpm.training.loop import TrainingProgress
 
 Array = NDArray[Any]
 
-# The standard deviation of a Gaussian likelihood; that of standardized data is 1. On held-out
+# The standard deviation of a Gaussian likelihood; that of scaled data is about 1. On held-out
 # tables the ELBO is highest around 0.25. Images have more columns and tolerate a larger one.
 _TABLE_DEVIATION, _IMAGE_DEVIATION = 0.25, 0.5
 

@@ -19,7 +19,8 @@ class DRPMClustering(ClusteringEstimator):
     small clusters. Here their most likely sizes are those of the clusters.
 
     If all values of X lie in [0, 1], the likelihood is Bernoulli. Otherwise it is Gaussian, and
-    data are standardized: each column of a table separately, all pixels of images together.
+    data are standardized: each column of a table separately, all pixels of images together. Columns
+    of a table are scaled by their fourth moments, so that rare large values count less.
 
     References:
         Sutter, Ryser, Liebeskind and Vogt, *Differentiable Random Partition Models*, 2023.
@@ -34,6 +35,8 @@ class DRPMClustering(ClusteringEstimator):
         batch_size: The number of rows in a batch.
         learning_rate: The learning rate; by default 3e-3 for images and 1e-3 for tables.
         beta: The weight of the KL divergence of the latent codes.
+        partition: How clusters choose the rows of a batch: ``"order"``: one after another in one
+            random order of all rows, as in the paper; ``"affinity"``: each by its own odds.
         objective: ``"bounds"``: the paper's loss; ``"exact"``: with the exact probability of
             partitions instead of bounds.
         partitions: The number of partitions sampled per step.
@@ -71,12 +74,14 @@ class DRPMClustering(ClusteringEstimator):
 
     pretrain_iter: int | None = None
     beta: float = 1.0
+    partition: str = "order"
     objective: str = "bounds"
     partitions: int = 10
 
     def _model_settings(self) -> dict[str, Any]:
         return {
             "beta": self.beta,
+            "partition": self.partition,
             "objective": self.objective,
             "partitions": self.partitions,
             "exact_partitions": self.partitions,
@@ -94,8 +99,8 @@ class VaDE(ClusteringEstimator):
         Jiang et al., *Variational deep embedding: an unsupervised and generative approach to
         clustering*, 2017.
 
-    Args are those of :class:`DRPMClustering` except ``beta``, ``objective`` and ``partitions``;
-    attributes are the same.
+    Args are those of :class:`DRPMClustering` except ``beta``, ``partition``, ``objective`` and
+    ``partitions``; attributes are the same.
 
     Example:
         >>> from sklearn.datasets import make_blobs
@@ -118,8 +123,8 @@ class LatentGMM(ClusteringEstimator):
 
     Data are treated as in :class:`DRPMClustering`.
 
-    Args are those of :class:`DRPMClustering` except ``pretrain_iter``, ``beta``, ``objective`` and
-    ``partitions``; attributes are the same.
+    Args are those of :class:`DRPMClustering` except ``pretrain_iter``, ``beta``, ``partition``,
+    ``objective`` and ``partitions``; attributes are the same.
 
     Example:
         >>> from sklearn.datasets import make_blobs

@@ -15,6 +15,7 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 from torch.nn.functional import pad
 
+from drpm.clustering.choosing import CANDIDATES, FIGURES, choose_clusters
 from drpm.clustering.config import ClusteringJob, Method
 from drpm.clustering.fitted import FittedClustering, SizeLimits, clustering_scores
 from drpm.clustering.models import choose_likelihood, in_batches, require_unit_interval
@@ -24,6 +25,7 @@ from drpm.clustering.pipeline import (
     fit_clusterings,
     fit_restarts,
     start_folder,
+    start_seeds,
 )
 from drpm.clustering.pretraining import choose_view
 from drpm.data import DATASETS, load
@@ -65,7 +67,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
     """DRPM-VC and its baselines."""
 
     scores: ClassVar[Mapping[str, str]] = SCORES
-    outputs: ClassVar[tuple[str, ...]] = (*STAGES, STARTS, OTHERS, LABELS)
+    outputs: ClassVar[tuple[str, ...]] = (*STAGES, STARTS, OTHERS, CANDIDATES, LABELS)
 
     def load(self, job: ClusteringJob, device: torch.device) -> Dataset:
         options = parse_options(job.options)
@@ -90,8 +92,14 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
                 f"but got {config.clusters}."
             )
         require_count("starts", job.starts)
+        if job.candidates is not None and config.clusters > examples // 2:
+            raise ConfigError(
+                f"clusters must be at most {examples // 2}, half of the examples, in a range, "
+                f"but got {job.candidates!r}."
+            )
         limits = SizeLimits(job.min_size, job.max_size)
-        limits.check(examples, config.clusters, ("min_size", "max_size"))
+        for clusters in job.candidate_range or [config.clusters]:
+            limits.check(examples, clusters, ("min_size", "max_size"))
         if job.needs_raw_values:
             for part in (data.train, data.test):
                 require_unit_interval(data.name, part.inputs)
@@ -132,16 +140,17 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         devices: Devices,
         progress: ProgressFactory,
     ) -> list[FittedClustering]:
-        return fit_restarts(
-            data.train.inputs.flatten(1),
-            data.input_shape,
-            jobs[0].clustering,
-            folders,
-            seeds=[job.seed for job in jobs],
-            starts=jobs[0].starts,
-            progress=progress,
-            devices=devices,
+        rows, shape, config = data.train.inputs.flatten(1), data.input_shape, jobs[0].clustering
+        options: dict[str, Any] = {"progress": progress, "devices": devices}
+        choice: dict[str, Any] = {}
+        if jobs[0].candidates is not None:  # then it is the only one
+            choice["choice"] = choose_clusters(rows, shape, jobs[0], folders[0], **options)
+            config = replace(config, clusters=choice["choice"]["taken"])
+        seeds = [job.seed for job in jobs]
+        found = fit_restarts(
+            rows, shape, config, folders, seeds=seeds, starts=jobs[0].starts, **options
         )
+        return [replace(model, facts={**model.facts, **choice}) for model in found]
 
     def evaluate(
         self,
@@ -151,21 +160,25 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         run: RunFolder,
         progress: ProgressFactory,
     ) -> Evaluation:
-        method = job.clustering.method
+        method, job = job.clustering.method, job.with_config(clusters=model.clusters)
         shift, scale = scale_of(data)
         model = replace(model, config=job.clustering, shift=shift, scale=scale)
-        folder = start_folder(run.path, model.facts.get("starts", {}).get("kept", 0), job.starts)
+        kept = model.facts.get("starts", {}).get("kept", 0)
+        folder = start_folder(run.path, kept, job.starts)
         probs = predict_splits(model, data)
         labels = {name: part.argmax(-1) for name, part in probs.items()}
         if limits := SizeLimits(job.min_size, job.max_size):
             rows = data.train.inputs.flatten(1).double()
             log_probs = model.to(torch.float64).predict_log_proba(rows, sampled=False)
             labels["train"] = torch.from_numpy(limits.assign(log_probs.cpu().numpy()))
-        limited = limits and data.test is data.train
-        metrics = _score(data, lambda x: labels["train"] if limited else model.predict(x))
+        predicted = model.predict(data.test.inputs.flatten(1))
+        if limits and data.test is data.train:
+            predicted = labels["train"].to(predicted)
+        metrics = _score(data, lambda _: predicted)
         comparison = {NAMES[method]: metrics} if metrics else {}
         if job.compare and metrics:
-            comparison |= _compare(job, data, run, folder / PRETRAINING, progress)
+            seed = start_seeds(job.seed, job.starts)[kept]
+            comparison |= _compare(job, data, run, folder / PRETRAINING, seed, progress)
         facts = {
             **model.facts,
             "labels": labels["train"].tolist(),
@@ -185,6 +198,10 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
                 f" The best of {job.starts} starts by {starts['criterion']}, computed without "
                 "labels, was kept."
             )
+        if job.compare and (limits or starts):
+            about += " The other methods have no limits, and one start each."
+        if choice := model.facts.get("choice"):
+            about += f" {choice['sentence']}"
         if method == "vade":
             about += (
                 " As in the paper, VaDE is evaluated on a sample of every code; labels.csv uses "
@@ -193,7 +210,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         bound = model.lower_bounds(data.test.inputs.flatten(1)).mean().item()
         return Evaluation(
             {**metrics, "lower_bound": bound},
-            figure_data(model, data, job.seed, labels["train"]),
+            figure_data(model, data, job.seed, labels["train"], predicted),
             [folder / stage for stage in STAGES if (folder / stage).exists()],
             {LABELS: label_table(probs, file_names(job.data, len(data.train)), labels)},
             {
@@ -215,19 +232,32 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         )
 
     def title(self, job: ClusteringJob, data: Dataset) -> str:
-        return f"{data.name}: {job.clustering.clusters} clusters"
+        return f"{data.name}: {job.candidates or job.clustering.clusters} clusters"
 
     def describe(self, results: Sequence[Mapping[str, Any]]) -> Sequence[Table | str]:
-        """The scores of all methods, as mean and deviation over seeds."""
+        """Choices of the number of clusters; scores of all methods, as mean and deviation."""
+        shown: list[Table | str] = []
+        for choice in (result["choice"] for result in results if "choice" in result):
+            values = zip(*(choice[name] for name in FIGURES), strict=True)
+            shown += [
+                Table(
+                    ["Clusters", *FIGURES.values()],
+                    [
+                        [str(count), *(f"{x:.3f}" for x in row)]
+                        for count, row in zip(choice["clusters"], values, strict=True)
+                    ],
+                ),
+                choice["sentence"],
+            ]
         comparisons = [result["comparison"] for result in results]
         if len(comparisons[0]) < 2:
-            return []
+            return shown
 
         def text(method: str, score: str) -> str:
             return format_summary(summarize([methods[method][score] for methods in comparisons]))
 
         rows = [[name, *(text(name, score) for score in SCORES)] for name in comparisons[0]]
-        return [Table(["Method", *SCORES.values()], rows)]
+        return [*shown, Table(["Method", *SCORES.values()], rows)]
 
 
 def _score(data: Dataset, predict: Callable[[Tensor], Any]) -> dict[str, float]:
@@ -243,9 +273,10 @@ def _compare(
     data: Dataset,
     run: RunFolder,
     pretrained: Path,
+    seed: int,
     progress: ProgressFactory,
 ) -> dict[str, dict[str, float]]:
-    """Scores of all other methods from the same pretraining, and of k-means on the rows."""
+    """Scores of all other methods from the pretraining of a seed, and of k-means on the rows."""
     config, rows = job.clustering, data.train.inputs.flatten(1)
     found = {}
     for method in get_args(Method):
@@ -268,7 +299,7 @@ def _compare(
             data.input_shape,
             other,
             [folder],
-            seeds=[job.seed],
+            seeds=[seed],
             progress=lambda stage, name=name: progress(f"{name}, {stage}"),  # type: ignore[misc]
         )
         found[name] = _score(data, fitted.predict)
@@ -336,16 +367,16 @@ def label_table(
 # Figures.
 
 
-def figure_data(fitted: FittedClustering, data: Dataset, seed: int, labels: Tensor) -> bytes:
-    """The arrays of all figures, as a packed archive.
-
-    Args:
-        fitted: The clustering.
-        data: The data set.
-        seed: The random seed of the samples.
-        labels: The cluster of every training example.
-    """
-    return pack_arrays({**_samples(fitted, data, seed), **_predictions(fitted, data, labels)})
+def figure_data(
+    fitted: FittedClustering, data: Dataset, seed: int, labels: Tensor, predicted: Tensor
+) -> bytes:
+    """The arrays of all figures, from the clusters of training and of test examples."""
+    arrays = {**_samples(fitted, data, seed), **_predictions(fitted, data, labels, predicted)}
+    if choice := fitted.facts.get("choice"):
+        arrays["choice"] = np.array([choice[name] for name in ("clusters", *FIGURES)])
+        arrays["choice_names"] = np.array([*FIGURES.values()])
+        arrays["choice_taken"] = np.array(choice["taken"])
+    return pack_arrays(arrays)
 
 
 def _samples(fitted: FittedClustering, data: Dataset, seed: int) -> dict[str, NDArray[Any]]:
@@ -376,11 +407,10 @@ def _samples(fitted: FittedClustering, data: Dataset, seed: int) -> dict[str, ND
 
 
 def _predictions(
-    fitted: FittedClustering, data: Dataset, members: Tensor
+    fitted: FittedClustering, data: Dataset, members: Tensor, predicted: Tensor
 ) -> dict[str, NDArray[Any]]:
     """Clusters and codes of the data."""
     rows = data.test.inputs.flatten(1)
-    predicted = fitted.predict(rows)
     sizes = torch.bincount(members, minlength=fitted.clusters)
     arrays = {
         "latent": _array(_principal_plane(fitted.embed(rows[:POINTS]).double()).float()),

@@ -210,11 +210,7 @@ def load_clustering(folder: str | Path, device: torch.device | str = "cpu") -> F
         folder: The folder of the model, such as ``out/cluster/model``.
         device: The device of the loaded model.
     """
-    tensors, description = load_model(Path(folder))
-    if description.get("kind") != "clustering":
-        raise RunError(
-            f"The folder {folder} must contain a clustering, but got another kind of model."
-        )
+    tensors, description = load_model(folder, "clustering")
     config = configs.loads(ClusteringConfig, description["config"])
     shape = torch.Size(description["shape"])
     clusters, columns = config.clusters, shape.numel()
@@ -293,7 +289,7 @@ class SizeLimits:
             b_eq=np.ones(rows),
             method="highs-ds",
         )
-        if found.x is None:
+        if found.status != 0:
             raise RunError(f"The clusters could not be assigned within limits: {found.message}")
         labels: NDArray[Any] = found.x.reshape(rows, clusters).argmax(1)
         return labels

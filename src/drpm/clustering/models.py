@@ -9,14 +9,18 @@ from torch import Tensor, nn
 
 from drpm.clustering.config import AutoencoderConfig, ClusteringConfig
 from drpm.clustering.mixtures import Mixture
+from drpm.data.types import column_scales
+from drpm.distributions.affinities import AffinityPartition, RelaxedAffinityPartition
 from drpm.distributions.estimators import leave_one_out_surrogate
 from drpm.distributions.orders import best_order_log_prob
-from drpm.distributions.partitions import RandomPartition
+from drpm.distributions.partitions import Parts, RandomPartition
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
 from drpm.distributions.sizes import FisherHypergeometric
 from drpm.nn.encoders import Posterior, dense_layers
 from drpm.training.errors import ConfigError
 from drpm.training.program import Batch, Objective, Terms
+
+Law = RandomPartition | AffinityPartition
 
 
 class Autoencoder(nn.Module):
@@ -132,8 +136,9 @@ class MixtureVAE(nn.Module):
         self.prior = MixturePrior(
             config.clusters, config.network.latent, shared_variances=shared_variances
         )
-        # The scale of the scores is a power of ten, and so stays positive.
-        self.log10_scale = nn.Parameter(torch.ones(()))
+        # The scale of the scores is a power of ten, and so stays positive. Affinities start at the
+        # odds of the clusters.
+        self.log10_scale = nn.Parameter(torch.tensor(1.0 if config.partition == "order" else 0.0))
 
     def features(self, batch: Batch) -> Tensor:
         """The output of the encoder's layers, precomputed for a frozen encoder."""
@@ -164,17 +169,25 @@ def partition_objective(
     mixture = model.prior.mixture()
     distance = divergences(posterior, mixture)
     log_scores, log_weights = partition_parameters(model, posterior, mixture, distance)
-    law = RelaxedRandomPartition(
-        schedule["temperature"], log_scores, log_weights, validate_args=False
-    )
-    parts = law.rsample_parts((config.partitions,), noise="order", generator=generator)
-    latent = (parts.Y.mean(0) * distance.mT).sum()
-    sizes = parts.sizes[0].detach()
-    if config.objective == "bounds":
-        size_term, order_term = bound_terms(sizes, log_scores, log_weights, mixture)
+    law: RelaxedRandomPartition | RelaxedAffinityPartition
+    if config.partition == "order":
+        law = RelaxedRandomPartition(
+            schedule["temperature"], log_scores, log_weights, validate_args=False
+        )
+        parts = law.rsample_parts((config.partitions,), noise="order", generator=generator)
+        latent = (parts.Y.mean(0) * distance.mT).sum()
     else:
-        few = parts.Y[: config.exact_partitions]
-        size_term, order_term = exact_terms(few, sizes, log_scores, log_weights, mixture)
+        law = RelaxedAffinityPartition(
+            schedule["temperature"], log_scores, log_weights, validate_args=False
+        )
+        # For the gradient of one number, the scale, a score function is cheaper than soft subsets.
+        with torch.no_grad():
+            parts = law.rsample_parts((config.partitions,), noise="order", generator=generator)
+        log_probs = law.discrete.order_log_prob(parts.Y, parts.order).to(distance.dtype)
+        latent = leave_one_out_surrogate((parts.Y * distance.mT).sum((-2, -1)), log_probs)
+    few = Parts(*(part[: config.exact_partitions].detach() for part in parts))
+    terms_of = bound_terms if config.objective == "bounds" else exact_terms
+    size_term, order_term = terms_of(few, law.discrete, mixture)
     # As in the authors' code: every term is divided by the batch size, that of the order
     # twice, and a negative size term, which the bounds allow, counts as zero.
     terms = {
@@ -189,15 +202,27 @@ def partition_objective(
 def partition_parameters(
     model: MixtureVAE, posterior: Posterior, mixture: Mixture, distance: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Log-scores (n,) and log-weights (K,) of the partition of a batch.
+    r"""The log-scores and log-weights (K,) of the partition of a batch, from divergences (n, K).
 
-    Scores fall with the index of the nearest cluster, and weights are the mean responsibilities of
-    the batch or their odds. Only the scale of the scores has a gradient.
+    By order, there is one score for each row, (n,), which falls with the index of the nearest
+    cluster. By affinity, there is one for each cluster and row, (K, n): the odds of the cluster
+    against all later ones, from which it takes the row, to the power of the scale u,
+
+    .. math:: a_{ki} = u \Bigl(-D_{ik} - \log \sum_{j > k} e^{-D_{ij}}\Bigr).
+
+    Divergences D alone would leave the rows that are far from all clusters to the last ones.
+
+    Weights are the mean responsibilities of the batch or their odds. Only the scale has a gradient:
+    that of a divergence through its scores vanishes where the partition follows its posterior.
     """
-    clusters = distance.shape[-1]
-    nearest = distance.detach().argmin(-1)
+    distance, clusters = distance.detach(), distance.shape[-1]
     scale = (math.log(10) * model.log10_scale).exp()
-    log_scores = scale * (clusters - nearest).to(distance.dtype)
+    if model.config.partition == "order":
+        log_scores = scale * (clusters - distance.argmin(-1)).to(distance.dtype)
+    else:
+        later = (-distance).flip(-1).logcumsumexp(-1).flip(-1)[..., 1:]
+        odds = -distance[..., :-1] - later
+        log_scores = scale * F.pad(odds, (0, 1)).mT  # the last cluster takes the rest
     responsibilities = mixture.log_densities(posterior.mean).detach().softmax(-1)
     shares = responsibilities.mean(-2)
     log_weights = (shares + 1e-6).log()
@@ -206,37 +231,41 @@ def partition_parameters(
     return log_scores, log_weights
 
 
-def bound_terms(
-    sizes: Tensor, log_scores: Tensor, log_weights: Tensor, mixture: Mixture
-) -> tuple[Tensor, Tensor]:
-    """The paper's bound on the divergence of the partition from its prior: sizes and order.
+def bound_terms(parts: Parts, law: Law, mixture: Mixture) -> tuple[Tensor, Tensor]:
+    r"""The paper's bound on the divergence of the partition from its prior: sizes and order.
 
-    All scores of the prior are equal.
+    .. math:: \log\frac{q(Y)}{p(Y)} \le \log\frac{q(n)}{p(n)} + \sum_k \log n_k!
+              + \max_\pi \log q(\pi \mid n) + \log n!
+
+    This is the upper bound of ``log_prob_bounds`` for q and the lower one for p, whose scores are
+    all equal. The maximum is over all orders, or by affinity over those that lead to Y, in the mean
+    over the given partitions.
     """
-    n = log_scores.shape[-1]
-    size_divergence = _size_divergence(sizes, n, log_weights, mixture)
+    sizes, n = parts.sizes[0], law.event_shape[-1]
+    if isinstance(law, RandomPartition):
+        best = best_order_log_prob(law.log_scores)
+    else:
+        # The partitions depend on the affinities as well: the score-function part counts.
+        log_probs = law.order_log_prob(parts.Y, parts.order)
+        best = leave_one_out_surrogate(law.best_order_log_prob(parts.Y), log_probs)
     orders = torch.lgamma(sizes + 1).sum()  # log of the number that leads to the same partition
-    return orders + size_divergence, best_order_log_prob(log_scores) + math.lgamma(n + 1)
+    return orders + _size_divergence(sizes, law, mixture), best + math.lgamma(n + 1)
 
 
-def exact_terms(
-    partitions: Tensor, sizes: Tensor, log_scores: Tensor, log_weights: Tensor, mixture: Mixture
-) -> tuple[Tensor, Tensor]:
+def exact_terms(parts: Parts, law: Law, mixture: Mixture) -> tuple[Tensor, Tensor]:
     """The log-ratio of the partition and its prior: sizes, and the partition given the sizes.
 
     Like the bounds, it uses the most likely sizes instead of a sample of them.
     """
-    n = log_scores.shape[-1]
-    size_divergence = _size_divergence(sizes, n, log_weights, mixture)
-    law = RandomPartition(log_scores, log_weights, validate_args=False)
-    fills = law.fill_log_prob(partitions.detach())
+    sizes, n = parts.sizes[0], law.event_shape[-1]
+    fills = law.fill_log_prob(parts.Y)
     # The log-mass of given samples has a gradient of mean zero: the score-function part counts.
     fill = leave_one_out_surrogate(fills, fills)
     orders = torch.lgamma(sizes + 1).sum()
-    return size_divergence, fill - (orders - math.lgamma(n + 1))
+    return _size_divergence(sizes, law, mixture), fill - (orders - math.lgamma(n + 1))
 
 
-def _size_divergence(sizes: Tensor, n: int, log_weights: Tensor, mixture: Mixture) -> Tensor:
+def _size_divergence(sizes: Tensor, law: Law, mixture: Mixture) -> Tensor:
     """log q(sizes) - log p(sizes), with a gradient in the prior's weights only.
 
     The sizes follow an exponential family: the gradient is the mean minus the sizes, and needs no
@@ -244,8 +273,9 @@ def _size_divergence(sizes: Tensor, n: int, log_weights: Tensor, mixture: Mixtur
     """
     with torch.no_grad():
         # Both distributions at once, for half the operations.
-        both = torch.stack([log_weights, mixture.log_weights])
-        log_normalizers, means = FisherHypergeometric(n, both, validate_args=False).exact_mean()
+        both = torch.stack([law.log_weights, mixture.log_weights])
+        laws = FisherHypergeometric(law.event_shape[-1], both, validate_args=False)
+        log_normalizers, means = laws.exact_mean()
         # The binomial coefficients of both are the same.
         gap = (sizes * (both[0] - both[1]).double()).sum(-1)
         value = (gap - log_normalizers[0] + log_normalizers[1]).to(both.dtype)
@@ -317,6 +347,7 @@ def standardization(
     deviation = some.std(0, correction=0)
     # A constant column differs from its mean by rounding only.
     noise = 10 * torch.finfo(torch.float32).eps * some.abs().amax(0)
-    scale = torch.where(deviation > noise, deviation, 1.0)
+    scale = column_scales(rows) if len(shape) == 1 else deviation
+    scale = torch.where(deviation > noise, scale, 1.0)
     shift, scale = (x.expand(rows.shape[1]).clone() for x in (some.mean(0), scale))
     return likelihood, shift, scale

@@ -93,6 +93,11 @@ def start_folder(folder: Path, start: int, starts: int) -> Path:
     return folder / STARTS / str(start) if starts > 1 else folder
 
 
+def start_seeds(seed: int, starts: int) -> list[int]:
+    """The seeds of several starts; the first is the seed itself."""
+    return [seed, *map(int, np.random.SeedSequence(seed).generate_state(starts - 1))]
+
+
 def fit_restarts(
     rows: Tensor,
     shape: torch.Size,
@@ -118,11 +123,7 @@ def fit_restarts(
         options: Further arguments of :func:`fit_clusterings`.
     """
     places = [start_folder(folder, i, starts) for folder in folders for i in range(starts)]
-    several = [
-        value
-        for seed in seeds
-        for value in (seed, *map(int, np.random.SeedSequence(seed).generate_state(starts - 1)))
-    ]
+    several = [each for seed in seeds for each in start_seeds(seed, starts)]
     found = fit_clusterings(rows, shape, config, places, seeds=several, **options)
     if starts == 1:
         return found

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from drpm.report.plots import Series, draw_stored, series_panels
 from drpm.report.tables import Table, metric_columns, parse_published, summarize_metrics
-from drpm.studies.sweeps import CLUSTERS
+from drpm.studies import sweeps
 
 DATA: Final = {"MNIST": "mnist", "Fashion-MNIST": "fashion-mnist"}
 METRICS: Final = {"nmi": "NMI", "ari": "ARI", "accuracy": "ACC"}
@@ -43,6 +43,18 @@ PUBLISHED: Final = parse_published(
 )
 
 
+def _of_tables(sweep: str, rows: dict[str, str], metrics: dict[str, str]) -> Table:
+    columns = {f"{{row}} {metric}": heading for metric, heading in metrics.items()}
+    return Table(
+        ("data", "method"),
+        rows,
+        metric_columns(f"{sweep}/{{group}}", columns),
+        {name.replace("-", " "): name for name in sweeps.TABLES},
+        lowest={"within", "seconds"},
+        has_runs=False,
+    )
+
+
 def _by_data(sweep: str, rows: dict[str, str]) -> Table:
     columns = metric_columns(f"{sweep}/{{group}}/{{row}}", METRICS)
     return Table(("data", "method"), rows, columns, DATA, PUBLISHED)
@@ -62,6 +74,12 @@ TABLES: Final = {
     ),
     "table-reconstruction": _by_data("table-reconstruction", METHODS),
     "objectives": _by_data("table-1", {"bounds": "drpm-vc", "exact": "drpm-vc-exact"}),
+    "partitions": Table(
+        ("data", "partition"),
+        {"order": "drpm-vc-order", "affinity": "drpm-vc-affinity"},
+        metric_columns("partitions/{group}/{row}", {**METRICS, "lower_bound": "ELBO"}),
+        DATA,
+    ),
     "stl10": Table(
         ("method",),
         {"GMM": "gmm", **METHODS},
@@ -72,7 +90,22 @@ TABLES: Final = {
         ("clusters", "method"),
         METHODS,
         metric_columns("clusters/k-{group}/{row}", METRICS),
-        {str(count): str(count) for count in CLUSTERS},
+        {str(count): str(count) for count in sweeps.CLUSTERS},
+    ),
+    "tables": _of_tables(
+        "tables",
+        {
+            "k-means": "k-means",
+            "k-means, raw": "k-means-raw",
+            "Gaussian mixture": "gmm",
+            **METHODS,
+        },
+        {**METRICS, "seconds": "seconds"},
+    ),
+    "limits": _of_tables(
+        "limits",
+        {"k-means-constrained": "k-means-constrained", "DRPM-VC": "drpm-vc"},
+        {"within": "within", **METRICS, "met": "limits met", "seconds": "seconds"},
     ),
 }
 
@@ -82,9 +115,9 @@ def _draw_clusters(results: Path) -> Figure:
     panels: dict[str, list[Series]] = {heading: [] for heading in METRICS.values()}
     for name, method in METHODS.items():
         for metric, heading in METRICS.items():
-            cells = [(f"clusters/k-{count}/{method}", metric) for count in CLUSTERS]
+            cells = [(f"clusters/k-{count}/{method}", metric) for count in sweeps.CLUSTERS]
             scores = summarize_metrics(results, cells)
-            panels[heading].append(Series(name, np.array(CLUSTERS), *scores))
+            panels[heading].append(Series(name, np.array(sweeps.CLUSTERS), *scores))
     return series_panels(panels, "clusters", "Scores against the number of clusters", columns=3)
 
 

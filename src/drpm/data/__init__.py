@@ -1,6 +1,17 @@
-"""Data sets: one registry, and users' own files."""
+"""Data sets: one catalogue, and users' own files."""
 
-from drpm.data.registry import DATASETS, load
-from drpm.data.types import DataError, Dataset, DatasetSpec, Split
+from typing import TYPE_CHECKING
+
+from drpm.lazy import fetch_from
+
+if TYPE_CHECKING:
+    from drpm.data.catalogue import DATASETS, DatasetSpec
+    from drpm.data.registry import load
+    from drpm.data.types import DataError, Dataset, Split
 
 __all__ = ["DATASETS", "DataError", "Dataset", "DatasetSpec", "Split", "load"]
+
+if not TYPE_CHECKING:
+    _PLACES = {"catalogue": ("DATASETS", "DatasetSpec"), "registry": ("load",)}
+    _PLACES["types"] = ("DataError", "Dataset", "Split")
+    __getattr__, __dir__ = fetch_from(__name__, _PLACES)

@@ -4,9 +4,6 @@ The factors and their sizes are those of MPI3D (Gondal et al., 2019), whose imag
 These images need no file: any factor vector is rendered on demand, on any device.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 
@@ -16,7 +13,7 @@ from drpm.data.mpi3d import FACTOR_SIZES as FACTOR_SIZES
 from drpm.data.mpi3d import FACTORS, NUM_IMAGES, check_factors, draw_indices, factor_targets
 from drpm.data.mpi3d import factors_of as factors_of
 from drpm.data.mpi3d import index_of as index_of
-from drpm.data.types import DataError, Dataset, DatasetSpec, Device, Split
+from drpm.data.types import DataError, Dataset, Device, Split
 
 MIN_IMAGE_SIZE = 16
 
@@ -54,24 +51,17 @@ def render(factors: Tensor, *, image_size: int = 64) -> Tensor:
     # The solids have different numbers of faces, so each is drawn on its own.
     shapes = factors[:, _SHAPE]
     counts: list[int] = torch.bincount(shapes, minlength=FACTOR_SIZES[_SHAPE]).tolist()
-    # Half precision, fine for training, would shift the edges.
-    with _one_thread(), torch.autocast(factors.device.type, enabled=False):
-        for solid, members in enumerate(shapes.argsort(stable=True).split(counts)):
-            for part in members.split(chunk):
-                if len(part):
-                    images[part] = arm_drawing.draw(factors[part], solid, image_size)
-    return images
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Limit torch to the calling thread: the operations on one chunk take microseconds each."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # the operations on one chunk take microseconds each
     try:
-        yield
+        # Half precision, fine for training, would shift the edges.
+        with torch.autocast(factors.device.type, enabled=False):
+            for solid, members in enumerate(shapes.argsort(stable=True).split(counts)):
+                for part in members.split(chunk) if len(members) else ():
+                    images[part] = arm_drawing.draw(factors[part], solid, image_size)
     finally:
         torch.set_num_threads(threads)
+    return images
 
 
 def sample_factors(n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -92,23 +82,7 @@ def load(
         num_train: The number of training images.
         num_test: The number of test images.
     """
-    train, test = (
-        Split(render(factors), factor_targets(factors))
-        for factors in (
-            factors_of(indices).to(device) for indices in draw_indices(seed, num_train, num_test)
-        )
-    )
+    drawn = draw_indices(seed, num_train, num_test)
+    vectors = [factors_of(indices).to(device) for indices in drawn]
+    train, test = (Split(render(each), factor_targets(each)) for each in vectors)
     return Dataset("arm", train, test, classes=FACTORS)
-
-
-SPEC = DatasetSpec(
-    name="arm",
-    title="A rendered arm holding an object: seven known factors, no file",
-    source="rendered by this package; factors as in MPI3D (Gondal et al., 2019)",
-    licence="Apache-2.0",
-    shapes=(
-        f"any of {NUM_IMAGES:,} images of 3x64x64, 7 factors "
-        f"({' x '.join(map(str, FACTOR_SIZES))} values)"
-    ),
-    load=load,
-)

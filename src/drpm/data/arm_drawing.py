@@ -81,28 +81,21 @@ class Solid(NamedTuple):
 
 
 def prism(sides: int, half_height: float, *, apex: bool = False) -> Solid:
-    """An upright prism whose base has circumradius 1, or the pyramid on that base.
-
-    Args:
-        sides: Of the base; many make a cylinder or a cone.
-        half_height: The base lies at minus this height, the top or the apex at plus this height.
-        apex: Whether the sides meet in a point.
-    """
+    """An upright prism whose base has circumradius 1, or the pyramid on that base (``apex``)."""
     angles = (torch.arange(sides) + 0.5) * (2 * math.pi / sides)
     inradius = math.cos(math.pi / sides)
     # A side of a pyramid leans inwards; its plane passes through the apex.
     lean = inradius / (2 * half_height) if apex else 0.0
     offset = lean * half_height if apex else inradius
     flat = torch.stack([angles.cos(), angles.sin()], dim=1)
-    rest = torch.tensor([lean, offset]).expand(sides, 2)
-    planes = [torch.cat([flat, rest], dim=1) / math.hypot(1.0, lean)]
-    planes.append(torch.tensor([[0.0, 0.0, -1.0, half_height]]))
+    planes = [torch.cat([flat, torch.tensor([lean, offset]).expand(sides, 2)], dim=1)]
+    planes[0] /= math.hypot(1.0, lean)
     side = torch.arange(sides)
     edges = [torch.stack([side, side.roll(-1)], dim=1)]
-    edges.append(torch.stack([side, torch.full_like(side, sides)], dim=1))
-    if not apex:
-        planes.append(torch.tensor([[0.0, 0.0, 1.0, half_height]]))
-        edges.append(torch.stack([side, torch.full_like(side, sides + 1)], dim=1))
+    # The base, and the top of a prism.
+    for number, direction in enumerate([-1.0] if apex else [-1.0, 1.0]):
+        planes.append(torch.tensor([[0.0, 0.0, direction, half_height]]))
+        edges.append(torch.stack([side, torch.full_like(side, sides + number)], dim=1))
     return Solid(torch.cat(planes), torch.cat(edges), half_height)
 
 
@@ -124,16 +117,10 @@ def constants(values: Iterable[float | Sequence[float]], device: torch.device) -
 
 
 class Camera:
-    """A view of the scene for each image.
+    """A view of the scene for each image, from the numbers of the camera heights, (N,).
 
-    Args:
-        heights: (N,), the numbers of the camera heights.
-        image_size: The side of the images in pixels.
-
-    Attributes:
-        axes: (N, 3, 3): right, up and towards the viewer, one per row.
-        position: (N, 3), the viewpoint.
-        light: (N, 3), the direction to the light in these axes.
+    The ``axes`` (N, 3, 3) are right, up and towards the viewer, one per row; ``position`` (N, 3) is
+    the viewpoint, and ``light`` (N, 3) the direction to the light in these axes.
     """
 
     def __init__(self, heights: Tensor, image_size: int) -> None:
@@ -174,22 +161,12 @@ def coverage(distance: Tensor) -> Tensor:
     return (0.5 - distance).clamp_(0.0, 1.0)
 
 
-def disc(x: Tensor, y: Tensor, radius: Tensor) -> Tensor:
-    """Signed distance to a disc around the origin."""
-    return torch.hypot(x, y) - radius
-
-
 def capsule(x: Tensor, y: Tensor, ends: Tensor, radii: Tensor) -> tuple[Tensor, Tensor]:
     """Signed distance to a line with round ends, and the offset from its axis over its radius.
 
     The radius changes linearly between the ends, as that of a rod in perspective; the distance is
-    exact only for a slight taper. Both results are (N, P).
-
-    Args:
-        x: (P,).
-        y: (P,).
-        ends: The two end points, (N, 2, 2): end, then coordinate.
-        radii: The radius at each end, (N, 2).
+    exact only for a slight taper. Both results are (N, P). The ends are (N, 2, 2), end and then
+    coordinate, the radii (N, 2).
     """
     start, along = ends[:, 0], ends[:, 1] - ends[:, 0]
     # A line seen end-on is a point: every pixel is then nearest to its start.
@@ -208,7 +185,7 @@ def ball(x: Tensor, y: Tensor, radius: Tensor, light: Tensor) -> tuple[Tensor, T
     """A ball around the origin: signed distance, and cosine between normal and light, (N, P)."""
     u, v = x / radius, y / radius
     depth = (1 - u * u - v * v).clamp_min_(0.0).sqrt_()
-    return disc(x, y, radius), u * light[:, :1] + v * light[:, 1:2] + depth * light[:, 2:]
+    return torch.hypot(x, y) - radius, u * light[:, :1] + v * light[:, 1:2] + depth * light[:, 2:]
 
 
 def convex_solid(
@@ -218,15 +195,9 @@ def convex_solid(
 
     The outline consists of the edges between a visible and a hidden face, so the signed distance
     is the largest of the distances to the lines through those. A pixel shows the face whose plane
-    lies deepest there, of those turned towards the viewer.
-
-    Args:
-        solid: The solid, the same in every image.
-        x: (N, P), measured from the centre of the solid.
-        y: (N, P), likewise.
-        rotation: From the frame of the solid to right, up, and towards the viewer, (N, 3, 3).
-        radius: The unit of the solid's frame in pixels, (N, 1).
-        light: (N, 3).
+    lies deepest there, of those turned towards the viewer. Pixels (N, P) are measured from the
+    centre; the rotation (N, 3, 3) leads from the frame of the solid, whose unit is the radius, to
+    right, up and towards the viewer.
     """
     planes, edges = solid.planes.to(rotation), solid.edges.to(x.device)
     normals, offsets = planes[:, :3] @ rotation.mT, planes[:, 3] * radius
@@ -307,11 +278,11 @@ def draw_arm(camera: Camera, frames: Tensor) -> tuple[Tensor, Tensor]:
         distance, across = capsule(x, y, at[:, ends], radius * scale[:, ends])
         return distance, across.mul_(contrast).add_(grey)
 
-    alpha = coverage(disc(x - at[:, 0, :1], y - at[:, 0, 1:], BOLT_RADIUS * scale[:, :1]))
+    bolted = torch.hypot(x - at[:, 0, :1], y - at[:, 0, 1:]) - BOLT_RADIUS * scale[:, :1]
+    alpha = coverage(bolted)
     grey = alpha * 0.12
-    joint, lit = ball(
-        x - at[:, 1, :1], y - at[:, 1, 1:], JOINT_RADIUS * scale[:, 1:2], camera.light
-    )
+    radius = JOINT_RADIUS * scale[:, 1:2]
+    joint, lit = ball(x - at[:, 1, :1], y - at[:, 1, 1:], radius, camera.light)
     for distance, layer in (
         rod(4, LEVER_RADIUS, 0.1, 0.7),
         rod(1, 0.55 * JOINT_RADIUS, 0.15, 0.5),

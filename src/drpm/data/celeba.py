@@ -11,24 +11,15 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
+from drpm.data.catalogue import DATASETS
 from drpm.data.files import cached_array, obtain, track
 from drpm.data.own import decode
-from drpm.data.types import DataError, Dataset, DatasetSpec, Device, RemoteFile, Split, reason
+from drpm.data.types import DataError, Dataset, Device, Split, reason
 
 SIDE = 64
 
-IMAGES = RemoteFile("celeba/img_align_celeba")
-ATTRIBUTES = RemoteFile("celeba/list_attr_celeba.txt")
-PARTITION = RemoteFile("celeba/list_eval_partition.txt")
-
 _PARTS = {"train": 0, "validation": 1, "test": 2}
-
-_INSTRUCTIONS = (
-    "get the aligned images and the two lists from "
-    "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html (its terms forbid redistribution)"
-)
 
 
 def load(
@@ -50,34 +41,28 @@ def load(
     attributes, parts, paths = read_listing()
     tasks = list(attributes)[:num_tasks]
 
-    def part(name: str) -> tuple[NDArray[np.uint8], dict[str, Tensor]]:
-        rows = attributes[parts == _PARTS[name]]
+    splits = []
+    for part in ("train", evaluate_on):
+        rows = attributes[parts == _PARTS[part]]
         if rows.empty:
-            raise DataError(f"{PARTITION.path} assigns no image to the {name} part.")
-        pixels = _read_images([paths[image] for image in rows.index], name)
-        return pixels, {task: torch.tensor(rows[task].to_numpy()).to(device) for task in tasks}
-
-    train, train_targets = part("train")
-    test, test_targets = part(evaluate_on)
-    total = train.sum((0, 2, 3), dtype=np.int64)  # exact
-    channels = torch.from_numpy(total / (255 * len(train) * SIDE**2)).float()
-    mean = channels.reshape(3, 1, 1).to(device)
-
-    def centred(pixels: NDArray[np.uint8]) -> Tensor:
-        return torch.from_numpy(pixels).to(device).float().div_(255).sub_(mean)
-
-    return Dataset(
-        "celeba",
-        Split(centred(train), train_targets),
-        Split(centred(test), test_targets),
-        classes=dict.fromkeys(tasks, ("no", "yes")),
-        preprocessing={"mean": mean},
-    )
+            raise DataError(f"list_eval_partition.txt assigns no image to the {part} part.")
+        pixels = _read_images([paths[image] for image in rows.index], part)
+        if part == "train":
+            total = pixels.sum((0, 2, 3), dtype=np.int64)  # exact
+            channels = torch.from_numpy(total / (255 * len(pixels) * SIDE**2)).float()
+            mean = channels.reshape(3, 1, 1).to(device)
+        inputs = torch.from_numpy(pixels).to(device).float().div_(255).sub_(mean)
+        targets = {task: torch.tensor(rows[task].to_numpy()).to(device) for task in tasks}
+        splits.append(Split(inputs, targets))
+    classes = dict.fromkeys(tasks, ("no", "yes"))
+    train, test = splits
+    return Dataset("celeba", train, test, classes=classes, preprocessing={"mean": mean})
 
 
 def read_listing() -> tuple[pd.DataFrame, "pd.Series[int]", dict[str, Path]]:
     """The attributes (0 or 1, in alphabetical order), the split and the file of every image."""
-    found = obtain([IMAGES, ATTRIBUTES, PARTITION], instructions=_INSTRUCTIONS)
+    spec = DATASETS["celeba"]
+    found = obtain(spec.files, instructions=spec.instructions)
     folder, attributes, partition = found.values()
     try:
         # The number of images, the names of the attributes, and a row for each image.
@@ -124,16 +109,3 @@ def _read_images(paths: list[Path], part: str) -> NDArray[np.uint8]:
         state.update(f"{path.name} {path.stat().st_size}\n".encode())
     cache = f"celeba/cache/{part}-{SIDE}x{SIDE}-{state.hexdigest()[:16]}.npy"
     return cached_array(cache, decode_all)
-
-
-SPEC = DatasetSpec(
-    name="celeba",
-    title="Faces with forty attributes each",
-    source="Liu, Luo, Wang, Tang: Deep Learning Face Attributes in the Wild (2015)",
-    licence="non-commercial research; no redistribution",
-    shapes="162,770 + 19,867 images (validation; 19,962 in test) of 3x64x64, 40 attributes",
-    load=load,
-    files=(IMAGES, ATTRIBUTES, PARTITION),
-    instructions=_INSTRUCTIONS,
-    inspect=read_listing,
-)

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from drpm.data.types import Dataset, DatasetSpec, Split
+from drpm.data.types import Dataset, Split
 
 CLASSES = tuple("0123456789")
 
@@ -28,13 +28,3 @@ def load() -> Dataset:
     train = Split(images[~is_test], {"label": labels[~is_test]})
     test = Split(images[is_test], {"label": labels[is_test]})
     return Dataset("digits", train, test, classes={"label": CLASSES})
-
-
-SPEC = DatasetSpec(
-    name="digits",
-    title="Small handwritten digits, included in scikit-learn",
-    source="Alpaydin, Kaynak: Optical Recognition of Handwritten Digits (UCI), its test part",
-    licence="CC BY 4.0",
-    shapes="1,442 + 355 images of 1x8x8, 10 classes",
-    load=load,
-)

@@ -9,6 +9,7 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from io import BufferedIOBase
@@ -20,7 +21,7 @@ import numpy as np
 import pooch
 from numpy.typing import NDArray
 
-from drpm.data.types import DataError, RemoteFile, reason
+from drpm.data.catalogue import DataError, RemoteFile, reason
 
 VARIABLE = "DRPM_DATA"
 
@@ -38,18 +39,14 @@ def search_folders() -> tuple[Path, ...]:
 
 def writable_folder() -> Path:
     """The first of the searched folders that can be written; it is created if missing."""
-    reasons = []
     for folder in search_folders():
-        try:
+        with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             # Permissions do not tell on network and read-only mounts.
             with tempfile.TemporaryFile(dir=folder):
                 return folder
-        except OSError as error:
-            reasons.append(f"{folder}: {error.strerror}")
-    raise DataError(
-        f"No data folder is writable ({'; '.join(reasons)}): set {VARIABLE} to one that is."
-    )
+    tried = " and ".join(map(str, search_folders()))
+    raise DataError(f"{VARIABLE} must name a folder that can be written, unlike {tried}.")
 
 
 def cached_array(name: str, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
@@ -60,11 +57,9 @@ def cached_array(name: str, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]
         compute: Called if the file is missing or damaged.
     """
     for folder in search_folders():
-        try:
+        with suppress(OSError, ValueError, EOFError):
             cached: NDArray[Any] = np.load(folder / name, allow_pickle=False)
             return cached
-        except (OSError, ValueError, EOFError):
-            continue
     array = compute()
     path = writable_folder() / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +115,7 @@ def obtain(files: Sequence[RemoteFile], *, instructions: str = "") -> dict[str, 
 def missing_message(missing: Sequence[RemoteFile], failure: str, instructions: str) -> str:
     """A sentence that says why files are missing, where they belong and where to get them."""
     names = ", ".join(file.path for file in missing)
-    folders = " or ".join(str(folder) for folder in search_folders())
+    folders = " or ".join(map(str, search_folders()))
     start = failure.rstrip(".") or "Files are missing"
     message = f"{start}; put {names} under {folders}"
     if VARIABLE not in os.environ:
@@ -179,20 +174,20 @@ class FileReport(NamedTuple):
     file: RemoteFile
     path: Path | None
     state: Literal["verified", "present", "missing", "damaged"]
-    detail: str
+    detail: str = ""
 
 
 def check(file: RemoteFile) -> FileReport:
     """Compare a file with its hash, where one is known."""
     path = find(file)
     if path is None:
-        return FileReport(file, None, "missing", "not found")
+        return FileReport(file, None, "missing")
     parts = {path / x: replace(file, known_hash=f"md5:{y}") for x, y in file.members.items()}
     for place, part in (parts or {path: file}).items():
         if fault := _damage(place, part):
             return FileReport(file, place, "damaged", fault)
     if all(file.members.values()) and (file.members or file.known_hash or file.content_sha256):
-        return FileReport(file, path, "verified", "hash verified")
+        return FileReport(file, path, "verified")
     return FileReport(file, path, "present", "no published hash")
 
 
@@ -222,7 +217,5 @@ def track(items: Iterable[T], description: str, total: int) -> Iterator[T]:
     from rich.console import Console
 
     console = Console(stderr=True)
-    quiet = not console.is_terminal
-    yield from progress.track(
-        items, description, total, console=console, disable=quiet, transient=True
-    )
+    options: Any = {"console": console, "disable": not console.is_terminal, "transient": True}
+    yield from progress.track(items, description, total, **options)

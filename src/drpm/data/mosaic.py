@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from drpm.data import mnist
 from drpm.data.multimnist import generators
-from drpm.data.types import Dataset, DatasetSpec, Split
+from drpm.data.types import Dataset, Split
 
 TILE = 14
 MAX_NOISE = 0.9
@@ -97,17 +97,3 @@ def _split(source: mnist.Digits, names: tuple[str, ...], seed: int, part: int, c
     numbers = labels.long()[chosen]
     targets = {name: numbers[:, task].contiguous() for task, name in enumerate(names)}
     return Split(inputs, targets)
-
-
-SPEC = DatasetSpec(
-    name="mosaic",
-    title="A grid of small digits, one task per tile, each with its own noise",
-    source="made from MNIST (LeCun, Cortes, Burges) by this package",
-    licence="CC BY-SA 3.0, like MNIST",
-    shapes=(
-        "20,000 + 5,000 images by default; 1x42x56 for 10 tasks, 1x56x70 for 20, 1x84x98 for 40; "
-        "10 classes each"
-    ),
-    load=load,
-    files=mnist.FILES,
-)

@@ -12,8 +12,9 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch import Tensor
 
+from drpm.data.catalogue import DATASETS, RemoteFile
 from drpm.data.files import obtain
-from drpm.data.types import DataError, Dataset, DatasetSpec, RemoteFile, Split, reason
+from drpm.data.types import DataError, Dataset, Split, reason
 
 # In the order in which the images are numbered: the last factor changes fastest.
 FACTORS: Mapping[str, tuple[str, ...]] = {
@@ -31,23 +32,7 @@ FACTOR_SIZES = tuple(len(values) for values in FACTORS.values())
 NUM_IMAGES = prod(FACTOR_SIZES)
 
 _SIDE = 64
-# The first is where the authors send people now. The second served a damaged file of the
-# photographs for a time, and these have no known hash: they come from the first alone.
-_AUTHORS = "https://huggingface.co/datasets/waleedgondal/mpi3d/resolve/main"
-_BUCKET = "https://storage.googleapis.com/mpi3d_disentanglement_dataset/data"
-
-VARIANTS = {
-    "toy": RemoteFile(
-        "mpi3d/mpi3d_toy.npz",
-        (f"{_AUTHORS}/mpi3d_toy.npz", f"{_BUCKET}/mpi3d_toy.npz"),
-        known_hash="md5:55889cb7c7dfc655d6e0277beee88868",
-    ),
-    "realistic": RemoteFile(
-        "mpi3d/mpi3d_realistic.npz",
-        (f"{_AUTHORS}/mpi3d_realistic.npz", f"{_BUCKET}/mpi3d_realistic.npz"),
-    ),
-    "real": RemoteFile("mpi3d/mpi3d_real.npz", (f"{_AUTHORS}/mpi3d_real.npz",)),
-}
+VARIANTS = ("toy", "realistic", "real")
 
 
 def check_factors(factors: Tensor) -> None:
@@ -119,7 +104,13 @@ def open_images(variant: str = "toy") -> NDArray[np.uint8]:
     """
     if variant not in VARIANTS:
         raise DataError(f"mpi3d has no variant '{variant}': there are {', '.join(VARIANTS)}.")
-    (path,) = obtain([VARIANTS[variant]]).values()
+    (file,) = DATASETS["mpi3d"].files
+    if variant != "toy":
+        urls = [url.replace("toy", variant) for url in file.urls]
+        # The second mirror served damaged photographs for a time, and these have no known hash.
+        urls = urls[:1] if variant == "real" else urls
+        file = RemoteFile(f"mpi3d/mpi3d_{variant}.npz", tuple(urls))
+    (path,) = obtain([file]).values()
     try:
         pixels = map_array(path, "images")
     except Exception as error:  # numpy and zipfile raise many kinds on damaged files
@@ -143,9 +134,8 @@ def map_array(path: Path, name: str) -> NDArray[Any]:
         # The array follows a zip header of unknown length.
         file.seek(member.header_offset)
         file.seek(member.header_offset + file.read(4096).index(npy.MAGIC_PREFIX))
-        version = npy.read_magic(file)
-        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, fortran, dtype = read(file)
+        npy.read_magic(file)
+        shape, fortran, dtype = npy.read_array_header_1_0(file)
         if dtype.hasobject:
             raise ValueError("it holds Python objects")
         return np.memmap(path, dtype, "r", file.tell(), shape, "F" if fortran else "C")
@@ -177,15 +167,3 @@ def load(
 
     train, test = map(split, draw_indices(seed, num_train, num_test))
     return Dataset("mpi3d", train, test, classes=dict(FACTORS))
-
-
-SPEC = DatasetSpec(
-    name="mpi3d",
-    title="A robot arm holding an object, for every combination of seven factors",
-    source="Gondal et al.: On the Transfer of Inductive Bias (2019)",
-    licence="CC BY 4.0",
-    shapes="1,036,800 images of 3x64x64, seven factors of 6, 6, 2, 3, 3, 40 and 40 values",
-    load=load,
-    files=(VARIANTS["toy"],),
-    inspect=open_images,
-)

@@ -19,7 +19,7 @@ from torch.nn.functional import interpolate, pad
 
 from drpm.data import mnist
 from drpm.data.mnist import SIDE
-from drpm.data.types import DataError, Dataset, DatasetSpec, Split
+from drpm.data.types import DataError, Dataset, Split
 
 MEAN, STD = 0.1307, 0.3081
 
@@ -83,14 +83,3 @@ def _split(source: mnist.Digits, seed: int, part: int, noise: float, limit: int 
         inputs[start:stop] = merge(left, right)
     inputs.sub_(MEAN).div_(STD)
     return Split(inputs, {"left": numbers[:count].clone(), "right": numbers[partners]})
-
-
-SPEC = DatasetSpec(
-    name="multimnist",
-    title="Two overlapping digits, the right one with any noise ratio",
-    source="made from MNIST (LeCun, Cortes, Burges) as Sabour et al. and Sener and Koltun do",
-    licence="CC BY-SA 3.0, like MNIST",
-    shapes="60,000 + 10,000 images of 1x28x28, normalized; 2 tasks of 10 classes",
-    load=load,
-    files=mnist.FILES,
-)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.data.files import track
-from drpm.data.types import DataError, Dataset, Split, reason
+from drpm.data.types import DataError, Dataset, Split, column_scales, reason
 
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -51,7 +51,7 @@ def load(
         label_column: For tables: the target; by default ``label`` if there is such a column.
         header: For CSV files: whether the first line names the columns.
         image_size: For folders: the height and width to resize to.
-        standardize: Of tables: whether every column gets mean 0 and standard deviation 1.
+        standardize: Of tables: whether every column is centered and divided by its scale.
     """
     path = path.expanduser()
     if not path.exists():
@@ -64,16 +64,19 @@ def load(
     ):
         if given and suffix not in used_by:
             raise DataError(f"{path} does not support the option {option}.")
-    if suffix == "folder":
-        return load_folder(path, image_size, 1 if for_prediction else 2)
     scaling = None if for_prediction else standardize
-    if suffix in (".csv", ".parquet"):
-        is_csv = suffix == ".csv"
-        columns = read_csv(path, header=header) if is_csv else read_parquet(path)
-        return table(str(path), columns, label_column, scaling)
-    if suffix in SUFFIXES:
-        return _load_arrays(path, scaling)
-    raise DataError(f"{path} should be a folder of images or end in {', '.join(SUFFIXES)}.")
+    if suffix == "folder":
+        data = load_folder(path, image_size)
+    elif suffix in (".csv", ".parquet"):
+        frame = read_csv(path, header=header) if suffix == ".csv" else read_parquet(path)
+        data = table(str(path), frame, label_column, scaling)
+    elif suffix in SUFFIXES:
+        data = _load_arrays(path, scaling)
+    else:
+        raise DataError(f"{path} should be a folder of images or end in {', '.join(SUFFIXES)}.")
+    if len(data.train) < 2 and not for_prediction:
+        raise DataError(f"{path} should contain at least two examples, but contains one.")
+    return data
 
 
 # Tables.
@@ -82,9 +85,7 @@ def load(
 def read_csv(path: Path, *, header: bool = True) -> pd.DataFrame:
     """The columns of a CSV file as texts, with commas, semicolons or tabs between them.
 
-    Args:
-        path: The file, in UTF-8.
-        header: Whether the first line names the columns; otherwise they are numbered.
+    Without a header, which names the columns in the first line, they are numbered.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -162,10 +163,10 @@ def table(
     target = label_column or ("label" if "label" in frame else None)
     features = frame if target is None else frame.drop(columns=target)
     names = tuple(map(str, features))
-    least, some = (1, "one row") if standardize is None else (2, "two rows")
+    least = 1 if standardize is None else 2
     if not names or len(frame) < least:
         raise DataError(
-            f"{source} should have at least {some} and one column of inputs, but has "
+            f"{source} should have {least} or more rows and 1 or more columns of inputs, but has "
             f"{len(frame)} and {len(names)}."
         )
     numbers = _numbers(source, features)
@@ -175,12 +176,12 @@ def table(
         whole = labelled(source, torch.from_numpy(numbers), {}, num_train)
         return replace(whole, columns=names)
     train = numbers[:num_train]
-    mean, std = train.mean(0), train.std(0)
     # Rounding leaves a constant column a deviation that is tiny beside its values.
-    is_constant = (np.ptp(train, axis=0) <= 1e-12 * largest) | (std == 0)
+    is_constant = (np.ptp(train, axis=0) <= 1e-12 * largest) | (train.std(0) == 0)
     _refuse(source, "the same value in every row", names, is_constant)
-    if not standardize:
-        mean, std = np.zeros_like(mean), np.ones_like(std)
+    mean, std = np.zeros(len(names)), np.ones(len(names))
+    if standardize:
+        mean, std = train.mean(0), column_scales(torch.from_numpy(train)).numpy()
     inputs = torch.from_numpy(((numbers - mean) / std).astype(np.float32))
     # In double precision: float32 would round a time stamp to minutes.
     preprocessing = {"mean": torch.from_numpy(mean), "std": torch.from_numpy(std)}
@@ -198,9 +199,20 @@ def labelled(
     """
     targets, classes = {}, {}
     for name, values in labels.items():
-        targets[name], found = _targets(source, values, name)
-        if found:
-            classes[name] = found
+        column = pd.Series(values)
+        numbers, text = _convert(column)
+        is_bad = column.isna() | (np.isinf(numbers) & (text is None))
+        if is_bad.any():
+            raise DataError(
+                f"{source} has {is_bad.sum():,} missing or infinite labels in the column '{name}'."
+            )
+        if text is None and (numbers != np.round(numbers)).any():
+            targets[name] = torch.from_numpy(numbers.astype(np.float32))
+            continue
+        texts = column.astype(str).str.strip().to_numpy(str)
+        found, codes = np.unique(numbers if text is None else texts, return_inverse=True)
+        targets[name] = torch.from_numpy(codes.astype(np.int64))
+        classes[name] = tuple(f"{x:.0f}" if text is None else str(x) for x in found)
     train, test = (
         Split(inputs[rows], {name: target[rows] for name, target in targets.items()})
         for rows in (slice(num_train), slice(num_train, None))
@@ -208,25 +220,7 @@ def labelled(
     return Dataset(source, train, train if num_train is None else test, classes)
 
 
-def _targets(source: str, labels: Any, name: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Class indices with the class names, or floats with no names."""
-    column = pd.Series(labels)
-    numbers, text = _convert(column)
-    is_bad = column.isna() | (np.isinf(numbers) & (text is None))
-    if is_bad.any():
-        raise DataError(
-            f"{source} has {is_bad.sum():,} missing or infinite labels in the column '{name}'."
-        )
-    if text is None and (numbers != np.round(numbers)).any():
-        return torch.from_numpy(numbers.astype(np.float32)), ()
-    values = numbers if text is None else column.astype(str).str.strip().to_numpy(str)
-    found, codes = np.unique(values, return_inverse=True)
-    names = (str(value) if text is not None else f"{value:.0f}" for value in found)
-    return torch.from_numpy(codes.astype(np.int64)), tuple(names)
-
-
 def _numbers(source: str, frame: pd.DataFrame) -> NDArray[np.float64]:
-    """All columns as numbers (rows, columns)."""
     converted = [_convert(frame[name]) for name in frame]
     texts = [
         f"{name} ('{textwrap.shorten(text, 30, placeholder='...')}')"
@@ -315,28 +309,23 @@ def _load_arrays(path: Path, standardize: bool | None) -> Dataset:
         names = [f"column {number + 1}" for number in range(whole.shape[1])]
         frame = pd.DataFrame(whole, columns=names).assign(**targets)
         return table(source, frame, None, standardize, num_train)
-    images = image_tensor(source, whole, 1 if standardize is None else 2)
+    images = image_tensor(source, whole)
     return labelled(source, images, {} if standardize is None else targets, num_train)
 
 
-def image_tensor(source: str, array: NDArray[Any], least: int = 2) -> Tensor:
+def image_tensor(source: str, array: NDArray[Any]) -> Tensor:
     """Images (N, channels, H, W) in [0, 1] from bytes, or from floats in [0, 1].
 
-    Args:
-        source: The file that errors name.
-        array: (N, H, W), (N, channels, H, W) or (N, H, W, channels).
-        least: The smallest N.
+    The array is (N, H, W), (N, channels, H, W) or (N, H, W, channels); errors name the source.
     """
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[1] not in _CHANNELS and array.shape[3] in _CHANNELS:
         array = array.transpose(0, 3, 1, 2)
-    if array.ndim != 4 or array.shape[1] not in _CHANNELS or 0 in array.shape or len(array) < least:
-        some = "one image" if least == 1 else "two images"
+    if array.ndim != 4 or array.shape[1] not in _CHANNELS or 0 in array.shape:
         raise DataError(
-            f"{source} should contain a table (rows, columns) or at least {some} (number, "
-            "height, width), with 1 or 3 channels before or after the last two, but has shape "
-            f"{array.shape}."
+            f"{source} should contain a table (rows, columns) or images (number, height, width), "
+            f"with 1 or 3 channels before or after the last two, but has shape {array.shape}."
         )
     if array.dtype == np.uint8:
         return torch.from_numpy(np.ascontiguousarray(array)).float().div_(255)
@@ -352,20 +341,16 @@ def image_tensor(source: str, array: NDArray[Any], least: int = 2) -> Tensor:
 # Folders of images, whose subfolders, if there are any, are the classes.
 
 
-def load_folder(
-    folder: Path, image_size: int | tuple[int, int] | None = None, least: int = 2
-) -> Dataset:
+def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -> Dataset:
     """Images (channels, H, W) in [0, 1]: one channel if all of them are grey, else three.
 
-    Args:
-        folder: Holds the images, or one folder of images for each class.
-        image_size: The height and width to resize to; if None, all must have one size.
-        least: The smallest number of images.
+    The folder holds images, or one folder of images for each class. Without an ``image_size``, the
+    height and width to resize to, all must have the same.
     """
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if size is not None and min(size) < 1:
         raise DataError(f"image_size must be one or two integers above 0, not {image_size}.")
-    paths = image_paths(folder, least)
+    paths = image_paths(folder)
     decoded = [decode(path, size) for path in track(paths, "Images", len(paths))]
     for path, image in zip(paths, decoded, strict=True):
         if image.shape[:2] != decoded[0].shape[:2]:
@@ -378,43 +363,32 @@ def load_folder(
         decoded = [x.transpose(2, 0, 1) if x.ndim == 3 else np.stack([x] * 3) for x in decoded]
     else:
         decoded = [image[None] for image in decoded]
-    inputs = torch.from_numpy(np.stack(decoded))
-    if paths[0].parent == folder:
-        whole = Split(inputs)
-        return Dataset(str(folder), whole, whole)
-    names, codes = np.unique([path.parent.name for path in paths], return_inverse=True)
-    whole = Split(inputs, {"label": torch.from_numpy(codes.astype(np.int64))})
-    return Dataset(str(folder), whole, whole, {"label": tuple(map(str, names))})
+    targets, classes = {}, {}
+    if paths[0].parent != folder:
+        names, codes = np.unique([path.parent.name for path in paths], return_inverse=True)
+        targets["label"] = torch.from_numpy(codes.astype(np.int64))
+        classes["label"] = tuple(map(str, names))
+    whole = Split(torch.from_numpy(np.stack(decoded)), targets)
+    return Dataset(str(folder), whole, whole, classes)
 
 
-def image_paths(folder: Path, least: int = 2) -> list[Path]:
+def image_paths(folder: Path) -> list[Path]:
     """The files that :func:`load_folder` reads, in its order."""
-    inner = sorted(path for path in folder.iterdir() if path.is_dir())
-    paths = images_in(folder) or [path for name in inner for path in images_in(name)]
-    if len(paths) < least:
-        some = "one image" if least == 1 else "two images"
-        raise DataError(
-            f"{folder} should contain at least {some} ({', '.join(IMAGE_SUFFIXES)}), or "
-            f"folders of images, but contains {len(paths)}."
-        )
-    return paths
-
-
-def images_in(folder: Path) -> list[Path]:
-    """The images directly in a folder, sorted by name."""
-    return sorted(
-        path
-        for path in folder.iterdir()
-        if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
+    for pattern in ("*", "*/*"):
+        found = sorted(folder.glob(pattern))
+        images = [x for x in found if x.suffix.lower() in IMAGE_SUFFIXES and x.name[0] != "."]
+        if images:
+            return images
+    raise DataError(
+        f"{folder} should contain images ({', '.join(IMAGE_SUFFIXES)}) or folders of images, but "
+        "contains none."
     )
 
 
 def decode(path: Path, size: tuple[int, int] | None = None) -> NDArray[np.float32]:
     """A grey (H, W) or RGB (H, W, 3) image in [0, 1]; grey images of 16 bits keep their depth.
 
-    Args:
-        path: The image.
-        size: The height and width to resize to.
+    The size is the height and width to resize to.
     """
     from PIL import Image
 

@@ -1,30 +1,16 @@
-"""Every data set by name, and the function that loads them."""
+"""Loading data sets by name, and users' own files."""
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from inspect import signature
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, get_type_hints
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from drpm.data import arm, celeba, digits, mnist, mosaic, mpi3d, multimnist, own, stl10
-from drpm.data.types import DataError, Dataset, DatasetSpec, Device, fingerprint, option_names
-
-_SPECS = (
-    digits.SPEC,
-    mnist.SPEC,
-    mnist.FASHION_SPEC,
-    stl10.SPEC,
-    celeba.SPEC,
-    mpi3d.SPEC,
-    multimnist.SPEC,
-    mosaic.SPEC,
-    arm.SPEC,
-)
-
-DATASETS: Mapping[str, DatasetSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
+from drpm.data import own
+from drpm.data.catalogue import DATASETS, DatasetSpec, loader_options
+from drpm.data.types import DataError, Dataset, Device, fingerprint
 
 
 def spec_of(name: str) -> DatasetSpec:
@@ -75,41 +61,30 @@ def load_for_prediction(name: str, **options: Any) -> Dataset:
 
 
 def file_names(name: str, count: int) -> list[str]:
-    """The file of every example of a folder of images; empty for other data.
-
-    Args:
-        name: A data set, or a path.
-        count: How many examples were read.
-    """
+    """The file of each of ``count`` examples of a folder of images; empty for other data."""
     folder = Path(name).expanduser()
     if name in DATASETS or not folder.is_dir():
         return []
-    names = [path.relative_to(folder).as_posix() for path in own.image_paths(folder, 1)]
+    names = [path.relative_to(folder).as_posix() for path in own.image_paths(folder)]
     if len(names) != count:
         raise DataError(f"The folder {folder} has changed while it was read; try again.")
     return names
 
 
 def content_hash(name: str, data: Dataset) -> str:
-    """The fingerprint of a user's own data; empty for a data set of the registry.
-
-    Args:
-        name: A data set, or a path.
-        data: What was loaded.
-    """
+    """The fingerprint of a user's own data; empty for a data set of the registry."""
     return "" if name in DATASETS else fingerprint(data)
 
 
 def _check_options(options: Mapping[str, Any], load: Callable[..., Dataset], owner: str) -> None:
     """Refuse unknown options, and values that do not match the annotations of the loader."""
-    names = option_names(load)
-    hints = get_type_hints(load, include_extras=True)
+    known = loader_options(load)
     for name, value in options.items():
-        if name not in names:
-            raise DataError(f"{owner} has no option '{name}': {_did_you_mean(name, names)}")
+        if name not in known:
+            raise DataError(f"{owner} has no option '{name}': {_did_you_mean(name, known)}")
         given = tuple(value) if isinstance(value, list) else value  # JSON has no tuples
         try:
-            TypeAdapter(hints[name]).validate_python(given, strict=True)
+            TypeAdapter(known[name]).validate_python(given, strict=True)
         except ValidationError as error:
             expected = error.errors()[0]["msg"].removeprefix("Input ")
             raise DataError(f"{owner}: the option '{name}' {expected}, not {value!r}.") from None

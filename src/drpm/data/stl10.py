@@ -13,30 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
+from drpm.data.catalogue import DATASETS
 from drpm.data.files import cached_array, obtain, track
-from drpm.data.types import DataError, Dataset, DatasetSpec, Device, RemoteFile, Split, reason
+from drpm.data.types import DataError, Dataset, Device, Split, reason
 
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 SIDE = 224  # of the images that networks take
 
 _SHAPE = (3, 96, 96)
-_FOLDER = "stl10_binary"
 _BATCH = 64
-
-ARCHIVE = RemoteFile(
-    "stl10/stl10_binary.tar.gz",
-    (
-        "https://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
-        "https://cs.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
-    ),
-    known_hash="f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866",
-    members={
-        f"{_FOLDER}/train_X.bin": "918c2871b30a85fa023e0c44e0bee87f",
-        f"{_FOLDER}/train_y.bin": "5a34089d4802c674881badbb80307741",
-        f"{_FOLDER}/test_X.bin": "7f263ba9f9e0b06b93213547f721ac82",
-        f"{_FOLDER}/test_y.bin": "36f9794fa4beb8a2c72628de14fa638e",
-    },
-)
 
 
 class Network(NamedTuple):
@@ -65,7 +50,7 @@ def load(
             the data; or "images", (3, 96, 96) in [0, 1].
         network: "resnet50" (2,048 features), or a network of your own.
     """
-    folder = obtain([ARCHIVE])[ARCHIVE.path] / _FOLDER
+    (folder,) = (path / "stl10_binary" for path in obtain(DATASETS["stl10"].files).values())
     if representation == "features" and isinstance(network, str):
         if network != "resnet50":
             raise DataError(f"network must be 'resnet50' or a Network, but got {network!r}.")
@@ -98,12 +83,11 @@ def read_images(path: Path) -> NDArray[np.uint8]:
 def read_labels(path: Path, count: int) -> NDArray[np.int64]:
     """The labels, from 0 to 9."""
     labels = np.fromfile(path, np.uint8)
-    if len(labels) != count:
-        raise DataError(f"{path} should contain {count:,} labels, but contains {len(labels):,}.")
-    if labels.min() < 1 or labels.max() > len(CLASSES):
+    low, high = (labels.min(), labels.max()) if len(labels) else (0, 0)
+    if len(labels) != count or low < 1 or high > len(CLASSES):
         raise DataError(
-            f"{path} should contain labels from 1 to {len(CLASSES)}, but contains "
-            f"{labels.min()} to {labels.max()}."
+            f"{path} should contain {count:,} labels from 1 to {len(CLASSES)}, but contains "
+            f"{len(labels):,} from {low} to {high}."
         )
     return labels.astype(np.int64) - 1
 
@@ -153,15 +137,3 @@ def _features(path: Path, network: Network, device: Device) -> Tensor:
     return torch.from_numpy(
         cached_array(name, lambda: extract(read_images(path), network, device).numpy())
     )
-
-
-SPEC = DatasetSpec(
-    name="stl10",
-    title="Natural images, as features of a pretrained network",
-    source="Coates, Lee, Ng: An Analysis of Single Layer Networks (2011)",
-    licence="images from ImageNet, for research",
-    shapes="5,000 + 8,000 images of 3x96x96, or 2,048 features each, 10 classes",
-    load=load,
-    files=(ARCHIVE,),
-    sheet_options={"representation": "images"},
-)

@@ -1,8 +1,7 @@
 """Data sets before and after loading, and the preprocessing that models apply."""
 
 import hashlib
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -11,22 +10,14 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from drpm.data.catalogue import DataError as DataError
+from drpm.data.catalogue import reason as reason
+
 Device = str | torch.device
 
 TEST_PART: Final = 0.2
 _TEST_SEED: Final = 3_000_000
 _HASHED_ROWS: Final = 4096  # copied from a GPU at once
-
-
-class DataError(ValueError):
-    """Data that cannot be used; the message names the file, and what was expected and found."""
-
-
-def reason(error: BaseException) -> str:
-    """The first sentence of an error message, to be quoted in another message."""
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    line = line.removeprefix("Error tokenizing data. C error: ")  # pandas
-    return line.split(". ")[0].rstrip(".:")
 
 
 @dataclass(frozen=True)
@@ -69,7 +60,7 @@ class Dataset:
         classes: The class names of each target that has classes.
         columns: The column names of a table.
         preprocessing: The constants that were applied to the inputs, such as the ``mean`` and
-            ``std`` of each column.
+            ``std`` of each column, by :func:`column_scales`.
     """
 
     name: str
@@ -90,50 +81,6 @@ class Dataset:
         test = train if self.test is self.train else self.test.to(device)
         preprocessing = {name: x.to(device) for name, x in self.preprocessing.items()}
         return replace(self, train=train, test=test, preprocessing=preprocessing)
-
-
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file or folder of a data set, and where to download it."""
-
-    path: str  # under the data folder, such as "mnist/t10k-labels-idx1-ubyte.gz"
-    urls: tuple[str, ...] = ()  # and mirrors; empty if the user must put the file there
-    known_hash: str | None = None  # a SHA-256, or "md5:" and an MD5
-    content_sha256: str | None = None  # of a .gz file, instead: of its uncompressed content
-    # To extract from a .tar archive, each with its MD5; the archive is then not needed.
-    members: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class DatasetSpec:
-    """A data set before it is loaded.
-
-    The arguments of its loader are keyword-only: options, whose values must match the annotations,
-    and ``device`` and ``seed`` where the loader needs them.
-    """
-
-    name: str
-    title: str  # one line
-    source: str  # its authors, and where it is described
-    licence: str
-    shapes: str  # sizes and shapes, for people
-    load: Callable[..., "Dataset"]
-    files: tuple[RemoteFile, ...] = ()
-    instructions: str = ""  # where to get files that cannot be downloaded; ends an error message
-    sheet_options: Mapping[str, Any] = field(default_factory=dict)  # of load, for drpm data show
-    inspect: Callable[[], object] | None = None  # for drpm data check, after the hashes
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The names of the options of ``load``."""
-        return option_names(self.load)
-
-
-def option_names(load: Callable[..., Dataset]) -> tuple[str, ...]:
-    """The keyword arguments of a loader besides the device and the seed."""
-    parameters = inspect.signature(load).parameters.values()
-    names = [x.name for x in parameters if x.kind is x.KEYWORD_ONLY]
-    return tuple(name for name in names if name not in ("device", "seed"))
 
 
 def class_target(data: Dataset) -> str | None:
@@ -168,6 +115,19 @@ def split_rows(count: int) -> tuple[Tensor, Tensor]:
     order = torch.randperm(count, generator=torch.Generator().manual_seed(_TEST_SEED))
     tested = max(1, round(TEST_PART * count))
     return order[tested:], order[:tested]
+
+
+def column_scales(rows: Tensor) -> Tensor:
+    """The scale (d,) of every column of a table (n, d), by which it is divided.
+
+    The scale is the fourth root of a third of the fourth central moment: the standard deviation if
+    the column is normal, more if it has few large values, less if it has two groups. Divided by its
+    standard deviation, a column that is rarely not zero would count as much as all others, and
+    clusters depend on it.
+    """
+    centered = rows - rows.mean(0)
+    deviation = centered.square().mean(0).sqrt()
+    return deviation * ((centered / deviation).pow(4).mean(0) / 3) ** 0.25
 
 
 def scale_of(data: Dataset) -> tuple[Tensor, Tensor] | tuple[None, None]:

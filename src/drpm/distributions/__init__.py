@@ -3,7 +3,7 @@
 Importing any of them imports all, because some register KL divergences with torch.
 """
 
-from drpm.distributions.affinities import AffinityPartition
+from drpm.distributions.affinities import AffinityPartition, RelaxedAffinityPartition
 from drpm.distributions.base import EnumeratedSizeLaw, OrderLaw, SizeLaw
 from drpm.distributions.estimators import score_function_loss
 from drpm.distributions.orders import (
@@ -12,7 +12,6 @@ from drpm.distributions.orders import (
     subset_permutation_log_prob,
 )
 from drpm.distributions.partitions import RandomPartition, partition_kl
-from drpm.distributions.relaxed_affinities import RelaxedAffinityPartition
 from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
 from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric
 from drpm.distributions.sizes import FisherHypergeometric

@@ -1,24 +1,26 @@
-"""The distribution over partitions in which every subset has its own scores of the elements."""
-
-from typing import Any
+"""Partitions in which every subset has its own scores of the elements, and their relaxation."""
 
 import torch
 from torch import Tensor
 
 from drpm.distributions import plackett_luce_integral
-from drpm.distributions.base import Size
-from drpm.distributions.constraints import finite_matrix, finite_vector
-from drpm.distributions.orders import noisy_scores
-from drpm.distributions.partitions import PartitionLaw, Parts, assignment_matrix, fill
+from drpm.distributions.constraints import finite_matrix, finite_vector, positive
+from drpm.distributions.orders import noisy_scores, order_within, tempered
+from drpm.distributions.partitions import PartitionLaw, Parts, fill
+from drpm.distributions.relaxed_partitions import RelaxedPartitionLaw
+from drpm.distributions.relaxed_sizes import SizeDraw
 from drpm.distributions.sizes import FisherHypergeometric
 from drpm.distributions.validation import (
     describe,
     require_broadcast,
+    require_choice,
     require_finite,
     require_floating,
     require_vector,
 )
+from drpm.relaxation.reparameterization import straight_through
 from drpm.relaxation.sorting import order_descending
+from drpm.relaxation.top_k import fill_by_rows_softly
 
 
 class AffinityPartition(PartitionLaw):
@@ -39,8 +41,8 @@ class AffinityPartition(PartitionLaw):
         log_affinities: a, one row for each subset, shape (..., K, n).
         log_weights: :math:`\log\omega`, one per subset, shape (..., K).
         capacities: The maximum sizes m_k of the urn, shape (..., K); by default n.
-        minimum: The least sizes, an integer or shape (K,); by default 0.
-        maximum: The largest sizes, an integer or shape (K,); by default the capacities.
+        minimum: The least sizes, an integer or shape (..., K); by default 0.
+        maximum: The largest sizes, an integer or shape (..., K); by default the capacities.
 
     Example:
         >>> log_affinities = torch.tensor([[2.0, 0.0, 0.0, 2.0], [0.0, 2.0, 0.0, 0.0]])
@@ -63,9 +65,9 @@ class AffinityPartition(PartitionLaw):
         log_affinities: Tensor,
         log_weights: Tensor,
         capacities: Tensor | None = None,
-        *,
         minimum: int | Tensor | None = None,
         maximum: int | Tensor | None = None,
+        *,
         validate_args: bool | None = None,
     ) -> None:
         require_floating("log_affinities", log_affinities)
@@ -79,14 +81,17 @@ class AffinityPartition(PartitionLaw):
             )
         if self._validating(validate_args):
             require_finite("log_affinities", log_affinities)
-        limits = {"minimum": minimum, "maximum": maximum}
-        given: Any = {name: limit for name, limit in limits.items() if limit is not None}
         sizes = FisherHypergeometric(
-            rows[1], log_weights, capacities, validate_args=validate_args, **given
+            rows[1],
+            log_weights,
+            capacities,
+            minimum=minimum,
+            maximum=maximum,
+            validate_args=validate_args,
         )
         names = "log_affinities and log_weights"
         batch = require_broadcast(names, log_affinities.shape[:-2], sizes.batch_shape)
-        self.sizes = sizes if sizes.batch_shape == batch else sizes.expand(batch)
+        self.sizes = sizes.broadcast(batch)
         self.log_affinities = log_affinities.expand(*batch, *rows)
         super().__init__(batch, rows, validate_args)
 
@@ -94,13 +99,9 @@ class AffinityPartition(PartitionLaw):
     def dtype(self) -> torch.dtype:
         return torch.promote_types(self.log_affinities.dtype, self.sizes.dtype)
 
-    def expand(self, batch_shape: Size, _instance: Any = None) -> "AffinityPartition":
-        return self._expanded(
-            batch_shape,
-            _instance,
-            sizes=self.sizes.expand(torch.Size(batch_shape)),
-            log_affinities=self.log_affinities.expand(*batch_shape, *self.event_shape),
-        )
+    @property
+    def _scores(self) -> Tensor:
+        return self.log_affinities
 
     def draw_parts(self, shape: torch.Size, *, generator: torch.Generator | None = None) -> Parts:
         sizes = self.sizes.draw_sizes(shape, generator)
@@ -108,9 +109,19 @@ class AffinityPartition(PartitionLaw):
 
     def fill_parts(self, sizes: Tensor, scores: Tensor) -> Parts:
         """The partition if each subset takes its best of what is left, by scores (..., K, n)."""
-        order = order_by_rows(sizes, scores)
-        subsets = fill(sizes, order)
-        return Parts(assignment_matrix(subsets, self.event_shape[0], self.dtype), sizes, order)
+        return fill(sizes, order_by_rows(sizes, scores), self.dtype)
+
+    @property
+    def mean(self) -> Tensor:
+        raise NotImplementedError(
+            "AffinityPartition has no exact mean; use marginals(num_samples=...)."
+        )
+
+    @property
+    def mode(self) -> Tensor:
+        raise NotImplementedError(
+            "AffinityPartition has no exact mode; greedy is the partition without noise."
+        )
 
     @property
     def greedy(self) -> Tensor:
@@ -135,12 +146,7 @@ class AffinityPartition(PartitionLaw):
         return torch.where(chosen, log_probs, 0.0).sum((-2, -1))
 
     def most_likely_order(self, value: Tensor) -> Tensor:
-        """Subset by subset, the elements of each by descending affinity."""
-        own = torch.where(value > 0, self.log_affinities, 0.0).sum(-2)
-        by_affinity = torch.argsort(own, dim=-1, descending=True, stable=True)
-        subsets = value.argmax(-2).expand_as(by_affinity).gather(-1, by_affinity)
-        order: Tensor = by_affinity.gather(-1, torch.argsort(subsets, dim=-1, stable=True))
-        return order
+        return order_within(value, torch.where(value > 0, self.log_affinities, 0.0).sum(-2))
 
     def best_order_log_prob(self, value: Tensor) -> Tensor:
         return self.order_log_prob(value, self.most_likely_order(value))
@@ -175,3 +181,80 @@ def order_by_rows(sizes: Tensor, scores: Tensor) -> Tensor:
         rank = rank + torch.zeros_like(rank).scatter(-1, order, ranks)
     elements = torch.arange(n, device=rank.device).expand_as(rank)
     return torch.zeros_like(rank).scatter(-1, rank - 1, elements)
+
+
+class RelaxedAffinityPartition(RelaxedPartitionLaw):
+    r"""Partitions by affinities, with reparameterized gradients in affinities and weights.
+
+    Add Gumbel noise :math:`g_{ki}` to the log-affinities. One after another, the subsets take
+    shares of what the earlier ones left of every element:
+
+    .. math:: Y_{ki} = w_{ki}\, \sigma\bigl((a_{ki} + g_{ki} - t_k) / \tau\bigr),
+              \qquad w_{ki} = 1 - \sum_{j < k} Y_{ji}
+
+    with the threshold :math:`t_k` at which the shares sum to the relaxed size, and the last subset
+    takes the rest. So rows sum to the sizes, and columns to one. Hard samples have exactly the
+    distribution of :class:`AffinityPartition`, at any temperature, and the gradients of the soft
+    ones.
+
+    Which elements a subset takes depends on a threshold alone, and not on their order: this soft
+    top-k needs no relaxed sort, and takes time and memory linear in n. What a subset takes is
+    missing from the later ones, so the gradient of an affinity reaches all subsets that compete
+    for the element.
+
+    Args:
+        temperature: Positive; lower values make soft partitions closer to hard ones.
+        log_affinities, log_weights, capacities, minimum, maximum: As in
+            :class:`AffinityPartition`.
+        hard: ``True``: one-hot columns with straight-through gradients; ``False``: soft;
+            ``"sizes"``: integer sizes with straight-through gradients, soft otherwise.
+
+    Example:
+        >>> log_affinities = torch.tensor([[2.0, 0.0, 1.0], [0.0, 2.0, 0.0]], requires_grad=True)
+        >>> law = RelaxedAffinityPartition(0.5, log_affinities, torch.zeros(2))
+        >>> Y = law.rsample(generator=torch.Generator().manual_seed(1))
+        >>> Y.detach()
+        tensor([[1., 0., 0.],
+                [0., 1., 1.]])
+        >>> (Y * torch.randn(2, 3)).sum().backward()
+        >>> bool(log_affinities.grad.abs().sum() > 0)
+        True
+    """
+
+    arg_constraints = {  # noqa: RUF012
+        "temperature": positive,
+        "log_affinities": finite_matrix,
+        "log_weights": finite_vector,
+    }
+    discrete: AffinityPartition
+
+    def __init__(
+        self,
+        temperature: float | Tensor,
+        log_affinities: Tensor,
+        log_weights: Tensor,
+        capacities: Tensor | None = None,
+        minimum: int | Tensor | None = None,
+        maximum: int | Tensor | None = None,
+        hard: bool | str = True,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        require_choice("hard", hard, (True, False, "sizes"))
+        discrete = AffinityPartition(
+            log_affinities, log_weights, capacities, minimum, maximum, validate_args=validate_args
+        )
+        super().__init__(temperature, discrete, log_affinities, hard)
+
+    @property
+    def log_affinities(self) -> Tensor:
+        return self.discrete.log_affinities
+
+    def _fill(self, sizes: SizeDraw, scores: Tensor) -> tuple[Tensor, Tensor]:
+        parts = self.discrete.fill_parts(sizes.hard, scores)
+        if self.hard is True and not torch.is_grad_enabled():
+            return parts.Y, parts.order
+        ratio = tempered(scores, self.temperature, event_dims=2)
+        value = straight_through(sizes.hard, sizes.soft) if self.hard == "sizes" else sizes.soft
+        soft = fill_by_rows_softly(value, ratio).to(self.dtype)
+        return straight_through(parts.Y, soft) if self.hard is True else soft, parts.order

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
@@ -11,10 +10,10 @@ from torch.distributions import Distribution, constraints
 from drpm.distributions.constraints import WholeSizes
 from drpm.distributions.validation import (
     can_check_values,
-    describe,
     require_broadcast,
     require_event,
     require_floating,
+    require_number,
 )
 
 Size = torch.Size | list[int] | tuple[int, ...]
@@ -54,7 +53,7 @@ class Law(Distribution, ABC):
         """Draw events of shape ``shape + batch_shape + event_shape``."""
 
     def __repr__(self) -> str:
-        options = ("total_count", "method", "hard", "sort", "window")
+        options = ("total_count", "method", "hard", "sort")
         shown = {name: vars(self)[name] for name in options if name in vars(self)}
         shown |= {"event_shape": tuple(self.event_shape), "batch_shape": tuple(self.batch_shape)}
         listed = ", ".join(f"{name}={value!r}" for name, value in shown.items())
@@ -67,16 +66,24 @@ class Law(Distribution, ABC):
         with torch.no_grad():
             return self._draw(torch.Size(sample_shape), generator)
 
-    def _expanded(self: LawType, batch_shape: Size, instance: Any, **fields: Any) -> LawType:
-        """The shared half of ``expand``: a copy without running the constructor."""
+    def expand(self: LawType, batch_shape: Size, _instance: Any = None) -> LawType:
+        """A copy whose laws, and whose tensors that begin with the batch shape, are expanded."""
         # Torch's own `_get_checked_instance` makes it in a way that not every compiler can follow.
-        law = type(self)
-        new: LawType = law.__new__(law) if instance is None else instance
-        for name, value in fields.items():
+        new: LawType = type(self).__new__(type(self)) if _instance is None else _instance
+        shape, dims = torch.Size(batch_shape), len(self.batch_shape)
+        for name, value in vars(self).items():
+            if isinstance(value, Law):
+                value = value.expand(shape)
+            elif isinstance(value, Tensor) and value.shape[:dims] == self.batch_shape:
+                value = value.expand(shape + value.shape[dims:])
             setattr(new, name, value)
-        Distribution.__init__(new, torch.Size(batch_shape), self.event_shape, validate_args=False)
+        Distribution.__init__(new, shape, self.event_shape, validate_args=False)
         new._validate_args = self._validate_args
         return new
+
+    def broadcast(self: LawType, batch_shape: torch.Size) -> LawType:
+        """This law if it has the batch shape, and otherwise an expanded copy."""
+        return self if self.batch_shape == batch_shape else self.expand(batch_shape)
 
     def _inside(self, value: Tensor, expected: str) -> tuple[Tensor, Tensor | None]:
         """Check events. The second result is None if they were checked and are in the support.
@@ -95,6 +102,12 @@ class Law(Distribution, ABC):
         mask = inside.reshape(*inside.shape, *(1 for _ in self.event_shape))
         return torch.where(mask, value, torch.zeros_like(value)), inside
 
+    def _masked(self, log_prob: Tensor, inside: Tensor | None) -> Tensor:
+        """Log-probabilities in the parameters' type, -inf outside the support."""
+        if inside is not None:
+            log_prob = torch.where(inside, log_prob, -torch.inf)
+        return log_prob.to(self.dtype)
+
 
 def _short(event: Tensor) -> str:
     text = str(event.detach().cpu().tolist())
@@ -105,7 +118,7 @@ class SizeLaw(Law):
     """A distribution over the sizes of K subsets of ``total_count`` elements.
 
     To define a new one, subclass :class:`EnumeratedSizeLaw` or, if the support is too large to
-    list, this class with ``support``, ``expand``, ``entropy`` and the methods below. Pass it to
+    list, this class with ``support``, ``entropy`` and the methods below. Pass it to
     :meth:`drpm.RandomPartition.from_laws`.
     """
 
@@ -142,10 +155,11 @@ class EnumeratedSizeLaw(SizeLaw):
     """A size distribution with an enumerated support: a subclass defines only its mass.
 
     The subclass sets ``total_count``, ``capacities`` (..., K) and, unless it is 0, ``minimum``,
-    calls the constructor of the base class, and defines ``dtype``, ``expand`` and
-    :meth:`log_mass`. Everything else is computed from the support, of at most 10,000,000 sizes.
-    Capacities must be the same throughout the batch, and not be computed from parameters, which
-    ``torch.vmap`` may hide. ``Multinomial`` in ``tests/conformance.py`` is an example.
+    calls the constructor of the base class, and defines ``dtype`` and :meth:`log_mass`. Tensors
+    that it keeps begin with the batch shape. Everything else is computed from the support, of at
+    most 10,000,000 sizes. Capacities must be the same throughout the batch, and not be computed
+    from parameters, which ``torch.vmap`` may hide. ``Multinomial`` in ``tests/conformance.py`` is
+    an example.
     """
 
     has_enumerate_support = True
@@ -183,10 +197,7 @@ class EnumeratedSizeLaw(SizeLaw):
     def log_prob(self, value: Tensor) -> Tensor:
         value, inside = self._inside(value, sizes_expected(self.total_count, self.minimum))
         normalizer = self.log_mass(self._enumerated(expand=True)).logsumexp(0)
-        log_prob = self.log_mass(value.double()) - normalizer
-        if inside is not None:
-            log_prob = torch.where(inside, log_prob, -torch.inf)
-        return log_prob.to(self.dtype)
+        return self._masked(self.log_mass(value.double()) - normalizer, inside)
 
     @property
     def mean(self) -> Tensor:
@@ -311,25 +322,28 @@ class RelaxedLaw(Law):
     """A reparameterized relaxation of a discrete distribution."""
 
     has_rsample = True
-    temperature: Tensor
     discrete: Any
+
+    def __init__(
+        self,
+        temperature: Any,
+        discrete: Law,
+        like: Tensor,
+        hard: bool | str,
+        event_shape: torch.Size | None = None,
+    ) -> None:
+        check = discrete._validate_args
+        self.temperature = temperature_tensor(temperature, like, check=check)
+        self.hard = hard
+        shapes = (self.temperature.shape, discrete.batch_shape)
+        batch = require_broadcast("temperature and the parameters", *shapes)
+        self.discrete = discrete.broadcast(batch)
+        super().__init__(batch, event_shape or discrete.event_shape, check)
 
     @property
     def dtype(self) -> torch.dtype:
         dtype: torch.dtype = self.discrete.dtype
         return dtype
-
-    def _set_discrete(self, temperature: Any, discrete: Any, like: Tensor, name: str) -> torch.Size:
-        """Set the temperature and the discrete law, and return their common batch shape."""
-        self.temperature = temperature_tensor(temperature, like, check=discrete._validate_args)
-        names = f"temperature and {name}"
-        batch = require_broadcast(names, self.temperature.shape, discrete.batch_shape)
-        self.discrete = discrete if discrete.batch_shape == batch else discrete.expand(batch)
-        return batch
-
-    def expand(self: LawType, batch_shape: Size, _instance: Any = None) -> LawType:
-        fields = {**vars(self), "discrete": self.discrete.expand(batch_shape)}  # type: ignore[attr-defined]
-        return self._expanded(batch_shape, _instance, **fields)
 
     @abstractmethod
     def rsample(
@@ -367,10 +381,6 @@ def temperature_tensor(temperature: Any, like: Tensor, *, check: bool) -> Tensor
                     f"temperature must be positive and finite, but got {bad[0].item()}."
                 )
         return temperature.to(dtype=dtype, device=like.device)
-    real = isinstance(temperature, int | float | np.floating) and not isinstance(temperature, bool)
-    if not real or not 0 < temperature < float("inf"):
-        raise ValueError(
-            f"temperature must be positive and finite, but got {describe(temperature)}."
-        )
+    require_number("temperature", temperature, positive=True)
     # Filled on the device: nothing to copy, nothing to wait for.
     return torch.full((), float(temperature), dtype=dtype, device=like.device)

@@ -1,7 +1,5 @@
 """The Plackett-Luce distribution over orders, and its relaxation."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.distributions import constraints
@@ -24,11 +22,10 @@ from drpm.distributions.validation import (
     require_indices,
     require_vector,
 )
-from drpm.relaxation.mapping import materialize
-from drpm.relaxation.reparameterization import gumbel_like, straight_through
+from drpm.relaxation.reparameterization import gumbel_like, materialize, straight_through
 from drpm.relaxation.sorting import SORTS, order_descending, permutation_matrix, sort_descending
 
-LARGEST = 1e30  # far from overflow in float32 even when summed over all elements
+_LARGEST = 1e30  # far from overflow in float32 even when summed over all elements
 
 
 class PlackettLuce(OrderLaw):
@@ -66,10 +63,6 @@ class PlackettLuce(OrderLaw):
         self.log_scores = log_scores
         super().__init__(log_scores.shape[:-1], log_scores.shape[-1:], validate_args)
 
-    def expand(self, batch_shape: Size, _instance: Any = None) -> "PlackettLuce":
-        scores = self.log_scores.expand(*batch_shape, self.event_shape[0])
-        return self._expanded(batch_shape, _instance, log_scores=scores)
-
     @property
     def dtype(self) -> torch.dtype:
         return self.log_scores.dtype
@@ -84,10 +77,7 @@ class PlackettLuce(OrderLaw):
 
     def log_prob(self, value: Tensor) -> Tensor:
         value, inside = self._inside(value, "an order of all elements")
-        log_prob = _order_log_prob(self.log_scores.double(), value)
-        if inside is not None:
-            log_prob = torch.where(inside, log_prob, -torch.inf)
-        return log_prob.to(self.log_scores.dtype)
+        return self._masked(_order_log_prob(self.log_scores.double(), value), inside)
 
     def block_log_probs(self, members: Tensor) -> Tensor:
         scores = self.log_scores.double()[..., None, :]
@@ -101,11 +91,7 @@ class PlackettLuce(OrderLaw):
         return plackett_luce_integral.sorted_block_log_probs(scores)
 
     def most_likely_within(self, members: Tensor) -> Tensor:
-        """Blocks in order, and the elements of each by descending score."""
-        block, by_score = torch.broadcast_tensors(members.argmax(-2), self.mode)
-        by_block = torch.argsort(block.gather(-1, by_score), dim=-1, stable=True)
-        order: Tensor = by_score.gather(-1, by_block)
-        return order
+        return order_within(members, self.log_scores)
 
 
 class RelaxedPlackettLuce(RelaxedLaw):
@@ -121,7 +107,7 @@ class RelaxedPlackettLuce(RelaxedLaw):
 
     Args:
         temperature: Positive; lower values make soft matrices closer to permutations.
-        log_scores: The log-scores, shape (..., n).
+        log_scores: As in :class:`PlackettLuce`.
         hard: Whether samples are permutation matrices with straight-through gradients, or soft.
         sort: ``"neuralsort"``, ``"softsort"`` or ``"sinkhorn"``.
 
@@ -148,9 +134,9 @@ class RelaxedPlackettLuce(RelaxedLaw):
         require_choice("hard", hard, (True, False))
         require_choice("sort", sort, tuple(SORTS))
         discrete = PlackettLuce(log_scores, validate_args=validate_args)
-        batch = self._set_discrete(temperature, discrete, log_scores, "log_scores")
-        self.hard, self.sort = hard, sort
-        super().__init__(batch, torch.Size(discrete.event_shape * 2), validate_args)
+        self.sort = sort
+        event_shape = torch.Size(discrete.event_shape * 2)
+        super().__init__(temperature, discrete, log_scores, hard, event_shape)
 
     @constraints.dependent_property(event_dim=2)
     def support(self) -> constraints.Constraint:
@@ -161,7 +147,11 @@ class RelaxedPlackettLuce(RelaxedLaw):
         return self.discrete.log_scores
 
     def _matrix(self, scores: Tensor) -> Tensor:
-        soft = SORTS[self.sort](tempered(scores, self.temperature, self.dtype)).to(self.dtype)
+        # Half precision would lose the order itself.
+        ratio = tempered(scores, self.temperature).to(
+            torch.promote_types(self.dtype, torch.float32)
+        )
+        soft = SORTS[self.sort](ratio).to(self.dtype)
         if not self.hard:
             return soft
         return straight_through(
@@ -180,6 +170,15 @@ class RelaxedPlackettLuce(RelaxedLaw):
         return self._matrix(self.log_scores.double())
 
 
+def order_within(members: Tensor, scores: Tensor) -> Tensor:
+    """Blocks (..., K, n) one after the other, and the elements of each by descending score."""
+    by_score = torch.argsort(scores, dim=-1, descending=True, stable=True)
+    block, by_score = torch.broadcast_tensors(members.argmax(-2), by_score)
+    by_block = torch.argsort(block.gather(-1, by_score), dim=-1, stable=True)
+    order: Tensor = by_score.gather(-1, by_block)
+    return order
+
+
 def noisy_scores(
     log_scores: Tensor, shape: torch.Size, generator: torch.Generator | None = None
 ) -> Tensor:
@@ -188,10 +187,9 @@ def noisy_scores(
     return scores + gumbel_like(scores, generator)
 
 
-def tempered(scores: Tensor, temperature: Tensor, dtype: torch.dtype) -> Tensor:
-    """Scores over temperature, what a relaxed sort takes: float32 at least, and finite."""
-    ratio = (scores / for_events(temperature, 1)).clamp(-LARGEST, LARGEST)
-    return ratio.to(torch.promote_types(dtype, torch.float32))
+def tempered(scores: Tensor, temperature: Tensor, *, event_dims: int = 1) -> Tensor:
+    """Scores over temperature, finite in any type, float64."""
+    return (scores / for_events(temperature, event_dims)).clamp(-_LARGEST, _LARGEST)
 
 
 def _order_log_prob(log_scores: Tensor, order: Tensor) -> Tensor:

@@ -2,14 +2,14 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import constraints, kl_divergence, register_kl
 
-from drpm.distributions.base import Law, OrderLaw, Size, SizeLaw
+from drpm.distributions.base import Law, OrderLaw, SizeLaw
 from drpm.distributions.constraints import Assignment, finite_vector, permutation
 from drpm.distributions.estimators import leave_one_out_surrogate
 from drpm.distributions.orders import PlackettLuce
@@ -43,31 +43,33 @@ class Parts(NamedTuple):
     order: Tensor  # (..., n) int64
 
 
-def fill(sizes: Tensor, order: Tensor) -> Tensor:
-    """The subset of every element when subsets are filled in order, int64 (..., n).
+def fill(sizes: Tensor, order: Tensor, dtype: torch.dtype) -> Parts:
+    """The partition whose subsets take the elements one after another.
 
     Args:
         sizes: (..., K), integers.
         order: (..., n), the element at every rank.
+        dtype: The type of Y.
     """
     stops = sizes.double().cumsum(-1)[..., :-1, None]
     ranks = torch.arange(order.shape[-1], dtype=stops.dtype, device=order.device)
-    subset_at_rank = (ranks >= stops).sum(-2)
-    if subset_at_rank.shape != order.shape:
-        subset_at_rank, order = torch.broadcast_tensors(subset_at_rank, order)
-    return torch.zeros_like(order).scatter(-1, order, subset_at_rank)
-
-
-def assignment_matrix(subsets: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
-    """One-hot columns: (..., n) subset indices to (..., K, n)."""
-    index = torch.arange(groups, device=subsets.device)
-    return (subsets[..., None, :] == index[:, None]).to(dtype)
+    at_rank = (ranks >= stops).sum(-2)
+    if at_rank.shape != order.shape:
+        at_rank, order = torch.broadcast_tensors(at_rank, order)
+    subsets = torch.zeros_like(order).scatter(-1, order, at_rank)
+    index = torch.arange(sizes.shape[-1], device=order.device)
+    return Parts((subsets[..., None, :] == index[:, None]).to(dtype), sizes, order)
 
 
 class PartitionLaw(Law):
     """Base class of distributions over partitions: sizes first, then an order that fills them."""
 
     sizes: SizeLaw
+
+    @property
+    @abstractmethod
+    def _scores(self) -> Tensor:
+        """The log-scores of the elements, (..., n) or (..., K, n)."""
 
     @abstractmethod
     def draw_parts(self, shape: torch.Size, *, generator: torch.Generator | None = None) -> Parts:
@@ -100,7 +102,7 @@ class PartitionLaw(Law):
 
     @property
     def capacities(self) -> Tensor:
-        """The largest possible sizes, where the size law has them."""
+        """The number of places in every group, where the size law has them."""
         capacities: Tensor = self.sizes.capacities  # type: ignore[attr-defined]
         return capacities
 
@@ -120,10 +122,7 @@ class PartitionLaw(Law):
     def log_prob(self, value: Tensor) -> Tensor:
         """The exact log-probability, with gradients, in time and memory linear in n."""
         value, inside = self._inside(value, "an assignment matrix with one-hot columns")
-        log_prob = self.size_log_prob(value) + self.fill_log_prob(value)
-        if inside is not None:
-            log_prob = torch.where(inside, log_prob, -torch.inf)
-        return log_prob.to(self.dtype)
+        return self._masked(self.size_log_prob(value) + self.fill_log_prob(value), inside)
 
     def size_log_prob(self, value: Tensor) -> Tensor:
         """log p(sizes of Y), float64."""
@@ -153,10 +152,7 @@ class PartitionLaw(Law):
         lower = log_sizes + self.order_log_prob(value, order)
         best = self.best_order_log_prob(value)
         upper = log_sizes + torch.lgamma(sizes + 1).sum(-1) + best
-        if inside is not None:
-            lower = torch.where(inside, lower, -torch.inf)
-            upper = torch.where(inside, upper, -torch.inf)
-        return Bounds(lower.to(self.dtype), upper.to(self.dtype))
+        return Bounds(self._masked(lower, inside), self._masked(upper, inside))
 
     def _check_order(self, value: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
         """An order that fills the subsets of ``value``, and where it really does."""
@@ -276,8 +272,7 @@ class RandomPartition(PartitionLaw):
         self, sizes: SizeLaw, order: OrderLaw, validate_args: bool | None, names: str
     ) -> None:
         batch = require_broadcast(names, order.batch_shape, sizes.batch_shape)
-        self.sizes = sizes if sizes.batch_shape == batch else sizes.expand(batch)
-        self.order: OrderLaw = order if order.batch_shape == batch else order.expand(batch)
+        self.sizes, self.order = sizes.broadcast(batch), order.broadcast(batch)
         event = sizes.event_shape + order.event_shape
         super().__init__(batch, event, validate_args)
 
@@ -287,22 +282,16 @@ class RandomPartition(PartitionLaw):
         return scores
 
     @property
+    def _scores(self) -> Tensor:
+        return self.log_scores
+
+    @property
     def dtype(self) -> torch.dtype:
         return torch.promote_types(self.order.dtype, self.sizes.dtype)
 
-    def expand(self, batch_shape: Size, _instance: Any = None) -> "RandomPartition":
-        return self._expanded(
-            batch_shape,
-            _instance,
-            sizes=self.sizes.expand(torch.Size(batch_shape)),
-            order=self.order.expand(torch.Size(batch_shape)),
-        )
-
     def draw_parts(self, shape: torch.Size, *, generator: torch.Generator | None = None) -> Parts:
         sizes = self.sizes.draw_sizes(shape, generator)
-        order = self.order.sample(shape, generator=generator)
-        subsets = fill(sizes, order)
-        return Parts(assignment_matrix(subsets, self.event_shape[0], self.dtype), sizes, order)
+        return fill(sizes, self.order.sample(shape, generator=generator), self.dtype)
 
     def fill_log_prob(self, value: Tensor) -> Tensor:
         return self.order.block_log_probs(value).sum(-1)
@@ -348,7 +337,7 @@ class RandomPartition(PartitionLaw):
             )
         with torch.no_grad():
             sizes = self.sizes.best_sizes(self.order.sorted_block_log_probs())
-            return assignment_matrix(fill(sizes, self.order.mode), self.event_shape[0], self.dtype)
+            return fill(sizes, self.order.mode, self.dtype).Y
 
 
 def window_differences(survival: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drpm.relaxation.mapping import apply, maps_leading
+from drpm.relaxation.reparameterization import apply, maps_leading
 
 # The integrand is cut where it has fallen by 32 nats (1e-14). Left of its peak it falls at least
 # as fast as e^x, right of it as exp(-e^x): the stretch is at most some 40 units long, and a step

@@ -7,21 +7,20 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from drpm.distributions.base import RelaxedLaw, Size, for_events
+from drpm.distributions.base import RelaxedLaw, Size
 from drpm.distributions.constraints import NonNegativeSum, finite_vector, positive
-from drpm.distributions.orders import LARGEST, noisy_scores
+from drpm.distributions.orders import tempered
 from drpm.distributions.partitions import (
     PartitionLaw,
     Parts,
     RandomPartition,
-    assignment_matrix,
     fill,
     window_differences,
 )
 from drpm.distributions.relaxed_sizes import SizeDraw, draw_softly
 from drpm.distributions.validation import require_choice, require_vector
 from drpm.relaxation.filling import can_fuse, fill_softly
-from drpm.relaxation.reparameterization import straight_through
+from drpm.relaxation.reparameterization import gumbel_like, straight_through
 from drpm.relaxation.sorting import SORTS, order_descending
 
 
@@ -29,12 +28,6 @@ class RelaxedPartitionLaw(RelaxedLaw):
     """Base class of relaxed partitions: hard, soft, or soft with hard sizes."""
 
     discrete: PartitionLaw
-    hard: bool | str
-
-    @property
-    @abstractmethod
-    def _scores(self) -> Tensor:
-        """The log-scores of the elements, to which noise is added."""
 
     @abstractmethod
     def _fill(self, sizes: SizeDraw, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,7 +58,7 @@ class RelaxedPartitionLaw(RelaxedLaw):
         Args:
             sample_shape: The shape of the sample, as in torch.
             noise: ``"both"``: sizes and order are random; ``"order"``: the sizes are the mode,
-                computed once for all samples; ``"none"``: the mode with the sorted order.
+                computed once for all samples; ``"none"``: as for :attr:`mode`.
         """
         partition, sizes, order = self._draw_parts(torch.Size(sample_shape), noise, generator)
         value = straight_through(sizes.hard, sizes.soft) if self.hard else sizes.soft
@@ -77,10 +70,9 @@ class RelaxedPartitionLaw(RelaxedLaw):
         require_choice("noise", noise, ("both", "order", "none"))
         law: Any = self.discrete.sizes
         sizes = draw_softly(law, self.temperature, shape, generator, noise=noise == "both")
-        if noise == "none":
-            scores = self._scores.double().expand(shape + self._scores.shape)
-        else:
-            scores = noisy_scores(self._scores, shape, generator)
+        scores = self.discrete._scores.double().expand(shape + self.discrete._scores.shape)
+        if noise != "none":
+            scores = scores + gumbel_like(scores, generator)
         partition, order = self._fill(sizes, scores)
         return partition, sizes, order
 
@@ -92,9 +84,11 @@ class RelaxedPartitionLaw(RelaxedLaw):
 
     @property
     def mode(self) -> Tensor:
-        """The most likely sizes filled in sorted order: noise-free, with gradients.
+        """The most likely sizes, filled without noise, with gradients.
 
-        This is the paper's deterministic partition. The most likely partition may have other sizes.
+        The subsets are filled in sorted order, which is the paper's deterministic partition; by
+        affinities, each subset takes its best of the elements that are left. The most likely
+        partition may be another one.
         """
         return self._draw_parts(torch.Size(), "none", None)[0]
 
@@ -112,18 +106,11 @@ class RelaxedRandomPartition(RelaxedPartitionLaw):
 
     Args:
         temperature: Positive; lower values make soft partitions closer to hard ones.
-        log_scores: :math:`\log s`, shape (..., n).
-        log_weights: :math:`\log\omega`, shape (..., K).
-        capacities: The maximum sizes, shape (..., K); by default n.
+        log_scores, log_weights, capacities, minimum, maximum: As in :class:`RandomPartition`; hard
+            samples and the mode meet the limits.
         hard: ``True``: one-hot columns with straight-through gradients; ``False``: soft;
             ``"sizes"``: integer sizes with straight-through gradients, soft order.
         sort: ``"neuralsort"``, ``"softsort"`` or ``"sinkhorn"`` (which needs n x n memory).
-        window: How soft sizes become soft ranks: ``"one-hot"`` from the distribution of every
-            boundary, or ``"sigmoid"``, the paper's window
-            :math:`\sigma((\nu - i + \tfrac12) / \tau)` around its mean.
-        minimum: The smallest size of every subset, a whole number or a tensor (..., K); hard
-            samples and the mode meet it.
-        maximum: The largest, likewise.
 
     Example:
         >>> scores = torch.tensor([0.0, 3.0, 1.0], requires_grad=True)
@@ -155,7 +142,6 @@ class RelaxedRandomPartition(RelaxedPartitionLaw):
         capacities: Tensor | None = None,
         hard: bool | str = True,
         sort: str = "neuralsort",
-        window: str = "one-hot",
         *,
         minimum: int | Tensor | None = None,
         maximum: int | Tensor | None = None,
@@ -163,7 +149,6 @@ class RelaxedRandomPartition(RelaxedPartitionLaw):
     ) -> None:
         require_choice("hard", hard, (True, False, "sizes"))
         require_choice("sort", sort, tuple(SORTS))
-        require_choice("window", window, ("one-hot", "sigmoid"))
         require_vector("log_scores", log_scores, "element")
         discrete = RandomPartition(
             log_scores,
@@ -173,51 +158,31 @@ class RelaxedRandomPartition(RelaxedPartitionLaw):
             maximum=maximum,
             validate_args=validate_args,
         )
-        batch = self._set_discrete(temperature, discrete, log_scores, "the parameters")
-        self.hard, self.sort, self.window = hard, sort, window
-        super().__init__(batch, self.discrete.event_shape, validate_args)
+        self.sort = sort
+        super().__init__(temperature, discrete, log_scores, hard)
 
     @property
     def log_scores(self) -> Tensor:
         return self.discrete.log_scores
 
-    @property
-    def _scores(self) -> Tensor:
-        return self.log_scores
-
     def _fill(self, sizes: SizeDraw, scores: Tensor) -> tuple[Tensor, Tensor]:
         order = order_descending(scores.detach())
-        return self._filled(sizes, scores, order), order
-
-    def _filled(self, sizes: SizeDraw, scores: Tensor, order: Tensor) -> Tensor:
-        """Y from sizes and noisy scores, in their descending order."""
-        groups = self.event_shape[0]
-        windows = self._windows(sizes)
+        # alpha: how far every rank belongs to every subset; columns sum to one.
+        windows = window_differences(sizes.survival)
         if self.hard == "sizes":
             ranks = torch.arange(self.event_shape[1], device=order.device)
             before = ranks < sizes.hard.cumsum(-1)[..., :-1, None]
             windows = straight_through(window_differences(before.to(windows.dtype)), windows)
-        ratio = (scores / for_events(self.temperature, 1)).clamp(-LARGEST, LARGEST)
+        ratio = tempered(scores, self.temperature)
         if self.dtype != torch.float64 and can_fuse(windows, scores, self.sort):
             from drpm.relaxation.filling_kernels import fill_fused  # imports Triton
 
             whole = sizes.hard if self.hard is True else None
-            return fill_fused(windows, ratio, order, whole).to(self.dtype)
+            return fill_fused(windows, ratio, order, whole).to(self.dtype), order
         # Differences of rounded numbers may fall below zero by a rounding error.
         windows = windows.clamp_min(0).to(self.dtype)
         hard = None
         if self.hard is True:
-            hard = assignment_matrix(fill(sizes.hard, order), groups, self.dtype)
-        return fill_softly(windows, ratio, self.sort, order=order, hard=hard).to(self.dtype)
-
-    def _windows(self, sizes: SizeDraw) -> Tensor:
-        """alpha (..., K, n): how far every rank belongs to every subset; columns sum to one."""
-        survival = sizes.survival
-        if self.window == "sigmoid":
-            ranks = torch.arange(
-                1, self.event_shape[1] + 1, dtype=survival.dtype, device=survival.device
-            )
-            stops = survival.sum(-1, keepdim=True)
-            temperature = for_events(self.temperature, 2)
-            survival = torch.sigmoid((stops - ranks + 0.5) / temperature)
-        return window_differences(survival)
+            hard = fill(sizes.hard, order, self.dtype).Y
+        filled = fill_softly(windows, ratio, self.sort, order=order, hard=hard)
+        return filled.to(self.dtype), order

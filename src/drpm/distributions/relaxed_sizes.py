@@ -1,9 +1,8 @@
 """Relaxed sizes."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import constraints
 
@@ -12,7 +11,6 @@ from drpm.distributions.constraints import NonNegativeSum, finite_vector, positi
 from drpm.distributions.size_tables import window_width
 from drpm.distributions.sizes import FisherHypergeometric
 from drpm.distributions.validation import require_choice
-from drpm.relaxation.mapping import apply, maps_leading, needs_plain, plain_gradients
 from drpm.relaxation.reparameterization import gumbel_like, straight_through
 
 
@@ -61,69 +59,26 @@ _ROUNDING = 37.0  # minus the logarithm of a rounding error
 
 
 def boundary_survival(probs: Tensor) -> Tensor:
-    """(..., j, n): the probability that the sum of the first k sizes exceeds a rank.
-
-    Args:
-        probs: (..., j, n + 1), the distributions of independent sizes over 0..n.
-    """
-    if probs.shape[-2] > 1 and probs.numel() > 0:
-        return _survival(probs)
-    survival = _upper_tails(probs)
-    # The clamp only undoes rounding, so it does not stop the gradient.
-    return straight_through(survival.detach().clamp(0, 1), survival)
-
-
-def _survival(probs: Tensor) -> Tensor:
-    survival: Tensor = apply(_Survival, probs)[0]
-    return survival
-
-
-# Torch's compiler does not map custom functions; what it takes as it is, torch.func does.
-torch.compiler.allow_in_graph(_survival)
-
-
-@maps_leading
-class _Survival(torch.autograd.Function):
-    r"""From the distributions of sizes to the upper tails of their running sums.
+    r"""(..., j, n): the probability that the sum of the first k sizes exceeds a rank.
 
     The generating function of a sum is the product of those of its terms. Fourier transforms
     evaluate them on a circle, and invert the product. With p nodes on a radius r, masses beyond n
     are counted r^p times where they do not belong, and rounding errors up to r^-n times:
     3 (n + 1) nodes keep both near 1e-12.
+
+    Args:
+        probs: (..., j, n + 1), the distributions of independent sizes over 0..n.
     """
-
-    @staticmethod
-    def forward(probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        survival, values, products = _tails_of_sums(probs)
-        return survival.clamp_(0, 1), values, products  # undoes rounding
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(*inputs, *output[1:])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, *_: Any) -> Any:
-        probs, values, products = ctx.saved_tensors
-        if needs_plain(grad):
-            return plain_gradients(lambda x: _tails_of_sums(x)[0], (probs,), (grad,))[0]
+    laws = probs
+    if probs.shape[-2] > 1 and probs.numel() > 0:
         nodes, scale = _circle(probs)
-        sums = grad.cumsum(-1)
-        tails = F.pad(sums - grad - sums[..., -1:], (0, 1))  # minus the sum of all from here on
-        # A correlation of every tail with the products of all other terms of its sum.
-        pulls = torch.fft.rfft(tails / scale, nodes) * products.conj()
-        later = pulls.flip(-2).cumsum(-2).flip(-2)
-        found = torch.fft.irfft(later / values.conj(), nodes)[..., : probs.shape[-1]]
-        return found * scale
-
-
-def _tails_of_sums(probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The tails, and the values of the generating functions of all terms and of all sums."""
-    nodes, scale = _circle(probs)
-    values = torch.fft.rfft(probs * scale, nodes) + _NEARLY_ZERO
-    products = values.cumprod(-2)
-    laws = torch.fft.irfft(products, nodes)[..., : probs.shape[-1]] / scale
-    return _upper_tails(laws), values, products
+        values = torch.fft.rfft(probs * scale, nodes) + _NEARLY_ZERO
+        # A running product, whose gradient torch takes without a look at the values.
+        products = values.log().cumsum(-2).exp()
+        laws = torch.fft.irfft(products, nodes)[..., : probs.shape[-1]] / scale
+    survival = 1 - laws[..., :-1].cumsum(-1)
+    # The clamp only undoes rounding, so it does not stop the gradient.
+    return straight_through(survival.detach().clamp(0, 1), survival)
 
 
 def _circle(probs: Tensor) -> tuple[int, Tensor]:
@@ -134,10 +89,6 @@ def _circle(probs: Tensor) -> tuple[int, Tensor]:
     fall = 0.0 if nodes >= whole else _ROUNDING / (nodes + n)
     powers = torch.arange(n + 1, dtype=probs.dtype, device=probs.device)
     return nodes, torch.exp(-fall * powers)
-
-
-def _upper_tails(laws: Tensor) -> Tensor:
-    return 1 - laws[..., :-1].cumsum(-1)
 
 
 def _round_up(length: int) -> int:
@@ -161,12 +112,9 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
 
     Args:
         temperature: Positive; lower values make soft sizes closer to integers.
-        total_count: The number n of elements.
-        log_weights: :math:`\log\omega`, shape (..., K).
-        capacities: The maximum sizes, shape (..., K); by default n.
+        total_count, log_weights, capacities, minimum, maximum: As in
+            :class:`FisherHypergeometric`.
         hard: Whether sizes are integers with straight-through gradients, or soft.
-        minimum: The smallest size of every group, a whole number or a tensor (..., K).
-        maximum: The largest, likewise.
 
     Example:
         >>> law = RelaxedFisherHypergeometric(0.5, 6, torch.zeros(3))
@@ -202,9 +150,7 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
             maximum=maximum,
             validate_args=validate_args,
         )
-        batch = self._set_discrete(temperature, discrete, log_weights, "log_weights")
-        self.hard = hard
-        super().__init__(batch, self.discrete.event_shape, validate_args)
+        super().__init__(temperature, discrete, log_weights, hard)
 
     @constraints.dependent_property(event_dim=1)
     def support(self) -> constraints.Constraint:

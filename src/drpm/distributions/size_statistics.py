@@ -4,7 +4,7 @@ r"""The normalizer, the mean and the mode of sizes.
 binomials (:mod:`drpm.distributions.size_tables`) sum to n. A periodic trapezoid rule inverts the
 characteristic function of their sum; its error is the mass of the sum one period away, so some
 thirty nodes reach float64 precision for any n. With limits on the sizes the binomials are
-truncated, and Fourier transforms of windows of their masses take the place of the closed form.
+truncated and have no such closed form, and the tables of their sums are used.
 
 The log-mass of sizes is a sum of concave functions, one of each group, so the best way to place c
 elements in some groups takes the c largest of their increments
@@ -17,16 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from drpm.distributions.size_limits import Limits
-from drpm.distributions.size_tables import SoftSizes, half_window, window_width
-from drpm.distributions.size_tilts import (
-    IMPOSSIBLE,
-    binomial_modes,
-    look_up,
-    search_tilt,
-    tilt,
-    truncate,
-)
+from drpm.distributions.size_tables import SoftSizes, half_window, suffix_tables
+from drpm.distributions.size_urns import IMPOSSIBLE, Urn, search_tilt, tilt
 
 # The sum's mass beyond 9 deviations + 20 is below 1e-17 of its mass at the mean (Bennett's
 # inequality for sums of indicators); 32 nodes reach the point where the characteristic function
@@ -34,32 +26,21 @@ from drpm.distributions.size_tilts import (
 _NODES = 32
 _DEVIATIONS = 9.0
 _MARGIN = 20.0
-# Bennett's inequality for a Poisson variable, whose deviation is at most sqrt(n).
-_POISSON_DEVIATIONS = 9.5
-_POISSON_MARGIN = 64
-_SMALLEST_PROB = 1e-30
 _WIDEST_BRACKET = 2048.0  # twice 45 and the logarithm of any number
 _MOST_RANKED = 1 << 23  # increments that are sorted at once
 
 
-class _Inversion(NamedTuple):
-    """The characteristic function of the sum, ready to be integrated."""
+class Mean(NamedTuple):
+    """The mean of every group's size, and the normalizer, which comes with it."""
 
-    prob: Tensor  # (..., K) success probabilities of the tilted binomials
-    miss: Tensor  # (..., K) one minus those, without cancellation
-    cosine: Tensor  # (..., 1, Q) of the nodes
-    sine: Tensor  # (..., 1, Q)
-    modulus: Tensor  # (..., K, Q) |phi_k|^2
-    real: Tensor  # (..., Q) quadrature weight times the function's real part
-    imag: Tensor  # (..., Q)
-    log_scale: Tensor  # (...) what the tilt and the binomials' normalizers contribute to log P_0
-
-    def log_normalizer(self) -> Tensor:
-        return self.log_scale + self.real.sum(-1).log()
+    log_normalizer: Tensor  # (...)
+    mean: Tensor  # (..., K)
 
 
-def _invert(total: Tensor, log_weights: Tensor, capacities: Tensor) -> _Inversion:
-    shift = tilt(total, log_weights.detach(), capacities)
+def _invert(urn: Urn) -> Mean:
+    """Integrate the characteristic function of the sum."""
+    total, log_weights, capacities = urn.total, urn.log_weights, urn.capacities
+    shift = tilt(urn)
     logit = log_weights + shift[..., None]
     # Work with whichever of success and failure is the rarer, so that nothing rounds to one.
     mostly_in = logit.detach() > 0
@@ -93,124 +74,57 @@ def _invert(total: Tensor, log_weights: Tensor, capacities: Tensor) -> _Inversio
         - (capacities * torch.log1p(-rare)).sum(-1)
     )
     real, imag = magnitude * torch.cos(phase), magnitude * torch.sin(phase)
-    return _Inversion(prob, miss, cosine, sine, modulus, real, imag, log_scale)
+    mass = real.sum(-1)
+    # z - p, with z = p e^{i theta} / phi the complex success probability, averaged over nodes.
+    scale = (prob * miss)[..., None] / modulus
+    real_part, imag_part = scale * (1 - cosine) * (prob - miss)[..., None], scale * sine
+    weighted = real[..., None, :] * real_part - imag[..., None, :] * imag_part
+    average = weighted.sum(-1) / mass[..., None]
+    return Mean(log_scale + mass.log(), capacities * (prob + average))
 
 
-class _Factors(NamedTuple):
-    """Windows of truncated, tilted binomials, and the Fourier transforms of their masses.
-
-    The sum of the binomials has the total as its mean and no heavier tails than a Poisson
-    variable: one period away from the total less than 1e-17 of its mass is left.
-    """
-
-    offsets: Tensor  # (..., K, W) sizes, less the means
-    means: Tensor  # (..., K)
-    probs: Tensor  # (..., K, W)
-    transforms: Tensor  # (..., K, P // 2 + 1)
-    period: int
-    position: Tensor  # (..., 1, 1) where the total is within a period
-    log_scale: Tensor  # (...) what the tilt and the normalizers contribute to log P_0
-
-    def at_total(self, products: Tensor) -> Tensor:
-        """(..., J): the entries of the total in inverse transforms of (..., J, P // 2 + 1)."""
-        inverse: Tensor = torch.fft.irfft(products, self.period)
-        position = self.position.expand(*inverse.shape[:-1], 1)
-        return inverse.gather(-1, position).squeeze(-1)
-
-    def prob(self, product: Tensor) -> Tensor:
-        """(...): the probability of the total; positive also if the total is impossible."""
-        return self.at_total(product[..., None, :]).squeeze(-1).clamp_min(_SMALLEST_PROB)
+def _has_tables(urn: Urn) -> bool:
+    """Whether limits matter: the only group takes everything."""
+    return urn.limits is not None and urn.log_weights.shape[-1] > 1
 
 
-def _truncated_factors(
-    total: Tensor, log_weights: Tensor, capacities: Tensor, limits: Limits
-) -> _Factors:
-    n = limits.total
-    width = window_width(n)
-    shift, means, table = truncate(total, log_weights.detach(), capacities, limits)
-    with torch.no_grad():
-        first = (means.round() - (width - 1) // 2).clamp(0, n + 1 - width)
-        sizes = first[..., None] + torch.arange(width, dtype=first.dtype, device=first.device)
-        log_binomials = look_up(table, sizes)
-        period = 32 * math.ceil((_POISSON_DEVIATIONS * math.sqrt(n) + _POISSON_MARGIN) / 32)
-        position = torch.remainder(total - first.sum(-1), period).long().clamp(0, period - 1)
-    log_masses = log_binomials + sizes * (log_weights + shift[..., None])[..., None]
-    log_scales = log_masses.logsumexp(-1)
-    probs = (log_masses - log_scales[..., None]).exp()
-    transforms = torch.fft.rfft(probs, period)
-    log_scale = log_scales.sum(-1) - total * shift
-    offsets = sizes - means[..., None]
-    return _Factors(offsets, means, probs, transforms, period, position[..., None, None], log_scale)
-
-
-def _running_products(factors: Tensor) -> list[Tensor]:
-    """The products of the first 0, 1, ..., K of (..., K, Q); their gradients allow for zeros."""
-    products = [torch.ones_like(factors[..., 0, :])]
-    for factor in factors.unbind(-2):
-        products.append(products[-1] * factor)
-    return products
-
-
-def log_normalizer(
-    total: Tensor, log_weights: Tensor, capacities: Tensor, limits: Limits | None = None
-) -> Tensor:
+def log_normalizer(urn: Urn) -> Tensor:
     r""":math:`\log [x^n] \prod_k (1 + \omega_k x)^{m_k}`, in O(K) whatever n.
 
-    With limits every factor only has its terms within them, and the cost is
-    :math:`O(K \sqrt n)`, after a search for the tilt among all K n terms.
+    With limits every factor only has its terms within them, and the time is O(K n).
     """
-    # Not every library transforms an empty batch.
-    if limits is not None and total.numel() and log_weights.numel():
-        found = _truncated_factors(total, log_weights, capacities, limits)
-        return found.log_scale + found.prob(_running_products(found.transforms)[-1]).log()
-    return _invert(total, log_weights, capacities).log_normalizer()
+    if _has_tables(urn):
+        return suffix_tables(urn).log_normalizer()
+    return _invert(urn).log_normalizer
 
 
-class Mean(NamedTuple):
-    log_normalizer: Tensor
-    mean: Tensor
-
-
-def mean(
-    total: Tensor, log_weights: Tensor, capacities: Tensor, limits: Limits | None = None
-) -> Mean:
-    """The exact mean of every group's size, and the normalizer, which comes with it."""
-    if limits is not None and total.numel() and log_weights.numel():
-        return _truncated_mean(_truncated_factors(total, log_weights, capacities, limits))
-    found = _invert(total, log_weights, capacities)
-    # z - p, with z = p e^{i theta} / phi the complex success probability, averaged over nodes.
-    prob, miss = found.prob[..., None], found.miss[..., None]
-    scale = prob * miss / found.modulus
-    real, imag = scale * (1 - found.cosine) * (prob - miss), scale * found.sine
-    weighted = found.real[..., None, :] * real - found.imag[..., None, :] * imag
-    average = weighted.sum(-1) / found.real.sum(-1)[..., None]
-    return Mean(found.log_normalizer(), capacities * (found.prob + average))
-
-
-def _truncated_mean(found: _Factors) -> Mean:
-    before = _running_products(found.transforms)
-    behind = _running_products(found.transforms.flip(-2))
-    others = torch.stack([a * b for a, b in zip(before[:-1], behind[-2::-1], strict=True)], -2)
-    prob = found.prob(before[-1])
-    moments = torch.fft.rfft(found.probs * found.offsets, found.period)
-    deviations = found.at_total(moments * others) / prob[..., None]
-    return Mean(found.log_scale + prob.log(), found.means + deviations)
+def mean(urn: Urn) -> Mean:
+    """The exact mean of every group's size, and the normalizer."""
+    if not _has_tables(urn):
+        return _invert(urn)
+    tables = suffix_tables(urn)
+    return Mean(tables.log_normalizer(), tables.mean())
 
 
 @torch.no_grad()
-def mode(
-    total: int, log_weights: Tensor, capacities: Tensor, limits: Limits | None = None
-) -> Tensor:
+def mode(urn: Urn) -> Tensor:
     """The most likely sizes: a common threshold of all increments is a tilt of the binomials."""
-    n = torch.full((), float(total), dtype=log_weights.dtype, device=log_weights.device)
+    limits, log_weights, capacities = urn.limits, urn.log_weights, urn.capacities
+
+    def modes(logits: Tensor, room: Tensor, *ends: Tensor) -> Tensor:
+        found = torch.minimum(((room + 1) * torch.sigmoid(logits)).floor(), room)
+        return found.clamp(*ends) if ends else found
+
     # One group's increments, from size s on, lie at least log((s + 2) / (s + 1)) apart. In a
     # shorter interval of tilts there is at most one of each group.
-    digits = math.ceil(math.log2(_WIDEST_BRACKET * (total + 2)))
-    lower, _ = search_tilt(n, log_weights, capacities, digits=digits, modes=True, limits=limits)
-    sizes = binomial_modes(log_weights + lower[..., None], capacities, limits)
+    digits = math.ceil(math.log2(_WIDEST_BRACKET * (urn.largest + 2)))
+    given = (capacities, *(limits or ()))
+    wide = [x[..., None, :] for x in given]
+    lower, _ = search_tilt(urn, lambda logits: modes(logits, *wide), digits=digits)
+    sizes = modes(log_weights + lower[..., None], *given)
     # What is missing goes, one each, to the groups whose next increment is the largest; what is
     # too much (a group on the threshold, by rounding) leaves those whose last was the smallest.
-    missing = (n - sizes.sum(-1))[..., None]
+    missing = (urn.total - sizes.sum(-1))[..., None]
     gained = torch.log((capacities - sizes) / (sizes + 1)) + log_weights
     lost = torch.log((capacities - sizes + 1) / sizes) + log_weights
     if limits is not None:
@@ -223,22 +137,15 @@ def _rank(values: Tensor) -> Tensor:
     return torch.argsort(values, dim=-1, stable=True).argsort(-1)
 
 
-def soft_mode(
-    total: int,
-    log_weights: Tensor,
-    capacities: Tensor,
-    temperature: Tensor,
-    limits: Limits | None = None,
-) -> SoftSizes:
+def soft_mode(urn: Urn, temperature: Tensor) -> SoftSizes:
     r"""The most likely sizes (..., K), K >= 2, with distributions around them.
 
     The logits of size s of group k are the log-mass of the best sizes that continue those of the
     groups before it with s. All of them are sums of increments between those sizes and the mode.
     """
-    sizes = mode(total, log_weights.detach(), capacities, limits)
-    half = half_window(total)
+    sizes, half = mode(urn), half_window(urn.largest)
     offset = torch.arange(-half, half + 1, dtype=sizes.dtype, device=sizes.device)
-    gains = _increments(sizes[..., None] + offset[:-1], log_weights, capacities, limits)
+    gains = _increments(sizes[..., None] + offset[:-1], urn)
     with torch.no_grad():
         order = _later_increments(gains, half)
     later = gains.flatten(-2).gather(-1, order.flatten(-2)).unflatten(-1, order.shape[-2:])
@@ -248,20 +155,18 @@ def soft_mode(
     fewer = (later[..., half:] - own[..., :half].flip(-1)).cumsum(-1)
     logits = torch.cat([fewer.flip(-1), torch.zeros_like(more[..., :1]), more], -1)
     soft = torch.softmax(logits / temperature[..., None, None], -1)
-    size = (sizes[..., :-1, None] + offset).long().clamp(0, total)
-    probs = soft.new_zeros(*soft.shape[:-1], total + 1)
+    size = (sizes[..., :-1, None] + offset).long().clamp(0, urn.largest)
+    probs = soft.new_zeros(*soft.shape[:-1], urn.largest + 1)
     return SoftSizes(sizes, probs.scatter_add(-1, size.expand_as(soft), soft))
 
 
-def _increments(
-    sizes: Tensor, log_weights: Tensor, capacities: Tensor, limits: Limits | None
-) -> Tensor:
+def _increments(sizes: Tensor, urn: Urn) -> Tensor:
     """What one more element adds to the log-mass, at sizes (..., K, S); they descend along S."""
-    room = capacities[..., None] - sizes
-    gains = log_weights[..., None] + torch.log(room.clamp_min(1) / (sizes + 1).clamp_min(1))
+    room = urn.capacities[..., None] - sizes
+    gains = urn.log_weights[..., None] + torch.log(room.clamp_min(1) / (sizes + 1).clamp_min(1))
     more, some = room > 0, sizes >= 0
-    if limits is not None:
-        more, some = sizes < limits.high[..., None], sizes >= limits.low[..., None]
+    if urn.limits is not None:
+        more, some = sizes < urn.limits.high[..., None], sizes >= urn.limits.low[..., None]
     return torch.where(some, torch.where(more, gains, IMPOSSIBLE), -IMPOSSIBLE)
 
 

@@ -20,9 +20,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drpm.distributions.size_limits import Limits
-from drpm.distributions.size_tilts import IMPOSSIBLE, log_binomial, look_up, tilt, truncate
-from drpm.relaxation.mapping import apply, maps_leading, needs_plain, plain_gradients
+from drpm.distributions.size_urns import (
+    IMPOSSIBLE,
+    Urn,
+    log_binomial,
+    look_up,
+    tilt,
+    truncate,
+)
+from drpm.relaxation.reparameterization import apply, maps_leading, needs_plain, plain_gradients
 
 _TINY = 1e-300
 
@@ -53,7 +59,10 @@ def window_width(total: int) -> int:
 
 
 def is_listed(total: int, groups: int) -> bool:
-    """Whether the sizes are so few that they are listed."""
+    """Whether the sizes are so few that they are listed.
+
+    A relaxed draw of 64 partitions of 10 elements is 9 times as fast this way as with tables.
+    """
     return groups == 2 and window_width(total) == total + 1
 
 
@@ -82,25 +91,19 @@ class Pair(NamedTuple):
         return torch.cat([first, total - first], -1).to(self.log_masses.dtype)
 
 
-def list_pair(
-    total: int,
-    log_weights: Tensor,
-    capacities: Tensor | None = None,
-    limits: Limits | None = None,
-) -> Pair:
-    """List the sizes of two groups, of n places each if ``capacities`` are omitted."""
+def list_pair(total: int, log_weights: Tensor, urn: Urn | None = None) -> Pair:
+    """List the sizes of two groups, of n places each if there is no urn to say otherwise."""
     first = torch.arange(total + 1, dtype=log_weights.dtype, device=log_weights.device)
     sizes = torch.stack([first, total - first])
     log_masses = (sizes * log_weights[..., None]).sum(-2)
-    if capacities is None:
+    if urn is None:
         return Pair(log_masses + 2 * (math.lgamma(total + 1) - torch.lgamma(sizes + 1).sum(-2)))
-    room = capacities[..., None]
     with torch.no_grad():
-        possible = (sizes <= room).all(-2)
-        if limits is not None:
-            possible &= (sizes >= limits.low[..., None]).all(-2)
-            possible &= (sizes <= limits.high[..., None]).all(-2)
-        binomials = log_binomial(room, sizes).sum(-2)
+        possible = (sizes <= urn.capacities[..., None]).all(-2)
+        if urn.limits is not None:
+            low, high = (x[..., None] for x in urn.limits)
+            possible &= ((sizes >= low) & (sizes <= high)).all(-2)
+        binomials = log_binomial(urn.capacities[..., None], sizes).sum(-2)
     return Pair(torch.where(possible, log_masses + binomials, IMPOSSIBLE))
 
 
@@ -116,15 +119,22 @@ class SuffixTables(NamedTuple):
     """
 
     first: Tensor  # (..., K - 1) the first total of each window
-    sizes: Tensor  # (..., K - 1, 2 W - 1) the sizes of group k that lead from window to window
-    log_steps: Tensor  # (..., K - 1, 2 W - 1) their log-masses, without gradient
-    growth: Tensor  # (..., K - 1) zeros with the gradient of the log-weights
+    shift: Tensor  # (..., K) from the window behind every group to the one before it
+    sizes: Tensor  # (..., K, 2 W - 1) the sizes of every group that lead from window to window
+    log_steps: Tensor  # (..., K, 2 W - 1) their log-masses, without gradient
+    log_weights: Tensor  # (..., K)
     log_suffix: Tensor  # (..., K - 1, W) log-mass of groups k + 1..K together
+    log_scale: Tensor  # (...) what the tilt and the binomials contribute to log P_0
     total: int
 
     @property
     def width(self) -> int:
         return self.log_suffix.shape[-1]
+
+    @property
+    def growth(self) -> Tensor:
+        """Zeros (..., K) with the gradient of the log-weights."""
+        return self.log_weights - self.log_weights.detach()
 
     def remaining(self) -> Tensor:
         """The totals of every boundary's window, (..., K - 1, W)."""
@@ -143,7 +153,7 @@ class SuffixTables(NamedTuple):
         reverse = torch.arange(self.width - 1, -1, -1, device=noise.device)
         position = torch.full((*noise.shape[:-2], 1), self.width - 1, device=noise.device)
         positions, found = [], []
-        steps = self.log_steps.expand(*noise.shape[:-2], -1, -1).unbind(-2)
+        steps = self.log_steps[..., :-1, :].expand(*noise.shape[:-2], -1, -1).unbind(-2)
         for step, suffix in zip(steps, (self.log_suffix + noise).unbind(-2), strict=True):
             logits = step.gather(-1, position + reverse) + suffix
             position = logits.argmax(-1, keepdim=True)
@@ -158,30 +168,41 @@ class SuffixTables(NamedTuple):
             before, behind, logits = self._walk(noise)
             sizes = before[..., :-1, None] - self.remaining()
             index = sizes.long().clamp(0, self.total)
-        slopes = sizes * self.growth[..., None] + (self.log_suffix - self.log_suffix.detach())
+        growth = self.growth[..., :-1, None]
+        slopes = sizes * growth + (self.log_suffix - self.log_suffix.detach())
         soft = torch.softmax((logits + slopes) / temperature[..., None, None], -1)
         probs = soft.new_zeros(*soft.shape[:-1], self.total + 1).scatter_add(-1, index, soft)
         return SoftSizes(before - F.pad(behind, (0, 1)), probs)
 
-    def _steps(self) -> Tensor:
-        """(..., K - 1, 2 W - 1): the masses of the sizes, with their gradients."""
-        return (self.log_steps + self.sizes * self.growth[..., None]).exp()
+    def log_normalizer(self) -> Tensor:
+        """log P_0: from the total, every size of the first group leads into its window."""
+        ahead = slice(self.width - 1, None)
+        sizes, steps = self.sizes[..., 0, ahead], self.log_steps[..., 0, ahead]
+        first = (steps + sizes * self.growth[..., :1]).flip(-1)
+        return self.log_scale + torch.logsumexp(first + self.log_suffix[..., 0, :], -1)
 
-    def _prefix_masses(self) -> Tensor:
-        """(..., K - 1, W): mass of groups 1..k together taking what a boundary's window leaves."""
-        steps = self._steps().flip(-1)
-        # From the full total, the last position of the first window, all of group 1's sizes follow.
-        return _convolve_in_turn(steps[..., 1:, :], steps[..., 0, : self.width])
+    def _log_prefix(self) -> Tensor:
+        """(..., K - 1, W): log-mass of groups 1..k together taking what a window leaves.
+
+        In reverse order of the groups, these are suffix sums of what has been taken.
+        """
+        steps, shift = self.log_steps.exp().flip(-2), self.shift.flip(-1)
+        return _log_suffix(self.log_weights.flip(-1), steps, shift).flip(-2, -1)
 
     def boundary_probs(self) -> Tensor:
         """(..., K - 1, W): the probability of every total in every boundary's window."""
-        joint = self._prefix_masses() * self.log_suffix.exp()
-        return joint / joint.sum(-1, keepdim=True)
+        return torch.softmax(self._log_prefix() + self.log_suffix, -1)
+
+    def mean(self) -> Tensor:
+        """(..., K): what is left before every group on average, less what is left behind it."""
+        behind = (self.boundary_probs() * self.remaining()).sum(-1)
+        return F.pad(behind, (1, 0), value=float(self.total)) - F.pad(behind, (0, 1))
 
     def marginals(self) -> list[tuple[Tensor, Tensor]]:
         """Every group's sizes and their probabilities, each over a window of its own."""
-        prefix, suffix = self._prefix_masses().unbind(-2), self.log_suffix.exp().unbind(-2)
-        ends, remaining, steps = self.boundary_probs(), self.remaining(), self._steps()
+        prefix, suffix = self._log_prefix().exp().unbind(-2), self.log_suffix.exp().unbind(-2)
+        ends, remaining = self.boundary_probs(), self.remaining()
+        steps = (self.log_steps + self.sizes * self.growth[..., None]).exp()
         marginals = [(self.total - remaining[..., 0, :], ends[..., 0, :])]
         for k in range(1, len(suffix)):
             # All pairs of totals before and behind the group, added up by their difference.
@@ -193,53 +214,43 @@ class SuffixTables(NamedTuple):
         return marginals
 
 
-def suffix_tables(
-    total: int,
-    log_weights: Tensor,
-    capacities: Tensor,
-    *,
-    unbounded: bool = False,
-    limits: Limits | None = None,
-) -> SuffixTables:
-    """Build the tables of K >= 2 groups from the last one backwards.
-
-    ``unbounded`` says that every capacity is n.
-    """
-    width = window_width(total)
+def suffix_tables(urn: Urn) -> SuffixTables:
+    """Build the tables of K >= 2 groups from the last one backwards."""
+    n, weights, capacities = urn.largest, urn.log_weights, urn.capacities
+    width = window_width(n)
     with torch.no_grad():
-        n = torch.full((), float(total), dtype=log_weights.dtype, device=log_weights.device)
-        if limits is not None:
-            shift, means, table = truncate(n, log_weights, capacities, limits)
-            logits = log_weights + shift[..., None]
+        counts = torch.arange(n + 1, dtype=weights.dtype, device=weights.device)
+        if urn.limits is not None:
+            tilted, means, table = truncate(urn, urn.limits)
+            logits = weights + tilted[..., None]
+            normalizer = (table + counts * logits[..., None]).logsumexp(-1)
         else:
-            logits = log_weights + tilt(n, log_weights, capacities, unbounded=unbounded)[..., None]
+            tilted = tilt(urn)
+            logits = weights + tilted[..., None]
             means = capacities * torch.sigmoid(logits)
+            # softplus, which torch itself cuts short beyond 20
+            normalizer = -capacities * F.logsigmoid(-logits)
         centre = means.flip(-1).cumsum(-1).flip(-1)[..., 1:]
-        first = (centre.round() - (width - 1) // 2).clamp(0, total + 1 - width)
+        first = (centre.round() - (width - 1) // 2).clamp(0, n + 1 - width)
         # From the full total, through the windows, to nothing behind the last group.
-        shift = F.pad(first, (1, 0), value=float(total + 1 - width)) - F.pad(first, (0, 1))
+        start = (urn.total + 1 - width).expand(first.shape[:-1])[..., None]
+        shift = torch.cat([start, first], -1) - F.pad(first, (0, 1))
         offsets = torch.arange(2 * width - 1, dtype=first.dtype, device=first.device) - (width - 1)
         sizes = shift[..., None] + offsets
-        # softplus, which torch itself cuts short beyond 20
-        normalizer = -capacities * F.logsigmoid(-logits)
-        if limits is not None:
-            all_sizes = torch.arange(total + 1, dtype=n.dtype, device=n.device)
-            normalizer = (table + all_sizes * logits[..., None]).logsumexp(-1)
+        if urn.limits is not None:
             binomials = look_up(table, sizes)
-        elif unbounded:  # few distinct sizes
-            factorials = torch.lgamma(torch.arange(1, total + 2, dtype=n.dtype, device=n.device))
+        elif urn.unbounded:  # few distinct sizes
+            factorials = torch.lgamma(counts + 1)
             binomials = look_up(factorials[-1] - factorials.flip(-1) - factorials, sizes)
         else:
             possible = (sizes >= 0) & (sizes <= capacities[..., None])
             binomials = log_binomial(capacities[..., None], sizes)
             binomials = torch.where(possible, binomials, IMPOSSIBLE)
-        log_masses = sizes * logits[..., None] - normalizer[..., None] + binomials
+        log_steps = sizes * logits[..., None] - normalizer[..., None] + binomials
+        log_scale = normalizer.sum(-1) - urn.total * tilted
     # Conditional on the total, neither the tilt nor the normalizers matter, nor their gradients.
-    growth = (log_weights - log_weights.detach())[..., :-1]
-    log_suffix = _log_suffix(log_weights, log_masses.exp(), shift)
-    return SuffixTables(
-        first, sizes[..., :-1, :], log_masses[..., :-1, :], growth, log_suffix, total
-    )
+    log_suffix = _log_suffix(weights, log_steps.exp(), shift)
+    return SuffixTables(first, shift, sizes, log_steps, weights, log_suffix, log_scale, n)
 
 
 def _log_suffix(log_weights: Tensor, steps: Tensor, shift: Tensor) -> Tensor:

@@ -1,18 +1,23 @@
 """Fisher's multivariate noncentral hypergeometric distribution over subset sizes."""
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
 from drpm.distributions import size_statistics, size_tables
-from drpm.distributions.base import Size, SizeLaw, enumerate_sizes, sizes_expected
+from drpm.distributions.base import SizeLaw, enumerate_sizes, sizes_expected
 from drpm.distributions.constraints import WholeSizes, finite_vector
-from drpm.distributions.size_limits import attained, resolve_capacities, resolve_limits
 from drpm.distributions.size_tables import SoftSizes, SuffixTables
-from drpm.distributions.size_tilts import IMPOSSIBLE, log_binomial
+from drpm.distributions.size_urns import (
+    IMPOSSIBLE,
+    Limits,
+    Urn,
+    attained,
+    log_binomial,
+    resolve_capacities,
+    resolve_limits,
+)
 from drpm.distributions.validation import (
     can_check_values,
     require_broadcast,
@@ -34,8 +39,7 @@ class FisherHypergeometric(SizeLaw):
 
     A minimum and a maximum truncate this distribution; weights and capacities keep their meaning.
 
-    Normalizer, moments, entropy and divergence are exact and cost O(K) or
-    :math:`O(K \sqrt n)` numbers, with a minimum or a maximum O(K n); see
+    Normalizer, moments, entropy and divergence are exact, in O(K) or O(K n) time; see
     :mod:`drpm.distributions.size_statistics` and :mod:`drpm.distributions.size_tables`.
 
     References:
@@ -94,12 +98,14 @@ class FisherHypergeometric(SizeLaw):
             total_count, log_weights, capacities, check=check
         )
         self._given = (capacities, minimum, maximum)
-        self._limits = resolve_limits(total_count, self._capacities, minimum, maximum, check=check)
-        if self._limits is not None:
+        limits = resolve_limits(total_count, self._capacities, minimum, maximum, check=check)
+        self._low: Tensor | None = None if limits is None else limits.low
+        self._high: Tensor | None = None if limits is None else limits.high
+        if limits is not None:
             if method == "merged":
                 raise ValueError("method must be 'exact' if sizes have limits, but got 'merged'.")
-            batch = self._limits.low.shape[:-1]
-            self._capacities = self._capacities.expand_as(self._limits.low)
+            batch = limits.low.shape[:-1]
+            self._capacities = self._capacities.expand_as(limits.low)
         self.log_weights = log_weights.expand(*batch, log_weights.shape[-1])
         super().__init__(batch, log_weights.shape[-1:], validate_args)
 
@@ -109,55 +115,37 @@ class FisherHypergeometric(SizeLaw):
 
     @constraints.dependent_property(is_discrete=True, event_dim=1)
     def support(self) -> WholeSizes:
-        if self._limits is None:
-            return WholeSizes(self.total_count, self._capacities)
-        return WholeSizes(self.total_count, self._limits.high, self._limits.low)
-
-    @property
-    def _unbounded(self) -> bool:
-        return self._given[0] is None
+        low, high = self._range()
+        return WholeSizes(self.total_count, high, low)
 
     @property
     def capacities(self) -> Tensor:
         """The number of places in every group, in the parameters' type."""
         return self._capacities.to(self.log_weights.dtype)
 
-    def expand(self, batch_shape: Size, _instance: Any = None) -> "FisherHypergeometric":
-        shape = torch.Size([*batch_shape, self.event_shape[0]])
-        return self._expanded(
-            batch_shape,
-            _instance,
-            total_count=self.total_count,
-            method=self.method,
-            log_weights=self.log_weights.expand(shape),
-            _capacities=self._capacities.expand(shape),
-            _given=self._given,
-            _limits=None if self._limits is None else self._limits.expand(shape),
-        )
+    @property
+    def _limits(self) -> Limits | None:
+        low, high = self._low, self._high
+        return None if low is None or high is None else Limits(low, high)
 
-    # In float64 whatever the parameters' type, because the logarithm of a factorial of some
-    # thousands has no digits left after the point in float32.
-
-    def _parameters(self) -> tuple[Tensor, Tensor, Tensor]:
-        weights = self.log_weights.double()
-        return weights.new_full((), float(self.total_count)), weights, self._capacities
-
-    def exact_log_normalizer(self) -> Tensor:
-        """log P_0 in float64, whatever the parameters' type."""
-        return size_statistics.log_normalizer(*self._parameters(), self._limits)
-
-    def exact_mean(self) -> size_statistics.Mean:
-        """The mean in float64, whatever the parameters' type, and log P_0 with it."""
-        return size_statistics.mean(*self._parameters(), self._limits)
-
-    def _range(self) -> tuple[Tensor, Tensor]:
+    def _range(self) -> Limits:
         """The smallest and the largest size of every group."""
-        if self._limits is None:
-            return torch.zeros_like(self._capacities), self._capacities
-        return self._limits.low, self._limits.high
+        return self._limits or Limits(torch.zeros_like(self._capacities), self._capacities)
+
+    @property
+    def _urn(self) -> Urn:
+        """In float64 whatever the parameters' type.
+
+        The logarithm of a factorial of some thousands has no digits left after the point in
+        float32.
+        """
+        weights, n = self.log_weights.double(), self.total_count
+        total = weights.new_full((), float(n))
+        unbounded = self._given[0] is None
+        return Urn(total, n, weights, self._capacities, self._limits, unbounded)
 
     def _expected(self) -> str:
-        return sizes_expected(self.total_count, limited=self._limits is not None)
+        return sizes_expected(self.total_count, limited=self._low is not None)
 
     def _refuse_merged(self, what: str) -> None:
         if self.method == "merged":
@@ -166,43 +154,39 @@ class FisherHypergeometric(SizeLaw):
                 "conditionals; use method='exact'."
             )
 
-    def suffix_tables(self) -> SuffixTables:
-        """The tables behind the conditionals (K >= 2)."""
-        n, weights, capacities = self.total_count, self.log_weights.double(), self._capacities
-        return size_tables.suffix_tables(
-            n, weights, capacities, unbounded=self._unbounded, limits=self._limits
-        )
-
     @property
     def _pair(self) -> size_tables.Pair | None:
         """All sizes of two groups, where these are few."""
         if not size_tables.is_listed(self.total_count, self.event_shape[0]):
             return None
-        places = None if self._unbounded and self._limits is None else self._capacities
-        weights = self.log_weights.double()
-        return size_tables.list_pair(self.total_count, weights, places, self._limits)
+        urn = self._urn
+        plain = urn.unbounded and urn.limits is None
+        return size_tables.list_pair(self.total_count, urn.log_weights, None if plain else urn)
 
     def relax(self, noise: Tensor, temperature: Tensor) -> SoftSizes:
         """A draw with Gumbel noise (..., K - 1, W) as soft sizes (K >= 2)."""
-        return (self._pair or self.suffix_tables()).relax(noise, temperature)
+        return (self._pair or size_tables.suffix_tables(self._urn)).relax(noise, temperature)
 
     def relax_mode(self, temperature: Tensor) -> SoftSizes:
         """The mode as soft sizes (K >= 2)."""
         if (pair := self._pair) is not None:
             return pair.relax(None, temperature)
-        n, weights, capacities = self.total_count, self.log_weights.double(), self._capacities
-        return size_statistics.soft_mode(n, weights, capacities, temperature, self._limits)
+        return size_statistics.soft_mode(self._urn, temperature)
+
+    def exact_mean(self) -> size_statistics.Mean:
+        """The mean in float64, whatever the parameters' type, and log P_0 with it."""
+        return size_statistics.mean(self._urn)
 
     @property
     def log_normalizer(self) -> Tensor:
         """The exact log P_0; its gradient in the log-weights is the mean."""
         self._refuse_merged("log_normalizer")
-        return self.exact_log_normalizer().to(self.log_weights.dtype)
+        return size_statistics.log_normalizer(self._urn).to(self.dtype)
 
     @property
     def mean(self) -> Tensor:
         self._refuse_merged("mean")
-        return self.exact_mean().mean.to(self.log_weights.dtype)
+        return self.exact_mean().mean.to(self.dtype)
 
     @property
     def variance(self) -> Tensor:
@@ -212,65 +196,51 @@ class FisherHypergeometric(SizeLaw):
             (probs * (sizes - mean[..., k, None]).square()).sum(-1)
             for k, (sizes, probs) in enumerate(self._marginals())
         ]
-        return torch.stack(variances, -1).to(self.log_weights.dtype)
+        return torch.stack(variances, -1).to(self.dtype)
 
     @property
     def mode(self) -> Tensor:
         """The most likely sizes."""
-        return self.most_likely_sizes().to(self.log_weights.dtype)
+        return self.most_likely_sizes().to(self.dtype)
 
     def most_likely_sizes(self) -> Tensor:
         """The mode in float64, whatever the parameters' type."""
         self._refuse_merged("mode")
         if (pair := self._pair) is not None:
             return pair.mode()
-        return size_statistics.mode(self.total_count, *self._parameters()[1:], self._limits)
+        return size_statistics.mode(self._urn)
 
     def log_prob(self, value: Tensor) -> Tensor:
         value, inside = self._inside(value, self._expected())
         sizes = value.double()
         if self.method == "merged":
-            log_prob = self._merged_conditionals(sizes).sum(-1)
-        else:
-            _, weights, capacities = self._parameters()
-            terms = log_binomial(capacities, sizes) + sizes * weights
-            log_prob = terms.sum(-1) - self.exact_log_normalizer()
-        if inside is not None:
-            log_prob = torch.where(inside, log_prob, -torch.inf)
-        return log_prob.to(self.log_weights.dtype)
+            return self._masked(self._merged_conditionals(sizes).sum(-1), inside)
+        urn = self._urn
+        terms = log_binomial(urn.capacities, sizes) + sizes * urn.log_weights
+        return self._masked(terms.sum(-1) - size_statistics.log_normalizer(urn), inside)
 
     def conditional_log_probs(self, value: Tensor) -> Tensor:
         r"""(..., K): :math:`\log p(n_k \mid n_1, \dots, n_{k-1})`; they sum to ``log_prob``."""
         value, inside = self._inside(value, self._expected())
-        sizes = value.double()
-        if self.method == "merged":
-            log_probs = self._merged_conditionals(sizes)
-        else:
-            log_probs = self._exact_conditionals(sizes)
-        if inside is not None:
-            log_probs = torch.where(inside[..., None], log_probs, -torch.inf)
-        return log_probs.to(self.log_weights.dtype)
+        sizes, merged = value.double(), self.method == "merged"
+        found = self._merged_conditionals(sizes) if merged else self._exact_conditionals(sizes)
+        return self._masked(found, None if inside is None else inside[..., None])
 
     def _exact_conditionals(self, sizes: Tensor) -> Tensor:
-        total, weights, capacities = self._parameters()
-        remaining = total - sizes.cumsum(-1) + sizes
+        urn = self._urn
+        remaining = urn.total - sizes.cumsum(-1) + sizes
         # The groups from k on are an urn of their own.
         suffixes = [
-            size_statistics.log_normalizer(
-                remaining[..., k],
-                weights[..., k:],
-                capacities[..., k:].expand_as(weights[..., k:]),
-                None if self._limits is None else self._limits.behind(k),
-            )
-            for k in range(weights.shape[-1])
+            size_statistics.log_normalizer(urn.behind(k, remaining[..., k]))
+            for k in range(sizes.shape[-1])
         ]
         suffix = torch.stack(suffixes, -1)
         after = F.pad(suffix[..., 1:], (0, 1))
-        return log_binomial(capacities, sizes) + sizes * weights + after - suffix
+        return log_binomial(urn.capacities, sizes) + sizes * urn.log_weights + after - suffix
 
     def _merged_urn(self) -> tuple[Tensor, Tensor]:
         """(..., K - 1, 2): log-weights and capacities of a group and of all later ones merged."""
-        _, weights, capacities = self._parameters()
+        weights, capacities = self.log_weights.double(), self._capacities
         later = capacities.flip(-1).cumsum(-1).flip(-1)[..., 1:]
         counts = torch.where(capacities > 0, capacities.log(), IMPOSSIBLE)
         weighted = (weights + counts).flip(-1).logcumsumexp(-1).flip(-1)[..., 1:]
@@ -286,15 +256,14 @@ class FisherHypergeometric(SizeLaw):
         remaining = (self.total_count - sizes.cumsum(-1) + sizes)[..., :-1]
         pair = torch.stack([sizes[..., :-1], remaining - sizes[..., :-1]], -1)
         terms = log_binomial(capacities, pair) + pair * weights
-        conditionals = terms.sum(-1) - size_statistics.log_normalizer(
-            remaining, weights, capacities
-        )
+        urn = Urn(remaining, self.total_count, weights, capacities)
+        conditionals = terms.sum(-1) - size_statistics.log_normalizer(urn)
         return F.pad(conditionals, (0, 1))  # the last group takes what is left
 
     def draw_sizes(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         groups, elements = self.event_shape[0], self.total_count
         exact = self.method == "exact" and groups > 1
-        tables = self.suffix_tables() if exact else None
+        tables = size_tables.suffix_tables(self._urn) if exact else None
         width = tables.width * groups if tables is not None else elements + 1
         count = shape.numel()
         chunk = max(1, _DRAW_BUDGET // (width * max(1, self.batch_shape.numel())))
@@ -338,8 +307,8 @@ class FisherHypergeometric(SizeLaw):
         self._refuse_merged("entropy")
         binomials = self.expected_log_binomials(self._capacities)
         log_normalizer, mean = self.exact_mean()
-        entropy = log_normalizer - (mean * self._parameters()[1]).sum(-1)
-        return (entropy - binomials.sum(-1)).to(self.log_weights.dtype)
+        entropy = log_normalizer - (mean * self.log_weights.double()).sum(-1)
+        return (entropy - binomials.sum(-1)).to(self.dtype)
 
     def expected_log_binomials(self, capacities: Tensor) -> Tensor:
         r"""(..., K): :math:`E \log\binom{m_k}{n_k}` under this law, for any capacities m, float64.
@@ -355,7 +324,7 @@ class FisherHypergeometric(SizeLaw):
     def _marginals(self) -> list[tuple[Tensor, Tensor]]:
         """Every group's sizes and their probabilities."""
         if self.event_shape[0] > 1:
-            return self.suffix_tables().marginals()
+            return size_tables.suffix_tables(self._urn).marginals()
         certain = torch.ones_like(self._capacities)
         return [(certain * self.total_count, certain)]
 
@@ -363,7 +332,7 @@ class FisherHypergeometric(SizeLaw):
         """All possible sizes, in lexicographic order, shape (S, *batch_shape, K)."""
         low, high = self._range()
         values = enumerate_sizes(self.total_count, high, low, expand=expand)
-        return values.to(self.log_weights.dtype)
+        return values.to(self.dtype)
 
     def boundary_survival(self) -> Tensor:
         n = self.total_count
@@ -371,7 +340,7 @@ class FisherHypergeometric(SizeLaw):
         if self.event_shape[0] == 1:
             return ranks.new_zeros(*self.batch_shape, 0, n)
         self._refuse_merged("boundary_survival")
-        tables = self.suffix_tables()
+        tables = size_tables.suffix_tables(self._urn)
         # Rank r lies before boundary k if fewer than n - r elements remain behind it.
         behind = tables.boundary_probs().cumsum(-1)
         position = (n - 1 - ranks - tables.first[..., None]).long()
@@ -381,8 +350,7 @@ class FisherHypergeometric(SizeLaw):
     def best_sizes(self, block_log_probs: Tensor) -> Tensor:
         """A dynamic program over the boundaries: O(K n^2)."""
         self._refuse_merged("best_sizes")
-        _, weights, capacities = self._parameters()
-        n = self.total_count
+        n, weights, capacities = self.total_count, self.log_weights.double(), self._capacities
         index = torch.arange(n + 1, dtype=torch.float64, device=weights.device)
         size = index[None, :] - index[:, None]
         best = torch.where(index == 0, 0.0, -torch.inf).expand(*self.batch_shape, n + 1)
@@ -423,12 +391,12 @@ def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
     p, q = p.expand(batch), q.expand(batch)
     log_normalizer, mean = p.exact_mean()
     gaps = p.log_weights.double() - q.log_weights.double()
-    divergence = (mean * gaps).sum(-1) + q.exact_log_normalizer() - log_normalizer
+    divergence = (mean * gaps).sum(-1) + size_statistics.log_normalizer(q._urn) - log_normalizer
     if not _same_binomials(p, q):
         p_room, q_room = p._capacities, q._capacities
         binomials = p.expected_log_binomials(p_room) - p.expected_log_binomials(q_room)
         divergence = divergence + binomials.sum(-1)
-        (_, p_low, p_high), (q_low, q_high) = attained(p.total_count, *p._range()), q._range()
+        (p_low, p_high), (q_low, q_high) = attained(p.total_count, *p._range()), q._range()
         allowed = (p_low >= q_low) & (p_high <= q_high)
         divergence = torch.where(allowed.all(-1), divergence, torch.inf)
     return divergence.to(dtype)

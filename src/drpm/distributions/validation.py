@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from drpm.relaxation.mapping import is_transformed
+from drpm.relaxation.reparameterization import is_transformed
 
 
 def can_check_values(tensor: Tensor) -> bool:

@@ -68,6 +68,11 @@ class Job:
     shortcuts: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
     """Hyperparameters that have an option of their own, with the details of :func:`option`."""
 
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The values of a command line, by name, in the form of fields and settings."""
+        return values
+
     @property
     def is_stacked(self) -> bool:
         """Whether several seeds of this job are trained together where that is possible."""
@@ -161,9 +166,9 @@ class Experiment(ABC, Generic[J, D, M]):
     def load(self, job: J, device: "torch.device") -> D:
         """Load the data of a job; refuse data that does not suit it."""
 
-    @abstractmethod
     def fingerprint(self, job: J, data: D) -> str:
         """The content hash of the user's own data; empty where the name is enough."""
+        return ""
 
     def complete(self, job: J, data: D, given: Mapping[str, bool]) -> J:
         """Fill in what depends on the data.
@@ -176,14 +181,13 @@ class Experiment(ABC, Generic[J, D, M]):
         """
         return job
 
-    @abstractmethod
     def check(self, job: J, data: D) -> list[str]:
         """Refuse settings that do not fit the data; return warnings, a sentence each."""
+        return []
 
     def share(self, jobs: Sequence[J], data: D, folders: Sequence[Path], place: Path) -> None:
         """Take over stages that other studies in ``place`` have finished, or leave them there."""
 
-    @abstractmethod
     def train(
         self,
         jobs: Sequence[J],
@@ -192,7 +196,7 @@ class Experiment(ABC, Generic[J, D, M]):
         devices: "Devices",
         progress: "ProgressFactory",
     ) -> list[M]:
-        """Train a model for each job, or resume.
+        """Train a model for each job, or resume; by default one after another by :meth:`fit`.
 
         Args:
             jobs: One, or several that differ in their seeds where the job's ``stacks`` is true.
@@ -201,6 +205,13 @@ class Experiment(ABC, Generic[J, D, M]):
             devices: Where to train.
             progress: Maps the name of a stage to its progress bar.
         """
+        options = {"device": devices.device, "progress": progress}
+        each = zip(jobs, folders, strict=True)
+        return [self.fit(job, data, folder, **options) for job, folder in each]
+
+    def fit(self, job: J, data: D, folder: Path, **options: Any) -> M:
+        """Train the model of one job, or resume; the options are ``device`` and ``progress``."""
+        raise NotImplementedError
 
     @abstractmethod
     def evaluate(

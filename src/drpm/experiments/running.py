@@ -9,19 +9,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from drpm.experiments.base import (
-    D,
-    Evaluation,
-    Experiment,
-    J,
-    Job,
-    M,
-    find_experiment,
-    find_job,
-)
+from drpm.experiments.base import D, Experiment, J, Job, M, find_experiment, find_job
 from drpm.report.tables import DEVIATION, summarize_results
 from drpm.training import config as configs
-from drpm.training.config import load_preset
 from drpm.training.devices import Devices, connect
 from drpm.training.errors import ConfigError
 from drpm.training.loop import ProgressFactory
@@ -40,9 +30,6 @@ def prepare(
         job: The job.
         given: As in :meth:`~drpm.experiments.base.Experiment.complete`.
         device: Where to run; by default where the job says.
-
-    Returns:
-        The job with what follows from the data, the data, the devices and warnings.
     """
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1 and not job.several_devices:
@@ -92,46 +79,39 @@ def run_jobs(
         open_run(folder, configs.dumps(job), devices=devices, **options)
         for folder, job in zip(folders, jobs, strict=True)
     ]
-    unfinished = [(job, run) for job, run in zip(jobs, runs, strict=True) if not _done(run)]
+    done = [run.result() for run in runs if run.status == "finished"]
+    pairs = zip(jobs, runs, strict=True)
+    unfinished = [(job, run) for job, run in pairs if run.status != "finished"]
     if share is not None and unfinished:
         experiment.share(jobs, data, folders, share)
     on_one_card = devices.device.type == "cuda" and devices.count == 1
-    stacked = jobs[0].is_stacked and on_one_card and len(unfinished) == len(jobs)
-    # After an interruption, the finished runs know which of the others were trained with them.
-    before = [run.result().get("stacked", []) for run in runs if _done(run)]
+    stacked = jobs[0].is_stacked and on_one_card and not done
     for group in [unfinished] if stacked else [[each] for each in unfinished]:
         some = [job for job, _ in group]
-        together = [seeds for seeds in before if some[0].seed in seeds] or [[x.seed for x in some]]
-        facts = {"command": list(command), "stacked": together[0]}
+        # After an interruption, the finished runs know which of the others were trained with them.
+        known = [result.get("stacked", []) for result in done]
+        together = [seeds for seeds in known if some[0].seed in seeds] or [[x.seed for x in some]]
         with ExitStack() as held:
             for _, run in group if devices.is_first else ():
                 held.enter_context(run.lock())
             paths = [run.path for _, run in group]
             models = experiment.train(some, data, paths, devices, progress)
             for (job, run), model in zip(group, models, strict=True):
-                if devices.is_first and not _done(run):
-                    found = experiment.evaluate(job, model, data, run, progress)
-                    _finish(run, found, job.seed, devices, facts)
+                if not devices.is_first or run.status == "finished":
+                    continue
+                found = experiment.evaluate(job, model, data, run, progress)
+                for name, content in found.files.items():
+                    run.write_atomic(name, content)
+                run.write_atomic(ARRAYS, found.figures)
+                if found.stages:
+                    run.take_metrics(found.stages)
+                facts = {"command": list(command), "stacked": together[0], **found.facts}
+                run.finish(found.metrics, seed=job.seed, device=devices.device, facts=facts)
         devices.barrier()
     if not devices.is_first:
         return []
     title = experiment.title(jobs[0], data)
     return [_with_page(run, title) for run in runs]
-
-
-def _done(run: RunFolder) -> bool:
-    return run.status == "finished"
-
-
-def _finish(
-    run: RunFolder, found: Evaluation, seed: int, devices: Devices, facts: dict[str, Any]
-) -> None:
-    for name, content in found.files.items():
-        run.write_atomic(name, content)
-    run.write_atomic(ARRAYS, found.figures)
-    if found.stages:
-        run.take_metrics(found.stages)
-    run.finish(found.metrics, seed=seed, device=devices.device, facts={**facts, **found.facts})
 
 
 def _with_page(run: RunFolder, title: str) -> dict[str, Any]:
@@ -165,10 +145,9 @@ def run_study(
     share: bool = False,
     device: str = "auto",
 ) -> None:
-    """Run a study, or resume it.
+    """Run a study, or resume it: the runs ``seed-<seed>``, as the command writes them.
 
-    The folder ends up with the runs ``seed-<seed>``, each as the command writes it, and with the
-    mean and the deviation of every metric in its own ``result.json``.
+    The study's ``result.json`` has the mean and the deviation of every metric.
 
     Args:
         folder: The study's folder.
@@ -222,7 +201,7 @@ def run_study(
 
 def configure(command: str, preset: str, settings: Sequence[str]) -> Any:
     """The configuration of a command from a preset and changes to it."""
-    return configs.override(load_preset(type(find_job(command)().config), preset), settings)
+    return configs.override(configs.load_preset(type(find_job(command)().config), preset), settings)
 
 
 def _command_line(
@@ -232,7 +211,6 @@ def _command_line(
     options: Mapping[str, Any],
     seeds: Sequence[int],
 ) -> list[str]:
-    """The command that repeats a study's runs."""
     words = ["drpm", kind.command]
     for name, value in options.items():
         if name == "data":

@@ -26,33 +26,20 @@ _ROUNDING: Final = 1e-9
 
 
 class AggregationInput(NamedTuple):
-    """The input of a method.
+    """The input of a method."""
 
-    Args:
-        divergence: (B, l), between the posteriors of the two views.
-        batch: The pairs, and their labels if there are any.
-        temperature: Of the relaxation.
-        generator: Source of noise.
-        noise: Whether to sample; if not, the mode is taken.
-    """
-
-    divergence: Tensor
-    batch: Batch
-    temperature: Tensor
+    divergence: Tensor  # (B, l), between the posteriors of the two views
+    batch: Batch  # the pairs, and their labels if there are any
+    temperature: Tensor  # of the relaxation
     generator: torch.Generator | None
-    noise: bool
+    noise: bool  # whether to sample; if not, the mode is taken
 
 
 class Shared(NamedTuple):
-    """The shared dimensions of every pair.
+    """The shared dimensions of every pair."""
 
-    Args:
-        mask: (B, l), 1 for a shared dimension, else 0; differentiable if the method learns it.
-        terms: Further loss terms by name, (B,) each.
-    """
-
-    mask: Tensor
-    terms: dict[str, Tensor]
+    mask: Tensor  # (B, l), 1 for a shared dimension, else 0; with gradients if it is learned
+    terms: dict[str, Tensor]  # further loss terms, (B,) each
 
 
 class Aggregation(nn.Module, ABC):
@@ -155,34 +142,30 @@ class PartitionAggregation(_LearnedCount):
     """
 
     def forward(self, given: AggregationInput) -> Shared:
-        log_weights = self.weights(given.divergence)
-        log_scores = (given.divergence + self.config.smallest_divergence).log()
+        config, log_weights = self.config, self.weights(given.divergence)
+        log_scores = (given.divergence + config.smallest_divergence).log()
         law = RelaxedRandomPartition(
             given.temperature, log_scores, log_weights, validate_args=False
         )
         partition = law.rsample(generator=given.generator) if given.noise else law.mode
-        if self.config.objective == "exact":
-            sizes, order = self._exact_terms(log_scores, log_weights, given.generator)
-        else:
-            sizes, order = self._bound_terms(log_scores, log_weights)
-        terms = {"sizes": self.config.gamma * sizes, "order": self.config.delta * order}
+        sizes, order = self.divergences(log_scores, log_weights, given.generator)
+        terms = {"sizes": config.gamma * sizes, "order": config.delta * order}
         return Shared(partition[..., 1, :], terms)
 
-    def _bound_terms(self, log_scores: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
-        """The paper's bound on the divergence from the prior, whose scores are all equal.
-
-        The paper samples the sizes; here their expectation is exact.
-        """
-        best = best_order_log_prob(log_scores) + math.lgamma(self.config.latent + 1)
-        return self.size_divergence(log_weights, self.log_orders()), best
-
-    def _exact_terms(
+    def divergences(
         self, log_scores: Tensor, log_weights: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
+        """Divergences of sizes and order from the prior, whose scores are all equal, (B,) each.
+
+        Their sum is the exact divergence of the partition or the paper's bound on it. The paper
+        samples the sizes; here their expectation is exact.
+        """
+        if self.config.objective == "bounds":
+            best = best_order_log_prob(log_scores) + math.lgamma(self.config.latent + 1)
+            return self.size_divergence(log_weights, self.log_orders()), best
         law = RandomPartition(log_scores, log_weights, validate_args=False)
-        prior = RandomPartition(
-            torch.zeros_like(log_scores), self.prior.expand_as(log_weights), validate_args=False
-        )
+        equal, weights = torch.zeros_like(log_scores), self.prior.expand_as(log_weights)
+        prior = RandomPartition(equal, weights, validate_args=False)
         whole = partition_kl(law, prior, num_samples=self.config.draws, generator=generator)
         sizes = self.size_divergence(log_weights)
         return sizes, whole - sizes

@@ -77,16 +77,8 @@ class FactorsConfig:
 class FactorsJob(Job):
     """The settings of one run of ``drpm factors``.
 
-    Args:
-        data: ``arm`` or ``mpi3d``, or a folder or file of your own pairs, for which ``shared``,
-            ``angles`` and ``test_pairs`` are None.
-        shared: How many of the seven factors the images of a pair share, or ``mixed``.
-        angles: Number of positions of each of the arm's two joints.
-        image_size: Side of the arm's images in pixels; those of ``mpi3d`` have 64. Your own pairs
-            are resized to it, if given.
-        test_pairs: Number of test pairs.
-        fingerprint: Content hash of your own pairs.
-        factors: The hyperparameters.
+    For your own pairs, a folder or file, ``shared``, ``which``, ``angles`` and ``test_pairs`` are
+    None, and ``fingerprint`` is their content hash.
     """
 
     command: ClassVar[str] = "factors"
@@ -105,14 +97,10 @@ class FactorsJob(Job):
     )
 
     data: str = option(
-        "arm",
-        "arm, mpi3d, or your own pairs: a folder of images or an .npz file.",
-        choices=WORLDS,
+        "arm", "arm, mpi3d, or your own pairs: a folder of images or an .npz file.", choices=WORLDS
     )
     shared: str | None = option(
-        None,
-        "Number of shared factors, from 0 to 7, or mixed; not for your own pairs.",
-        shown="3",
+        None, "Number of shared factors, from 0 to 7, or mixed; not for your own pairs.", shown="3"
     )
     angles: Annotated[int, Field(ge=2, le=40)] | None = option(
         None,
@@ -126,9 +114,15 @@ class FactorsJob(Job):
         shown="64 on a GPU, else 32; your own are not resized",
     )
     test_pairs: Annotated[int, Field(ge=100)] | None = option(
+        None, "Number of test pairs; not for your own pairs.", shown="10000 on a GPU, else 2000"
+    )
+    # None is random, so that settings of runs are what they were before there was a choice.
+    which: Literal["fixed", "random"] | None = option(
         None,
-        "Number of test pairs; not for your own pairs.",
-        shown="10000 on a GPU, else 2000",
+        "Which factors pairs share: random ones, or fixed, the first of colour, shape, size, "
+        "camera, background and the two axes; not for your own pairs.",
+        choices=("fixed", "random"),
+        shown="random",
     )
     fingerprint: str = ""
     factors: FactorsConfig = field(default_factory=FactorsConfig)
@@ -142,11 +136,11 @@ class FactorsJob(Job):
         )
         sides = f"one of {', '.join(map(str, SIDES))}"
         check_setting(self, "image_size", sides, lambda side: side in (None, *SIDES))
+        if self.data == "mpi3d":
+            check_setting(self, "image_size", "64 for mpi3d", lambda side: side in (None, 64))
         latent = self.factors.latent
         if self.data in WORLDS and self.factors.method == "label" and latent < FACTORS:
             raise ConfigError(
                 f"latent must be at least {FACTORS}, one for each factor, for the method 'label', "
                 f"but got {latent}."
             )
-        if self.data == "mpi3d":
-            check_setting(self, "image_size", "64 for mpi3d", lambda side: side in (None, 64))

@@ -21,19 +21,15 @@ class PairScores(NamedTuple):
 
     Accuracies are adjusted and balanced (1 is perfect, 0 is chance) and averaged over the factors
     that have pairs to learn them from and to test them on; None if there are none.
-
-    shared_accuracy: Accuracy for shared factors, predicted from the shared dimensions.
-    independent_accuracy: Accuracy for the first image's other factors, predicted from the other
-        dimensions.
-    count_error: Mean squared error of the number of shared dimensions as an estimate of the number
-        of shared factors.
-    mean_count: Mean of that estimate.
     """
 
-    shared_accuracy: float | None
-    independent_accuracy: float | None
-    count_error: float
-    mean_count: float
+    shared_accuracy: float | None  # of shared factors, predicted from the shared dimensions
+    independent_accuracy: float | None  # of the first image's other factors, from the others
+    count_error: float  # squared error of the number of shared dimensions, for that of factors
+    mean_count: float  # the mean number of shared dimensions
+    shared_from_independent: float | None  # of shared factors, from the independent dimensions
+    independent_from_shared: float | None  # of the other factors, from the shared dimensions
+    by_factor: dict[str, list[float | None]]  # the four accuracies of every factor
 
 
 class Evidence(NamedTuple):
@@ -58,10 +54,10 @@ class Evidence(NamedTuple):
 def evaluate_pairs(codes: Any, mask: Any, factors: Any, is_shared: Any) -> PairScores:
     """Evaluate the shared dimensions of pairs against the true factors.
 
-    Linear classifiers predict each factor: from the mean of both images' codes, with zeros in the
-    independent dimensions, for the pairs that share the factor; and from the first image's code,
-    with zeros in the shared dimensions, for the other pairs. They are trained on the first two
-    thirds of the pairs and tested on the others.
+    Linear classifiers predict each factor from the shared part, the mean of both images' codes
+    with zeros in the independent dimensions, and from the independent part, the first image's code
+    with zeros in the shared dimensions; separately for the pairs that share the factor and for the
+    others. They are trained on the first two thirds of the pairs and tested on the others.
 
     Args:
         codes: Posterior means of both images of each pair, (P, 2, d).
@@ -81,40 +77,49 @@ def evaluate_pairs(codes: Any, mask: Any, factors: Any, is_shared: Any) -> PairS
             raise ValueError(f"{name} must have shape {shape}, but got {array.shape}.")
         if not holds.all():
             raise ValueError(f"{name} must contain {expected}, but got {array[~holds][0]:g}.")
-    shared, factors = is_shared.astype(bool), factors.astype(np.int64)
+    shared, values = is_shared.astype(bool), factors[:, 0].astype(np.int64)
     if (shared & (factors[:, 0] != factors[:, 1])).any():
         raise ValueError(
             "factors must be equal in both images where is_shared is true, but differ."
         )
-    estimate = mask.sum(1)
+    shared_part, independent_part = codes.mean(1) * mask, codes[:, 0] * (1 - mask)
+    by_factor = {
+        "shared_accuracy": _accuracies(shared_part, values, shared),
+        "independent_accuracy": _accuracies(independent_part, values, ~shared),
+        "shared_from_independent": _accuracies(independent_part, values, shared),
+        "independent_from_shared": _accuracies(shared_part, values, ~shared),
+    }
+    known = {name: [x for x in found if x is not None] for name, found in by_factor.items()}
+    means = {name: float(np.mean(found)) if found else None for name, found in known.items()}
+    count = mask.sum(1)
+    error = float(np.square(count - shared.sum(1)).mean())
     return PairScores(
-        _accuracy(codes.mean(1) * mask, factors[:, 0], shared),
-        _accuracy(codes[:, 0] * (1 - mask), factors[:, 0], ~shared),
-        count_error=float(np.square(estimate - shared.sum(1)).mean()),
-        mean_count=float(estimate.mean()),
+        **means, count_error=error, mean_count=float(count.mean()), by_factor=by_factor
     )
 
 
-def _accuracy(
+def _accuracies(
     inputs: NDArray[Any], factors: NDArray[Any], counts: NDArray[np.bool_]
-) -> float | None:
-    """The mean over factors, each learned and tested on the pairs (P, F) that count for it."""
+) -> list[float | None]:
+    """Of every factor, learned and tested on the pairs (P, F) that count for it."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import balanced_accuracy_score
 
     training = np.arange(len(inputs)) < 2 * len(inputs) // 3
-    scores = []
+    scores: list[float | None] = []
     for values, counted in zip(factors.T, counts.T, strict=True):
         fitted, tested = counted & training, counted & ~training
         if min(len(np.unique(values[fitted])), len(np.unique(values[tested]))) < 2:
+            scores.append(None)
             continue
         # Unscaled: standardized, empty dimensions would weigh as much as the others.
         classifier = LogisticRegression(max_iter=_MAX_ITERATIONS)
         predicted = classifier.fit(inputs[fitted], values[fitted]).predict(inputs[tested])
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "y_pred contains classes not in y_true", UserWarning)
-            scores.append(balanced_accuracy_score(values[tested], predicted, adjusted=True))
-    return float(np.mean(scores)) if scores else None
+            score = balanced_accuracy_score(values[tested], predicted, adjusted=True)
+        scores.append(float(score))
+    return scores
 
 
 def _to_array(values: Any) -> NDArray[np.float64]:
@@ -125,12 +130,7 @@ def _to_array(values: Any) -> NDArray[np.float64]:
 
 @torch.no_grad()
 def estimate_evidence(
-    model: FactorVAE,
-    first: Tensor,
-    second: Tensor,
-    *,
-    label: Tensor | None = None,
-    seed: int = 0,
+    model: FactorVAE, first: Tensor, second: Tensor, *, label: Tensor | None = None, seed: int = 0
 ) -> Evidence:
     """A lower bound on the log-probability of pairs, computed without labels.
 
@@ -159,10 +159,6 @@ def estimate_evidence(
         terms = [torch.zeros_like(shared[0]), *views.shared.terms.values()]
         parts = [errors.mean(0), latent.sum(-1).mean(0), torch.stack(terms).sum(0), shared.mean(0)]
         found.append(torch.stack(parts).double())
-    reconstruction, latent, partition, shared = torch.cat(found, 1).mean(1)
-    return Evidence(
-        pair_evidence=-(2 * (reconstruction + latent) - shared + partition).item(),
-        reconstruction=reconstruction.item(),
-        latent_divergence=latent.item(),
-        partition_divergence=partition.item(),
-    )
+    reconstruction, latent, partition, once = torch.cat(found, 1).mean(1).tolist()
+    evidence = -(2 * (reconstruction + latent) - once + partition)
+    return Evidence(evidence, reconstruction, latent, partition)

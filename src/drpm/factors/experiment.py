@@ -1,21 +1,21 @@
 """Shared factors as an experiment: training, evaluation and figures of a model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from drpm.data.mpi3d import FACTOR_NAMES
 from drpm.experiments.base import Evaluation, Experiment
 from drpm.factors.config import MIXED, WORLDS, FactorsConfig, FactorsJob
 from drpm.factors.evaluation import estimate_evidence, evaluate_pairs
 from drpm.factors.models import FactorVAE, SharedFactors, factor_objective
-from drpm.factors.pairs import OwnPairs, PairSampler, arm_world, load_pairs, mpi3d_world
-from drpm.report.plots import MAX_BARS, FigureSpec, pack_figures
+from drpm.factors.pairs import OwnPairs, Pairs, PairSampler, arm_world, load_pairs, mpi3d_world
+from drpm.report.plots import FigureSpec, image_bytes, pack_figures
 from drpm.training import config as configs
 from drpm.training.config import check_setting
 from drpm.training.devices import Devices, seeded
@@ -36,6 +36,8 @@ SCORES: Final = {
 }
 NAMES: Final = {
     **SCORES,
+    "shared_from_independent": "Shared from independent",
+    "independent_from_shared": "Independent from shared",
     "used_dimensions": "Dimensions in use",
     "shared_used": "Shared in use",
     "reconstruction": "Reconstruction error",
@@ -44,21 +46,12 @@ NAMES: Final = {
 }
 """Display names of metrics."""
 
-# A dimension is in use if the variance of its codes, which is 1 under the prior, exceeds this.
-LEAST_VARIANCE: Final = 0.1
-
-# In the figures.
-SHOWN: Final = 8  # pairs
-STEPS: Final = 9  # of a traversal
-REACH: Final = 2.0  # of a traversal, in standard deviations of the prior
-DIMENSIONS: Final = 50
-
-# The same test pairs for every method and seed.
-_TEST_SEED: Final = 1_000_000
+_SHOWN: Final = 8  # pairs in a figure
+_TEST_SEED: Final = 1_000_000  # the same test pairs for every method and seed
 
 
 def fit_factors(
-    pairs: PairSampler | OwnPairs,
+    pairs: Pairs,
     config: FactorsConfig,
     folder: Path | str,
     *,
@@ -78,9 +71,8 @@ def fit_factors(
     training, devices = config.training, Devices(device)
     with seeded(training.seed):
         model = FactorVAE(pairs.image_shape, config).to(device)
-    run = open_stage(
-        folder, STAGE, configs.dumps(config), fingerprint=pairs.fingerprint, devices=devices
-    )
+    text = configs.dumps(config)
+    run = open_stage(folder, STAGE, text, fingerprint=pairs.fingerprint, devices=devices)
     steps = max(1, training.epochs * config.steps_per_epoch)
     train_stage(
         STAGE,
@@ -99,7 +91,7 @@ def fit_factors(
     return model
 
 
-def check_pairs(pairs: PairSampler | OwnPairs, config: FactorsConfig) -> None:
+def check_pairs(pairs: Pairs, config: FactorsConfig) -> None:
     """Refuse pairs that a model cannot be trained on."""
     if isinstance(pairs, OwnPairs) and config.method == "label":
         raise ConfigError("method must not be 'label' for pairs without labels.")
@@ -107,7 +99,7 @@ def check_pairs(pairs: PairSampler | OwnPairs, config: FactorsConfig) -> None:
         FactorVAE(pairs.image_shape, config)
 
 
-class Factors(Experiment[FactorsJob, PairSampler | OwnPairs, FactorVAE]):
+class Factors(Experiment[FactorsJob, Pairs, FactorVAE]):
     """DRPM-VAE and its baselines on pairs of images."""
 
     scores: ClassVar[Mapping[str, str]] = SCORES
@@ -124,137 +116,125 @@ class Factors(Experiment[FactorsJob, PairSampler | OwnPairs, FactorVAE]):
             "test_pairs": 10_000 if is_fast else 2_000,
         }
         missing = {name: x for name, x in defaults.items() if getattr(job, name) is None}
-        return replace(job, **missing)
+        return replace(job, **missing, which=None if job.which == "random" else job.which)
 
-    def load(self, job: FactorsJob, device: torch.device) -> PairSampler | OwnPairs:
+    def load(self, job: FactorsJob, device: torch.device) -> Pairs:
         if job.data not in WORLDS:
             pairs = load_pairs(job.data, job.image_size)
-            for name in ("shared", "angles", "test_pairs"):
+            for name in ("shared", "which", "angles", "test_pairs"):
                 check_setting(job, name, "omitted for your own pairs", lambda value: value is None)
             return pairs
         given: Any = job
         if job.data == "arm":
-            world = arm_world(device, angles=given.angles, image_size=given.image_size)
+            world = arm_world(device, given.angles, given.image_size)
         else:
-            world = mpi3d_world(device, angles=given.angles)
-        return PairSampler(world, given.shared if given.shared == MIXED else int(given.shared))
+            world = mpi3d_world(device, given.angles)
+        shared = given.shared if given.shared == MIXED else int(given.shared)
+        return PairSampler(world, shared, job.which or "random")
 
-    def fingerprint(self, job: FactorsJob, data: PairSampler | OwnPairs) -> str:
+    def fingerprint(self, job: FactorsJob, data: Pairs) -> str:
         return data.fingerprint() if isinstance(data, OwnPairs) else ""
 
-    def check(self, job: FactorsJob, data: PairSampler | OwnPairs) -> list[str]:
+    def check(self, job: FactorsJob, data: Pairs) -> list[str]:
         check_pairs(data, job.factors)
         return []
 
-    def train(
-        self,
-        jobs: Sequence[FactorsJob],
-        data: PairSampler | OwnPairs,
-        folders: Sequence[Path],
-        devices: Devices,
-        progress: ProgressFactory,
-    ) -> list[FactorVAE]:
-        return [
-            fit_factors(data, job.factors, folder, device=devices.device, progress=progress)
-            for job, folder in zip(jobs, folders, strict=True)
-        ]
+    def fit(self, job: FactorsJob, data: Pairs, folder: Path, **options: Any) -> FactorVAE:
+        return fit_factors(data, job.factors, folder, **options)
 
     def evaluate(
         self,
         job: FactorsJob,
         model: FactorVAE,
-        data: PairSampler | OwnPairs,
+        data: Pairs,
         run: RunFolder,
         progress: ProgressFactory,
     ) -> Evaluation:
         model.save(run.model_dir)
         described: dict[str, Any] = {"name": job.data}
-        names: Sequence[str] = ()
         if isinstance(data, OwnPairs):
-            batch, names = {"first": data.first, "second": data.second}, data.names
-            described["pairs"] = len(names)
+            batch = {"first": data.first, "second": data.second}
+            described["pairs"] = len(data.names)
         else:
             generator = torch.Generator(data.world.images.device).manual_seed(_TEST_SEED)
             batch = data({"pair": torch.zeros(job.test_pairs or 0)}, generator)
-            described |= {"images": len(data.world.images), "shared": job.shared}
-        views = batch["first"], batch["second"]
-        found = model.share(*views, label=batch.get("label"))
-        metrics: dict[str, float | None] = {"mean_count": found.number.mean().item()}
-        files = {}
-        if names:
+            count = len(data.world.images)
+            described |= {"images": count, "shared": job.shared, "which": data.which}
+        views, label = (batch["first"], batch["second"]), batch.get("label")
+        found = model.share(*views, label=label)
+        metrics: dict[str, Any] = {"mean_count": found.number.mean().item()}
+        files, tables = {}, {}
+        if isinstance(data, OwnPairs):
             columns = [f"dimension {i}" for i in range(found.mask.shape[-1])]
-            table = pd.DataFrame(found.mask.int().tolist(), list(names), columns)
+            table = pd.DataFrame(found.mask.int().tolist(), list(data.names), columns)
             table.insert(0, "shared", table.sum(axis=1))
             files[PAIRS] = table.to_csv(index_label="pair", lineterminator="\n")
         else:
             # Averaged as the model does it, which need not be the plain mean of both codes.
             known = batch["factors"], batch["is_shared"]
             metrics = evaluate_pairs(found.averaged, found.mask, *known)._asdict()
-        evidence = estimate_evidence(model, *views, label=batch.get("label"))
-        return Evaluation(
-            metrics | measure_usage(found) | evidence._asdict(),
-            figure_data(model, batch, found),
-            [run.path / STAGE],
-            files,
-            {"data": described, "names": NAMES},
-        )
+            scores = metrics.pop("by_factor")
+            for name, values in scores.items():
+                metrics |= {f"{name}_{x}": y for x, y in zip(FACTOR_NAMES, values, strict=True)}
+            tables["Factors"] = {
+                factor: {NAMES[name]: f"{name}_{factor}" for name in scores}
+                for factor in FACTOR_NAMES
+            }
+        metrics |= measure_usage(found)
+        metrics |= estimate_evidence(model, *views, label=label)._asdict()
+        facts = {"data": described, "names": NAMES, "tables": tables}
+        figures = figure_data(model, batch, found)
+        return Evaluation(metrics, figures, [run.path / STAGE], files, facts)
 
-    def title(self, job: FactorsJob, data: PairSampler | OwnPairs) -> str:
+    def title(self, job: FactorsJob, data: Pairs) -> str:
         return f"{job.data}: shared factors, {job.factors.method}"
 
 
 def measure_usage(found: SharedFactors) -> dict[str, float]:
     """The number of dimensions in use, and how many of these a pair shares on average.
 
-    Sharing an unused dimension costs nothing, so the number of shared dimensions can mislead.
+    Sharing an unused dimension costs nothing, so the number of shared dimensions can mislead. The
+    codes of a dimension in use have a variance above 0.1; under the prior it is 1.
     """
-    in_use = found.codes.flatten(0, 1).var(0) > LEAST_VARIANCE
+    in_use = found.codes.flatten(0, 1).var(0) > 0.1
     return {
         "used_dimensions": float(in_use.sum()),
         "shared_used": (found.mask * in_use).sum(-1).mean().item(),
     }
 
 
-# Figures.
-
-
 def figure_data(model: FactorVAE, batch: Mapping[str, Tensor], found: SharedFactors) -> bytes:
-    """All figures, as an npz archive.
-
-    Args:
-        model: The model.
-        batch: The test pairs.
-        found: Their shared dimensions.
-    """
-    latent = found.mask.shape[-1]
-    specs = [_pairs(model, batch, found), _traversals(model, batch["first"][0])]
-    if latent < MAX_BARS:
-        dimensions = [str(i) for i in range(latent)]
-        rates = found.mask.double().mean(0)[:, None].cpu().numpy()
-        title = "Fraction of pairs that share"
-        specs.append(FigureSpec("bars", "rates", rates, dimensions, (), f"{title} each dimension"))
-        number = found.number.cpu()
-        counts = number.long().bincount(minlength=latent + 1)[:, None].numpy() / len(number)
-        groups = [*dimensions, str(latent)]
-        specs.append(
-            FigureSpec("bars", "count", counts, groups, (), f"{title} this many dimensions")
-        )
+    """All figures of test pairs and their shared dimensions, as an npz archive."""
+    values = torch.linspace(-2, 2, 9)  # in standard deviations of the prior
+    images = model.traverse(batch["first"][0], values)
+    rows, columns = [f"dimension {i}" for i in range(len(images))], [f"{x:.1f}" for x in values]
+    title = "An image with one latent dimension set to other values"
+    grid = FigureSpec("grid", "traversals", image_bytes(images), rows, columns, title)
+    specs = [_pairs(model, batch, found), grid]
+    number, rates = found.number.cpu(), found.mask.double().mean(0).cpu()
+    counts = number.long().bincount(minlength=len(rates) + 1).double() / len(number)
+    for name, bars, what in (
+        ("rates", rates, "each dimension"),
+        ("count", counts, "this many dimensions"),
+    ):
+        groups, title = map(str, range(len(bars))), f"Fraction of pairs that share {what}"
+        specs.append(FigureSpec("bars", name, bars[:, None].numpy(), [*groups], (), title))
     true = batch["is_shared"].sum(-1).cpu() if "is_shared" in batch else torch.zeros(0)
     if len(groups := true.unique().tolist()) > 1:
-        means = [[n, found.number.cpu()[true == n].mean().item()] for n in groups]
-        title, bars = "Number of shared factors, and mean of its estimate", ("true", "estimated")
-        named = [f"n_s = {n}" for n in groups]
-        specs.append(FigureSpec("bars", "estimates", means, named, bars, title))
+        means = [[n, number[true == n].mean().item()] for n in groups]
+        title, names = "Number of shared factors, and mean of its estimate", ("true", "estimated")
+        rows = [f"n_s = {n}" for n in groups]
+        specs.append(FigureSpec("bars", "estimates", means, rows, names, title))
     return pack_figures(specs)
 
 
 def _pairs(model: FactorVAE, batch: Mapping[str, Tensor], found: SharedFactors) -> FigureSpec:
     """Pairs, their reconstructions, and the same with other shared dimensions."""
-    mask, averaged = found.mask[:SHOWN], found.averaged[:SHOWN]
-    rows = {view: batch[view][:SHOWN].to(mask) for view in ("first", "second")}
+    mask, averaged = found.mask[:_SHOWN], found.averaged[:_SHOWN]
+    rows = {view: batch[view][:_SHOWN].to(mask) for view in ("first", "second")}
     made = {
         "reconstructed": model.decode(averaged),
-        "swapped": model.swap(found.codes[:SHOWN], mask),
+        "swapped": model.swap(found.codes[:_SHOWN], mask),
     }
     if len(averaged) > 1:
         shared = mask[:, None, :]
@@ -269,20 +249,5 @@ def _pairs(model: FactorVAE, batch: Mapping[str, Tensor], found: SharedFactors) 
         "if the model is right or these dimensions are unused; and with the shared dimensions of "
         "the next column's first image, which change both images in the same way unless unused."
     )
-    values = _compact(torch.stack([*rows.values()]))
+    values = image_bytes(torch.stack([*rows.values()]))
     return FigureSpec("grid", "pairs", values, list(rows), (), title, about)
-
-
-def _traversals(model: FactorVAE, image: Tensor) -> FigureSpec:
-    values = torch.linspace(-REACH, REACH, STEPS)
-    images = model.traverse(image, values)[:DIMENSIONS]
-    rows = [f"dimension {i}" for i in range(len(images))]
-    columns = [f"{value:.1f}" for value in values.tolist()]
-    title = "An image with one latent dimension set to other values"
-    return FigureSpec("grid", "traversals", _compact(images), rows, columns, title)
-
-
-def _compact(images: Tensor) -> NDArray[Any]:
-    """Images in [0, 1] as bytes."""
-    whole = (255 * images.detach().clamp(0, 1)).round().to(torch.uint8).cpu()
-    return (whole.squeeze(-3) if whole.shape[-3] == 1 else whole).numpy()

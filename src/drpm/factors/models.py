@@ -17,7 +17,7 @@ from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.config import require_classes
 from drpm.training.devices import unseeded
-from drpm.training.errors import ConfigError, RunError
+from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
 
 # For images of 64 x 64 pixels; smaller images use the first layers. Every layer halves the side.
@@ -34,21 +34,16 @@ class ConvolutionalAutoencoder(nn.Module):
 
     References:
         Locatello et al., "Weakly-supervised disentanglement without compromises", 2020.
-
-    Args:
-        shape: C, H and W; H and W are both 8, 16, 32 or 64.
-        latent: Dimensions of the latent space.
     """
 
     def __init__(self, shape: tuple[int, ...], latent: int) -> None:
         super().__init__()
         colours, height, width = shape
         if height != width or height not in SIDES:
-            *others, largest = SIDES
             raise ConfigError(
-                f"images must be squares with a side of {', '.join(map(str, others))} or {largest} "
-                f"pixels, but got {height} x {width}; load_pairs resizes them to its image_size, "
-                "and drpm factors to --image-size."
+                "images must be squares with a side of 8, 16, 32 or 64 pixels, but got "
+                f"{height} x {width}; load_pairs resizes them to its image_size, and drpm factors "
+                "to --image-size."
             )
         depth = SIDES.index(height) + 1
         widths = (colours, *CHANNELS[:depth])
@@ -57,11 +52,9 @@ class ConvolutionalAutoencoder(nn.Module):
             padding = (kernel - 2) // 2
             layers += [nn.Conv2d(inputs, outputs, kernel, stride=2, padding=padding), nn.ReLU()]
         deepest = widths[-1] * _SMALLEST**2
-        self.encoder = nn.Sequential(
-            *layers, _FlattenPixels(), nn.Linear(deepest, HIDDEN), nn.ReLU()
-        )
-        # Means and log-variances.
-        self.heads = nn.Linear(HIDDEN, 2 * latent)
+        layers += [_FlattenPixels(), nn.Linear(deepest, HIDDEN), nn.ReLU()]
+        self.encoder = nn.Sequential(*layers)
+        self.heads = nn.Linear(HIDDEN, 2 * latent)  # means and log-variances
         self.dense = nn.Sequential(
             nn.Linear(latent, HIDDEN),
             nn.ReLU(),
@@ -108,16 +101,10 @@ class _FlattenPixels(nn.Module):
 
 
 class Views(NamedTuple):
-    """The codes of pairs.
+    """The codes of pairs."""
 
-    Args:
-        posterior: Posterior of each view, (2, B, l).
-        aggregated: The same, with shared dimensions averaged, (2, B, l).
-        shared: The shared dimensions.
-    """
-
-    posterior: Posterior
-    aggregated: Posterior
+    posterior: Posterior  # of each view, (2, B, l)
+    aggregated: Posterior  # the same, with shared dimensions averaged
     shared: Shared
 
 
@@ -163,9 +150,8 @@ class FactorVAE(nn.Module):
         posterior = self.autoencoder.posterior(torch.stack([batch["first"], batch["second"]]))
         one, other = (Posterior(*(x[view] for x in posterior)) for view in range(2))
         divergence = symmetric_divergence(one, other)
-        shared = self.aggregation(
-            AggregationInput(divergence, batch, temperature, generator, noise)
-        )
+        given = AggregationInput(divergence, batch, temperature, generator, noise)
+        shared = self.aggregation(given)
         mean, log_variance = average(one, other, self.config.averaging)
         mask = shared.mask
         variances = mask * log_variance.exp() + (1 - mask) * posterior.log_variance.exp()
@@ -232,8 +218,7 @@ class FactorVAE(nn.Module):
         """(l, V, C, H, W): an image with one dimension at a time set to the given values."""
         posterior = self.autoencoder.posterior(image[None].to(self.autoencoder.heads.weight))
         codes = posterior.mean[0].repeat(self.config.latent, len(values), 1)
-        for dimension in range(self.config.latent):
-            codes[dimension, :, dimension] = values.to(codes)
+        codes.diagonal(0, 0, 2).copy_(values[:, None])
         return self.decode(codes)
 
     @torch.no_grad()
@@ -251,9 +236,7 @@ class FactorVAE(nn.Module):
 
 def load_factors(folder: Path | str, device: torch.device | str = "cpu") -> FactorVAE:
     """Load a model saved by :meth:`FactorVAE.save`, without pickle."""
-    tensors, description = load_model(Path(folder))
-    if description.get("kind") != "factors":
-        raise RunError(f"The folder {folder} contains another kind of model, not a factor model.")
+    tensors, description = load_model(folder, "factors")
     config = configs.loads(FactorsConfig, description["config"])
     with unseeded():
         model = FactorVAE(tuple(description["shape"]), config)

@@ -7,11 +7,11 @@ read back, so that a step can be compiled and captured in a CUDA graph.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, Final, Literal, final
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
@@ -19,17 +19,11 @@ from torch.nn.functional import interpolate
 from drpm.data import arm, mpi3d, own
 from drpm.data.types import DataError, Device, fingerprint_tensors
 from drpm.distributions.validation import describe
+from drpm.factors.config import MIXED
 
-MIXED_COUNTS: Final[tuple[int, ...]] = (0, 1, 3, 5)
+MIXED_COUNTS: Final = (0, 1, 3, 5)
 
-# Images drawn or read at once; as floats on a GPU these take 0.4 GB.
-_CHUNK_CPU = 1024
-_CHUNK_OTHER = 8192
-
-# Number of images of a world that its hash covers.
-_HASHED_IMAGES = 100
-
-# Worlds.
+_CHUNK = 2048  # images drawn or read at once
 
 
 @final
@@ -52,7 +46,7 @@ class World:
     sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if len(self.sizes) == 0 or min(self.sizes) < 2:
+        if min(self.sizes, default=0) < 2:
             raise ValueError(
                 f"sizes must be integers of 2 or more, one for each factor, but got {self.sizes}."
             )
@@ -87,33 +81,28 @@ def arm_world(
         images = arm.render(factors, image_size=image_size)
         return images.mul_(255).round_().to(torch.uint8)
 
-    shape = (3, image_size, image_size)
-    return _world(draw, shape, arm.FACTOR_SIZES, angles, torch.device(device))
+    return _world(draw, image_size, arm.FACTOR_SIZES, angles, torch.device(device))
 
 
-def mpi3d_world(
-    device: Device = "cpu", variant: str = "toy", angles: int = mpi3d.FACTOR_SIZES[-1]
-) -> World:
+def mpi3d_world(device: Device = "cpu", angles: int = mpi3d.FACTOR_SIZES[-1]) -> World:
     """Every image of the data set `mpi3d`, which is downloaded if it is not on disk.
 
     Args:
         device: Where the images are stored.
-        variant: "toy", "realistic" or "real".
         angles: Number of values of either joint, spread evenly over all 40.
     """
-    pixels = mpi3d.open_images(variant)
+    pixels = mpi3d.open_images("toy")
 
     def read(factors: Tensor) -> Tensor:
         chosen = torch.from_numpy(pixels[mpi3d.index_of(factors).cpu().numpy()])
         return chosen.to(factors.device).permute(0, 3, 1, 2)
 
-    shape = (3, *pixels.shape[1:3])
-    return _world(read, shape, mpi3d.FACTOR_SIZES, angles, torch.device(device))
+    return _world(read, pixels.shape[1], mpi3d.FACTOR_SIZES, angles, torch.device(device))
 
 
 def _world(
     make: Callable[[Tensor], Tensor],
-    shape: tuple[int, ...],
+    side: int,
     all_sizes: tuple[int, ...],
     angles: int,
     device: torch.device,
@@ -125,26 +114,21 @@ def _world(
     sizes = (*all_sizes[:-2], angles, angles)
     # The midpoints of equal parts.
     values = (2 * torch.arange(angles, device=device) + 1) * every // (2 * angles)
-    images = torch.empty((prod(sizes), *shape), dtype=torch.uint8, device=device)
-    chunk = _CHUNK_CPU if device.type == "cpu" else _CHUNK_OTHER
-    index = torch.arange(chunk, device=device)
-    for part in images.split(chunk):
-        factors = torch.stack(torch.unravel_index(index[: len(part)], sizes), -1)
+    images = torch.empty((prod(sizes), 3, side, side), dtype=torch.uint8, device=device)
+    for number, part in enumerate(images.split(_CHUNK)):
+        index = number * _CHUNK + torch.arange(len(part), device=device)
+        factors = torch.stack(torch.unravel_index(index, sizes), -1)
         factors[:, -2:] = values[factors[:, -2:]]
         part.copy_(make(factors))
-        index += len(part)
     return World(images, sizes)
-
-
-# Pairs.
 
 
 @final
 class PairSampler:
     """Samples pairs of images that share factors: the ``augment`` of a training program.
 
-    The first image's values of the factors are uniform. A pair shares a given number of random
-    factors; the second image's values of the others are uniform among those that differ.
+    The first image's values of the factors are uniform. A pair shares a given number of factors;
+    the second image's values of the others are uniform among those that differ.
 
     It returns as many pairs as the batch has rows: "first" and "second" are the images
     (B, C, H, W), "factors" their values (B, 2, F), "is_shared" (B, F) is true where these are
@@ -153,33 +137,36 @@ class PairSampler:
     Args:
         world: The images.
         shared: The number n_s of shared factors; "mixed" for 0, 1, 3 or 5 at random.
+        which: "random": a new random set of factors for every pair; "fixed": the first n_s.
     """
 
-    def __init__(self, world: World, shared: int | Literal["mixed"]) -> None:
-        self.world = world
-        self.counts = MIXED_COUNTS if shared == "mixed" else (shared,)
-        factors = range(len(world.sizes) + 1)
-        if not all(count in factors for count in self.counts):
+    def __init__(
+        self,
+        world: World,
+        shared: int | Literal["mixed"],
+        which: Literal["fixed", "random"] = "random",
+    ) -> None:
+        self.world, self.which = world, which
+        self.counts = MIXED_COUNTS if shared == MIXED else (shared,)
+        width, device = len(world.sizes), world.images.device
+        if not all(count in range(width + 1) for count in self.counts):
             raise ValueError(
-                f"shared must be an integer from 0 to {len(world.sizes)}, or 'mixed' if there "
-                f"are 5 factors or more, but got {shared!r}."
+                f"shared must be an integer from 0 to {width}, or 'mixed' if there are 5 factors "
+                f"or more, but got {shared!r}."
             )
+        if which not in ("fixed", "random"):
+            raise ValueError(f"which must be 'fixed' or 'random', but got {which!r}.")
         # One random integer per pair, whose digits are the values of the first image, the steps
         # to those of the second, and the choice of a count.
         radices = (*world.sizes, *(size - 1 for size in world.sizes), len(self.counts))
-        self._total = prod(radices)
-        device = world.images.device
-        self._radices = torch.tensor(radices, device=device)
         strides = [prod(radices[place + 1 :]) for place in range(len(radices))]
+        self._total = prod(radices)
         # Made once: a copy from the CPU at every call could not be captured.
-        self._strides = torch.tensor(strides, device=device)
-        self._sizes = torch.tensor(world.sizes, device=device)
-        self._counts = torch.tensor(self.counts, device=device)
-
-    @property
-    def image_shape(self) -> tuple[int, ...]:
-        """C, H and W."""
-        return tuple(self.world.images.shape[1:])
+        self._radices, self._strides, self._sizes, self._counts = (
+            torch.tensor(x, device=device) for x in (radices, strides, world.sizes, self.counts)
+        )
+        self._places = torch.arange(width, device=device)
+        self.image_shape = tuple(world.images.shape[1:])
 
     def __call__(
         self, batch: Mapping[str, Tensor], generator: torch.Generator | None
@@ -191,23 +178,24 @@ class PairSampler:
         first, steps, option = digits.split([width, width, 1], dim=-1)
         count = self._counts[option.squeeze(-1)]
         # In a random permutation the places of the smallest n_s numbers are a random subset, and
-        # the largest number is at a random one of the other places.
+        # the largest of the other numbers is at a random one of the other places.
         permutation = torch.rand(rows, width, **place).argsort(-1)
-        is_shared = permutation < count[:, None]
+        ranks = self._places if self.which == "fixed" else permutation
+        is_shared = ranks < count[:, None]
         second = torch.where(is_shared, first, (first + 1 + steps) % self._sizes)
         return {
             "first": self.world.images_of(first),
             "second": self.world.images_of(second),
-            "label": permutation.argmax(-1) * (count < width),
+            "label": permutation.masked_fill(is_shared, -1).argmax(-1) * (count < width),
             "factors": torch.stack([first, second], 1),
             "is_shared": is_shared,
         }
 
     def fingerprint(self) -> str:
-        """A hash of some images of the world."""
+        """A hash of 100 images of the world."""
         images = self.world.images
-        some = torch.linspace(0, len(images) - 1, _HASHED_IMAGES, dtype=torch.float64).long()
-        name = f"{self.world.sizes} {self.counts}"
+        some = torch.linspace(0, len(images) - 1, 100, dtype=torch.float64).long()
+        name = f"{self.world.sizes} {self.counts}" + " fixed" * (self.which == "fixed")
         return fingerprint_tensors([(name, images[some.to(images.device)])])
 
 
@@ -258,6 +246,9 @@ class OwnPairs:
         return fingerprint_tensors([("first", self.first), ("second", self.second)])
 
 
+Pairs = PairSampler | OwnPairs
+
+
 def require_views(first: Any, second: Any) -> None:
     """Refuse views that are not images (P, C, H, W) of one shape with values in [0, 1]."""
     views = {"first": first, "second": second}
@@ -280,9 +271,6 @@ def require_views(first: Any, second: Any) -> None:
             )
 
 
-# Files of pairs.
-
-
 def load_pairs(path: str | Path, image_size: int | tuple[int, int] | None = None) -> OwnPairs:
     """Read pairs of images.
 
@@ -299,61 +287,38 @@ def load_pairs(path: str | Path, image_size: int | tuple[int, int] | None = None
         )
     if path.is_dir():
         return _read_folder(path, image_size)
-    if path.suffix.lower() == ".npz":
-        return _read_arrays(path, image_size)
-    raise DataError(f"{path} should be a folder of images or an npz file.")
+    arrays = own.read_arrays(path)
+    if any(name not in arrays or arrays[name].ndim < 3 for name in ("first", "second")):
+        found = ", ".join(f"{name} of shape {x.shape}" for name, x in arrays.items()) or "nothing"
+        raise DataError(f"{path} should contain images `first` and `second`, but contains {found}.")
+    first, second = (own.image_tensor(str(path), arrays[x]) for x in ("first", "second"))
+    if image_size is not None:
+        resize = partial(interpolate, size=image_size, mode="bilinear", antialias=True)
+        first, second = resize(first).clamp_(0, 1), resize(second).clamp_(0, 1)
+    return OwnPairs(first, second)
 
 
 def _read_folder(folder: Path, image_size: int | tuple[int, int] | None) -> OwnPairs:
-    rows: dict[tuple[str, int], int] = {}
-    files = own.image_paths(folder)
+    files, pairs = own.image_paths(folder), dict[str, dict[str, int]]()
     for row, file in enumerate(files):
-        key = _name_and_view(folder, file)
-        if key in rows:
-            raise DataError(f"{file} has the same name and number as {files[rows[key]].name}.")
-        rows[key] = row
-    for (name, view), row in rows.items():
-        if (name, 1 - view) not in rows:
-            other = ("first", "second")[1 - view]
+        inside = file.relative_to(folder).with_suffix("").as_posix()
+        found = re.fullmatch(r"(first|second)/(.+)|([^/]+)[-_]([12])", inside)
+        if found is None:
             raise DataError(
-                f"{files[row]} should have a partner, but its pair has no {other} image."
+                f"{file} should be one of a pair, such as {folder / file.stem}-1{file.suffix} and "
+                f"{file.stem}-2{file.suffix}, or be in one of two folders `first` and `second`."
             )
-    names = tuple(sorted({name for name, _ in rows}))
+        views = pairs.setdefault(found[2] or found[3], {})
+        view = {"1": "first", "2": "second"}.get(found[4], found[1])
+        if view in views:
+            raise DataError(f"{file} has the same name and number as {files[views[view]].name}.")
+        views[view] = row
+    for views in pairs.values():
+        if len(views) == 1:
+            (row,) = views.values()
+            raise DataError(f"{files[row]} should have a partner, the other image of its pair.")
+    names = tuple(sorted(pairs))
     # In the order of `image_paths`.
     images = own.load_folder(folder, image_size).train.inputs
-    first, second = (images[[rows[name, view] for name in names]] for view in (0, 1))
+    first, second = (images[[pairs[name][x] for name in names]] for x in ("first", "second"))
     return OwnPairs(first, second, names)
-
-
-def _name_and_view(folder: Path, file: Path) -> tuple[str, int]:
-    """The name of a pair, and 0 for its first image or 1 for its second."""
-    if file.parent != folder and file.parent.name in ("first", "second"):
-        return file.stem, int(file.parent.name == "second")
-    found = re.fullmatch(r"(.+)[-_]([12])", file.stem)
-    if file.parent != folder or found is None:
-        raise DataError(
-            f"{file} should be one of a pair, such as {folder / file.stem}-1{file.suffix} and "
-            f"{file.stem}-2{file.suffix}, or be in one of two folders `first` and `second`."
-        )
-    return found[1], int(found[2]) - 1
-
-
-def _read_arrays(path: Path, image_size: int | tuple[int, int] | None) -> OwnPairs:
-    arrays = own.read_arrays(path)
-    if not {"first", "second"} <= set(arrays):
-        raise DataError(
-            f"{path} should contain the arrays `first` and `second`, but contains "
-            f"{', '.join(arrays) or 'nothing'}."
-        )
-    first, second = arrays["first"], arrays["second"]
-    if first.shape != second.shape or first.dtype != second.dtype or first.ndim < 3:
-        raise DataError(
-            f"{path} should contain images in two arrays of one shape and type, but `first` is "
-            f"{first.dtype} of shape {first.shape} and `second` {second.dtype} of shape "
-            f"{second.shape}."
-        )
-    # Together, because a single image would be refused.
-    images = own.image_tensor(str(path), np.concatenate([first, second]))
-    if image_size is not None:
-        images = interpolate(images, image_size, mode="bilinear", antialias=True).clamp_(0, 1)
-    return OwnPairs(images[: len(first)], images[len(first) :])

@@ -58,9 +58,13 @@ class MultitaskConfig:
             of the tasks combined at the shared layer, by ``weighting``.
         partition: For ``drpm``. ``sample``: predicted for each sample by a second encoder;
             ``network``: one for all samples.
+        affinities: For ``drpm``: whether each task has its own scores of the neurons; by default
+            no, as in the paper.
+        common: For ``drpm``: whether there is one more subset, of neurons that all tasks see; by
+            default no, as in the paper.
         task_order: For ``drpm``. ``given``: the first task has the first subset of the partition;
             ``reversed``: the last; ``shuffled``: a random one. The first and the last of several
-            subsets have sharper masks.
+            subsets have sharper masks. The common subset is always the last.
         weighting: For ``gradient``: one of TorchJD's weightings.
         task_weights: One for each task, in any scale; empty for equal weights.
         size_penalty: For ``drpm``: weight of the penalty on unequal sizes. None: one over the
@@ -76,6 +80,9 @@ class MultitaskConfig:
 
     method: Method = "drpm"
     partition: Literal["sample", "network"] = "sample"
+    # None and not False, so that earlier settings keep their digests.
+    affinities: bool | None = None
+    common: bool | None = None
     task_order: Literal["given", "reversed", "shuffled"] = "given"
     weighting: Weighting = "aligned-mtl"
     task_weights: tuple[PositiveFloat, ...] = ()
@@ -103,16 +110,7 @@ class MultitaskConfig:
 
 @dataclass(frozen=True)
 class MultitaskJob(Job):
-    """The settings of one run of ``drpm multitask``.
-
-    Args:
-        data: A data set of images with classes, or a path.
-        noise: For ``multimnist``: the fraction of the right digit's pixels that are dropped.
-        tasks: For ``mosaic`` and ``celeba``: the number of tasks.
-        options: Further options of the data, as ``name=value``.
-        fingerprint: Content hash of your own data.
-        multitask: The hyperparameters.
-    """
+    """The settings of one run of ``drpm multitask``."""
 
     command: ClassVar[str] = "multitask"
     section: ClassVar[str] = "multitask"

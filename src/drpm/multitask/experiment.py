@@ -18,7 +18,7 @@ from drpm.data.registry import content_hash
 from drpm.data.types import fingerprint_tensors, with_test_part
 from drpm.experiments.base import Evaluation, Experiment, parse_options
 from drpm.multitask.config import METHOD_NAMES, MultitaskConfig, MultitaskJob
-from drpm.multitask.methods import NeuronPartition, find_weighting
+from drpm.multitask.methods import find_weighting
 from drpm.multitask.models import (
     ACCURACIES,
     ACCURACY,
@@ -27,8 +27,8 @@ from drpm.multitask.models import (
     TaskScores,
     multitask_objective,
 )
-from drpm.multitask.tasks import TaskData, read_tasks
-from drpm.report.plots import MAX_BARS, MAX_LINES, FigureSpec, pack_figures
+from drpm.multitask.tasks import COMMON, TaskData, read_tasks
+from drpm.report.plots import FigureSpec, pack_figures
 from drpm.studies.sweeps import NOISE
 from drpm.training import config as configs
 from drpm.training.devices import Devices, matmul_precision, seeded
@@ -59,9 +59,8 @@ _ABOUT: Final = (
     "split, so its scores are optimistic; they are for comparison with the paper."
 )
 
-_FEW: Final = 4  # tasks that have columns of their own on the terminal
 _SHOWN: Final = 6  # images in a figure
-_MAX_CELLS: Final = 100  # tasks and neurons in a figure
+_MAX_NEURONS: Final = 100  # in a figure
 
 
 def fit_multitask(
@@ -184,10 +183,11 @@ class Multitask(Experiment[MultitaskJob, TaskData, MultitaskNetwork]):
         self, job: MultitaskJob, data: TaskData, given: Mapping[str, bool]
     ) -> MultitaskJob:
         method = job.multitask.method
-        if given.get("weighting") and method != "gradient":
-            raise ConfigError(
-                f"weighting is for the method 'gradient', but the method is {method!r}."
-            )
+        for name, needed in (("weighting", "gradient"), ("affinities", "drpm"), ("common", "drpm")):
+            if given.get(name) and method != needed:
+                raise ConfigError(
+                    f"{name} is for the method {needed!r}, but the method is {method!r}."
+                )
         return job
 
     def check(self, job: MultitaskJob, data: TaskData) -> list[str]:
@@ -196,18 +196,10 @@ class Multitask(Experiment[MultitaskJob, TaskData, MultitaskNetwork]):
             return [f"The data have one task, {data.tasks[0]!r}: nothing is shared."]
         return []
 
-    def train(
-        self,
-        jobs: Sequence[MultitaskJob],
-        data: TaskData,
-        folders: Sequence[Path],
-        devices: Devices,
-        progress: ProgressFactory,
-    ) -> list[MultitaskNetwork]:
-        return [
-            fit_multitask(data, job.multitask, folder, device=devices.device, progress=progress)
-            for job, folder in zip(jobs, folders, strict=True)
-        ]
+    def fit(
+        self, job: MultitaskJob, data: TaskData, folder: Path, **options: Any
+    ) -> MultitaskNetwork:
+        return fit_multitask(data, job.multitask, folder, **options)
 
     def evaluate(
         self,
@@ -243,7 +235,7 @@ class Multitask(Experiment[MultitaskJob, TaskData, MultitaskNetwork]):
             "tables": {"Tasks": task_table(data, metrics)},
             "data": {name: x for name, x in described.items() if x not in (None, [])},
         }
-        if isinstance(model.method, NeuronPartition):
+        if job.multitask.method == "drpm":
             facts["size penalty"] = model.method.size_penalty
         figures = figure_data(data, scores, records)
         return Evaluation(metrics, figures, [], {}, facts)
@@ -254,51 +246,48 @@ class Multitask(Experiment[MultitaskJob, TaskData, MultitaskNetwork]):
     def columns(self, result: Mapping[str, Any]) -> Mapping[str, str]:
         columns = dict(self.scores)
         tasks = result["data"]["tasks"]
-        if len(tasks) <= _FEW:
+        if len(tasks) <= 4:  # more do not fit on the terminal
             columns |= {f"accuracy_{name}": f"Accuracy, {name}" for name in tasks}
-            columns |= {f"size_{name}": f"Neurons, {name}" for name in tasks}
+            columns |= {f"size_{name}": f"Neurons, {name}" for name in (*tasks, COMMON)}
         columns["size_noise_correlation"] = "Rank correlation of noise and neurons"
         return {name: shown for name, shown in columns.items() if name in result["metrics"]}
-
-
-def best_test_epoch(records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The first record of test scores with the best mean accuracy.
-
-    Chosen on the test part, it is optimistic; the paper reports it.
-    """
-    return max(records, key=lambda record: record[ACCURACY])
 
 
 def collect_metrics(
     data: TaskData, records: Sequence[Mapping[str, Any]]
 ) -> dict[str, float | None]:
-    """All metrics of a run: those of the last record of test scores, and of the best one."""
+    """All metrics of a run: those of the last record of test scores, and of the best one.
+
+    The best one is the first with the best mean accuracy. Chosen on the test part, it is
+    optimistic; the paper reports it.
+    """
     from scipy.stats import ConstantInputWarning, spearmanr
 
-    best, last = best_test_epoch(records), records[-1]
+    best, last = max(records, key=lambda record: record[ACCURACY]), records[-1]
     found: dict[str, float | None] = {"accuracy": last[ACCURACY]}
     if SIZES in last and data.noise_ratios:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConstantInputWarning)  # NaN if all sizes are equal
-            correlation = spearmanr(last[SIZES], data.noise_ratios).statistic
+            correlation = spearmanr(last[SIZES][: len(data.tasks)], data.noise_ratios).statistic
         found["size_noise_correlation"] = float(correlation)
     found |= {"best_test_epoch": best["epoch"], "best_test_epoch_accuracy": best[ACCURACY]}
     for prefix, record in (("", last), ("best_test_epoch_", best)):
         for name, key in (("accuracy", ACCURACIES), ("size", SIZES)):
-            values = zip(data.tasks, record.get(key, ()), strict=False)
-            found |= {f"{prefix}{name}_{task}": value for task, value in values}
+            values = zip((*data.tasks, COMMON), record.get(key, ()), strict=False)
+            found |= {f"{prefix}{name}_{subset}": value for subset, value in values}
     return found
 
 
 def task_table(data: TaskData, metrics: Mapping[str, float | None]) -> dict[str, dict[str, str]]:
-    """A row for each task, by noise ratio: from the head of a column to the name of its metric."""
+    """A row for each task, and the common subset, from the head of a column to its metric.
+
+    All rows have the same columns; the common subset has no accuracy.
+    """
+    names = (*data.tasks, COMMON)
+    shown = {x: metric for x, metric in _COLUMNS.items() if f"{metric}_{names[0]}" in metrics}
     return {
-        row: {
-            shown: f"{metric}_{data.tasks[index]}"
-            for shown, metric in _COLUMNS.items()
-            if f"{metric}_{data.tasks[index]}" in metrics
-        }
-        for index, row in data.labels().items()
+        row: {column: f"{metric}_{names[index]}" for column, metric in shown.items()}
+        for index, row in data.labels(common=f"size_{COMMON}" in metrics).items()
     }
 
 
@@ -308,39 +297,57 @@ def task_table(data: TaskData, metrics: Mapping[str, float | None]) -> dict[str,
 def figure_data(
     data: TaskData, scores: TaskScores, records: Sequence[Mapping[str, Any]] = ()
 ) -> bytes:
-    """All figures, as an npz archive; tasks are ordered by noise ratio, if known.
-
-    Args:
-        data: The data.
-        scores: Those after the last epoch.
-        records: The test scores during training.
-    """
-    order, tasks = [*data.labels()], [*data.labels().values()]
-    specs = [_images(data)]
+    """All figures of the last scores, and of the records of scores during training."""
+    tasks = data.labels()
     title = "Accuracy of each task"
-    specs.append(_bars("accuracy", scores.accuracies[order], tasks, "accuracy", title))
+    specs = [_images(data), _bars("accuracy", "accuracy", scores.accuracies, tasks, title)]
+    curves = [("accuracy", ACCURACIES, tasks)]
     if scores.sizes is not None and scores.shares is not None:
+        subsets = data.labels(common=len(scores.sizes) > len(tasks))
         name = "sizes-by-noise" if data.noise_ratios else "sizes-by-task"
         title = f"Neurons of each task, out of {scores.shares.shape[-1]}"
-        specs.append(_bars(name, scores.sizes[order], tasks, "neurons", title))
-        specs.append(_owners(tasks, scores.shares[order]))
-    for name, key in (("accuracy", ACCURACIES), ("neurons", SIZES)):
+        specs.append(_bars(name, "neurons", scores.sizes, subsets, title))
+        specs.append(_owners(scores.shares, subsets))
+        curves.append(("neurons", SIZES, subsets))
+    for name, key, labels in curves:
         by_epoch = {str(record["epoch"]): record[key] for record in records if key in record}
         if len(by_epoch) > 1:
-            values = np.array([*by_epoch.values()])[:, order[:MAX_LINES]].T
+            values, rows = np.array([*by_epoch.values()]).T[[*labels]], [*labels.values()]
             title = f"{name.capitalize()} of each task during training"
             place = f"{name}-over-training"
-            specs.append(FigureSpec("lines", place, values, tasks[:MAX_LINES], [*by_epoch], title))
+            specs.append(FigureSpec("lines", place, values, rows, [*by_epoch], title))
     return pack_figures(specs)
 
 
+def _bars(
+    name: str, unit: str, values: Tensor, labels: Mapping[int, str], title: str
+) -> FigureSpec:
+    shown = values.double()[[*labels], None].numpy()
+    return FigureSpec("bars", name, shown, [*labels.values()], [unit], title)
+
+
+def _owners(shares: Tensor, labels: Mapping[int, str]) -> FigureSpec:
+    shown = shares[[*labels], :_MAX_NEURONS].numpy()
+    # By the task that has a neuron most often.
+    order = np.lexsort((-shown.max(0), shown.argmax(0)))
+    return FigureSpec(
+        "matrix",
+        "neurons",
+        shown[:, order],
+        [*labels.values()],
+        [str(neuron) for neuron in order],
+        "Assignment of neurons to tasks",
+        "The fraction of test images for which a neuron (column) is assigned to a task "
+        f"(row). At most {_MAX_NEURONS} neurons are shown.",
+    )
+
+
 def _images(data: TaskData) -> FigureSpec:
-    if data.name == "multimnist":
-        title = "Test images with increasing noise ratio of the right digit"
-        ratios = [f"{ratio:.1f}" for ratio in NOISE]
-        return FigureSpec("grid", "images", _noisy_images(), (), ratios, title)
-    images = data.test_images[None, :_SHOWN].cpu().numpy()
-    return FigureSpec("grid", "images", images, (), (), "Some test images")
+    if data.name != "multimnist":
+        images = data.test_images[None, :_SHOWN].cpu().numpy()
+        return FigureSpec("grid", "images", images, (), (), "Some test images")
+    title = "Test images with increasing noise ratio of the right digit"
+    return FigureSpec("grid", "images", _noisy_images(), (), [str(x) for x in NOISE], title)
 
 
 # The same for every run, and it reads MNIST ten times.
@@ -351,26 +358,3 @@ def _noisy_images() -> NDArray[np.uint8]:
         for ratio in NOISE
     ]
     return torch.stack(columns, 1).numpy()
-
-
-def _bars(name: str, values: Tensor, tasks: Sequence[str], unit: str, title: str) -> FigureSpec:
-    """A bar for each task, as many as fit."""
-    shown = values[:MAX_BARS].double()[:, None].numpy()
-    return FigureSpec("bars", name, shown, tasks[:MAX_BARS], [unit], title)
-
-
-def _owners(tasks: Sequence[str], shares: Tensor) -> FigureSpec:
-    """Which task has which neuron."""
-    shown = shares[:_MAX_CELLS, :_MAX_CELLS].numpy()
-    # By the task that has a neuron most often.
-    order = np.lexsort((-shown.max(0), shown.argmax(0)))
-    return FigureSpec(
-        "matrix",
-        "neurons",
-        shown[:, order],
-        tasks[:_MAX_CELLS],
-        [str(neuron) for neuron in order],
-        "Assignment of neurons to tasks",
-        "The fraction of test images for which a neuron (column) is assigned to a task "
-        f"(row). At most {_MAX_CELLS} tasks and neurons are shown.",
-    )

@@ -1,52 +1,36 @@
 """How tasks share a network: the only difference between the methods.
 
-A new method is one class: what every task sees of the features, and how their losses are weighted.
+A new method is one class, which overrides what every task sees of the features or how their losses
+are weighted.
 """
 
-from abc import ABC, abstractmethod
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from drpm.multitask.config import MultitaskConfig, Weighting
 from drpm.multitask.networks import build_encoder
-from drpm.nn import TaskPartition, TaskSplit, size_penalty
-from drpm.relaxation.mapping import apply
+from drpm.nn import TaskPartition, TaskSplit
+from drpm.relaxation.reparameterization import apply
 from drpm.training.errors import ConfigError
 
 
-class SharingInput(NamedTuple):
-    """The input of a method.
+class UniformScaling(nn.Module):
+    """All tasks use all neurons; the loss is the weighted mean of the task losses.
 
-    Args:
-        images: (B, C, H, W).
-        features: (B, n), of the shared encoder.
-        temperature: Of the partition.
-        generator: Source of the noise of dropout.
-    """
-
-    images: Tensor
-    features: Tensor
-    temperature: Tensor
-    generator: torch.Generator | None
-
-
-class SharingMethod(nn.Module, ABC):
-    """A method of sharing features among tasks.
-
-    Args:
-        shape: Of an image: C, H and W.
-        num_tasks: T.
-        config: The settings.
+    References:
+        Kurin et al., "In defense of the unitary scalarization for deep multi-task learning", 2022.
     """
 
     task_weights: Tensor
+    size_penalty = 0.0  # the weight of the penalty on unequal sizes
 
     def __init__(self, shape: tuple[int, ...], num_tasks: int, config: MultitaskConfig) -> None:
         super().__init__()
         self.config, self.num_tasks = config, num_tasks
+        self.encoder: nn.Module | None = None  # a second one, for the method alone
         given = config.task_weights or (1.0,) * num_tasks
         if len(given) != num_tasks:
             raise ConfigError(
@@ -56,34 +40,18 @@ class SharingMethod(nn.Module, ABC):
         weights = torch.tensor(given)
         self.register_buffer("task_weights", weights / weights.sum(), persistent=False)
 
-    @abstractmethod
-    def share(self, given: SharingInput) -> TaskSplit:
-        """The features that each task sees."""
+    def share(self, features: Tensor, context: Tensor | None, temperature: Tensor) -> TaskSplit:
+        """What each task sees of the features (B, n) of the shared encoder.
+
+        The context (B, n) comes from the method's own encoder, if it has one.
+        """
+        copies = features.expand(self.num_tasks, *features.shape)
+        sizes = copies.new_full((len(features), self.num_tasks), features.shape[-1])
+        return TaskSplit(copies, copies.new_ones(()).expand_as(copies), sizes)
 
     def weigh(self, losses: Tensor) -> Tensor:
         """The weighted losses of the tasks, (T,)."""
         return self.task_weights * losses
-
-    def penalty(self, sizes: Tensor) -> Tensor | None:
-        """A further loss term, if any, from the number of neurons of each task, (B, T)."""
-        return None
-
-
-class UniformScaling(SharingMethod):
-    """All tasks use all neurons; the loss is the weighted mean of the task losses.
-
-    References:
-        Kurin et al., "In defense of the unitary scalarization for deep multi-task learning", 2022.
-    """
-
-    def share(self, given: SharingInput) -> TaskSplit:
-        copies = self.copies(given.features)
-        sizes = copies.new_full((copies.shape[1], self.num_tasks), copies.shape[-1])
-        return TaskSplit(copies, copies.new_ones(()).expand_as(copies), sizes)
-
-    def copies(self, features: Tensor) -> Tensor:
-        """A copy of the features for each task, (T, B, n)."""
-        return features.expand(self.num_tasks, *features.shape)
 
 
 class UncertaintyWeighting(UniformScaling):
@@ -104,17 +72,17 @@ class UncertaintyWeighting(UniformScaling):
 
 
 class GradientCombination(UniformScaling):
-    """All tasks have all neurons; their gradients are combined at the shared features."""
+    """All tasks use all neurons; their gradients are combined at the shared features."""
 
-    def copies(self, features: Tensor) -> Tensor:
+    def share(self, features: Tensor, context: Tensor | None, temperature: Tensor) -> TaskSplit:
+        split = super().share(features, context, temperature)
         if not self.training:
-            return super().copies(features)
+            return split
         weighting = find_weighting(self.config.weighting)
-        forked: Tensor = apply(Fork, features, self.num_tasks, weighting)
-        return forked
+        return split._replace(features=apply(Fork, features, self.num_tasks, weighting))
 
 
-class NeuronPartition(SharingMethod):
+class NeuronPartition(UniformScaling):
     """DRPM-MTL: a partition without noise gives each task its own neurons.
 
     Sizes are integers, but the order is relaxed: at a positive temperature a neuron may be split
@@ -126,36 +94,31 @@ class NeuronPartition(SharingMethod):
     def __init__(self, shape: tuple[int, ...], num_tasks: int, config: MultitaskConfig) -> None:
         super().__init__(shape, num_tasks, config)
         width = config.network.width
-        self.encoder: nn.Module | None = None
         if config.partition == "sample":
             self.encoder = build_encoder(shape, config.network)
-        predicted = None if self.encoder is None else width
         default = 1 / width if num_tasks > 2 else 0.0
         self.size_penalty = default if config.size_penalty is None else config.size_penalty
-        self.layer = TaskPartition(width, num_tasks, in_features=predicted, hard="sizes")
+        self.layer = TaskPartition(
+            width,
+            num_tasks,
+            in_features=None if self.encoder is None else width,
+            affinities=bool(config.affinities),
+            common=bool(config.common),
+        )
         # The subset of every task, saved with the model.
-        self.register_buffer("subsets", _order(num_tasks, config.task_order))
+        order = None if config.task_order == "given" else torch.arange(num_tasks).flip(0)
+        if config.task_order == "shuffled":
+            order = torch.randperm(num_tasks)
+        self.register_buffer("subsets", order)
 
-    def share(self, given: SharingInput) -> TaskSplit:
-        context = None
-        if self.encoder is not None:
-            context = self.encoder(given.images, given.generator)
-        split = self.layer.split(given.features, context, temperature=given.temperature)
-        sizes = split.sizes.expand(len(given.features), -1)
+    def share(self, features: Tensor, context: Tensor | None, temperature: Tensor) -> TaskSplit:
+        split = self.layer.split(features, context, temperature=temperature)
+        sizes = split.sizes.expand(len(features), -1)
         if self.subsets is None:
             return split._replace(sizes=sizes)
         order = self.subsets
-        return TaskSplit(split.features[order], split.masks[order], sizes[:, order])
-
-    def penalty(self, sizes: Tensor) -> Tensor | None:
-        return None if self.size_penalty == 0 else self.size_penalty * size_penalty(sizes).mean()
-
-
-def _order(num_tasks: int, order: str) -> Tensor | None:
-    """The subset of each task; None for the given order."""
-    if order == "given":
-        return None
-    return torch.randperm(num_tasks) if order == "shuffled" else torch.arange(num_tasks).flip(0)
+        sizes = torch.cat([sizes[:, order], sizes[:, self.num_tasks :]], -1)
+        return TaskSplit(split.features[order], split.masks[order], sizes, split.common)
 
 
 _WEIGHTINGS: Final[dict[Weighting, str]] = {
@@ -206,7 +169,7 @@ class Fork(torch.autograd.Function):
         return torch.tensordot(weights, gradients, 1), None, None
 
 
-METHODS: dict[str, type[SharingMethod]] = {
+METHODS: dict[str, type[UniformScaling]] = {
     "drpm": NeuronPartition,
     "uls": UniformScaling,
     "uncertainty": UncertaintyWeighting,

@@ -9,14 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from drpm.multitask.config import MultitaskConfig
-from drpm.multitask.methods import METHODS, SharingInput
+from drpm.multitask.methods import METHODS
 from drpm.multitask.networks import TaskHeads, build_encoder
 from drpm.multitask.tasks import as_bytes
-from drpm.nn import TaskSplit
+from drpm.nn import TaskSplit, size_penalty
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.devices import unseeded
-from drpm.training.errors import RunError
 from drpm.training.program import Batch
 
 # Metrics that are logged for the test part.
@@ -24,21 +23,14 @@ ACCURACY: Final = "test_accuracy"
 ACCURACIES: Final = "test_accuracies"
 SIZES: Final = "test_sizes"
 
-# The losses of at most so many tasks are logged one by one.
-_MOST_CURVES = 4
 _BATCH_SIZE = 500  # in evaluation
 
 
 class Outputs(NamedTuple):
-    """The outputs of a network.
+    """The outputs of a network."""
 
-    Args:
-        logits: (T, B, classes).
-        shared: The features of each task.
-    """
-
-    logits: Tensor
-    shared: TaskSplit
+    logits: Tensor  # (T, B, classes)
+    shared: TaskSplit  # what each task sees
 
 
 class TaskScores(NamedTuple):
@@ -48,6 +40,7 @@ class TaskScores(NamedTuple):
         accuracies: (T,), of each task.
         sizes: (T,), the mean number of neurons of each task; None if all tasks have all neurons.
         shares: (T, n), the fraction of images for which a task has the largest share of a neuron.
+            With a common subset, it comes last in both.
     """
 
     accuracies: Tensor
@@ -106,7 +99,9 @@ class MultitaskNetwork(nn.Module):
         """
         pixels = (images.to(self.mean.dtype) / 255 - self.mean) / self.std
         features = self.encoder(pixels, generator)
-        shared = self.method.share(SharingInput(pixels, features, temperature, generator))
+        second = self.method.encoder
+        context = None if second is None else second(pixels, generator)
+        shared = self.method.share(features, context, temperature)
         return Outputs(self.heads(shared.features, generator), shared)
 
     @torch.no_grad()
@@ -127,7 +122,8 @@ class MultitaskNetwork(nn.Module):
         return {task: each[:, :count] for (task, count), each in named}
 
     def sizes(self, images: Tensor) -> Tensor:
-        """The number of neurons of each task for every image, (N, T)."""
+        """The number of neurons of each task for every image, (N, T), and then of the common ones
+        if there are any, (N, T + 1)."""
         if self.config.method != "drpm":
             raise ValueError(
                 f"sizes needs a network with the method 'drpm', but got "
@@ -143,9 +139,11 @@ class MultitaskNetwork(nn.Module):
         ):
             counts = {"accuracies": outputs.logits.argmax(-1).mT == part}
             if self.config.method == "drpm":
-                owners = outputs.shared.masks.argmax(0)[:, None]
-                tasks = torch.arange(len(self.classes), device=owners.device)[:, None]
-                counts |= {"sizes": outputs.shared.sizes, "shares": owners == tasks}
+                masks, common = outputs.shared.masks, outputs.shared.common
+                rows = masks if common is None else torch.cat([masks - common, common[None]])
+                subsets = torch.arange(len(rows), device=rows.device)[:, None]
+                owned = rows.argmax(0)[:, None] == subsets
+                counts |= {"sizes": outputs.shared.sizes, "shares": owned}
             for name, values in counts.items():
                 sums[name] = sums.get(name, 0) + values.double().sum(0)
         return TaskScores(**{name: x.cpu() / len(images) for name, x in sums.items()})
@@ -164,11 +162,7 @@ class MultitaskNetwork(nn.Module):
 
 def load_multitask(folder: Path | str, device: torch.device | str = "cpu") -> MultitaskNetwork:
     """Load a network saved by :meth:`MultitaskNetwork.save`, without pickle."""
-    tensors, description = load_model(Path(folder))
-    if description.get("kind") != "multitask":
-        raise RunError(
-            f"The folder {folder} contains another kind of model, not a multitask network."
-        )
+    tensors, description = load_model(folder, "multitask")
     classes = dict(zip(description["tasks"], description["classes"], strict=True))
     config = configs.loads(MultitaskConfig, description["config"])
     with unseeded():
@@ -189,10 +183,10 @@ def multitask_objective(
     each = F.cross_entropy(logits, targets, reduction="none")
     losses = each.unflatten(0, outputs.logits.shape[:2]).mean(1)  # of every task
     terms = {}
-    if len(model.tasks) <= _MOST_CURVES:
+    if len(model.tasks) <= 4:  # more curves would fill the page
         terms = {f"loss_{task}": x for task, x in zip(model.tasks, losses.detach(), strict=True)}
     loss = model.method.weigh(losses).sum()
-    penalty = model.method.penalty(outputs.shared.sizes)
-    if penalty is not None:
+    if weight := model.method.size_penalty:
+        penalty = weight * size_penalty(outputs.shared.sizes).mean()
         loss, terms["penalty"] = loss + penalty, penalty.detach()
     return {"loss": loss, **terms}

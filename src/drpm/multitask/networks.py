@@ -10,9 +10,6 @@ from torch import Tensor, nn
 from drpm.multitask.config import NetworkConfig
 from drpm.training.errors import ConfigError
 
-_KERNEL = 5
-_BLOCKS = 2  # of a stage
-
 
 def drop(
     values: Tensor, rate: float, shape: Sequence[int], generator: torch.Generator | None
@@ -28,16 +25,13 @@ class LeNetEncoder(nn.Module):
     References:
         LeCun et al., "Gradient-based learning applied to document recognition", 1998. Sener and
         Koltun, "Multi-task learning as multi-objective optimization", 2018.
-
-    Args:
-        shape: C, H and W; both sides have at least 16 pixels.
-        network: The settings.
     """
 
     def __init__(self, shape: tuple[int, ...], network: NetworkConfig) -> None:
         super().__init__()
         colours, *sides = shape
-        left = [_after(_after(side)) for side in sides]
+        # A convolution takes a border of two pixels away, and pooling halves what is left.
+        left = [((side - 4) // 2 - 4) // 2 for side in sides]
         if min(left) < 1:
             raise ConfigError(
                 f"images must have sides of at least 16 pixels for the encoder 'lenet', "
@@ -46,8 +40,8 @@ class LeNetEncoder(nn.Module):
             )
         one, two = network.channels
         self.dropout = network.dropout
-        self.first = nn.Conv2d(colours, one, _KERNEL)
-        self.second = nn.Conv2d(one, two, _KERNEL)
+        self.first = nn.Conv2d(colours, one, 5)
+        self.second = nn.Conv2d(one, two, 5)
         self.dense = nn.Linear(two * left[0] * left[1], network.width)
 
     def forward(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -60,21 +54,12 @@ class LeNetEncoder(nn.Module):
         return F.relu(self.dense(hidden.flatten(1)))
 
 
-def _after(side: int) -> int:
-    """The side after a convolution and its pooling."""
-    return (side - _KERNEL + 1) // 2
-
-
 class ResidualEncoder(nn.Module):
     """Stages of residual blocks, the mean of each quarter of the image, and a dense layer.
 
     References:
         He et al., "Deep residual learning for image recognition", 2016. Sener and Koltun,
         "Multi-task learning as multi-objective optimization", 2018.
-
-    Args:
-        shape: C, H and W.
-        network: The settings.
     """
 
     def __init__(self, shape: tuple[int, ...], network: NetworkConfig) -> None:
@@ -84,7 +69,7 @@ class ResidualEncoder(nn.Module):
         self.norm = nn.BatchNorm2d(channels[0])
         blocks = []
         for stage, (given, made) in enumerate(pairwise((channels[0], *channels))):
-            for block in range(_BLOCKS):
+            for block in range(2):
                 halves = stage > 0 and block == 0
                 blocks.append(_Block(made if block else given, made, 2 if halves else 1))
         self.blocks = nn.Sequential(*blocks)
@@ -125,9 +110,7 @@ def build_encoder(shape: tuple[int, ...], network: NetworkConfig) -> nn.Module:
 class TaskHeads(nn.Module):
     """A hidden layer, if any, and an output layer for each task, batched over tasks.
 
-    Args:
-        classes: Number of classes of each task. Logits of absent classes are minus infinity.
-        network: The settings.
+    Tasks may have different numbers of classes: logits of absent classes are minus infinity.
     """
 
     absent: Tensor

@@ -12,11 +12,10 @@ from drpm.distributions.validation import describe
 from drpm.training.config import require_classes
 from drpm.training.errors import ConfigError
 
-# Converted to bytes at once, to save memory.
-_IMAGES_AT_ONCE = 10_000
-_SMALLEST_STD = 1e-6
-# Tolerance of pixels outside [0, 1].
-_ROUNDING = 1e-5
+COMMON = "common"
+"""The name of the subset of neurons that all tasks see."""
+
+_ROUNDING = 1e-5  # of pixels outside [0, 1]
 
 
 @dataclass(frozen=True)
@@ -52,12 +51,16 @@ class TaskData:
         """The names of the tasks."""
         return tuple(self.classes)
 
-    def labels(self) -> dict[int, str]:
-        """From the index of each task to its display name, ordered by noise ratio, if known."""
+    def labels(self, *, common: bool = False) -> dict[int, str]:
+        """From the index of each task to its display name, ordered by noise ratio, if known.
+
+        A common subset comes first, so that it is shown whatever the number of tasks.
+        """
+        first = {len(self.tasks): COMMON} if common else {}
         if not self.noise_ratios:
-            return dict(enumerate(self.tasks))
+            return first | dict(enumerate(self.tasks))
         noisy = sorted(enumerate(self.noise_ratios), key=lambda each: each[1])
-        return {index: f"{self.tasks[index]} ({ratio:.2f})" for index, ratio in noisy}
+        return first | {index: f"{self.tasks[index]} ({ratio:.2f})" for index, ratio in noisy}
 
 
 def read_tasks(
@@ -106,7 +109,7 @@ def _read(
     name = f"{part}.inputs before normalization"
     images = [
         as_bytes(name, x * std + mean if x.is_floating_point() else x, data.input_shape)
-        for x in split.inputs[:examples].split(_IMAGES_AT_ONCE)
+        for x in split.inputs[:examples].split(10_000)  # to save memory
     ]
     columns = []
     for task, names in data.classes.items():
@@ -147,5 +150,5 @@ def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
     mean = (probs * values).sum(1, keepdim=True)
     std = (probs * (values - mean).square()).sum(1, keepdim=True).sqrt()
     # Constant channels are not scaled.
-    std = torch.where(std > _SMALLEST_STD, std, torch.ones_like(std))
+    std = torch.where(std > 1e-6, std, torch.ones_like(std))
     return mean.float()[..., None], std.float()[..., None]

@@ -1,12 +1,13 @@
-"""A head that predicts a distribution over partitions, and a layer that partitions neurons."""
+"""A head that returns a distribution over partitions, and a layer that partitions neurons."""
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drpm.distributions import RelaxedRandomPartition
+from drpm.distributions import RelaxedAffinityPartition, RelaxedRandomPartition
 from drpm.distributions.validation import (
     describe,
     require_choice,
@@ -15,43 +16,17 @@ from drpm.distributions.validation import (
 )
 
 
-class _PartitionModule(nn.Module):
-    """What modules that return a law share: its hardness and its temperature."""
-
-    temperature: Tensor
-
-    def __init__(self, hard: bool | str, temperature: float | Tensor) -> None:
-        super().__init__()
-        require_choice("hard", hard, (True, False, "sizes"))
-        self.hard = hard
-        number = _positive_number("temperature", temperature)
-        self.register_buffer("temperature", torch.tensor(number))
-
-    def build_law(
-        self, log_scores: Tensor, log_weights: Tensor, temperature: float | Tensor | None
-    ) -> RelaxedRandomPartition:
-        """The distribution, at least in single precision: bfloat16 represents only every other
-        integer above 256, and float16 above 2,048."""
-        dtype = torch.promote_types(log_scores.dtype, torch.float32)
-        temperature = self.temperature if temperature is None else temperature
-        return RelaxedRandomPartition(
-            temperature, log_scores.to(dtype), log_weights.to(dtype), hard=self.hard
-        )
-
-    def extra_repr(self) -> str:
-        # On the device "meta" there are no values.
-        temperature = self.temperature
-        shown = "unknown" if temperature.is_meta else f"{temperature.item():g}"
-        return f"hard={self.hard!r}, temperature={shown}"
-
-
-class PartitionHead(_PartitionModule):
-    """Maps features to a distribution over partitions, with two linear layers.
+class PartitionHead(nn.Module):
+    """A distribution over partitions, predicted from features by two linear layers.
 
     Args:
-        in_features: The number of features, in the last dimension.
+        in_features: The number of features, in the last dimension; None to learn one distribution
+            that depends on no features.
         num_elements: n, the number of elements of the partition.
         num_subsets: K, the number of subsets.
+        affinities: Whether every subset has its own scores of the elements. Then the distribution
+            is a :class:`drpm.RelaxedAffinityPartition`, else a
+            :class:`drpm.RelaxedRandomPartition`.
         hard: ``True``: one-hot columns with straight-through gradients; ``False``: soft;
             ``"sizes"``: integer sizes, soft order.
         temperature: Default temperature of the relaxation. It is a buffer: change it with
@@ -64,23 +39,40 @@ class PartitionHead(_PartitionModule):
         torch.Size([7, 2, 5])
     """
 
+    temperature: Tensor
+
     def __init__(
         self,
-        in_features: int,
+        in_features: int | None,
         num_elements: int,
         num_subsets: int,
         *,
+        affinities: bool = False,
         hard: bool | str = True,
         temperature: float | Tensor = 1.0,
     ) -> None:
-        super().__init__(hard, temperature)
-        self.in_features = require_count("in_features", in_features)
-        self.log_scores = nn.Linear(in_features, require_count("num_elements", num_elements))
-        self.log_weights = nn.Linear(in_features, require_count("num_subsets", num_subsets))
+        super().__init__()
+        require_count("num_elements", num_elements)
+        require_count("num_subsets", num_subsets)
+        require_choice("affinities", affinities, (True, False))
+        require_choice("hard", hard, (True, False, "sizes"))
+        self.in_features, self.affinities, self.hard = in_features, affinities, hard
+        self.register_buffer("temperature", torch.tensor(_positive(temperature)))
+        self.shape = (num_subsets, num_elements) if affinities else (num_elements,)
+        self.log_scores: Any
+        self.log_weights: Any
+        if in_features is None:
+            # About the spread of the scores of an untrained linear layer.
+            self.log_scores = nn.Parameter(0.3 * torch.randn(self.shape))
+            self.log_weights = nn.Parameter(torch.zeros(num_subsets))
+        else:
+            require_count("in_features", in_features)
+            self.log_scores = nn.Linear(in_features, math.prod(self.shape))
+            self.log_weights = nn.Linear(in_features, num_subsets)
 
     def forward(
-        self, features: Tensor, temperature: float | Tensor | None = None
-    ) -> RelaxedRandomPartition:
+        self, features: Tensor | None = None, temperature: float | Tensor | None = None
+    ) -> RelaxedRandomPartition | RelaxedAffinityPartition:
         """The distribution of the partition of every row, at least in single precision.
 
         Args:
@@ -88,36 +80,39 @@ class PartitionHead(_PartitionModule):
             temperature: By default the layer's own.
         """
         _require_features("features", features, self.in_features)
-        return self.build_law(self.log_scores(features), self.log_weights(features), temperature)
+        log_scores, log_weights = self.log_scores, self.log_weights
+        if self.in_features is not None:
+            log_scores = log_scores(features).unflatten(-1, self.shape)
+            log_weights = log_weights(features)
+        # bfloat16 represents only every other integer above 256, and float16 above 2,048.
+        dtype = torch.promote_types(log_scores.dtype, torch.float32)
+        temperature = self.temperature if temperature is None else temperature
+        law = RelaxedAffinityPartition if self.affinities else RelaxedRandomPartition
+        return law(temperature, log_scores.to(dtype), log_weights.to(dtype), hard=self.hard)
 
-
-class _LearnedPartition(_PartitionModule):
-    """Scores and weights that depend on nothing."""
-
-    def __init__(
-        self, num_elements: int, num_subsets: int, hard: bool | str, temperature: float | Tensor
-    ) -> None:
-        super().__init__(hard, temperature)
-        # About the spread of the scores of an untrained linear layer.
-        self.log_scores = nn.Parameter(0.3 * torch.randn(num_elements))
-        self.log_weights = nn.Parameter(torch.zeros(num_subsets))
-
-    def forward(self, temperature: float | Tensor | None) -> RelaxedRandomPartition:
-        return self.build_law(self.log_scores, self.log_weights, temperature)
+    def extra_repr(self) -> str:
+        # On the device "meta" there are no values.
+        temperature = self.temperature
+        shown = "unknown" if temperature.is_meta else f"{temperature.item():g}"
+        return f"affinities={self.affinities}, hard={self.hard!r}, temperature={shown}"
 
 
 class TaskSplit(NamedTuple):
     """The features that each task sees.
 
     features: (T, ..., n), the masked features.
-    masks: (T, ..., n), the share of each neuron: 0 or 1 for a hard partition. Soft masks sum to
-        the size of a task, but over the tasks they may sum to more or less than 1.
-    sizes: (..., T), the number of neurons of each task, at least in single precision.
+    masks: (T, ..., n), the share of each neuron that a task sees: 0 or 1 for a hard partition, with
+        the common neurons if there are any. Without affinities, soft masks sum to the size of a
+        task, but over the tasks they may sum to more or less than 1.
+    sizes: (..., T), the number of neurons of each task alone, at least in single precision; with
+        common neurons (..., T + 1), their number last.
+    common: (..., n), the share of each neuron that all tasks see, if there is a common subset.
     """
 
     features: Tensor
     masks: Tensor
     sizes: Tensor
+    common: Tensor | None = None
 
 
 class TaskPartition(nn.Module):
@@ -128,18 +123,22 @@ class TaskPartition(nn.Module):
 
     The order of three or more tasks matters: NeuralSort, which relaxes the order of the neurons, is
     sharper at the ends of the order than in the middle, so the first and the last task have sharper
-    masks. See ``docs/multitask.md``.
+    masks. With ``affinities`` it hardly does. See ``docs/multitask.md``.
 
     Args:
         num_features: n, the number of neurons; at least one for each task.
         num_tasks: T, the number of tasks.
         in_features: If given, the partition is predicted for every sample from a context of this
             size; else one partition is learned for all samples.
+        affinities: Whether each task has its own scores of the neurons. By default, as in the
+            paper, a neuron has one score, and tasks take neurons in the order of the scores.
+        common: Whether there is one more subset, of neurons that all tasks see. It comes last in
+            the partition.
         sampled: Whether to sample partitions in training mode. By default, as in the paper, and
             always in evaluation mode, the mode is used. With ``in_features`` a partition is
             sampled for every sample, without it one for each call.
         hard: ``"sizes"``: integer sizes and a soft order, as in the paper; ``True``: every neuron
-            belongs to one task; ``False``: soft.
+            belongs to one task or to all; ``False``: soft.
         temperature: Default temperature of the relaxation. It can be changed at any time; the
             paper lowers it from 1 to 0.5.
 
@@ -151,10 +150,12 @@ class TaskPartition(nn.Module):
         >>> layer.sizes().sum()
         tensor(50.)
 
-        Predicted from the input of the layer, for every sample:
+        Predicted from the input of the layer, for every sample, with some neurons in common:
 
-        >>> layer = TaskPartition(50, 2, in_features=320)
+        >>> layer = TaskPartition(50, 2, in_features=320, common=True)
         >>> left, right = layer(torch.randn(8, 50), torch.randn(8, 320))
+        >>> layer.sizes(torch.randn(8, 320)).shape  # of left, right and both
+        torch.Size([8, 3])
     """
 
     def __init__(
@@ -163,6 +164,8 @@ class TaskPartition(nn.Module):
         num_tasks: int,
         *,
         in_features: int | None = None,
+        affinities: bool = False,
+        common: bool = False,
         sampled: bool = False,
         hard: bool | str = "sizes",
         temperature: float | Tensor = 1.0,
@@ -175,15 +178,18 @@ class TaskPartition(nn.Module):
                 f"num_features must be at least num_tasks, {num_tasks}, one neuron for each task, "
                 f"but got {num_features}."
             )
+        require_choice("common", common, (True, False))
         require_choice("sampled", sampled, (True, False))
-        self.num_features, self.num_tasks, self.sampled = num_features, num_tasks, sampled
-        self.law: PartitionHead | _LearnedPartition
-        if in_features is None:
-            self.law = _LearnedPartition(num_features, num_tasks, hard, temperature)
-        else:
-            self.law = PartitionHead(
-                in_features, num_features, num_tasks, hard=hard, temperature=temperature
-            )
+        self.num_features, self.num_tasks = num_features, num_tasks
+        self.common, self.sampled = common, sampled
+        self.law = PartitionHead(
+            in_features,
+            num_features,
+            num_tasks + common,
+            affinities=affinities,
+            hard=hard,
+            temperature=temperature,
+        )
 
     @property
     def temperature(self) -> Tensor:
@@ -191,7 +197,7 @@ class TaskPartition(nn.Module):
 
     @temperature.setter
     def temperature(self, value: float | Tensor) -> None:
-        self.law.temperature.fill_(_positive_number("temperature", value))
+        self.law.temperature.fill_(_positive(value))
 
     def forward(
         self,
@@ -221,42 +227,34 @@ class TaskPartition(nn.Module):
     ) -> TaskSplit:
         """Like :meth:`forward`, but also returns the masks and the sizes."""
         _require_features("features", features, self.num_features)
-        law = self._law(context, temperature)
+        _require_features("context", context, self.law.in_features)
         if context is not None and context.shape[:-1] != features.shape[:-1]:
             raise ValueError(
                 f"context must have the batch shape of features, {tuple(features.shape[:-1])}, "
                 f"but got {describe(context)}."
             )
         noise = "both" if self.sampled and self.training else "none"
-        parts = law.rsample_parts(noise=noise, generator=generator)
+        parts = self.law(context, temperature).rsample_parts(noise=noise, generator=generator)
         masks = parts.Y.movedim(-2, 0).to(features.dtype)
         if context is None:
             ones = [1] * (features.dim() - 1)
-            masks = masks.reshape(self.num_tasks, *ones, -1).expand(-1, *features.shape)
-        return TaskSplit(features * masks, masks, parts.sizes)
+            masks = masks.reshape(len(masks), *ones, -1).expand(-1, *features.shape)
+        common = masks[-1] if self.common else None
+        masks = masks if common is None else masks[:-1] + common
+        return TaskSplit(features * masks, masks, parts.sizes, common)
 
     @torch.no_grad()
     def sizes(self, context: Tensor | None = None) -> Tensor:
-        """The number of neurons of each task, without noise: (..., T)."""
-        return self._law(context, None).rsample_parts(noise="none").sizes
+        """The number of neurons of each task alone, without noise, and of the common ones if there
+        are any: (..., T) or (..., T + 1)."""
+        _require_features("context", context, self.law.in_features)
+        sizes: Tensor = self.law(context).rsample_parts(noise="none").sizes
+        return sizes
 
     def extra_repr(self) -> str:
-        return f"{self.num_features}, {self.num_tasks}, sampled={self.sampled}"
-
-    def _law(
-        self, context: Tensor | None, temperature: float | Tensor | None
-    ) -> RelaxedRandomPartition:
-        if isinstance(self.law, _LearnedPartition):
-            if context is not None:
-                raise ValueError(
-                    "context must be omitted without in_features, because one partition is "
-                    f"learned for all samples, but got {describe(context)}."
-                )
-            learned: RelaxedRandomPartition = self.law(temperature)
-            return learned
-        _require_features("context", context, self.law.in_features)
-        law: RelaxedRandomPartition = self.law(context, temperature)
-        return law
+        return (
+            f"{self.num_features}, {self.num_tasks}, common={self.common}, sampled={self.sampled}"
+        )
 
 
 def size_penalty(sizes: Tensor) -> Tensor:
@@ -275,8 +273,15 @@ def size_penalty(sizes: Tensor) -> Tensor:
     return torch.lgamma(sizes + 1).sum(-1)
 
 
-def _require_features(name: str, value: Any, count: int) -> None:
-    """A floating tensor with so many entries in its last dimension."""
+def _require_features(name: str, value: Any, count: int | None) -> None:
+    """A floating tensor with so many entries in its last dimension, or nothing without a count."""
+    if count is None:
+        if value is not None:
+            raise ValueError(
+                f"{name} must be omitted without in_features, because one partition is learned for "
+                f"all samples, but got {describe(value)}."
+            )
+        return
     floating = isinstance(value, Tensor) and value.is_floating_point()
     if not floating or value.shape[-1:] != (count,):
         raise ValueError(
@@ -285,9 +290,10 @@ def _require_features(name: str, value: Any, count: int) -> None:
         )
 
 
-def _positive_number(name: str, value: Any) -> float:
-    """A number above zero, which may come as a tensor of one entry."""
-    single = isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1)
-    given = value.item() if single else value
-    require_number(name, given, positive=True)
+def _positive(temperature: Any) -> float:
+    """A temperature, which may come as a tensor of one entry."""
+    is_single = isinstance(temperature, Tensor) and temperature.numel() == 1
+    single = is_single or isinstance(temperature, np.generic)
+    given = temperature.item() if single else temperature
+    require_number("temperature", given, positive=True)
     return float(given)

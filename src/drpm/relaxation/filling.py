@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from drpm.relaxation.mapping import apply, is_transformed, maps_leading
-from drpm.relaxation.reparameterization import straight_through
+from drpm.relaxation.reparameterization import apply, is_transformed, maps_leading, straight_through
 from drpm.relaxation.sorting import (
     SORTS,
     distance_sums,

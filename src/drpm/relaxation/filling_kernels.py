@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from drpm.relaxation.filling import fill_softly
-from drpm.relaxation.mapping import apply, needs_plain, plain_gradients
+from drpm.relaxation.reparameterization import apply, needs_plain, plain_gradients
 
 _PROGRAMS = 256  # keep every processor of a large GPU busy
 _COUNTS = ["fillings", "elements", "groups"]  # one program for all of their values

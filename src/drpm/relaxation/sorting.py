@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from drpm.relaxation.mapping import apply, maps_leading, materialize
+from drpm.relaxation.reparameterization import apply, maps_leading, materialize
 
 SINKHORN_ROUNDS = 20
 

@@ -17,15 +17,7 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader
 
-from drpm.report.plots import (
-    FigureSpec,
-    Series,
-    draw,
-    figure_specs,
-    format_value,
-    png,
-    read_arrays,
-)
+from drpm.report.plots import FigureSpec, Series, draw, figure_specs, format_value, png, read_arrays
 from drpm.training.errors import RunError
 from drpm.training.runs import ARRAYS, FIGURES, PAGE, RESULT, RunFolder
 
@@ -41,9 +33,6 @@ def write_page(folder: Path | str, title: str | None = None) -> Path:
 
     Returns:
         The path of the page.
-
-    Raises:
-        RunError: If the run is not finished, a file is damaged, or nothing can be written.
     """
     run = RunFolder.open(folder)
     if run.status != "finished":

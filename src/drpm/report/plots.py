@@ -7,7 +7,8 @@ its two dimensions, ``title__NAME`` and ``about__NAME`` go with it.
 
 A clustering stores other arrays, from which :func:`figure_specs` makes its figures: ``samples``
 (K, m, *shape) of each cluster, ``partition_points`` of one sampled partition,
-``latent`` (N, 2) points in the plane, ``confusion`` (L, K) and ``sizes`` (K,).
+``latent`` (N, 2) points in the plane, ``confusion`` (L, K), ``sizes`` (K,), and ``choice`` (4, C)
+of numbers of clusters and three figures of each.
 """
 
 import warnings
@@ -26,10 +27,6 @@ from numpy.typing import NDArray
 
 from drpm.training.errors import RunError
 from drpm.training.runs import ARRAYS
-
-# The most that a page has room for.
-MAX_BARS: Final = 40
-MAX_LINES: Final = 200
 
 # For each kind, the keys of the names along its first and second dimension.
 _NAMES: Final = {
@@ -90,12 +87,14 @@ def pack_figures(specs: Iterable[FigureSpec]) -> bytes:
     return pack_arrays(arrays)
 
 
-def read_arrays(folder: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a run's folder; nothing where there is no file.
+def image_bytes(images: Any) -> NDArray[np.uint8]:
+    """Images (..., C, H, W) with values in [0, 1] as bytes, without a single channel."""
+    pixels: NDArray[np.uint8] = (255 * images.clamp(0, 1)).round().byte().cpu().numpy()
+    return pixels.squeeze(-3) if pixels.shape[-3] == 1 else pixels
 
-    Raises:
-        RunError: If the file is damaged. Nothing is unpickled.
-    """
+
+def read_arrays(folder: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a run's folder, none of them unpickled; nothing where there is no file."""
     path = folder / ARRAYS
     if not path.exists():
         return {}
@@ -125,6 +124,14 @@ def _names(arrays: Arrays, key: str, count: int = 0) -> tuple[str, ...]:
 
 def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
     """The figures of a clustering."""
+    if "choice" in arrays:
+        clusters, *figures = arrays["choice"]
+        panels = {
+            name: [Series("", clusters, figure, 0 * figure)]
+            for name, figure in zip(_names(arrays, "choice_names"), figures, strict=True)
+        }
+        title = f"Choice of {arrays['choice_taken']} clusters"
+        yield FigureSpec("curves", "choice", panels, (), (), title)
     points = arrays.get("samples", np.empty(0))
     clusters = [f"cluster {index}" for index in range(len(points))]
     if points.ndim > 3:

@@ -7,7 +7,7 @@ as ``STUDY/seed-0``, ``STUDY/seed-1`` and so on.
 
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import product
@@ -36,10 +36,7 @@ class Summary(NamedTuple):
 
 
 def summarize(values: Sequence[float]) -> Summary:
-    """Mean and standard deviation of a metric.
-
-    Args:
-        values: One for each seed.
+    """Mean and standard deviation of a metric over seeds.
 
     Example:
         >>> summarize([0.5, 1.0, 1.5])
@@ -50,11 +47,7 @@ def summarize(values: Sequence[float]) -> Summary:
 
 
 def summarize_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean and standard deviation of every metric; None if a seed has no finite value.
-
-    Args:
-        results: The results of all seeds.
-    """
+    """Mean and deviation of every metric over seeds; None if a seed has no finite value."""
     summary: dict[str, Any] = {}
     for metric in results[0]["metrics"]:
         # Results of an earlier version may lack some.
@@ -77,8 +70,9 @@ class Table:
         groups: From the name of a group of rows to its key.
         published: The paper's numbers, by study and metric.
         digits: The number of decimals.
-        is_bold: Whether the highest mean of a column is bold, within each group.
+        is_bold: Whether the best mean of a column is bold, within each group.
         has_runs: Whether to add the number of runs, their time and their revision.
+        lowest: Headings of the columns in which the lowest mean is the best.
     """
 
     head: tuple[str, ...]
@@ -89,6 +83,7 @@ class Table:
     digits: int = 3
     is_bold: bool = True
     has_runs: bool = True
+    lowest: Collection[str] = ()
 
     def __call__(self, results: Path) -> str:
         """The table as Markdown, from a folder of results."""
@@ -104,8 +99,10 @@ class Table:
         heads = ["group", "row", "column", "study", "mean", "text", "paper"]
         frame = pd.DataFrame(cells, columns=heads)
         if self.is_bold:
-            means = frame.groupby(["group", "column"])["mean"]
-            is_best = (means.transform("count") > 1) & (frame["mean"] == means.transform("max"))
+            signs = np.where(frame["column"].isin([*self.lowest]), -1, 1)
+            scores = frame["mean"].astype(float) * signs
+            among = scores.groupby([frame["group"], frame["column"]])
+            is_best = (among.transform("count") > 1) & (scores == among.transform("max"))
             frame.loc[is_best, "text"] = "**" + frame["text"] + "**"
         heading = [*self.head, *(x for name in self.columns for x in (name, f"{name}, paper"))]
         heading += ["runs", "time", "revision"] if self.has_runs else []
@@ -185,11 +182,7 @@ def describe_runs(study: Path) -> list[str]:
     # The time is that of the study, or of all studies that were trained together.
     results = [run.result() for run in _finished((study, study.parent))[:1] or runs]
     seconds = max(result["wall_time"] for result in results)
-    revisions = sorted({short_revision(result.get("git_revision")) for result in results})
+    # The first digits, with a plus where there were uncommitted changes.
+    parts = [(result.get("git_revision") or "none").partition(DIRTY) for result in results]
+    revisions = sorted({f"{commit[:7]}{'+' if dirty else ''}" for commit, dirty, _ in parts})
     return [str(len(runs)), str(timedelta(seconds=round(seconds))), ", ".join(revisions)]
-
-
-def short_revision(revision: str | None) -> str:
-    """The first digits of a revision, with ``+`` where there were uncommitted changes."""
-    commit, dirty, _ = (revision or "").partition(DIRTY)
-    return f"{commit[:7]}{'+' if dirty else ''}" or "none"

@@ -25,7 +25,7 @@ from drpm.report.plots import png
 from drpm.training import config as configs
 from drpm.training.checkpoint import write_atomic
 from drpm.training.errors import ConfigError
-from drpm.training.runs import RunFolder
+from drpm.training.runs import open_run
 
 NUM_ELEMENTS = 5
 NUM_SUBSETS = 5
@@ -153,7 +153,7 @@ def run_study(folder: Path, draws: int, seed: int, device: str = "cpu") -> None:
     if device not in ("auto", "cpu"):
         raise ConfigError(f"device must be 'cpu' for this study, but got {device!r}.")
     settings = configs.dumps({"draws": draws, "seed": seed})
-    study = RunFolder.create(folder, settings, overwrite=True)
+    study = open_run(folder, settings, overwrite=True)
     with study.lock():
         study.finish(run(study.path, draws, seed)["settings"])
 

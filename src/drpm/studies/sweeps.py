@@ -6,7 +6,7 @@ here imports torch until runs are listed, so that a shell can complete the names
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from drpm.training.config import suggest
@@ -60,31 +60,23 @@ CLUSTERS_SEEDS = range(3)
 # Half of the paper's; the temperature is constant after 428.
 CLUSTERS_EPOCHS = 512
 
-# From the name of a variant to the suffix of its preset; the slowest come last.
-CLUSTERINGS = {
-    "gmm": "-gmm",
-    "latent-gmm": "-latent-gmm",
-    "contrastive-head": "-contrastive-head",
-    "drpm-vc": "",
-    "vade": "-vade",
-}
-RECONSTRUCTION = {
-    "latent-gmm": "-reconstruction-latent-gmm",
-    "vade": "-reconstruction-vade",
-    "drpm-vc": "-reconstruction",
-}
+# The slowest come last.
+CLUSTERINGS = ("gmm", "latent-gmm", "contrastive-head", "drpm-vc", "vade")
 
 
 def clusterings(
     folder: str,
     data: str,
-    variants: Mapping[str, str],
+    methods: Iterable[str],
     settings: Sequence[str] = (),
+    *,
+    ablation: str = "",
     **options: Any,
 ) -> Iterator[SweepRun]:
-    """The studies ``folder/variant``, which share their pretraining."""
-    for variant, end in variants.items():
-        place, preset = f"{folder}/{variant}", f"paper-cluster-{data}{end}"
+    """The studies ``folder/method``, which share their pretraining."""
+    for method in methods:
+        end = "" if method.startswith("drpm-vc") else f"-{method}"
+        place, preset = f"{folder}/{method}", f"paper-cluster-{data}{ablation}{end}"
         yield study(place, "cluster", preset, settings, share=True, data=data, **options)
 
 
@@ -92,32 +84,68 @@ def table_1() -> Iterator[SweepRun]:
     """Clustering of MNIST and Fashion-MNIST: DRPM-VC, baselines and ablations (Table 1)."""
     for data in DIGITS:
         # The ablations start from the same pretraining.
-        yield from clusterings(data, data, {**CLUSTERINGS, "vade-frozen": "-vade-frozen"})
-        yield from clusterings(data, data, {"drpm-vc-exact": ""}, ["objective=exact"])
+        yield from clusterings(data, data, [*CLUSTERINGS, "vade-frozen"])
+        yield from clusterings(data, data, ["drpm-vc-exact"], ["objective=exact"])
     # Where VaDE falls short of the paper.
-    yield from clusterings("mnist", "mnist", {"vade-reset": "-vade"}, ["copy_mean_head=false"])
+    preset, settings = "paper-cluster-mnist-vade", ["copy_mean_head=false"]
+    yield study("mnist/vade-reset", "cluster", preset, settings, share=True, data="mnist")
 
 
 def table_reconstruction() -> Iterator[SweepRun]:
     """The same with pretraining by reconstruction only (appendix)."""
     for data in DIGITS:
-        yield from clusterings(data, data, RECONSTRUCTION)
+        methods = ("latent-gmm", "vade", "drpm-vc")
+        yield from clusterings(data, data, methods, ablation="-reconstruction")
 
 
 def stl10() -> Iterator[SweepRun]:
     """Clustering of ResNet-50 features of STL-10 (appendix)."""
-    variants = {name: CLUSTERINGS[name] for name in ("gmm", "latent-gmm", "drpm-vc", "vade")}
+    methods = ("gmm", "latent-gmm", "drpm-vc", "vade")
     # The default network depends on the installed packages.
-    yield from clusterings("stl10", "stl10", variants, options=["network=resnet50"])
+    yield from clusterings("stl10", "stl10", methods, options=["network=resnet50"])
 
 
 def clusters() -> Iterator[SweepRun]:
     """Clustering of Fashion-MNIST with 6 to 20 clusters (appendix)."""
-    variants = {name: CLUSTERINGS[name] for name in ("drpm-vc", "vade", "latent-gmm")}
+    methods = ("drpm-vc", "vade", "latent-gmm")
     for count in CLUSTERS:
         settings = [f"clusters={count}", f"training.epochs={CLUSTERS_EPOCHS}"]
         place = f"k-{count}"
-        yield from clusterings(place, "fashion-mnist", variants, settings, seeds=CLUSTERS_SEEDS)
+        yield from clusterings(place, "fashion-mnist", methods, settings, seeds=CLUSTERS_SEEDS)
+
+
+# A quarter of the paper's epochs and of its annealing.
+PARTITIONS_SETTINGS = ("training.epochs=256", "annealing_steps=25000")
+
+
+def partitions() -> Iterator[SweepRun]:
+    """DRPM-VC by order, as in the paper, and by affinity, with a shorter training."""
+    for kind in ("order", "affinity"):
+        for data in DIGITS:
+            settings = [*PARTITIONS_SETTINGS, f"partition={kind}"]
+            yield from clusterings(data, data, [f"drpm-vc-{kind}"], settings)
+
+
+TABLES = ("iris", "wine", "breast-cancer", "digits", "unequal-blobs", "stretched-blobs")
+
+
+def tables() -> Iterator[SweepRun]:
+    """Tables of scikit-learn at default settings: our estimators, k-means and mixtures."""
+    yield from _tables(limits=False)
+
+
+def limits() -> Iterator[SweepRun]:
+    """The same tables in clusters of equal size: DRPM-VC and k-means-constrained."""
+    yield from _tables(limits=True)
+
+
+def _tables(*, limits: bool) -> Iterator[SweepRun]:
+    from drpm.training.sweeps import SweepRun
+
+    for data in TABLES:
+        for seed in SEEDS:
+            arguments = {"data": data, "seed": seed, "limits": limits}
+            yield SweepRun(f"{data}/seed-{seed}", "drpm.studies.tables:run_study", arguments)
 
 
 # Shared factors
@@ -272,6 +300,9 @@ SWEEPS: Final[dict[str, Callable[[], Iterable[SweepRun]]]] = {
         table_reconstruction,
         stl10,
         clusters,
+        partitions,
+        tables,
+        limits,
         table_2,
         factor_rates,
         factor_weights,

@@ -5,32 +5,21 @@ from typing import TYPE_CHECKING
 from drpm.lazy import fetch_from
 
 if TYPE_CHECKING:
-    from drpm.supervised.config import SupervisedConfig
-    from drpm.supervised.models import (
-        Partitioner,
-        PartitionScores,
-        PredictedPartition,
-        TrainedPartitioner,
-        fit_partitioner,
-        load_partitioner,
-        partition_scores,
-    )
+    from drpm.supervised.config import SupervisedConfig as SupervisedConfig
+    from drpm.supervised.models import Partitioner as Partitioner
+    from drpm.supervised.models import PartitionScores as PartitionScores
+    from drpm.supervised.models import PredictedPartition as PredictedPartition
+    from drpm.supervised.models import TrainedPartitioner as TrainedPartitioner
+    from drpm.supervised.models import fit_partitioner as fit_partitioner
+    from drpm.supervised.models import load_partitioner as load_partitioner
+    from drpm.supervised.models import partition_scores as partition_scores
 
-__all__ = [
-    "PartitionScores",
-    "Partitioner",
-    "PredictedPartition",
-    "SupervisedConfig",
-    "TrainedPartitioner",
-    "fit_partitioner",
-    "load_partitioner",
-    "partition_scores",
-]
-
+_CLASSES = ("Partitioner", "PartitionScores", "PredictedPartition", "TrainedPartitioner")
 _PLACES = {
     "config": ("SupervisedConfig",),
-    "models": tuple(name for name in __all__ if name != "SupervisedConfig"),
+    "models": (*_CLASSES, "fit_partitioner", "load_partitioner", "partition_scores"),
 }
+__all__ = [name for names in _PLACES.values() for name in names]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = fetch_from(__name__, _PLACES)

@@ -51,15 +51,7 @@ class SupervisedConfig:
 
 @dataclass(frozen=True)
 class SupervisedJob(Job):
-    """The settings of one run of ``drpm supervised``.
-
-    Args:
-        data: The name of a data set, or a path.
-        options: Options of the data, as ``name=value``.
-        fingerprint: The content hash of the user's own data.
-        supervised: The hyperparameters.
-        target: The target that contains the classes, if the data has several.
-    """
+    """The settings of one run of ``drpm supervised``."""
 
     command: ClassVar[str] = "supervised"
     section: ClassVar[str] = "supervised"

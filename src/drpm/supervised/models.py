@@ -20,17 +20,14 @@ from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.config import require_classes
 from drpm.training.devices import Devices, seeded, unseeded
-from drpm.training.errors import ConfigError, RunError
+from drpm.training.errors import ConfigError
 from drpm.training.loop import ProgressFactory, train_stage
 from drpm.training.program import Batch, ExponentialSchedule, count_steps
 from drpm.training.runs import open_stage
 
-# Classes without members, and with all of them, would have infinite weights.
-_SMALLEST_SHARE = 1e-6
-# The columns of a relaxed sort need not sum to one: an element may be at no rank.
-_SMALLEST_MASS = 1e-6
-
 STAGE = "training"
+
+Data = Tensor | NDArray[Any]
 
 # The same test batches for every model and seed, and the same held-out examples.
 _BATCHES_SEED = 1_000_000
@@ -38,17 +35,11 @@ _SPLIT_SEED = 2_000_000
 
 
 class PartitionScores(NamedTuple):
-    """Agreement of partitions of batches with the true ones.
+    """Agreement of partitions of batches with the true ones."""
 
-    Attributes:
-        f1: The macro F1 score over all batches.
-        accuracy: The fraction of elements in the correct subset.
-        size_error: The mean absolute error of predicted sizes, over classes and batches.
-    """
-
-    f1: float
-    accuracy: float
-    size_error: float
+    f1: float  # macro, over all batches
+    accuracy: float  # the fraction of elements in the correct subset
+    size_error: float  # the mean absolute error of predicted sizes, over classes and batches
 
 
 def partition_scores(labels: Tensor, found: Tensor, classes: int, batch: Tensor) -> PartitionScores:
@@ -67,12 +58,9 @@ def partition_scores(labels: Tensor, found: Tensor, classes: int, batch: Tensor)
         0.733 0.750 1.000
     """
     count = labels.numel()
-    for name, values, number in (
-        ("labels", labels, classes),
-        ("found", found, classes),
-        ("batch", batch, count),
-    ):
-        require_classes(name, values, count, number)
+    require_classes("labels", labels, count, classes)
+    require_classes("found", found, count, classes)
+    require_classes("batch", batch, count, count)
     gaps = batch_sizes(batch, found, classes) - batch_sizes(batch, labels, classes)
     return PartitionScores(
         # A class without members that is never predicted has the score 0.
@@ -90,31 +78,19 @@ def batch_sizes(batch: Tensor, subsets: Tensor, classes: int) -> Tensor:
 
 
 class PredictedPartition(NamedTuple):
-    """The partition of a batch.
+    """The partition of a batch."""
 
-    Attributes:
-        subsets: (n,), the subset of every element.
-        sizes: (K,), the size of every subset.
-    """
-
-    subsets: Tensor
-    sizes: Tensor
+    subsets: Tensor  # (n,), the subset of every element
+    sizes: Tensor  # (K,), the size of every subset
 
 
 class EvaluatedBatches(NamedTuple):
-    """Predicted partitions of labelled elements.
-
-    Attributes:
-        scores: The scores.
-        order: (N,), the indices of the elements, batch after batch.
-        batch: (N,), their batches, in that order.
-        subsets: (N,), their subsets, in that order.
-    """
+    """Predicted partitions of labelled elements."""
 
     scores: PartitionScores
-    order: Tensor
-    batch: Tensor
-    subsets: Tensor
+    order: Tensor  # (N,), the indices of the elements, batch after batch
+    batch: Tensor  # (N,), their batches, in that order
+    subsets: Tensor  # (N,), their subsets, in that order
 
 
 class Partitioner(nn.Module):
@@ -159,13 +135,14 @@ class Partitioner(nn.Module):
         probs = (self.network(rows) / temperature).softmax(-1)
         index = torch.arange(self.classes, dtype=probs.dtype, device=probs.device)
         log_scores = self.config.scale * (self.classes - (probs * index).sum(-1))
-        shares = probs.mean(-2).clamp(_SMALLEST_SHARE, 1 - _SMALLEST_SHARE)
+        # Classes without members, and with all of them, would have infinite weights.
+        shares = probs.mean(-2).clamp(1e-6, 1 - 1e-6)
         return RelaxedRandomPartition(
             temperature, log_scores, torch.logit(shares), hard=hard, validate_args=False
         )
 
     @torch.no_grad()
-    def partition(self, elements: Tensor | NDArray[Any]) -> PredictedPartition:
+    def partition(self, elements: Data) -> PredictedPartition:
         """Partition a batch: the most likely sizes, filled in the most likely order.
 
         Args:
@@ -188,9 +165,7 @@ class Partitioner(nn.Module):
         parts = law.rsample_parts(noise="none")
         return PredictedPartition(parts.Y.argmax(-2), parts.sizes.round().long())
 
-    def evaluate(
-        self, elements: Tensor | NDArray[Any], labels: Tensor | NDArray[Any]
-    ) -> EvaluatedBatches:
+    def evaluate(self, elements: Data, labels: Data) -> EvaluatedBatches:
         """Partition labelled elements in shuffled batches of nearly equal size, and score them.
 
         Args:
@@ -198,28 +173,22 @@ class Partitioner(nn.Module):
             labels: (N,), the class of each.
         """
         elements, labels = as_tensor(elements), as_tensor(labels)
-        if len(labels) != len(elements):
-            raise ValueError(
-                f"labels must have {len(elements)} entries, one for each element, "
-                f"but got {len(labels)}."
-            )
+        require_classes("labels", labels, len(elements), self.classes)
         generator = torch.Generator().manual_seed(_BATCHES_SEED)
         order = torch.randperm(len(elements), generator=generator)
         size = self.config.training.batch_size
         batches = order.tensor_split(max(1, round(len(elements) / size)))
         found = [self.partition(elements[rows.to(elements.device)]).subsets for rows in batches]
         subsets = torch.cat(found).cpu()
-        lengths = torch.tensor([len(rows) for rows in batches])
-        batch = torch.arange(len(batches)).repeat_interleave(lengths)
+        batch = torch.cat([torch.full_like(rows, index) for index, rows in enumerate(batches)])
         scores = partition_scores(labels.cpu()[order], subsets, self.classes, batch)
         return EvaluatedBatches(scores, order, batch, subsets)
 
     def save(self, folder: Path | str) -> None:
         """Save to a folder, as safetensors and JSON."""
         tensors = dict(self.state_dict())
-        for name, part in (("shift", self.shift), ("scale", self.scale)):
-            if part is not None:
-                tensors[name] = part
+        if self.shift is not None and self.scale is not None:
+            tensors |= {"shift": self.shift, "scale": self.scale}
         description = {
             "kind": "supervised",
             "config": configs.dumps(self.config),
@@ -233,10 +202,8 @@ class Partitioner(nn.Module):
 class SupervisedObjective:
     """The paper's two terms: the cross-entropy of the partition, and the squared error of sizes.
 
-    The partition is the relaxed one without noise.
-
-    Args:
-        size_weight: The weight of the size term.
+    The partition is the relaxed one without noise. A uniform distribution is mixed into its columns
+    by ``smoothing``.
     """
 
     size_weight: float
@@ -252,34 +219,17 @@ class SupervisedObjective:
         parts = law.rsample_parts(noise="none")
         subsets = torch.arange(model.classes, device=batch["labels"].device)
         truth = (subsets[:, None] == batch["labels"]).to(parts.Y.dtype)
-        terms = {
-            "assignment": cross_entropy(parts.Y, truth, model.config.smoothing),
-            "sizes": self.size_weight * (parts.sizes - truth.sum(-1)).square().mean(),
-        }
-        return {"loss": torch.stack(list(terms.values())).sum(), **terms}
-
-
-def cross_entropy(partition: Tensor, truth: Tensor, smoothing: float) -> Tensor:
-    """The cross-entropy of a soft partition (K, n) and the true one, as a mean over elements.
-
-    Args:
-        partition: Its columns are divided by their sums, which a relaxed sort leaves near one.
-        truth: Columns are one-hot.
-        smoothing: The part of every predicted column that is uniform over the subsets.
-    """
-    mass = partition.sum(-2).clamp_min(_SMALLEST_MASS)
-    prob = (partition * truth).sum(-2) / mass
-    return -((1 - smoothing) * prob + smoothing / partition.shape[-2]).log().mean(-1)
+        # Columns of a relaxed sort need not sum to one: an element may even be at no rank.
+        probs = (parts.Y * truth).sum(-2) / parts.Y.sum(-2).clamp_min(1e-6)
+        smoothing = model.config.smoothing
+        assignment = -((1 - smoothing) * probs + smoothing / model.classes).log().mean(-1)
+        sizes = self.size_weight * (parts.sizes - truth.sum(-1)).square().mean()
+        return {"loss": assignment + sizes, "assignment": assignment, "sizes": sizes}
 
 
 def load_partitioner(folder: Path | str, device: torch.device | str = "cpu") -> Partitioner:
     """Load a model saved by :meth:`Partitioner.save`, without pickle."""
-    tensors, description = load_model(Path(folder))
-    if description.get("kind") != "supervised":
-        raise RunError(
-            f"The folder {folder} must contain a supervised partitioning model, "
-            "but got another kind of model."
-        )
+    tensors, description = load_model(folder, "supervised")
     config = configs.loads(SupervisedConfig, description["config"])
     with unseeded():
         model = Partitioner(description["shape"], description["classes"], config)
@@ -289,26 +239,18 @@ def load_partitioner(folder: Path | str, device: torch.device | str = "cpu") -> 
 
 
 class TrainedPartitioner(NamedTuple):
-    """A trained model, and how the weight of its size term was chosen.
+    """A trained model, and how the weight of its size term was chosen."""
 
-    Attributes:
-        model: The model with the best weight.
-        folder: The folder of its training.
-        size_weight: The weight.
-        held_out: The number of examples on which candidates were compared.
-        f1: The F1 score of every candidate on them; empty for a single candidate.
-    """
-
-    model: Partitioner
-    folder: Path
+    model: Partitioner  # with the best weight
+    folder: Path  # of its training
     size_weight: float
-    held_out: int
-    f1: dict[float, float]
+    held_out: int  # the number of examples on which candidates were compared
+    f1: dict[float, float]  # of every candidate on them; empty for a single candidate
 
 
 def fit_partitioner(
-    elements: Tensor | NDArray[Any],
-    labels: Tensor | NDArray[Any],
+    elements: Data,
+    labels: Data,
     classes: int,
     config: SupervisedConfig,
     folder: Path | str,
@@ -380,6 +322,6 @@ def check_labels(elements: Tensor, labels: Tensor, classes: int) -> None:
     require_classes("labels", labels, len(elements), classes)
 
 
-def as_tensor(data: Tensor | NDArray[Any]) -> Tensor:
+def as_tensor(data: Data) -> Tensor:
     """Data as a tensor; arrays are copied, because they may be read-only."""
     return data if isinstance(data, Tensor) else torch.tensor(data)

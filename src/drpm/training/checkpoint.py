@@ -1,13 +1,11 @@
 """Checkpoints and models on disk: safetensors and JSON, no pickle.
 
-A checkpoint is one safetensors file that appears in a single rename once its bytes are on the disk.
-Its name holds the step and a checksum of its content. The two newest are kept, so that a damaged
-file costs the steps since the one before it and not the run.
+A checkpoint is one safetensors file that appears in a single rename once its bytes are on the disk,
+after which the one before it is removed. Its name holds the step and a checksum of its content.
 """
 
 import hashlib
 import json
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,10 +20,9 @@ from torch import Tensor, nn
 
 from drpm.training.errors import START_OVER, RunError
 
-logger = logging.getLogger(__name__)
-
 MODEL_FILE: Final = "model.json"
 _SUFFIX: Final = ".safetensors"
+_CHECKPOINTS: Final = f"step-*{_SUFFIX}"
 
 
 # Everything that the next training step depends on, by name.
@@ -98,73 +95,43 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def save_state(folder: Path, state: State, step: int, runs: Sequence[str] = (".",)) -> None:
-    """Save a checkpoint, keep the one before it, and remove all others.
-
-    Later ones are removed too: a run that saves an earlier step has gone back to it.
-
-    Args:
-        folder: The folder of the checkpoints; it is made if it does not exist.
-        state: The state to save.
-        step: The number of steps taken so far.
-        runs: The names of the stacked runs that the state belongs to.
-    """
+    """Save the state of stacked runs after a step, and remove the checkpoint before it."""
     data = _to_bytes(state, {"runs": json.dumps(runs)})
     path = folder / f"step-{step:06d}-{_checksum(data)}{_SUFFIX}"
     folder.mkdir(parents=True, exist_ok=True)
     # What a killed process left may be what fills the disk.
     for leftover in folder.glob(".*.tmp"):
         leftover.unlink(missing_ok=True)
-    others = [other for other in _checkpoints(folder) if other != path]
     write_atomic(path, data)
-    previous = next((other for other in others if _step(other) < step), None)
-    for other in others:
-        if other != previous:
+    for other in folder.glob(_CHECKPOINTS):
+        if other != path:
             other.unlink()
 
 
 def load_latest(folder: Path) -> Checkpoint | None:
-    """The newest intact checkpoint, or None if there are no checkpoints.
-
-    A damaged one is skipped with a warning in the log; if all are damaged, this is an error.
-    """
-    damages: list[str] = []
-    for path in _checkpoints(folder):
-        try:
-            state = _read_tensors(path)
-        except RunError as error:
-            damages.append(str(error))
-            continue
-        if damages:
-            found = f"{', '.join(damages)}; resuming from step {_step(path)}"
-            logger.warning("In %s a checkpoint is damaged: %s.", folder, found)
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-        return Checkpoint(state, _step(path), json.loads(metadata.get("runs", '["."]')))
-    if damages:
-        raise RunError(
-            f"All checkpoints in {folder} are damaged ({', '.join(damages)}); {START_OVER}."
-        )
-    return None
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    """The files of all checkpoints, the latest step first."""
-    return sorted(folder.glob(f"step-*{_SUFFIX}"), key=_step, reverse=True)
-
-
-def _step(path: Path) -> int:
-    return int(path.name.split("-")[1])
+    """The checkpoint of the latest step, or None if there is none."""
+    steps = {int(path.name.split("-")[1]): path for path in folder.glob(_CHECKPOINTS)}
+    if not steps:
+        return None
+    step = max(steps)
+    try:
+        state = _read_tensors(steps[step])
+    except RunError as error:
+        raise RunError(f"The checkpoint in {folder} is damaged: {error}; {START_OVER}.") from error
+    with safe_open(steps[step], "pt") as file:
+        metadata = file.metadata() or {}
+    return Checkpoint(state, step, json.loads(metadata.get("runs", '["."]')))
 
 
 # Models.
 
 
 def save_model(folder: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
-    """Save a model's tensors and what is needed to build it again.
+    """Save a model's tensors, as of ``state_dict()``, and what is needed to build it again.
 
     Args:
         folder: The folder for ``model.json`` and the safetensors file that it names.
-        tensors: The tensors by name, as of ``state_dict()``.
+        tensors: The tensors by name.
         description: What JSON can hold; tuples come back as lists.
     """
     data = _to_bytes(tensors)
@@ -181,24 +148,26 @@ def save_model(folder: Path, tensors: Mapping[str, Tensor], description: Mapping
             path.unlink()
 
 
-def load_model(folder: Path) -> Model:
+def load_model(folder: Path | str, kind: str | None = None) -> Model:
     """Read what :func:`save_model` wrote; nothing is unpickled.
 
     Args:
-        folder: The folder that holds ``model.json``.
+        folder: The folder.
+        kind: The ``kind`` in the description; a model of another kind is refused.
     """
+    folder = Path(folder)
     if not (folder / MODEL_FILE).is_file():
         raise RunError(f"{folder} contains no model: {MODEL_FILE} is missing.")
     try:
         document = json.loads((folder / MODEL_FILE).read_bytes())
         path = folder / Path(document["tensors"]).name
-        return Model(_read_tensors(path), dict(document["description"]))
-    except RunError as error:
-        raise RunError(f"The model in {folder} is damaged: {error}.") from error
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise RunError(
-            f"The model in {folder} is damaged: {MODEL_FILE} has an unexpected format."
-        ) from error
+        model = Model(_read_tensors(path), dict(document["description"]))
+    except (RunError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        why = error if isinstance(error, RunError) else f"{MODEL_FILE} has an unexpected format"
+        raise RunError(f"The model in {folder} is damaged: {why}.") from error
+    if kind not in (None, found := model.description.get("kind")):
+        raise RunError(f"The model in {folder} must be of the kind {kind!r}, but got {found!r}.")
+    return model
 
 
 def load_modules(

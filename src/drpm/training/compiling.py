@@ -22,16 +22,9 @@ _WARM_UPS: Final = 3
 
 
 def compile_step(program: Program, backend: str | Callable[..., Any] = BACKEND) -> bool:
-    """Compile a program's step, or log in one line why that is not possible.
+    """Compile a program's step and return True, or log in one line why that is not possible.
 
     One step is taken to test the compiled form, and undone.
-
-    Args:
-        program: One run, or stacked runs.
-        backend: As in ``torch.compile``.
-
-    Returns:
-        Whether the step is compiled.
     """
     before = _snapshot(program)
     groups = program.optimizer.param_groups
@@ -40,15 +33,9 @@ def compile_step(program: Program, backend: str | Callable[..., Any] = BACKEND) 
     for name, plain in parts.items():
         # A graph break splits one run's step; in stacked runs all of it would stay uncompiled.
         whole = name == "_find_gradients"
-        compiled_part = torch.compile(
-            _with_own_code(plain),
-            backend=backend,
-            dynamic=False,
-            fullgraph=whole,
-            options=_OPTIONS if whole and backend == BACKEND else None,
-        )
-        setattr(program, name, compiled_part)
-    compiled = True
+        options = _OPTIONS if whole and backend == BACKEND else None
+        kind: dict[str, Any] = {"backend": backend, "fullgraph": whole, "options": options}
+        setattr(program, name, torch.compile(_with_own_code(plain), dynamic=False, **kind))
     try:
         # A checkpoint at the end of an epoch has no next batch.
         program.rewind()
@@ -64,10 +51,11 @@ def compile_step(program: Program, backend: str | Callable[..., Any] = BACKEND) 
             setattr(program, name, plain)
         for group, was in zip(groups, settings, strict=True):
             group.update(was)
-        compiled = False
         logger.warning("The training step runs uncompiled. %s", sentence(cause))
-    program.load_state(before)
-    return compiled
+        return False
+    finally:
+        program.load_state(before)
+    return True
 
 
 def _with_own_code(plain: Callable[..., Any]) -> Callable[..., Any]:

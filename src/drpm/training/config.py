@@ -12,7 +12,6 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, dataclass_transform
 
@@ -78,14 +77,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_setting(config: Any, name: str, expected: str, holds: Callable[[Any], object]) -> None:
-    """Refuse a setting for a reason that its type cannot express.
-
-    Args:
-        config: The configuration.
-        name: The name of the setting.
-        expected: What its value must be, in words that fit after "must be".
-        holds: Whether a value is valid.
-    """
+    """Refuse a setting unless ``holds(value)``; ``expected`` are the words after "must be"."""
     value = getattr(config, name)
     if not holds(value):
         raise ConfigError(f"{name} must be {expected}, but got {value!r}.")
@@ -104,7 +96,6 @@ class TrainingConfig:
         betas: The coefficients of Adam's running averages; the first is the momentum of SGD.
         learning_rate_decay: Factor applied to the learning rate every ``decay_every`` epochs.
         decay_every: Epochs between decays.
-        gradient_clip: Maximum norm of the gradient; None to disable clipping.
         drop_last: Whether to drop the last batch of an epoch if it is incomplete.
         seed: The random seed.
         device: ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1``, ...
@@ -131,7 +122,6 @@ class TrainingConfig:
     betas: tuple[float, float] = (0.9, 0.999)
     learning_rate_decay: PositiveFloat = 1.0
     decay_every: PositiveInt = 10
-    gradient_clip: PositiveFloat | None = None
     drop_last: bool = True
     seed: Annotated[NonNegativeInt, Field(lt=2**63)] = 0
     device: str = "auto"
@@ -156,14 +146,7 @@ class TrainingConfig:
 
 
 def require_classes(name: str, labels: "Tensor", examples: int, classes: int) -> None:
-    """Refuse labels that are not one class for each example, from 0 to K - 1.
-
-    Args:
-        name: The caller's name for the labels.
-        labels: (N,), the class of every example.
-        examples: N.
-        classes: K.
-    """
+    """Refuse labels that are not one class for each example, from 0 to ``classes - 1``."""
     if labels.shape != (examples,) or labels.is_floating_point() or labels.is_complex():
         raise ConfigError(
             f"{name} must be integers of shape ({examples},), but got "
@@ -182,12 +165,12 @@ def require_classes(name: str, labels: "Tensor", examples: int, classes: int) ->
 
 
 def build(cls: type[C], mapping: Mapping[str, Any], base: C | None = None) -> C:
-    """A configuration from nested dictionaries.
+    """A configuration from nested dictionaries; other settings are those of ``base``.
 
     Args:
         cls: The class of the configuration.
         mapping: Values by name.
-        base: The configuration that other settings are taken from, by default ``cls()``.
+        base: By default ``cls()``.
     """
     known: Any = cls() if base is None else base
     values = dataclasses.asdict(known)
@@ -195,11 +178,7 @@ def build(cls: type[C], mapping: Mapping[str, Any], base: C | None = None) -> C:
 
 
 def override(config: C, assignments: Sequence[str]) -> C:
-    """The configuration with some settings replaced, each given as ``name=value``.
-
-    Args:
-        config: The configuration to start from.
-        assignments: Texts such as ``training.epochs=3``; lists have commas; a later one wins.
+    """The configuration with some settings replaced, each given as ``name=value``; the last wins.
 
     Example:
         >>> override(TrainingConfig(), ["epochs=3", "betas=0.95,0.999"]).betas
@@ -264,31 +243,22 @@ def read_mapping(path: Path | str) -> dict[str, Any]:
         raise ConfigError(f"In {path}: {error}") from error
 
 
-def preset_names(command: str | None = None, folder: Traversable = PRESETS) -> list[str]:
+def preset_names(command: str | None = None) -> list[str]:
     """The names of all presets, or of those for a command, in alphabetical order."""
-    files = (entry.name for entry in folder.iterdir())
+    files = (entry.name for entry in PRESETS.iterdir())
     names = sorted(name.removesuffix(SUFFIX) for name in files if name.endswith(SUFFIX))
     return [name for name in names if command in (None, *name.split("-")[1:2])]
 
 
-def load_preset(
-    cls: type[C], name: str, *, command: str | None = None, folder: Traversable = PRESETS
-) -> C:
-    """The configuration of a preset.
-
-    Args:
-        cls: The configuration's class, with the defaults of settings that the preset leaves out.
-        name: One of :func:`preset_names`.
-        command: The command that the preset must be for; by default any.
-        folder: The folder of the presets, by default that of the package.
-    """
-    known = preset_names(command, folder)
+def load_preset(cls: type[C], name: str, *, command: str | None = None) -> C:
+    """The configuration of one of :func:`preset_names`, with the defaults of its class."""
+    known = preset_names(command)
     # Only a listed name is opened, so that a name with slashes leads nowhere.
     if name not in known:
         kind = "a preset" if command is None else f"a preset of drpm {command}"
         raise ConfigError(f"{name!r} is not {kind}; {suggest(name, known)}")
     try:
-        return loads(cls, (folder / f"{name}{SUFFIX}").read_text(encoding="utf-8"))
+        return loads(cls, (PRESETS / f"{name}{SUFFIX}").read_text(encoding="utf-8"))
     except ConfigError as error:
         raise ConfigError(f"In the preset {name!r}: {error}") from error
 
@@ -318,7 +288,7 @@ def _merge(
     merged = dict(known)
     for key, value in given.items():
         if key not in known:
-            raise _unknown(f"{path}{key}", names)
+            raise ConfigError(f"{path}{key} is not a setting; {_suggest_setting(path, key, names)}")
         if isinstance(known[key], dict):
             value = _merge(known[key], value, names, f"{path}{key}.")
         elif value == NONE and not isinstance(known[key], str):
@@ -351,14 +321,13 @@ def suggest(name: str, known: Sequence[str]) -> str:
     return f"there are {', '.join(map(repr, known)) or 'none'}."
 
 
-def _unknown(name: str, names: Sequence[str]) -> ConfigError:
-    table, _, last = name.rpartition(".")
-    siblings = [known for known in names if known.rpartition(".")[0] == table]
+def _suggest_setting(path: str, key: str, names: Sequence[str]) -> str:
+    siblings = [name for name in names if name.rpartition(".")[0] == path[:-1]]
     # The same table first, and of several tables the first one.
-    leaves = {known.rpartition(".")[2]: known for known in (*reversed(names), *siblings)}
-    if meant := difflib.get_close_matches(last, leaves, n=1):
-        return ConfigError(f"{name} is not a setting; did you mean {leaves[meant[0]]}?")
-    return ConfigError(f"{name} is not a setting; there are {', '.join(siblings)}.")
+    leaves = {name.rpartition(".")[2]: name for name in (*reversed(names), *siblings)}
+    if meant := difflib.get_close_matches(key, leaves, n=1):
+        return f"did you mean {leaves[meant[0]]}?"
+    return f"there are {', '.join(siblings)}."
 
 
 def _sentence(invalid: ValidationError) -> str:

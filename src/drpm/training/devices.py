@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 T = TypeVar("T")
-
-# Far enough apart that the ranks of neighbouring seeds do not share their noise.
-_SEED_STRIDE: Final = 1_000_003
 
 
 @final
@@ -49,10 +46,6 @@ class Devices:
         """Whether this is the process that writes files."""
         return self.rank == 0
 
-    def seed(self, seed: int) -> int:
-        """The seed of this process's noise; batches are drawn by the first process."""
-        return seed + _SEED_STRIDE * self.rank
-
     def share(self, module: nn.Module) -> Callable[..., Any]:
         """The module's forward pass; its gradients are averaged over all processes."""
         if self._fabric is None:
@@ -60,22 +53,8 @@ class Devices:
         shared: nn.Module = self._fabric.setup_module(module)
         return shared
 
-    def mean(self, value: Tensor) -> Tensor:
-        """The mean over all processes."""
-        if self.count > 1:
-            value = value.clone()
-            dist.all_reduce(value)
-            value /= self.count
-        return value
-
-    def from_first(self, value: Tensor) -> Tensor:
-        """The first process's tensor, in all processes."""
-        if self.count > 1:
-            dist.broadcast(value, 0)
-        return value
-
     def gather(self, value: T) -> list[T]:
-        """The values of all processes, in the order of their ranks."""
+        """The values of all processes in the order of their ranks; tensors are on the CPU."""
         values = [value] * self.count
         if self.count > 1:
             dist.all_gather_object(values, value)
@@ -92,9 +71,6 @@ def connect(config: TrainingConfig) -> Devices:
 
     With several, this starts the other processes by running the same command again, unless
     ``torchrun`` has started them already. Call it before anything is written.
-
-    Args:
-        config: Its ``device``, ``devices`` and ``step`` are used.
     """
     started = int(os.environ.get("WORLD_SIZE", "1"))
     here = int(os.environ.get("LOCAL_WORLD_SIZE", started)) if started > 1 else config.devices
@@ -142,20 +118,15 @@ def _find(name: str, count: int) -> torch.device:
     if name == "auto":
         name = "cuda" if cards else "cpu"
     kind, _, number = name.partition(":")
-    if kind == "cuda" and not cards:
-        raise ConfigError(f"device must be one that this machine has (cpu), but got {name!r}.")
-    if number and int(number) >= cards:
-        raise ConfigError(
-            f"device must be one of the {cards} GPUs of this machine, but got {name!r}."
-        )
-    if number and count > 1:
-        raise ConfigError(
-            f"device must not name a single GPU if devices is {count}, but got {name!r}."
-        )
-    if kind == "cuda" and count > cards:
-        raise ConfigError(f"devices must be at most {cards}, the GPUs here, but got {count}.")
-    if kind != "cuda":
+    if kind == "cpu":
         return torch.device(kind)
+    if int(number or 0) >= cards:
+        known = f"cpu or one of {cards} GPUs" if cards else "cpu"
+        raise ConfigError(f"device must be one that this machine has ({known}), but got {name!r}.")
+    if number and count > 1:
+        raise ConfigError(f"device must be 'cuda' if devices is {count}, but got {name!r}.")
+    if count > cards:
+        raise ConfigError(f"devices must be at most {cards}, the GPUs here, but got {count}.")
     # With its number, so that the devices of tensors compare equal to it.
     return torch.device(kind, int(number) if number else torch.cuda.current_device())
 
@@ -182,11 +153,7 @@ def unseeded() -> Iterator[None]:
 
 @contextmanager
 def matmul_precision(precision: Literal["highest", "high"]) -> Iterator[None]:
-    """Set the precision of float32 products and convolutions on a GPU within the block.
-
-    Args:
-        precision: ``highest`` for float32, ``high`` to allow TF32.
-    """
+    """Within the block, compute float32 products on a GPU in float32, or in TF32 for ``high``."""
     backends: Any = torch.backends
     separate: list[tuple[Any, str]] = []
     try:

@@ -1,11 +1,8 @@
-"""Errors of runs, each a sentence that a person can act on, and signals that stop a run."""
+"""Errors of runs, each a sentence that a person can act on."""
 
 import errno
-import signal
-import threading
 from pathlib import Path
-from types import FrameType
-from typing import Any, Final, Self, final
+from typing import Final
 
 # The exit code of a process that was ended by a signal is this plus the signal's number.
 SIGNAL_EXIT: Final = 128
@@ -37,35 +34,6 @@ class Interrupted(Exception):
             f"Stopped after step {step} and saved; run the same command again to resume ({folder})."
         )
         self.exit_code = SIGNAL_EXIT + number
-
-
-@final
-class StopRequest:
-    """A context in which SIGINT and SIGTERM are recorded, so that a step can finish.
-
-    A second signal of the same kind has its default effect.
-    """
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self._previous: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        # Only the main thread can have handlers.
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                # None is a handler that Python did not set and cannot restore.
-                if signal.getsignal(number) is not None:
-                    self._previous[number] = signal.signal(number, self._note)
-        return self
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.signal = number
-        signal.signal(number, self._previous[number])
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
 
 
 def memory_refusal(error: BaseException) -> str | None:

@@ -2,12 +2,15 @@
 
 import math
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, final
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +25,9 @@ from drpm.training.checkpoint import (
 from drpm.training.compiling import CapturedStep, compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import TRAINING_LOCK, Devices, matmul_precision
-from drpm.training.errors import Interrupted, RunError, StopRequest
-from drpm.training.program import Augmentation, Objective, Program, Readings, Schedule
-from drpm.training.runs import RunFolder
+from drpm.training.errors import Interrupted, RunError
+from drpm.training.program import Objective, Program, Readings
+from drpm.training.runs import EVENTS, RunFolder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -84,6 +87,35 @@ class TrainingProgress:
         self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
+@final
+class StopRequest:
+    """A context in which SIGINT and SIGTERM are recorded, so that a step can finish.
+
+    A second signal of the same kind has its default effect.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        # Only the main thread can have handlers.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                # None is a handler that Python did not set and cannot restore.
+                if signal.getsignal(number) is not None:
+                    self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+        signal.signal(number, self._previous[number])
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+
 ProgressFactory = Callable[[str], TrainingProgress | None]
 """From the name of a stage to its progress display."""
 
@@ -93,13 +125,12 @@ def train(
     runs: Sequence[RunFolder],
     *,
     before_epoch: Callable[[int], None] | None = None,
-    evaluate: Callable[[int], Mapping[str, float]] | None = None,
     progress: TrainingProgress | None = None,
-) -> list[dict[str, float]]:
-    """Train from the last checkpoint, if any, to the last epoch, and finish the runs.
+) -> None:
+    """Train from the last checkpoint, if any, to the last epoch; save the models, finish the runs.
 
     The folders are locked and other threads wait meanwhile. With several devices all processes
-    call this; the first one writes, evaluates and shows progress.
+    call this; the first one writes and shows progress.
 
     Args:
         program: One run, or stacked runs.
@@ -107,171 +138,137 @@ def train(
         before_epoch: Called with the number of each epoch, from 0 on, before it starts. It may
             change the model in place, as a function of the model and the number alone: a resumed
             run calls it again.
-        evaluate: From the index of a run to its final metrics, called after the last step. It may
-            also save the model.
         progress: Receives every report. It must not wait for another thread that trains.
-
-    Returns:
-        The final metrics of each run.
 
     Raises:
         Interrupted: On SIGINT or SIGTERM, after the step is finished and saved.
         RunError: If a loss term is not finite.
     """
-    if len(runs) != program.width:
-        raise ValueError(
-            f"runs must contain {program.width} folders, one for each run, but got {len(runs)}."
-        )
+    written = runs if program.devices.is_first else []
     with TRAINING_LOCK, matmul_precision(program.config.matmul), ExitStack() as stack:
-        if program.devices.is_first:
-            for run in runs:
-                stack.enter_context(run.lock())
-        _Training(program, runs, progress, before_epoch).run()
-        metrics: list[dict[str, float]] = []
-        if program.devices.is_first:
-            for index, run in enumerate(runs):
-                metrics.append(dict(evaluate(index)) if evaluate else {})
-                run.finish(metrics[index], device=program.device)
-        return program.devices.gather(metrics)[0]
+        for run in written:
+            stack.enter_context(run.lock())
+        step = _resume(program, runs)
+        for run in written:
+            run.truncate_metrics(step)
+        if step < program.config.epochs * program.steps_per_epoch:
+            _take_steps(program, runs, step, before_epoch, progress if written else None)
+        for index, run in enumerate(written):
+            save_model(run.model_dir, program.model_state(index), {"stage": run.path.name})
+            run.finish({}, device=program.device)
+        program.devices.barrier()
 
 
-class _Training:
-    """One call of :func:`train`."""
+def _resume(program: Program, runs: Sequence[RunFolder]) -> int:
+    """Load the last checkpoint, if there is one; return its step."""
+    saved = load_latest(runs[0].checkpoint_dir)
+    if saved is None:
+        # For dropout, which uses the default generator.
+        torch.manual_seed(program.seed)
+        return 0
+    # The models of a stack are in the checkpoint of its first run.
+    if saved.runs != _names(runs):
+        raise RunError(
+            f"The run in {runs[0].path} was started together with the runs {saved.runs} and cannot "
+            f"be resumed with {_names(runs)}: give the same seeds in the same order, or another "
+            "folder."
+        )
+    program.load_state(saved.state)
+    return saved.step
 
-    def __init__(
-        self,
-        program: Program,
-        runs: Sequence[RunFolder],
-        progress: TrainingProgress | None,
-        before_epoch: Callable[[int], None] | None,
-    ) -> None:
-        self.program, self.config = program, program.config
-        self.before_epoch = before_epoch
-        self.runs, self.checkpoints = runs, runs[0].checkpoint_dir
-        self.names = [os.path.relpath(run.path, runs[0].path) for run in runs]
-        self.writes = program.devices.is_first
-        self.progress = progress if self.writes else None
-        self.per_epoch = program.steps_per_epoch
-        self.total = self.config.epochs * self.per_epoch
-        self.step = self._resume()
 
-    def _resume(self) -> int:
-        saved, step = load_latest(self.checkpoints), 0
-        if saved is None:
-            # For dropout, which uses the default generator.
-            torch.manual_seed(self.program.seed)
-        else:
-            # The models of a stack are in the checkpoint of its first run.
-            if saved.runs != self.names:
-                raise RunError(
-                    f"The run in {self.runs[0].path} was started together with the runs "
-                    f"{saved.runs} and cannot be resumed with {self.names}: give the same seeds "
-                    "in the same order, or another folder."
-                )
-            self.program.load_state(saved.state)
-            step = saved.step
-        if self.writes:
-            for run in self.runs:
-                run.truncate_metrics(step)
-        return step
+def _names(runs: Sequence[RunFolder]) -> list[str]:
+    return [os.path.relpath(run.path, runs[0].path) for run in runs]
 
-    def run(self) -> None:
-        if self.step >= self.total:
-            return
-        self.program.set_learning_rate(learning_rate(self.config, self.step // self.per_epoch))
-        take_step = self._prepare()
-        self.events = _open_events(self.runs, self.step) if self.writes else []
-        if self.progress is not None:
-            self.progress.start(self.total, self.step)
-        try:
-            with StopRequest() as stop:
-                self._steps(take_step, stop)
-        finally:
-            for events in self.events:
-                events.close()
-            if self.progress is not None:
-                self.progress.stop()
 
-    def _prepare(self) -> Callable[[], None]:
-        """The step in the configured form."""
-        one_card = self.program.device.type == "cuda" and self.program.devices.count == 1
-        way: str = self.config.step
-        if way == "auto":
-            long = self.total - self.step >= WORTH_COMPILING
-            way = "eager" if not one_card else "compile" if long else "graph"
-        if way == "compile":
-            compile_step(self.program)
-        if way == "graph" or (way == "compile" and one_card):
-            return CapturedStep(self.program)
-        return self.program.step
-
-    def _steps(self, take_step: Callable[[], None], stop: StopRequest) -> None:
-        config, program = self.config, self.program
-        while self.step < self.total:
-            if self.step % self.per_epoch == 0:
-                epoch = self.step // self.per_epoch
-                program.set_learning_rate(learning_rate(config, epoch))
-                if self.before_epoch is not None:
-                    self.before_epoch(epoch)
+def _take_steps(
+    program: Program,
+    runs: Sequence[RunFolder],
+    step: int,
+    before_epoch: Callable[[int], None] | None,
+    progress: TrainingProgress | None,
+) -> None:
+    config, devices, per_epoch = program.config, program.devices, program.steps_per_epoch
+    total = config.epochs * per_epoch
+    program.set_learning_rate(learning_rate(config, step // per_epoch))
+    take_step = _prepare(program, total - step)
+    written = runs if devices.is_first else []
+    with ExitStack() as stack:
+        events = _open_events(written, step)
+        for writer in events:
+            stack.callback(writer.close)
+        if progress is not None:
+            progress.start(total, step)
+            stack.callback(progress.stop)
+        stop = stack.enter_context(StopRequest())
+        while step < total:
+            if step % per_epoch == 0:
+                program.set_learning_rate(learning_rate(config, step // per_epoch))
+                if before_epoch is not None:
+                    before_epoch(step // per_epoch)
                 program.shuffle()
             take_step()
-            self.step += 1
-            report = self.step % config.log_every == 0 or self.step % self.per_epoch == 0
-            save = self._checkpoint_due()
-            # Read once per step.
-            signal = self._agree(stop.signal, report or save)
-            if report or save or signal is not None:
-                self._report(program.readings())
-            if save or signal is not None:
-                self._save()
-            if signal is not None:
-                raise Interrupted(signal, self.step, self.runs[0].path)
+            step += 1
+            save = step == total or step % (config.checkpoint_every * per_epoch) == 0
+            if config.checkpoint_steps is not None:
+                save = save or step % config.checkpoint_steps == 0
+            due = save or step % config.log_every == 0 or step % per_epoch == 0
+            number = stop.signal  # read once per step
+            if devices.count > 1:
+                # A signal to any process stops all of them, at the next report.
+                number = (max(devices.gather(number or 0)) or None) if due else None
+            if due or number is not None:
+                readings = program.readings()
+                means = readings.values.mean(0).T.tolist()
+                records = [dict(zip(readings.names, values, strict=True)) for values in means]
+                for run, record in zip(written, records, strict=False):
+                    run.log({"step": step, "epoch": step / per_epoch, **record})
+                for writer, record in zip(events, records, strict=False):
+                    for name, value in record.items():
+                        writer.add_scalar(name, value, step)
+                if progress is not None:
+                    progress.update(step, records[0])
+                _require_finite(readings, step)
+            if save or number is not None:
+                _save(program, runs, step)
+            if number is not None:
+                raise Interrupted(number, step, runs[0].path)
 
-    def _agree(self, signal: int | None, together: bool) -> int | None:
-        """A signal to any process stops all of them, at the next report."""
-        if self.program.devices.count == 1:
-            return signal
-        return (max(self.program.devices.gather(signal or 0)) or None) if together else None
 
-    def _checkpoint_due(self) -> bool:
-        config, step = self.config, self.step
-        if config.checkpoint_steps is not None and step % config.checkpoint_steps == 0:
-            return True
-        return step == self.total or step % (config.checkpoint_every * self.per_epoch) == 0
+def _prepare(program: Program, steps: int) -> Callable[[], None]:
+    """The step in the configured form, of which so many are left."""
+    one_card = program.device.type == "cuda" and program.devices.count == 1
+    way: str = program.config.step
+    if way == "auto":
+        long = steps >= WORTH_COMPILING
+        way = "eager" if not one_card else "compile" if long else "graph"
+    if way == "compile":
+        compile_step(program)
+    if way == "graph" or (way == "compile" and one_card):
+        return CapturedStep(program)
+    return program.step
 
-    def _report(self, readings: Readings) -> None:
-        """Log a line for each run, and stop if a term is not finite."""
-        means = readings.values.mean(0).T.tolist()
-        records = [dict(zip(readings.names, values, strict=True)) for values in means]
-        if self.writes:
-            for run, record in zip(self.runs, records, strict=True):
-                run.log({"step": self.step, "epoch": self.step / self.per_epoch, **record})
-            for events, record in zip(self.events, records, strict=False):
-                for name, value in record.items():
-                    events.add_scalar(name, value, self.step)
-            if self.progress is not None:
-                self.progress.update(self.step, records[0])
-        self._require_finite(readings)
 
-    def _require_finite(self, readings: Readings) -> None:
-        broken = ~torch.isfinite(readings.values)
-        if not broken.any():
-            return
-        row = int(broken.any(2).any(1).nonzero()[0])
-        names = [name for name, bad in zip(readings.names, broken[row], strict=True) if bad.any()]
-        # The loss is the sum of the others.
-        terms = ", ".join(repr(name) for name in names if name != "loss") or "'loss'"
-        step = self.step - len(broken) + row + 1
-        raise RunError(f"Some loss terms were not finite ({terms}) at step {step}.")
+def _require_finite(readings: Readings, step: int) -> None:
+    broken = ~torch.isfinite(readings.values)
+    if not broken.any():
+        return
+    row = int(broken.any(2).any(1).nonzero()[0])
+    names = [name for name, bad in zip(readings.names, broken[row], strict=True) if bad.any()]
+    # The loss is the sum of the others.
+    terms = ", ".join(repr(name) for name in names if name != "loss") or "'loss'"
+    first = step - len(broken) + row + 1
+    raise RunError(f"Some loss terms were not finite ({terms}) at step {first}.")
 
-    def _save(self) -> None:
-        # A gradient can be infinite although the loss is not.
-        for name, tensor in self.program.tensors().items():
-            if not torch.isfinite(tensor).all():
-                raise RunError(f"The parameter {name!r} was not finite after step {self.step}.")
-        state = self.program.state()
-        if self.writes:
-            save_state(self.checkpoints, state, self.step, self.names)
+
+def _save(program: Program, runs: Sequence[RunFolder], step: int) -> None:
+    # A gradient can be infinite although the loss is not.
+    for name, tensor in program.tensors().items():
+        if not torch.isfinite(tensor).all():
+            raise RunError(f"The parameter {name!r} was not finite after step {step}.")
+    state = program.state()
+    if program.devices.is_first:
+        save_state(runs[0].checkpoint_dir, state, step, _names(runs))
 
 
 def learning_rate(config: TrainingConfig, epoch: int) -> float:
@@ -286,7 +283,7 @@ def _open_events(runs: Sequence[RunFolder], step: int) -> list[Any]:
     except ImportError:
         return []
     # Later events are of a process that was killed.
-    return [SummaryWriter(run.events_dir, purge_step=step + 1) for run in runs]
+    return [SummaryWriter(run.path / EVENTS, purge_step=step + 1) for run in runs]
 
 
 def train_stage(
@@ -299,16 +296,14 @@ def train_stage(
     *,
     seed: int,
     devices: Devices,
-    run_data: Mapping[str, Tensor] | None = None,
     before_epoch: Callable[[Program], Callable[[int], None]] | None = None,
     progress: ProgressFactory = lambda stage: None,
-    schedules: Mapping[str, Schedule] | None = None,
-    augment: Augmentation | None = None,
+    **options: Any,
 ) -> None:
     """Train models, or load them if their runs are finished.
 
     Args:
-        stage: The name of this training in the models' folders.
+        stage: The name of this training for the progress display.
         models: One model, or several to be trained together; they are trained in place.
         objective: What is minimized.
         config: Training settings.
@@ -316,28 +311,15 @@ def train_stage(
         data: Tensors of examples that all models share.
         seed: Determines batches and noise.
         devices: Where to train.
-        run_data: Tensors of examples with a leading dimension, one entry per model.
         before_epoch: From the program to what :func:`train` calls before each epoch.
         progress: Makes the progress display.
-        schedules: Schedules by the names that the objective looks up.
-        augment: Applied to each batch before the objective.
+        options: Further arguments of :class:`~drpm.training.program.Program`.
     """
     if not all(run.status == "finished" for run in runs):
         config = replace(config, seed=seed)
-        common: dict[str, Any] = {"schedules": schedules, "augment": augment, "devices": devices}
-        program = Program(models, objective, data, config, run_data=run_data, **common)
-
-        def save(index: int) -> dict[str, float]:
-            save_model(runs[index].model_dir, program.model_state(index), {"stage": stage})
-            return {}
-
-        train(
-            program,
-            runs,
-            before_epoch=None if before_epoch is None else before_epoch(program),
-            evaluate=save,
-            progress=progress(stage),
-        )
+        program = Program(models, objective, data, config, devices=devices, **options)
+        hook = None if before_epoch is None else before_epoch(program)
+        train(program, runs, before_epoch=hook, progress=progress(stage))
     for model, run in zip(models, runs, strict=True):
         load_modules(run.model_dir, load_model(run.model_dir).tensors, {"": model})
         model.to(devices.device)

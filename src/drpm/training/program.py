@@ -134,13 +134,7 @@ class Readings(NamedTuple):
 
 
 def count_steps(examples: int, config: TrainingConfig, devices: int = 1) -> int:
-    """The number of steps of an epoch.
-
-    Args:
-        examples: Number of examples.
-        config: Its ``batch_size`` and ``drop_last`` are used.
-        devices: Number of devices that share each step.
-    """
+    """The number of steps of an epoch of so many examples, which some devices share."""
     batches = examples / (min(config.batch_size, examples) * devices)
     return max(1, math.floor(batches) if config.drop_last else math.ceil(batches))
 
@@ -198,7 +192,8 @@ class Program:
         self.examples = _count_examples(self.data, self.run_data)
         self.batch_size = min(config.batch_size, self.examples)
         self.steps_per_epoch = count_steps(self.examples, config, self.devices.count)
-        self.seed = self.devices.seed(config.seed)
+        # Processes differ in their noise, by so much that neighbouring seeds do not share it.
+        self.seed = config.seed + 1_000_003 * self.devices.rank
         self.generator = torch.Generator(self.device).manual_seed(self.seed)
         # Steps since the start, and since the start of the epoch.
         self._counters = torch.zeros(2, dtype=torch.int64, device=self.device)
@@ -256,7 +251,9 @@ class Program:
         needed = steps * count * self.batch_size
         for run in range(self.width):
             order = torch.randperm(self.examples, device=self.device, generator=self.generator)
-            order = self.devices.from_first(order).repeat(math.ceil(needed / self.examples))
+            if count > 1:
+                order = self.devices.gather(order.cpu())[0]
+            order = order.repeat(math.ceil(needed / self.examples))
             rows = order[:needed].reshape(steps, count, self.batch_size)[:, rank]
             self.order.view(steps, self.width, self.batch_size)[:, run] = rows
         self.rewind()
@@ -292,14 +289,11 @@ class Program:
     def step(self) -> None:
         """Take one optimizer step on the next batch."""
         terms = self._differentiate(self.batch(), self.schedule_values())
-        if self.config.gradient_clip is not None:
-            self._clip(self.config.gradient_clip)
         self.update()
         self._record(terms)
         self._counters.add_(1)
 
     def _differentiate(self, batch: Batch, schedule: Mapping[str, Tensor]) -> Terms:
-        """Compute the gradients of the trained parameters."""
         if not self.is_stacked:
             self.optimizer.zero_grad()
             terms: Terms = self._evaluate(batch, schedule)
@@ -314,7 +308,6 @@ class Program:
     def _find_gradients(
         self, batch: Batch, schedule: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], Terms]:
-        """The gradients of all parameters, and the terms."""
         # torch.func records its own graph.
         with torch.no_grad():
             gradients, terms = self._gradients(self._trained, self._fixed, batch, schedule)
@@ -332,18 +325,6 @@ class Program:
         tensors = {f"model.{name}": x for name, x in (trained | fixed).items()}
         terms: Terms = functional_call(self._loss_module, tensors, (batch, dict(schedule)))
         return terms["loss"], terms
-
-    def _clip(self, limit: float) -> None:
-        """Clip each run's gradient to a norm of at most ``limit``."""
-        if not self.is_stacked:
-            nn.utils.clip_grad_norm_(self._trained.values(), limit)
-            return
-        gradients = [p.grad for p in self._trained.values() if p.grad is not None]
-        squares = [g.flatten(1).square().sum(1) for g in gradients]
-        # The formula of torch's `clip_grad_norm_`.
-        scale = (limit / (torch.stack(squares).sum(0).sqrt() + 1e-6)).clamp_max(1.0)
-        for gradient in gradients:
-            gradient.mul_(scale.reshape(-1, *(1,) * (gradient.dim() - 1)))
 
     def update(self) -> None:
         """Apply the gradients."""
@@ -363,15 +344,15 @@ class Program:
         if self._history is None or start == self._read:
             return Readings(self._terms, torch.zeros(0, len(self._terms), self.width))
         # A copy, because the next epoch overwrites the history.
-        values = self._history[start : self._read].to(torch.float64, copy=True)
-        values = self.devices.mean(values)
-        return Readings(self._terms, values.reshape(len(values), len(self._terms), -1).cpu())
+        values = self._history[start : self._read].to("cpu", torch.float64, copy=True)
+        values = torch.stack(self.devices.gather(values)).mean(0)
+        return Readings(self._terms, values.reshape(len(values), len(self._terms), -1))
 
     def state(self) -> State:
         """Everything that the next step depends on; all processes call this together."""
         own = {
             "generator": self.generator.get_state(),
-            "noise": _device_noise(self.device),
+            "noise": _default_generator(self._counters.device).get_state(),
             "order": self.order.cpu(),
         }
         groups = {f"ranks.{rank}": each for rank, each in enumerate(self.devices.gather(own))}
@@ -386,25 +367,22 @@ class Program:
 
         Tensors are changed in place, since a captured graph refers to their memory.
         """
-        started = sum(name.endswith(".noise") for name in state if name.startswith("ranks."))
-        if started != self.devices.count:
-            raise RunError(
-                f"The run was started on {started} devices and can only be resumed on as many, "
-                f"but there are {self.devices.count}."
-            )
-        rank = f"ranks.{self.devices.rank}"
+        started = sum(name.startswith("ranks.") and name.endswith(".order") for name in state)
+        rank = f"ranks.{min(self.devices.rank, started - 1)}"
         order = state[f"{rank}.order"]
-        if order.shape != self.order.shape:
+        before = f"{tuple(order.shape)} on {started}"
+        now = f"{tuple(self.order.shape)} on {self.devices.count}"
+        if before != now:
             raise RunError(
-                f"The run was started with batches of shape {tuple(order.shape)} and "
-                f"can only be resumed with those, but got {tuple(self.order.shape)}."
+                f"The run was started with batches of shape {before} devices and can only be "
+                f"resumed with those, but got {now}."
             )
         with torch.no_grad():
             for name, tensor in self.tensors().items():
                 tensor.copy_(state[f"model.{name}"])
         self._load_moments(state)
         self.generator.set_state(state[f"{rank}.generator"].cpu())
-        _set_device_noise(self.device, state[f"{rank}.noise"].cpu())
+        _default_generator(self._counters.device).set_state(state[f"{rank}.noise"].cpu())
         self.order.copy_(order)
         self._counters.copy_(state["counters"])
         self._read = int(self._cursor)
@@ -435,14 +413,8 @@ def _count_examples(data: Mapping[str, Tensor], run_data: Mapping[str, Tensor]) 
     return next(iter(lengths.values()))
 
 
-def _device_noise(device: torch.device) -> Tensor:
+def _default_generator(device: torch.device) -> torch.Generator:
+    """Torch's own generator of a device, which dropout and compiled steps use."""
     if device.type == "cuda":
-        return torch.cuda.get_rng_state(device)
-    return torch.get_rng_state()
-
-
-def _set_device_noise(device: torch.device, state: Tensor) -> None:
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
-        torch.set_rng_state(state)
+        return torch.cuda.default_generators[device.index]
+    return torch.default_generator

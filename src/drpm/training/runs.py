@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeAlias, final
+from typing import Any, Final, Literal, Self, final
 
 import torch
 from pydantic_core import to_json
@@ -23,8 +23,6 @@ from drpm.training.checkpoint import write_atomic
 from drpm.training.config import flatten
 from drpm.training.devices import Devices
 from drpm.training.errors import START_OVER, RunError, RunInUse
-
-Status: TypeAlias = Literal["new", "interrupted", "finished"]
 
 CONFIG: Final = "config.toml"
 METRICS: Final = "metrics.jsonl"
@@ -50,14 +48,14 @@ _CONTENTS: Final = (RESULT, MODEL, CHECKPOINTS, METRICS, FIGURES, EVENTS, ARRAYS
 
 @final
 class RunFolder:
-    """The folder of one run; use :meth:`create`, :meth:`open` or :func:`open_run`.
+    """The folder of one run; use :meth:`open` or :func:`open_run`.
 
     A process that writes holds :meth:`lock`; reading needs no lock.
 
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as folder:
-        ...     run = RunFolder.create(Path(folder) / "first", "seed = 3\\n")
+        ...     run = open_run(Path(folder) / "first", "seed = 3\\n")
         ...     with run.lock():
         ...         run.log({"step": 1, "loss": 0.5})
         ...         run.finish({"accuracy": 0.9})
@@ -68,31 +66,6 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._start, self._before = time.monotonic(), 0.0
-
-    @classmethod
-    def create(
-        cls,
-        path: Path | str,
-        config_text: str,
-        *,
-        overwrite: bool = False,
-        outputs: Sequence[str] = (),
-    ) -> Self:
-        """Create a run in a new or empty folder.
-
-        Args:
-            path: The folder; it is created if it does not exist.
-            config_text: All settings of the run, as TOML.
-            overwrite: Whether to remove a run that is there. A folder with anything else is
-                never changed.
-            outputs: Files and folders to remove besides those that every run has.
-        """
-        run = cls(Path(path))
-        run.path.mkdir(parents=True, exist_ok=True)
-        with run.lock():
-            run._make_room(overwrite, outputs)
-            run.write_atomic(CONFIG, config_text)
-        return run
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
@@ -110,11 +83,6 @@ class RunFolder:
     def model_dir(self) -> Path:
         return self._inside(MODEL)
 
-    @property
-    def events_dir(self) -> Path:
-        """For TensorBoard."""
-        return self._inside(EVENTS)
-
     def _inside(self, relative: Path | str) -> Path:
         """The path of a file of this run; refuse one that leads out of the folder."""
         root = self.path.resolve()
@@ -127,7 +95,7 @@ class RunFolder:
         return self.path / relative
 
     @property
-    def status(self) -> Status:
+    def status(self) -> Literal["new", "interrupted", "finished"]:
         """Whether the run is finished, interrupted or has not started."""
         with suppress(OSError, RunError):
             self.result()
@@ -192,19 +160,13 @@ class RunFolder:
             with suppress(OSError):
                 _remove(leftover)
 
-    def _make_room(self, overwrite: bool, outputs: Sequence[str]) -> None:
-        if not (self.path / CONFIG).exists():
-            others = sorted(entry.name for entry in self.path.iterdir() if entry.name != LOCK)
-            if others:
-                raise RunError(
-                    f"The folder {self.path} is not empty and contains no run "
-                    f"(it has {others[0]}); choose another folder."
-                )
-            return
-        if not overwrite:
+    def _make_room(self, outputs: Sequence[str]) -> None:
+        """Remove a run that is there; refuse a folder with anything else."""
+        others = sorted(entry.name for entry in self.path.iterdir() if entry.name != LOCK)
+        if others and CONFIG not in others:
             raise RunError(
-                f"The folder {self.path} already contains a run ({self.status}); "
-                f"resume it, {START_OVER}."
+                f"The folder {self.path} is not empty and contains no run "
+                f"(it has {others[0]}); choose another folder."
             )
         for name in (*_CONTENTS, *outputs):
             entry = self.path / name
@@ -213,12 +175,7 @@ class RunFolder:
                 _remove(entry.rename(self.path / f".{name}.tmp"))
 
     def write_atomic(self, relative: Path | str, content: bytes | str) -> Path:
-        """Write a file of this run as a whole.
-
-        Args:
-            relative: Its path relative to the run folder; missing folders are created.
-            content: Its content; text is written as UTF-8.
-        """
+        """Write a file of this run as a whole, text in UTF-8; missing folders are created."""
         target = self._inside(relative)
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(target, content.encode() if isinstance(content, str) else content)
@@ -235,11 +192,7 @@ class RunFolder:
             file.write(line + "\n")
 
     def take_metrics(self, stages: Sequence[Path]) -> None:
-        """Copy the metrics of stages to the run; if there are several, records name their stage.
-
-        Args:
-            stages: The folders of the stages, in order.
-        """
+        """Copy the metrics of stages to the run; if there are several, records name their stage."""
         records, total = [], 0.0
         for stage in stages:
             before = total
@@ -252,11 +205,7 @@ class RunFolder:
         self._before += max(0.0, total - self.wall_time)
 
     def truncate_metrics(self, step: int) -> None:
-        """Drop the metrics of steps after a checkpoint, and a line that is incomplete.
-
-        Args:
-            step: The step of the checkpoint.
-        """
+        """Drop the metrics after the step of a checkpoint, and a line that is incomplete."""
         records = self.metrics()
         later = [i for i, record in enumerate(records) if record.get("step", 0) > step]
         if (self.path / METRICS).exists():
@@ -321,15 +270,19 @@ def open_run(
     Args:
         path: The folder.
         text: All settings that the run depends on, as TOML.
-        overwrite: Whether to start again if there is a run.
-        outputs: As in :meth:`RunFolder.create`.
+        overwrite: Whether to remove a run that is there and start again.
+        outputs: Files and folders to remove besides those that every run has.
         devices: With several, all processes call this and the first one creates the folder.
     """
-    devices = devices or Devices()
+    run, devices = RunFolder(path), devices or Devices()
     if devices.is_first and (overwrite or not (path / CONFIG).exists()):
-        RunFolder.create(path, text, overwrite=overwrite, outputs=outputs)
+        path.mkdir(parents=True, exist_ok=True)
+        with run.lock():
+            # Another process may have created it in the meantime.
+            if overwrite or not (path / CONFIG).exists():
+                run._make_room(outputs)
+                run.write_atomic(CONFIG, text)
     devices.barrier()
-    run = RunFolder.open(path)
     if difference := _first_difference(run.config_text(), text):
         raise RunError(f"The run in {path} has different settings ({difference}); {START_OVER}.")
     return run

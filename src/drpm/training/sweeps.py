@@ -26,7 +26,8 @@ from typing import Any, Final, Literal, TypeAlias, final
 from drpm.training.checkpoint import write_atomic
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import connect
-from drpm.training.errors import SIGNAL_EXIT, ConfigError, RunError, RunInUse, StopRequest, sentence
+from drpm.training.errors import SIGNAL_EXIT, ConfigError, RunError, RunInUse, sentence
+from drpm.training.loop import StopRequest
 from drpm.training.runs import ARRAYS, CONFIG, RESULT, RunFolder
 
 SWEEP: Final = "sweep.json"
@@ -80,14 +81,7 @@ Failure: TypeAlias = tuple[Literal["held", "failed"], str]
 
 @dataclass(frozen=True)
 class SweepReport:
-    """The final state of every run.
-
-    Args:
-        name: The sweep's name.
-        out: Its folder.
-        runs: The runs in the sweep's order.
-        signal: The signal that stopped the sweep, if one did.
-    """
+    """The final state of every run of a sweep, and the signal that stopped it, if one did."""
 
     name: str
     out: Path
@@ -139,7 +133,7 @@ def run_sweep(
 
     Args:
         name: The sweep's name.
-        runs: The runs, in the order in which they are started; none lies inside another.
+        runs: The runs, in the order in which they are started.
         out: The folder of the run folders; on a cluster, one that all nodes share under the same
             path.
         backend: ``local`` for processes of this machine, ``ray`` for a cluster.
@@ -162,13 +156,9 @@ def run_sweep(
             connect(config)
     out = Path(out).absolute()  # because workers may have another working directory
     _record(runs, out)
-    states = {run.folder: RunState(run.folder) for run in runs}
-    waiting: deque[SweepRun] = deque()
-    for run in runs:
-        if _is_finished(out, run.folder):
-            states[run.folder] = RunState(run.folder, "skipped")
-        else:
-            waiting.append(run)
+    done = {run.folder: _is_finished(out, run.folder) for run in runs}
+    states = {x: RunState(x, "skipped" if done[x] else "waiting") for x in done}
+    waiting = deque(run for run in runs if not done[run.folder])
 
     def update(run: SweepRun, **changes: Any) -> None:
         states[run.folder] = replace(states[run.folder], **changes)
@@ -185,26 +175,23 @@ def run_sweep(
                     run = waiting.popleft()
                     attempts = states[run.folder].attempts + 1
                     update(run, state="running", attempts=attempts, reason="")
-                    arguments = {**run.arguments, **extra}
-                    future = pool.submit(out, run.folder, run.job, arguments)
+                    future = pool.submit(out, run.folder, run.job, {**run.arguments, **extra})
                     running[future] = run, time.monotonic()
                 if stop.signal is not None and not interrupted:
                     pool.interrupt()
                     interrupted = True
                 for future in wait(running, _POLL, FIRST_COMPLETED).done:
                     run, began = running.pop(future)
-                    seconds = round(time.monotonic() - began, 3)
-                    kind, why = _outcome(future)
+                    state, why = _outcome(future)
+                    again = state == "failed" and states[run.folder].attempts < ATTEMPTS
                     # Finished, even if its process died afterwards.
                     if _is_finished(out, run.folder):
-                        update(run, state="finished", seconds=seconds)
-                    elif stop.signal is None and kind == "held":
-                        update(run, state="held", reason=why, seconds=seconds)
-                    elif stop.signal is None and states[run.folder].attempts == ATTEMPTS:
-                        update(run, state="failed", reason=why, seconds=seconds)
-                    else:
+                        state, why = "finished", ""
+                    elif again or stop.signal is not None:
+                        state = "waiting"
                         waiting.append(run)
-                        update(run, state="waiting", reason=why, seconds=seconds)
+                    seconds = round(time.monotonic() - began, 3)
+                    update(run, state=state, reason=why, seconds=seconds)
     unsettled = not all(state.settled for state in states.values())
     return SweepReport(name, out, tuple(states.values()), stop.signal if unsettled else None)
 
@@ -238,10 +225,10 @@ def _error_file(out: Path, folder: str) -> Path:
     return out / "errors" / f"{folder}.txt"
 
 
-def _outcome(future: "Future[Failure]") -> Failure:
+def _outcome(future: "Future[Failure]") -> tuple[str, str]:
     error = future.exception()
-    kind, why = future.result() if error is None else ("failed", sentence(error))
-    return kind, why or "The job returned without a finished run in its folder."
+    state, why = future.result() if error is None else ("failed", sentence(error))
+    return state, why or "The job returned without a finished run in its folder."
 
 
 # The workers.
@@ -250,15 +237,8 @@ def _outcome(future: "Future[Failure]") -> Failure:
 def execute(out: Path, folder: str, job: str, arguments: Mapping[str, Any]) -> Failure:
     """Attempt one run in a worker, whatever its job raises.
 
-    Args:
-        out: The sweep's folder.
-        folder: The run's folder in it.
-        job: The function as ``package.module:function``.
-        arguments: Its arguments.
-
-    Returns:
-        Whether the run is held by another process, and why in one sentence; empty if the job
-        returned.
+    Returns whether the run is held by another process, and why in one sentence; empty if the job
+    returned.
     """
     try:
         # Another process may have finished it in the meantime.
@@ -278,11 +258,7 @@ def execute(out: Path, folder: str, job: str, arguments: Mapping[str, Any]) -> F
 
 @final
 class LocalProcesses:
-    """A new process for every call, so that one that crashes affects no other.
-
-    Args:
-        workers: How many calls are in progress at once; None for the number of cores.
-    """
+    """A new process for every call, so that one that crashes affects no other."""
 
     def __init__(self, workers: int | None) -> None:
         cores = import_module("joblib").cpu_count()
@@ -333,10 +309,7 @@ def _end_with_parent() -> None:
 class RayTasks:
     """A task on a Ray cluster for every call.
 
-    Args:
-        workers: How many calls are in progress at once; None for as many as there is room for.
-        address: The cluster; None for the one of the environment, or one on this machine alone.
-        gpus: The GPUs of a task; None for 1 if the cluster has GPUs.
+    Without an address it is the cluster of the environment, or one on this machine alone.
     """
 
     def __init__(self, workers: int | None, address: str | None, gpus: float | None) -> None:
