@@ -3,7 +3,7 @@
 from concurrent.futures import Future
 from typing import Any
 
-from drpm.training.sweeps import Failure, execute
+from drpm.training.sweeps import execute
 
 
 class Inline:
@@ -11,8 +11,8 @@ class Inline:
 
     size = 1
 
-    def submit(self, *args: Any) -> Future[Failure]:
-        future: Future[Failure] = Future()
+    def submit(self, *args: Any) -> Future[str]:
+        future: Future[str] = Future()
         future.set_result(execute(*args))
         return future
 

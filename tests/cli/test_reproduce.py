@@ -72,9 +72,9 @@ def test_a_sweep_is_run_and_then_skipped() -> None:
     ]
     assert first.stderr.splitlines() == [
         "0 of 2 runs: a/seed-0 running",
-        "1 of 2 runs: a/seed-0 finished in 0:00:00",
+        "1 of 2 runs: a/seed-0 finished",
         "1 of 2 runs: a/seed-1 running",
-        "2 of 2 runs: a/seed-1 finished in 0:00:00",
+        "2 of 2 runs: a/seed-1 finished",
     ]
     assert RunFolder.open("out/reproduce/table-x/a/seed-1").status == "finished"
     again = run("table-x")  # the device is not part of what is run
@@ -82,21 +82,20 @@ def test_a_sweep_is_run_and_then_skipped() -> None:
     assert again.stderr == ""
 
 
-def test_a_run_that_fails(tmp_path: Path) -> None:
+def test_a_run_that_fails() -> None:
     result = run("broken", "--out", "here", code=1)
     assert "bad failed 2 times: It was told to fail." in result.stdout
     assert "1 of 2 runs: bad not finished: It was told to fail." in result.stderr
     assert "2 of 2 runs: bad failed, attempt 2: It was told to fail." in result.stderr
     report = json.loads(run("broken", "--out", "here", "--json", code=1).stdout)
-    assert (report["name"], report["out"]) == ("broken", str(tmp_path / "here"))
-    assert report["exit_status"] == 1
+    assert (report["name"], report["out"]) == ("broken", "here")
     assert [entry["state"] for entry in report["runs"]] == ["skipped", "failed"]
 
 
 def test_options_arrive(opened: list[Any]) -> None:
     run("table-x", "--backend", "ray", "--workers", "0", "--address", "there:1", "--gpus", "0.5")
     run("table-x", "--out", "other", "--workers", "3", "--device", "cpu")
-    assert opened == [("ray", None, "there:1", 0.5), ("local", 3, None, None)]
+    assert opened == [("ray", 0, "there:1", 0.5), ("local", 3, None, None)]
     for out, device in (("out/reproduce/table-x", "auto"), ("other", "cpu")):
         assert RunFolder.open(f"{out}/a/seed-0").result()["metrics"] == {"device": device}
 
@@ -108,19 +107,6 @@ def test_some_runs_alone() -> None:
     assert "2 runs, 1 finished, 1 skipped" in run("table-x", "--only", "a/").stdout
     wrong = run("table-x", "--only", "a/seed-0", "--only", "a/sead-1", code=1)
     assert "got 'a/sead-1'; did you mean 'a/seed-1' or 'a/seed-0'?" in wrong.stderr
-
-
-def test_results_are_collected_without_a_run(opened: list[Any]) -> None:
-    none = run("table-x", "--collect", "results", code=1)
-    assert "out/reproduce/table-x contains no finished run of 'table-x' to collect" in none.stderr
-    run("table-x", "--out", "here")
-    del opened[:]
-    kept = run("table-x", "--out", "here", "--only", "a/seed-1", "--collect", "results")
-    assert kept.stdout == "Collected: 2 files in results\n"
-    assert Path("results/table-x/a/seed-1/result.json").exists()
-    as_json = json.loads(run("table-x", "--out=here", "--collect=a.tar.gz", "--json").stdout)
-    assert (as_json["target"], len(as_json["files"])) == ("a.tar.gz", 4)
-    assert opened == []
 
 
 def test_the_bounds_study(tmp_path: Path) -> None:

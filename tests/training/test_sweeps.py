@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from drpm.training import sweeps
-from drpm.training.errors import ConfigError, RunError
+from drpm.training.errors import ConfigError, Interrupted, RunError
 from drpm.training.runs import open_run
-from drpm.training.sweeps import SWEEP, RunState, SweepReport, SweepRun, execute, run_sweep
+from drpm.training.sweeps import SWEEP, RunState, SweepRun, error_file, execute, run_sweep
 from tests.inline import Inline
 
 # The jobs. They are found by name in the workers, local ones and Ray's, so they lie in a module
@@ -27,7 +27,7 @@ JOBS = '''
 import os, signal, time
 from pathlib import Path
 from drpm.training.runs import open_run
-from drpm.training.loop import StopRequest
+from drpm.training.loop import note_signals
 
 
 def note(folder, word):
@@ -64,11 +64,11 @@ def quit(folder):
 
 def stoppable(folder):
     run = open_run(folder, "")
-    with run.lock(), StopRequest() as stop:
+    with run.lock(), note_signals() as signals:
         run.log({"step": 1})
         note(folder, "begins")
         if len(run.metrics()) == 1:
-            while stop.signal is None:
+            while not signals:
                 time.sleep(0.02)
             run.write_atomic("checkpoint/saved", b"")
             raise RuntimeError("stopped")
@@ -98,10 +98,6 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeps, "open_workers", lambda *_: Inline())
 
 
-def grid(*runs: SweepRun) -> tuple[str, Sequence[SweepRun]]:
-    return "grid", runs
-
-
 def diary(out: Path, word: str = "begins") -> list[str]:
     """The runs that began (or finished), in order, once for each time they did."""
     path = out / "diary.txt"
@@ -109,8 +105,8 @@ def diary(out: Path, word: str = "begins") -> list[str]:
     return [line.split()[0] for line in lines if line.endswith(word)]
 
 
-def states(report: SweepReport) -> dict[str, str]:
-    return {run.folder: run.state for run in report.runs}
+def states(found: Sequence[RunState]) -> dict[str, str]:
+    return {run.folder: run.state for run in found}
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 600.0) -> None:
@@ -127,38 +123,33 @@ def wait_until(condition: Callable[[], object], seconds: float = 600.0) -> None:
 def test_what_is_finished_is_skipped_and_the_rest_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sweep = grid(*[SweepRun(name, TRAIN) for name in ("a", "b", "c")])
+    sweep = [SweepRun(name, TRAIN) for name in ("a", "b", "c")]
     open_run(tmp_path / "b", "").finish({})
     interrupted = open_run(tmp_path / "c", "")
     interrupted.log({"step": 0})
-    report = run_sweep(*sweep, tmp_path)
-    assert states(report) == {"a": "finished", "b": "skipped", "c": "finished"}
+    found = run_sweep(sweep, tmp_path)
+    assert states(found) == {"a": "finished", "b": "skipped", "c": "finished"}
     assert interrupted.result()["metrics"]["lines"] == 2
     assert diary(tmp_path) == ["a", "c"]
-    assert report.exit_status == 0
-    assert report.summary() == "grid: 3 runs, 2 finished, 1 skipped (finished before), 0 failed."
     monkeypatch.setattr(sweeps, "open_workers", lambda *_: pytest.fail("a worker"))
-    assert set(states(run_sweep(*sweep, tmp_path)).values()) == {"skipped"}
+    assert set(states(run_sweep(sweep, tmp_path)).values()) == {"skipped"}
 
 
 @pytest.mark.usefixtures("inline")
 def test_a_failed_run_is_retried_once_after_the_rest(tmp_path: Path) -> None:
     runs = [SweepRun("a", TRAIN, {"fail": 1}), SweepRun("b", TRAIN, {"fail": 9})]
     seen: list[tuple[str, str, str]] = []
-    report = run_sweep(
-        *grid(*runs, SweepRun("c", TRAIN)),
+    found = run_sweep(
+        [*runs, SweepRun("c", TRAIN)],
         tmp_path,
-        progress=lambda run, *_: seen.append((run.folder, run.state, run.reason)),
+        progress=lambda run, _: seen.append((run.folder, run.state, run.reason)),
     )
     assert diary(tmp_path) == ["a", "b", "c", "a", "b"]
-    assert states(report) == {"a": "finished", "b": "failed", "c": "finished"}
-    assert [run.attempts for run in report.runs] == [2, 2, 1]
-    assert report.exit_status == 1
+    assert states(found) == {"a": "finished", "b": "failed", "c": "finished"}
+    assert [run.attempts for run in found] == [2, 2, 1]
     assert ("a", "waiting", "attempt 0 went wrong.") in seen
-    first, second = report.summary().splitlines()
-    assert first.endswith("2 finished, 0 skipped (finished before), 1 failed.")
-    assert second.startswith("b failed 2 times: attempt 1 went wrong. Details: ")
-    details = Path(second.partition("Details: ")[2]).read_text(encoding="utf-8")
+    assert ("b", "failed", "attempt 1 went wrong.") in seen
+    details = error_file(tmp_path, "b").read_text(encoding="utf-8")
     assert "Traceback" in details
     assert "attempt 1 went wrong" in details
 
@@ -176,19 +167,17 @@ def test_a_failed_run_is_retried_once_after_the_rest(tmp_path: Path) -> None:
 def test_whatever_a_job_does_the_sweep_goes_on(
     tmp_path: Path, job: str, arguments: dict[str, Any], reason: str
 ) -> None:
-    report = run_sweep(*grid(SweepRun("a", job, arguments), SweepRun("b", TRAIN)), tmp_path)
-    assert states(report) == {"a": "failed", "b": "finished"}
-    assert report.runs[0].reason.endswith(reason)
+    found = run_sweep([SweepRun("a", job, arguments), SweepRun("b", TRAIN)], tmp_path)
+    assert states(found) == {"a": "failed", "b": "finished"}
+    assert found[0].reason.endswith(reason)
 
 
 @pytest.mark.usefixtures("inline")
 def test_a_run_in_use_is_left_to_its_process(tmp_path: Path) -> None:
     with open_run(tmp_path / "a", "").lock():
-        report = run_sweep(*grid(SweepRun("a", TRAIN), SweepRun("b", TRAIN)), tmp_path)
-    assert states(report) == {"a": "held", "b": "finished"}
-    assert "0 failed, 1 held by another process.\na is held: " in report.summary()
-    assert f"process {os.getpid()}" in report.runs[0].reason
-    assert diary(tmp_path) == ["a", "b"]
+        found = run_sweep([SweepRun("a", TRAIN), SweepRun("b", TRAIN)], tmp_path)
+    assert states(found) == {"a": "failed", "b": "finished"}
+    assert f"is in use by process {os.getpid()}" in found[0].reason
 
 
 # Processes that die.
@@ -197,7 +186,7 @@ SCRIPT = """
 import sys
 from drpm.training.sweeps import SweepRun, run_sweep
 if __name__ == "__main__":
-    run_sweep("grid", [SweepRun("a", "sweep_jobs:stoppable")], sys.argv[1])
+    run_sweep([SweepRun("a", "sweep_jobs:stoppable")], sys.argv[1])
 """
 
 
@@ -208,11 +197,9 @@ def test_a_killed_worker_costs_its_run_one_attempt_and_the_others_nothing(tmp_pa
         SweepRun("beside", TRAIN, {"until": str(tmp_path / "killed" / "result.json")}),
     ]
     seen: list[RunState] = []
-    report = run_sweep(
-        *grid(*runs), tmp_path, workers=2, progress=lambda state, *_: seen.append(state)
-    )
-    assert set(states(report).values()) == {"finished"}
-    assert [run.attempts for run in report.runs] == [2, 1]
+    found = run_sweep(runs, tmp_path, workers=2, progress=lambda state, _: seen.append(state))
+    assert set(states(found).values()) == {"finished"}
+    assert [run.attempts for run in found] == [2, 1]
     assert sorted(diary(tmp_path)) == ["beside", "killed", "killed"]
     (failure,) = [state for state in seen if state.reason]
     assert (failure.folder, failure.state) == ("killed", "waiting")
@@ -220,7 +207,7 @@ def test_a_killed_worker_costs_its_run_one_attempt_and_the_others_nothing(tmp_pa
 
 
 def test_a_signal_lets_the_runs_save_and_the_same_sweep_resumes(tmp_path: Path) -> None:
-    sweep = grid(SweepRun("a", "sweep_jobs:stoppable"), SweepRun("b", TRAIN))
+    sweep = [SweepRun("a", "sweep_jobs:stoppable"), SweepRun("b", TRAIN)]
 
     def ask() -> None:
         wait_until(lambda: diary(tmp_path) == ["a"])
@@ -230,15 +217,14 @@ def test_a_signal_lets_the_runs_save_and_the_same_sweep_resumes(tmp_path: Path) 
 
     asking = threading.Thread(target=ask)
     asking.start()
-    report = run_sweep(*sweep, tmp_path)
+    with pytest.raises(Interrupted, match="with 2 of 2 runs left; run the same") as stopped:
+        run_sweep(sweep, tmp_path)
     asking.join()
-    assert states(report) == {"a": "waiting", "b": "waiting"}
-    assert report.exit_status == 128 + signal.SIGTERM
-    assert "2 left; run the same command again to resume." in report.summary()
+    assert stopped.value.exit_code == 128 + signal.SIGTERM
     assert (tmp_path / "a" / "checkpoint" / "saved").exists()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweeps, "open_workers", lambda *_: Inline())
-        assert set(states(run_sweep(*sweep, tmp_path)).values()) == {"finished"}
+        assert set(states(run_sweep(sweep, tmp_path)).values()) == {"finished"}
 
 
 def test_workers_do_not_outlive_a_killed_sweep(tmp_path: Path) -> None:
@@ -246,7 +232,7 @@ def test_workers_do_not_outlive_a_killed_sweep(tmp_path: Path) -> None:
     wait_until(lambda: diary(tmp_path) == ["a"])
     process.kill()
     process.wait(timeout=600)
-    wait_until(lambda: execute(tmp_path, "a", "sweep_jobs:stoppable", {})[1] == "")
+    wait_until(lambda: "returned" in execute(tmp_path, "a", "sweep_jobs:stoppable", {}))
     assert (tmp_path / "a" / "checkpoint" / "saved").exists()
 
 
@@ -257,10 +243,10 @@ def test_a_ray_cluster_that_loses_a_worker(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'drpm[ray]'")
     runs = [SweepRun("killed", TRAIN, {"die": int(signal.SIGKILL)}), SweepRun("other", TRAIN)]
-    report = run_sweep(*grid(*runs), tmp_path, backend="ray", workers=None, address="local")
+    found = run_sweep(runs, tmp_path, backend="ray", workers=0, address="local")
     assert not ray.is_initialized()
-    assert set(states(report).values()) == {"finished"}, report.summary()
-    assert [run.attempts for run in report.runs] == [2, 1]
+    assert set(states(found).values()) == {"finished"}, found
+    assert [run.attempts for run in found] == [2, 1]
     assert sorted(diary(tmp_path)) == ["killed", "killed", "other"]
 
 
@@ -269,28 +255,27 @@ def test_a_ray_cluster_that_loses_a_worker(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("inline")
 def test_a_result_of_other_arguments_is_not_taken_for_finished(tmp_path: Path) -> None:
-    run_sweep(*grid(SweepRun("a", TRAIN, {"tag": 0})), tmp_path)
+    run_sweep([SweepRun("a", TRAIN, {"tag": 0})], tmp_path)
     # Nor is it after a sweep that left this run alone.
-    run_sweep(*grid(SweepRun("c", TRAIN)), tmp_path)
+    run_sweep([SweepRun("c", TRAIN)], tmp_path)
     assert list(json.loads((tmp_path / SWEEP).read_bytes())["runs"]) == ["a", "c"]
     with pytest.raises(RunError, match=r"'a' in .* was started with different arguments"):
-        run_sweep(*grid(SweepRun("a", TRAIN, {"tag": 1})), tmp_path)
+        run_sweep([SweepRun("a", TRAIN, {"tag": 1})], tmp_path)
     (tmp_path / SWEEP).write_text("{", encoding="utf-8")
     with pytest.raises(RunError, match="is not a valid sweep file"):
-        run_sweep(*grid(SweepRun("a", TRAIN)), tmp_path)
+        run_sweep([SweepRun("a", TRAIN)], tmp_path)
 
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"workers": 0}, "workers must be at least 1, but got 0"),
         ({"address": "here"}, "address and gpus are for the backend 'ray'"),
         ({"device": "cuda:99"}, "device must be one .* but got 'cuda:99'"),
     ],
 )
 def test_bad_options_are_refused(tmp_path: Path, options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        run_sweep(*grid(SweepRun("a", TRAIN)), tmp_path, **options)
+        run_sweep([SweepRun("a", TRAIN)], tmp_path, **options)
 
 
 def refuse(**_: Any) -> None:
@@ -309,4 +294,4 @@ def test_a_missing_ray_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", module)
     with pytest.raises(RunError, match=complaint):
-        run_sweep(*grid(SweepRun("a", TRAIN)), tmp_path, backend="ray", address="there:1")
+        run_sweep([SweepRun("a", TRAIN)], tmp_path, backend="ray", address="there:1")

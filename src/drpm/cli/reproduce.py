@@ -1,8 +1,8 @@
 """The command ``drpm reproduce``: the runs behind a table or a figure."""
 
 import json
+from collections import Counter
 from dataclasses import asdict
-from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -65,13 +65,6 @@ def reproduce(
             help="A study of the sweep, or a folder of studies; may be repeated.",
         ),
     ] = None,
-    collect: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER_OR_TAR_GZ",
-            help="Only copy the settings and results of finished studies.",
-        ),
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """Reproduce a table or a figure of the paper; finished studies are skipped.
@@ -86,29 +79,31 @@ def reproduce(
         folder = out or Path("out/reproduce") / name
         from drpm.training import sweeps
 
-        if collect is not None:
-            files = sweeps.collect(folder, name, [run.folder for run in runs], collect)
-            copied = {"target": str(collect), "files": files}
-            line = f"Collected: {len(files)} file{'' if len(files) == 1 else 's'} in {collect}"
-            typer.echo(json.dumps(copied, indent=2) if as_json else line)
-            return
-        report = sweeps.run_sweep(
-            name,
+        states = sweeps.run_sweep(
             runs,
             folder,
             backend=backend.value,
-            workers=workers or None,
+            workers=workers,
             address=address,
             gpus=gpus,
             device=device,
-            progress=_show_change,
+            progress=lambda run, settled: _show_change(run, f"{settled} of {len(runs)}"),
         )
+    counts = Counter(run.state for run in states)
+    failed = [run for run in states if run.state == "failed"]
     if as_json:
-        facts = {**asdict(report), "out": str(report.out), "exit_status": report.exit_status}
-        typer.echo(json.dumps(facts, indent=2))
+        document = {"name": name, "out": str(folder), "runs": [asdict(run) for run in states]}
+        typer.echo(json.dumps(document, indent=2))
     else:
-        typer.echo(f"{report.summary()}\nRuns: {folder}")
-    raise typer.Exit(report.exit_status)
+        typer.echo(
+            f"{name}: {len(runs)} run{'' if len(runs) == 1 else 's'}, {counts['finished']} "
+            f"finished, {counts['skipped']} skipped (finished before), {len(failed)} failed."
+        )
+        for run in failed:
+            details = sweeps.error_file(folder, run.folder)
+            typer.echo(f"{run.folder} failed {run.attempts} times: {run.reason} Details: {details}")
+        typer.echo(f"Runs: {folder}")
+    raise typer.Exit(1 if failed else 0)
 
 
 def _choose(name: str, only: list[str] | None) -> "list[SweepRun]":
@@ -128,15 +123,11 @@ def _choose(name: str, only: list[str] | None) -> "list[SweepRun]":
     return [run for run in runs if f"{run.folder}/".startswith(tuple(f"{x}/" for x in only))]
 
 
-def _show_change(run: "RunState", settled: int, total: int) -> None:
-    after = {
-        "waiting": "not finished",
-        "finished": f"finished in {timedelta(seconds=round(run.seconds))}",
-    }
-    state = after.get(run.state, run.state)
+def _show_change(run: "RunState", count: str) -> None:
+    state = "not finished" if run.state == "waiting" else run.state
     again = f", attempt {run.attempts}" if run.attempts > 1 else ""
-    why = f": {run.reason}" if run.state in ("failed", "held", "waiting") else ""
-    typer.echo(f"{settled} of {total} runs: {run.folder} {state}{again}{why}", err=True)
+    why = f": {run.reason}" if run.reason else ""
+    typer.echo(f"{count} runs: {run.folder} {state}{again}{why}", err=True)
 
 
 def _list(as_json: bool) -> None:

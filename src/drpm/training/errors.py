@@ -1,7 +1,6 @@
 """Errors of runs, each a sentence that a person can act on."""
 
 import errno
-from pathlib import Path
 from typing import Final
 
 # The exit code of a process that was ended by a signal is this plus the signal's number.
@@ -22,17 +21,11 @@ class RunError(RuntimeError):
     """A run that cannot start or be resumed: the folder or file, and why."""
 
 
-class RunInUse(RunError):
-    """A run that another process holds."""
-
-
 class Interrupted(Exception):
     """A run that was stopped by a signal and has saved a checkpoint."""
 
-    def __init__(self, number: int, step: int, folder: Path) -> None:
-        super().__init__(
-            f"Stopped after step {step} and saved; run the same command again to resume ({folder})."
-        )
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
         self.exit_code = SIGNAL_EXIT + number
 
 

@@ -5,12 +5,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import torch
 from torch import Tensor, nn
@@ -87,33 +87,30 @@ class TrainingProgress:
         self._console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
-@final
-class StopRequest:
-    """A context in which SIGINT and SIGTERM are recorded, so that a step can finish.
+@contextmanager
+def note_signals() -> Iterator[list[int]]:
+    """Within the block, add SIGINT and SIGTERM to the list, so that a step can finish.
 
     A second signal of the same kind has its default effect.
     """
+    noted: list[int] = []
+    previous: dict[int, Any] = {}
 
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self._previous: dict[int, Any] = {}
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+        signal.signal(number, previous[number])
 
-    def __enter__(self) -> Self:
-        # Only the main thread can have handlers.
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                # None is a handler that Python did not set and cannot restore.
-                if signal.getsignal(number) is not None:
-                    self._previous[number] = signal.signal(number, self._note)
-        return self
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.signal = number
-        signal.signal(number, self._previous[number])
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+    # Only the main thread can have handlers.
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            # None is a handler that Python did not set and cannot restore.
+            if signal.getsignal(number) is not None:
+                previous[number] = signal.signal(number, note)
+    try:
+        yield noted
+    finally:
+        for handled, handler in previous.items():
+            signal.signal(handled, handler)
 
 
 ProgressFactory = Callable[[str], TrainingProgress | None]
@@ -200,7 +197,7 @@ def _take_steps(
         if progress is not None:
             progress.start(total, step)
             stack.callback(progress.stop)
-        stop = stack.enter_context(StopRequest())
+        signals = stack.enter_context(note_signals())
         while step < total:
             if step % per_epoch == 0:
                 program.set_learning_rate(learning_rate(config, step // per_epoch))
@@ -213,7 +210,7 @@ def _take_steps(
             if config.checkpoint_steps is not None:
                 save = save or step % config.checkpoint_steps == 0
             due = save or step % config.log_every == 0 or step % per_epoch == 0
-            number = stop.signal  # read once per step
+            number = signals[0] if signals else None  # read once per step
             if devices.count > 1:
                 # A signal to any process stops all of them, at the next report.
                 number = (max(devices.gather(number or 0)) or None) if due else None
@@ -232,7 +229,11 @@ def _take_steps(
             if save or number is not None:
                 _save(program, runs, step)
             if number is not None:
-                raise Interrupted(number, step, runs[0].path)
+                raise Interrupted(
+                    number,
+                    f"Stopped after step {step} and saved; "
+                    f"run the same command again to resume ({runs[0].path}).",
+                )
 
 
 def _prepare(program: Program, steps: int) -> Callable[[], None]:

@@ -22,7 +22,7 @@ from pydantic_core import to_json
 from drpm.training.checkpoint import write_atomic
 from drpm.training.config import flatten
 from drpm.training.devices import Devices
-from drpm.training.errors import START_OVER, RunError, RunInUse
+from drpm.training.errors import START_OVER, RunError
 
 CONFIG: Final = "config.toml"
 METRICS: Final = "metrics.jsonl"
@@ -146,7 +146,7 @@ class RunFolder:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.read(descriptor, 1000).decode(errors="replace").strip()
-            raise RunInUse(
+            raise RunError(
                 f"The run folder {self.path} is in use by {owner or 'another process'}; "
                 "wait until it ends, or choose another folder."
             ) from None
