@@ -17,11 +17,11 @@ TINY = {"max_iter": 1, "hidden": (4,)}
 
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_have_classes(name: str) -> None:
-    X, y = tables.DATA[name](1)
+    X, y = tables.load_table(name, 1)
     assert X.ndim == 2
     assert y.shape == X.shape[:1]
     assert np.bincount(y).min() > 0
-    same = np.array_equal(X, tables.DATA[name](2)[0])
+    same = np.array_equal(X, tables.load_table(name, 2)[0])
     assert same == ("blobs" not in name)
 
 
@@ -41,7 +41,7 @@ def test_all_methods(tmp_path: Path) -> None:
 def test_limits_are_met_and_a_missing_package_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    absent = {**tables.LIMITED, "other": tables.Method("no_such_package:Clustering")}
+    absent = {**tables.LIMITED, "other": "no_such_package:Clustering"}
     del absent["k-means-constrained"]
     monkeypatch.setattr(tables, "LIMITED", absent)
     with pytest.warns(UserWarning, match=r"other is left out, .*: pip install no_such_package\.$"):

@@ -44,27 +44,18 @@ def paper_settings(generator: torch.Generator) -> dict[str, RandomPartition]:
         torch.log1p(-torch.rand(size, generator=generator, dtype=torch.float64))
         for size in (NUM_SUBSETS, NUM_ELEMENTS)
     )
-    kinds = {"= 1": 0, "~ U": 1}
     return {
-        f"weights {of_weights}, scores {of_scores}": RandomPartition(
-            kinds[of_scores] * scores, kinds[of_weights] * weights
-        )
-        for of_scores in kinds
-        for of_weights in kinds
+        f"weights {of_weights}, scores {of_scores}": RandomPartition(a * scores, b * weights)
+        for a, of_scores in enumerate(("= 1", "~ U"))
+        for b, of_weights in enumerate(("= 1", "~ U"))
     }
 
 
 def measure(law: RandomPartition, num_draws: int, generator: torch.Generator) -> pd.DataFrame:
-    """The log-probability of every assignment, its bounds and its count.
+    """The log-probability of every assignment, its bounds and its count among the draws.
 
-    Args:
-        law: An unbatched distribution.
-        num_draws: The number of draws to count.
-        generator: The source of randomness.
-
-    Returns:
-        The columns ``exact``, ``lower``, ``upper`` and ``count``. Row ``a`` is the assignment whose
-        subset indices are the base-K digits of ``a``.
+    The columns are ``exact``, ``lower``, ``upper`` and ``count``. Row ``a`` is the assignment whose
+    subset indices are the base-K digits of ``a``.
     """
     groups, n = law.event_shape
     places = groups ** torch.arange(n - 1, -1, -1)
@@ -80,9 +71,6 @@ def measure(law: RandomPartition, num_draws: int, generator: torch.Generator) ->
 
 def summarize(table: pd.DataFrame) -> dict[str, Any]:
     """The looseness of both bounds in nats, and two checks of the exact probability.
-
-    Args:
-        table: What :func:`measure` returns.
 
     Returns:
         ``lower`` and ``upper``: the median, the maximum and the expectation of the distance from
@@ -108,15 +96,12 @@ def summarize(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def run(folder: Path, num_draws: int, seed: int) -> dict[str, Any]:
-    """Write ``bounds.json`` and the figure ``bounds.png``.
+    """Write the figure ``bounds.png`` and ``bounds.json``, whose content is returned.
 
     Args:
         folder: Where.
         num_draws: Monte Carlo samples per setting.
         seed: The seed of the random parameters and of the draws.
-
-    Returns:
-        The content of ``bounds.json``.
     """
     generator = torch.Generator().manual_seed(seed)
     laws = paper_settings(generator)
@@ -142,18 +127,10 @@ def run(folder: Path, num_draws: int, seed: int) -> dict[str, Any]:
 
 
 def run_study(folder: Path, draws: int, seed: int, device: str = "cpu") -> None:
-    """The study as a run of a sweep; it takes seconds, so an interrupted one starts again.
-
-    Args:
-        folder: The run's folder.
-        draws: Monte Carlo samples per setting.
-        seed: The seed of the random parameters and of the draws.
-        device: The CPU, where exact probabilities are cheapest.
-    """
+    """The study as a run of a sweep; it takes seconds, so an interrupted one starts again."""
     if device not in ("auto", "cpu"):
         raise ConfigError(f"device must be 'cpu' for this study, but got {device!r}.")
-    settings = configs.dumps({"draws": draws, "seed": seed})
-    study = open_run(folder, settings, overwrite=True)
+    study = open_run(folder, configs.dumps({"draws": draws, "seed": seed}), overwrite=True)
     with study.lock():
         study.finish(run(study.path, draws, seed)["settings"])
 

@@ -7,6 +7,7 @@ here imports torch until runs are listed, so that a shell can complete the names
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
 from drpm.training.config import suggest
@@ -26,7 +27,6 @@ def study(
     settings: Sequence[str] = (),
     *,
     seeds: Iterable[int] = SEEDS,
-    share: bool = False,
     **options: Any,
 ) -> SweepRun:
     """One method with all its seeds, as in :func:`drpm.experiments.running.run_study`."""
@@ -39,7 +39,7 @@ def study(
         "seeds": list(seeds),
         "settings": list(settings),
         "options": options,
-        "share": share,
+        "share": command == "cluster",  # pretraining
         # Runs of an earlier meaning of the preset are not taken for runs of this one.
         "config": digest_settings(configure(command, preset, settings)),
     }
@@ -56,46 +56,35 @@ def bounds() -> Iterator[SweepRun]:
 # Clustering
 
 CLUSTERS = range(6, 21, 2)
-CLUSTERS_SEEDS = range(3)
-# Half of the paper's; the temperature is constant after 428.
-CLUSTERS_EPOCHS = 512
-
-# The slowest come last.
-CLUSTERINGS = ("gmm", "latent-gmm", "contrastive-head", "drpm-vc", "vade")
 
 
 def clusterings(
-    folder: str,
-    data: str,
-    methods: Iterable[str],
-    settings: Sequence[str] = (),
-    *,
-    ablation: str = "",
-    **options: Any,
+    folder: str, data: str, methods: Iterable[str], settings: Sequence[str] = (), **options: Any
 ) -> Iterator[SweepRun]:
-    """The studies ``folder/method``, which share their pretraining."""
+    """The studies ``folder/method`` of one data set; variants of DRPM-VC have its preset."""
     for method in methods:
         end = "" if method.startswith("drpm-vc") else f"-{method}"
-        place, preset = f"{folder}/{method}", f"paper-cluster-{data}{ablation}{end}"
-        yield study(place, "cluster", preset, settings, share=True, data=data, **options)
+        preset = f"paper-cluster-{data}{end}"
+        yield study(f"{folder}/{method}", "cluster", preset, settings, data=data, **options)
 
 
 def table_1() -> Iterator[SweepRun]:
     """Clustering of MNIST and Fashion-MNIST: DRPM-VC, baselines and ablations (Table 1)."""
+    # The slowest come last.
+    methods = ("gmm", "latent-gmm", "contrastive-head", "drpm-vc", "vade", "vade-frozen")
     for data in DIGITS:
-        # The ablations start from the same pretraining.
-        yield from clusterings(data, data, [*CLUSTERINGS, "vade-frozen"])
+        yield from clusterings(data, data, methods)
         yield from clusterings(data, data, ["drpm-vc-exact"], ["objective=exact"])
     # Where VaDE falls short of the paper.
     preset, settings = "paper-cluster-mnist-vade", ["copy_mean_head=false"]
-    yield study("mnist/vade-reset", "cluster", preset, settings, share=True, data="mnist")
+    yield study("mnist/vade-reset", "cluster", preset, settings, data="mnist")
 
 
 def table_reconstruction() -> Iterator[SweepRun]:
     """The same with pretraining by reconstruction only (appendix)."""
-    for data in DIGITS:
-        methods = ("latent-gmm", "vade", "drpm-vc")
-        yield from clusterings(data, data, methods, ablation="-reconstruction")
+    for data, method in product(DIGITS, ("latent-gmm", "vade", "drpm-vc")):
+        preset = f"paper-cluster-{data}-reconstruction-{method}".removesuffix("-drpm-vc")
+        yield study(f"{data}/{method}", "cluster", preset, data=data)
 
 
 def stl10() -> Iterator[SweepRun]:
@@ -109,54 +98,42 @@ def clusters() -> Iterator[SweepRun]:
     """Clustering of Fashion-MNIST with 6 to 20 clusters (appendix)."""
     methods = ("drpm-vc", "vade", "latent-gmm")
     for count in CLUSTERS:
-        settings = [f"clusters={count}", f"training.epochs={CLUSTERS_EPOCHS}"]
-        place = f"k-{count}"
-        yield from clusterings(place, "fashion-mnist", methods, settings, seeds=CLUSTERS_SEEDS)
-
-
-# A quarter of the paper's epochs and of its annealing.
-PARTITIONS_SETTINGS = ("training.epochs=256", "annealing_steps=25000")
+        # Half of the paper's epochs; the temperature is constant after 428.
+        settings = [f"clusters={count}", "training.epochs=512"]
+        yield from clusterings(f"k-{count}", "fashion-mnist", methods, settings, seeds=range(3))
 
 
 def partitions() -> Iterator[SweepRun]:
     """DRPM-VC by order, as in the paper, and by affinity, with a shorter training."""
-    for kind in ("order", "affinity"):
-        for data in DIGITS:
-            settings = [*PARTITIONS_SETTINGS, f"partition={kind}"]
-            yield from clusterings(data, data, [f"drpm-vc-{kind}"], settings)
+    for kind, data in product(("order", "affinity"), DIGITS):
+        # A quarter of the paper's epochs and of its annealing.
+        settings = ["training.epochs=256", "annealing_steps=25000", f"partition={kind}"]
+        yield from clusterings(data, data, [f"drpm-vc-{kind}"], settings)
 
 
 TABLES = ("iris", "wine", "breast-cancer", "digits", "unequal-blobs", "stretched-blobs")
 
 
-def tables() -> Iterator[SweepRun]:
+def tables(*, limits: bool = False) -> Iterator[SweepRun]:
     """Tables of scikit-learn at default settings: our estimators, k-means and mixtures."""
-    yield from _tables(limits=False)
+    from drpm.training.sweeps import SweepRun
+
+    for data, seed in product(TABLES, SEEDS):
+        arguments = {"data": data, "seed": seed, "limits": limits}
+        yield SweepRun(f"{data}/seed-{seed}", "drpm.studies.tables:run_study", arguments)
 
 
 def limits() -> Iterator[SweepRun]:
     """The same tables in clusters of equal size: DRPM-VC and k-means-constrained."""
-    yield from _tables(limits=True)
-
-
-def _tables(*, limits: bool) -> Iterator[SweepRun]:
-    from drpm.training.sweeps import SweepRun
-
-    for data in TABLES:
-        for seed in SEEDS:
-            arguments = {"data": data, "seed": seed, "limits": limits}
-            yield SweepRun(f"{data}/seed-{seed}", "drpm.studies.tables:run_study", arguments)
+    yield from tables(limits=True)
 
 
 # Shared factors
 
 SHARED = (0, 1, 3, 5)
-FACTOR_METHODS = ("label", "ada", "hg", "drpm", "drpm-exact")
 
 # Locatello et al. (2020) take 300,000 steps at a rate of 1e-4. We take fewer at a larger rate, and
 # the last fifth at a tenth of it, since the number of shared dimensions fluctuates until the end.
-EPOCHS = 15  # of 1,000 steps
-CHOICE_EPOCHS = 10
 RATES = (1e-4, 3e-4, 1e-3)
 RATES_METHODS = ("ada", "drpm")
 RATE = 1e-3
@@ -168,32 +145,24 @@ WEIGHTS = (0.0005, 0.002, 0.01, 0.05, 0.25, 1.0)
 CHOSEN = {"hg": 0.25, "drpm": 0.002, "drpm-exact": 0.01}
 """The weights of the largest evidence in ``factor-weights``; for ``hg`` all others are as good
 within the deviation."""
-CHOICE_SEEDS = range(2)
-
-# 10,000 to train classifiers and 5,000 to test them, as in Locatello et al. (2020).
-TEST_PAIRS = 15_000
 
 
-def factors(
-    folder: str,
-    shared: str,
-    method: str,
-    settings: Sequence[str],
-    seeds: Iterable[int] = CHOICE_SEEDS,
-    test_pairs: int = 10_000,
-) -> SweepRun:
-    """One method on pairs of the arm; ``drpm-exact`` is ``drpm`` with the exact objective."""
+def factors(folder: str, method: str, settings: Sequence[str], **options: Any) -> SweepRun:
+    """One method on pairs of the arm; ``drpm-exact`` is ``drpm`` with the exact objective.
+
+    By default two seeds on mixed pairs, to select hyperparameters.
+    """
     name, _, exact = method.partition("-")
     settings = [*(["objective=exact"] if exact else []), *settings, f"method={name}"]
-    sizes = {"angles": 40, "image_size": 64, "test_pairs": test_pairs}
-    options: dict[str, Any] = {"data": "arm", "shared": shared, **sizes}
-    return study(folder, "factors", "paper-factors", settings, seeds=seeds, **options)
+    options = {"seeds": range(2), "shared": "mixed", "test_pairs": 10_000, **options}
+    options |= {"data": "arm", "angles": 40, "image_size": 64}
+    return study(folder, "factors", "paper-factors", settings, **options)
 
 
 def factor_settings(method: str, epochs: int, weight: float | None) -> list[str]:
     """Changes to the preset for a method, with a weight of ``WEIGHED`` if it has one."""
     settings = [
-        f"training.epochs={epochs}",
+        f"training.epochs={epochs}",  # of 1,000 steps
         f"training.learning_rate={RATE}",
         "training.learning_rate_decay=0.1",
         f"training.decay_every={epochs * 4 // 5}",
@@ -204,40 +173,33 @@ def factor_settings(method: str, epochs: int, weight: float | None) -> list[str]
 
 def table_2() -> Iterator[SweepRun]:
     """Shared and independent factors of the rendered arm: DRPM-VAE and baselines (Table 2)."""
-    for shared in SHARED:
-        for method in FACTOR_METHODS:
-            settings = factor_settings(method, EPOCHS, CHOSEN.get(method))
-            folder = f"shared-{shared}/{method}"
-            yield factors(folder, str(shared), method, settings, SEEDS, TEST_PAIRS)
+    for shared, method in product(SHARED, ("label", "ada", "hg", "drpm", "drpm-exact")):
+        settings = factor_settings(method, 15, CHOSEN.get(method))
+        # 10,000 to train classifiers and 5,000 to test them, as in Locatello et al. (2020).
+        options = {"seeds": SEEDS, "shared": str(shared), "test_pairs": 15_000}
+        yield factors(f"shared-{shared}/{method}", method, settings, **options)
 
 
 def factor_rates() -> Iterator[SweepRun]:
     """Selection of the learning rate of table-2, without labels."""
-    for method in RATES_METHODS:
-        for rate in RATES:
-            settings = [
-                f"training.epochs={CHOICE_EPOCHS}",
-                f"training.learning_rate={rate}",
-                "shared_divergence=twice",
-            ]
-            yield factors(f"{method}/rate-{rate:g}", "mixed", method, settings)
+    for method, rate in product(RATES_METHODS, RATES):
+        settings = ["training.epochs=10", f"training.learning_rate={rate}"]
+        settings += ["shared_divergence=twice"]
+        yield factors(f"{method}/rate-{rate:g}", method, settings)
 
 
 def factor_weights() -> Iterator[SweepRun]:
     """Selection of the loss weights of table-2, without labels."""
-    for method in WEIGHED:
-        for weight in WEIGHTS:
-            settings = factor_settings(method, CHOICE_EPOCHS, weight)
-            yield factors(f"{method}/weight-{weight:g}", "mixed", method, settings)
+    for method, weight in product(WEIGHED, WEIGHTS):
+        settings = factor_settings(method, 10, weight)
+        yield factors(f"{method}/weight-{weight:g}", method, settings)
 
 
 # Several tasks
 
 NOISE = tuple(tenths / 10 for tenths in range(10))
-ORDER_NOISE = (0.0, 0.6, 0.7, 0.8, 0.9)
 TASKS = (10, 20, 40)
 PAPER_METHODS = ("uls", "drpm")
-TASK_METHODS = ("uls", "uncertainty", "gradient", "drpm")
 
 
 def tasks(
@@ -250,23 +212,21 @@ def tasks(
 
 def noise() -> Iterator[SweepRun]:
     """MultiMNIST with increasing noise on the right digit: DRPM-MTL and ULS."""
-    for method in PAPER_METHODS:
-        for ratio in NOISE:
-            yield tasks(f"{method}/noise-{ratio}", "multimnist", method, noise=ratio)
+    for method, ratio in product(PAPER_METHODS, NOISE):
+        yield tasks(f"{method}/noise-{ratio}", "multimnist", method, noise=ratio)
 
 
 def noise_order() -> Iterator[SweepRun]:
     """The same for some noise ratios, with the noisy digit first in the partition."""
-    for ratio in ORDER_NOISE:
+    for ratio in (0.0, 0.6, 0.7, 0.8, 0.9):
         settings = ["task_order=reversed"]
         yield tasks(f"drpm/noise-{ratio}", "multimnist", "drpm", settings, noise=ratio)
 
 
 def mosaic() -> Iterator[SweepRun]:
     """Mosaics of 10, 20 and 40 digits with known noise: DRPM-MTL and baselines."""
-    for count in TASKS:
-        for method in TASK_METHODS:
-            yield tasks(f"tasks-{count}/{method}", "mosaic", method, tasks=count)
+    for count, method in product(TASKS, ("uls", "uncertainty", "gradient", "drpm")):
+        yield tasks(f"tasks-{count}/{method}", "mosaic", method, tasks=count)
 
 
 def mosaic_free() -> Iterator[SweepRun]:
@@ -278,9 +238,8 @@ def mosaic_free() -> Iterator[SweepRun]:
 
 def celeba() -> Iterator[SweepRun]:
     """10, 20 and 40 attributes of CelebA: DRPM-MTL and ULS (appendix)."""
-    for count in TASKS:
-        for method in PAPER_METHODS:
-            yield tasks(f"tasks-{count}/{method}", "celeba", method, tasks=count)
+    for count, method in product(TASKS, PAPER_METHODS):
+        yield tasks(f"tasks-{count}/{method}", "celeba", method, tasks=count)
 
 
 # Supervised partitions

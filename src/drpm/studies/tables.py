@@ -1,16 +1,14 @@
 """Clusterings of tables with known classes: ours beside those of scikit-learn.
 
 The study ``tables`` compares them at default settings, ``limits`` with clusters of equal size.
-Inputs of k-means and of Gaussian mixtures have unit variance unless the method says otherwise; our
-estimators scale columns themselves.
+Columns have unit variance, except for ``k-means-raw`` and for our estimators, which scale them
+themselves.
 """
 
 import re
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Final
@@ -29,71 +27,32 @@ Array = NDArray[Any]
 SLACK: Final = 2
 
 
-def unequal_blobs(seed: int) -> tuple[Array, Array]:
-    """Four round clusters of 400, 200, 80 and 20 rows with five columns."""
-    X, y = datasets.make_blobs(
-        [400, 200, 80, 20], 5, cluster_std=1.5, center_box=(-5, 5), random_state=seed
-    )
-    return X, y
-
-
-def stretched_blobs(seed: int) -> tuple[Array, Array]:
-    """Three clusters of 200 rows with two correlated columns."""
-    centers = np.array([[-9.0, -6.0], [-5.0, 0.0], [2.0, 0.5]])
-    X, y = datasets.make_blobs(600, centers=centers, random_state=seed)
-    return X @ np.array([[0.6, -0.6], [-0.4, 0.8]]), y
-
-
-def bundled(load: Callable[..., tuple[Array, Array]], seed: int) -> tuple[Array, Array]:
-    """A table that comes with scikit-learn, the same for every seed."""
+def load_table(name: str, seed: int) -> tuple[Array, Array]:
+    """Rows and their classes: drawn with the seed, or a table that comes with scikit-learn."""
+    if name == "unequal-blobs":
+        sizes = [400, 200, 80, 20]
+        X, y = datasets.make_blobs(sizes, 5, cluster_std=1.5, center_box=(-5, 5), random_state=seed)
+        return X, y
+    if name == "stretched-blobs":
+        centers = np.array([[-9.0, -6.0], [-5.0, 0.0], [2.0, 0.5]])
+        X, y = datasets.make_blobs(600, centers=centers, random_state=seed)
+        return X @ np.array([[0.6, -0.6], [-0.4, 0.8]]), y
+    load: Callable[..., tuple[Array, Array]] = getattr(datasets, f"load_{name.replace('-', '_')}")
     return load(return_X_y=True)
 
 
-DATA: Final[Mapping[str, Callable[[int], tuple[Array, Array]]]] = {
-    "iris": partial(bundled, datasets.load_iris),
-    "wine": partial(bundled, datasets.load_wine),
-    "breast-cancer": partial(bundled, datasets.load_breast_cancer),
-    "digits": partial(bundled, datasets.load_digits),
-    "unequal-blobs": unequal_blobs,
-    "stretched-blobs": stretched_blobs,
+# The class of each method, as package.module:name.
+METHODS: Final = {
+    "k-means": "sklearn.cluster:KMeans",
+    "k-means-raw": "sklearn.cluster:KMeans",
+    "gmm": "sklearn.mixture:GaussianMixture",
+    "latent-gmm": "drpm.clustering:LatentGMM",
+    "vade": "drpm.clustering:VaDE",
+    "drpm-vc": "drpm.clustering:DRPMClustering",
 }
-
-
-@dataclass(frozen=True)
-class Method:
-    """A clustering to compare.
-
-    Args:
-        estimator: The class, as ``package.module:name``.
-        options: Parameters other than the number of clusters and the seed.
-        is_raw: Whether it takes the table as it is, instead of standardized columns.
-    """
-
-    estimator: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    is_raw: bool = False
-
-    @property
-    def package(self) -> str:
-        return re.split("[.:]", self.estimator)[0]
-
-
-# Of ten starts, the best is kept.
-STARTS: Final = {"n_init": 10}
-# Our estimators scale the columns themselves.
-DRPM: Final = Method("drpm.clustering:DRPMClustering", is_raw=True)
-
-METHODS: Final[Mapping[str, Method]] = {
-    "k-means": Method("sklearn.cluster:KMeans", STARTS),
-    "k-means-raw": Method("sklearn.cluster:KMeans", STARTS, is_raw=True),
-    "gmm": Method("sklearn.mixture:GaussianMixture", STARTS),
-    "latent-gmm": Method("drpm.clustering:LatentGMM", is_raw=True),
-    "vade": Method("drpm.clustering:VaDE", is_raw=True),
-    "drpm-vc": DRPM,
-}
-LIMITED: Final[Mapping[str, Method]] = {
-    "k-means-constrained": Method("k_means_constrained:KMeansConstrained", STARTS),
-    "drpm-vc": DRPM,
+LIMITED: Final = {
+    "k-means-constrained": "k_means_constrained:KMeansConstrained",
+    "drpm-vc": METHODS["drpm-vc"],
 }
 
 
@@ -112,7 +71,7 @@ def run_study(
 
     Args:
         folder: The run's folder.
-        data: The name of a table in ``DATA``.
+        data: The name of a table of :func:`load_table`.
         seed: The seed of all methods, and of tables that are drawn.
         limits: Whether clusters must have equal sizes up to ``SLACK``.
         settings: Parameters of our estimators; the defaults if there are none.
@@ -122,7 +81,7 @@ def run_study(
     given = {"data": data, "seed": seed, "limits": limits, "settings": settings}
     run = open_run(folder, configs.dumps(given), overwrite=True)
     with run.lock():
-        X, y = DATA[data](seed)
+        X, y = load_table(data, seed)
         clusters, scaled = len(np.unique(y)), StandardScaler().fit_transform(X)
         sizes = {}
         if limits:
@@ -130,39 +89,34 @@ def run_study(
             sizes["size_max"] = -(-len(X) // clusters) + SLACK
         metrics: dict[str, float] = {}
         packages = {}
-        for name, method in (LIMITED if limits else METHODS).items():
+        for name, place in (LIMITED if limits else METHODS).items():
+            package = re.split("[.:]", place)[0]
             try:
-                estimator = resolve_name(method.estimator)
+                estimator = resolve_name(place)
             except ImportError:
                 warnings.warn(
-                    f"{name} is left out, because the package {method.package} is not installed; "
-                    f"install it with: pip install {method.package}.",
+                    f"{name} is left out, because the package {package} is not installed; "
+                    f"install it with: pip install {package}.",
                     stacklevel=2,
                 )
                 continue
-            packages[method.package] = resolve_name(method.package).__version__
-            options = {**method.options, **sizes, "random_state": seed}
-            if method.package == "drpm":
-                options |= {**settings, "device": device}
+            packages[package] = resolve_name(package).__version__
+            # Of ten starts, the best is kept.
+            ours = {**settings, "device": device}
+            options = ours if package == "drpm" else {"n_init": 10}
+            rows = X if package == "drpm" or name == "k-means-raw" else scaled
             before = time.process_time()
-            labels = estimator(clusters, **options).fit_predict(X if method.is_raw else scaled)
+            labels = estimator(clusters, random_state=seed, **options, **sizes).fit_predict(rows)
             scores = {"seconds": time.process_time() - before, **score(scaled, y, labels, sizes)}
             metrics |= {f"{name} {metric}": value for metric, value in scores.items()}
         run.finish(metrics, device=device, facts={"packages": packages, "sizes": sizes})
 
 
 def score(rows: Array, y: Array, labels: Array, limits: Mapping[str, int]) -> dict[str, float]:
-    """Agreement with the classes, and with limits also the variance and whether they are met.
+    """Agreement with the classes: ``accuracy``, ``nmi`` and ``ari``.
 
-    Args:
-        rows: The standardized table.
-        y: The class of every row.
-        labels: The cluster of every row.
-        limits: ``size_min`` and ``size_max``; empty if there are none.
-
-    Returns:
-        ``accuracy``, ``nmi`` and ``ari``. With limits also ``within``, the fraction of the variance
-        that is within clusters, and ``met``, which is 0 or 1.
+    With limits also ``within``, the fraction of the variance of the rows that is within clusters,
+    and ``met``, which is 0 or 1.
     """
     found: dict[str, float] = resolve_name("drpm.clustering.fitted:clustering_scores")(y, labels)
     if limits:
