@@ -26,7 +26,6 @@ from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError
 from tests.factors.toys import draw, two_bars
 from tests.oracles import generator
-from tests.training.toys import note_temperatures
 
 METHODS = ["drpm", "hg", "ada", "label"]
 TEMPERATURE = {"temperature": torch.tensor(0.5)}
@@ -120,21 +119,15 @@ def posteriors(model: FactorVAE, pairs: dict[str, Tensor]) -> tuple[Posterior, P
     [*({"method": x} for x in METHODS), {"averaging": "multi-level"}, {"objective": "exact"}],
     ids=str,
 )
-def test_every_method_trains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
-) -> None:
-    config, seen = replace(SMALL, **changes), note_temperatures(monkeypatch)
+def test_every_method_trains(tmp_path: Path, changes: dict[str, Any]) -> None:
+    config = replace(SMALL, **changes)
     model, pairs = fit(config, tmp_path), draw(6)
-    # By the same factor at each of ten steps, and to a half by all of them.
-    assert seen == pytest.approx([0.5 ** (step / 10) for step in range(10)])
     assert not torch.equal(weights(model), weights(make(**changes)))
     found = model.share(pairs["first"], pairs["second"], label=pairs["label"])
     assert found.codes.shape == (6, 2, 4)
     assert torch.equal(found.mask.sum(-1), found.number)
     assert set(found.mask.flatten().tolist()) <= {0.0, 1.0}
     assert model.traverse(pairs["first"][0], torch.linspace(-2, 2, 3)).shape == (4, 3, 1, 8, 8)
-    # A finished training is read and not repeated.
-    assert torch.equal(weights(fit(config, tmp_path)), weights(model))
     model.save(tmp_path / "model")
     again = load_factors(tmp_path / "model")
     assert again.config == config

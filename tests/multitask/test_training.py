@@ -19,7 +19,6 @@ from drpm.training.errors import ConfigError, RunError
 from drpm.training.program import ExponentialSchedule, Program
 from drpm.training.runs import RunFolder
 from tests.multitask.toys import NETWORK, settings, toy
-from tests.training.toys import note_temperatures
 
 # Not Adam, which makes full steps of rounding errors.
 PLAIN = TrainingConfig(epochs=1, batch_size=8, optimizer="sgd", precision="64-true")
@@ -134,15 +133,6 @@ def test_resumed_without_repeating_an_evaluation(
     ]
     assert [step for step, _ in logged[0]] == [3, 6, 9]
     assert logged[0] == logged[1]
-
-
-def test_the_temperature_falls_over_the_whole_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = note_temperatures(monkeypatch)
-    fit(settings(temperature=(0.8, 0.2)), tmp_path)
-    # Two epochs of three batches: after the sixth step it would be 0.2.
-    assert seen == pytest.approx([0.8 * 0.25 ** (step / 6) for step in range(6)])
 
 
 def test_settings_that_do_not_fit_the_data(tmp_path: Path) -> None:

@@ -17,10 +17,11 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from drpm.training import checkpoint
+from drpm.training import config as configs
 from drpm.training.errors import Interrupted, RunError
-from drpm.training.loop import TrainingProgress, note_signals, train
+from drpm.training.loop import TrainingProgress, fit_model, note_signals, train
 from drpm.training.program import Batch, Program
-from drpm.training.runs import RunFolder
+from drpm.training.runs import RunFolder, open_run
 from tests.training.toys import (
     begin,
     make_model,
@@ -29,6 +30,7 @@ from tests.training.toys import (
     points,
     same,
     settings,
+    squares,
     steps_of,
 )
 
@@ -316,3 +318,38 @@ def test_progress(monkeypatch: pytest.MonkeyPatch) -> None:
         "step 10,000 of 10,000: loss 0.0001, 250 steps/s",
     ]
     assert "loss 0.0001, 250 steps/s" in bar.getvalue()
+
+
+@configs.settings
+class Annealed:
+    training: configs.TrainingConfig
+    temperature: tuple[float, float] = (1.0, 0.25)
+
+
+def test_a_model_with_the_settings_of_an_application(tmp_path: Path) -> None:
+    seen = []
+
+    def objective(model: Any, batch: Batch, schedule: Any, generator: Any) -> dict[str, Tensor]:
+        seen.append(float(schedule["temperature"]))
+        return squares(model, batch, schedule, generator)
+
+    def fit(folder: str, fingerprint: str, epochs: int = 2) -> RunFolder:
+        config, data = Annealed(settings(epochs=epochs)), points()
+        given: Any = {"fingerprint": lambda: fingerprint, "device": "cpu"}
+        return fit_model(make_model(), objective, config, tmp_path / folder, data, **given)
+
+    assert fit("own", "aa").path == tmp_path / "own" / "training"
+    # By a constant factor over two epochs of five steps: after the tenth it would be a quarter.
+    expected = [0.25 ** (step / 10) for step in range(10)]
+    assert seen == pytest.approx(expected)
+    # A finished training is read and not repeated, unless its data or settings are others.
+    fit("own", "aa")
+    assert len(seen) == 10
+    with pytest.raises(RunError, match="the data have changed"):
+        fit("own", "bb")
+    with pytest.raises(RunError, match="epochs was 2 and is now 3"):
+        fit("own", "bb", epochs=3)
+    # The settings of a job tell its data.
+    open_run(tmp_path / "job", "data = 'mine'\n")
+    fit("job", "aa")
+    assert "fingerprint" not in fit("job", "bb").config_text()

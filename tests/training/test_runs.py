@@ -20,9 +20,8 @@ import torch
 import drpm
 from drpm.training import runs
 from drpm.training.checkpoint import save_state
-from drpm.training.devices import Devices
 from drpm.training.errors import RunError
-from drpm.training.runs import RunFolder, open_run, open_stage
+from drpm.training.runs import RunFolder, open_run
 from tests.training.toys import make_program
 
 CONFIG = '[training]\nseed = 5\nname = "ü"\n'
@@ -100,28 +99,6 @@ def test_other_settings_or_data_are_refused(tmp_path: Path) -> None:
         (tmp_path / "config.toml").write_bytes(damaged)
         with pytest.raises(RunError, match=r"\(config\.toml is damaged\)"):
             open_run(tmp_path, text)
-
-
-def test_a_stage_compares_its_data_unless_it_belongs_to_a_job(tmp_path: Path) -> None:
-    def open_one(folder: str, fingerprint: str, number: int = 1) -> RunFolder:
-        return open_stage(
-            tmp_path / folder,
-            "stage",
-            f"number = {number}\n",
-            fingerprint=lambda: fingerprint,
-            devices=Devices(),
-        )
-
-    run = open_one("own", "aa")
-    assert run.path == tmp_path / "own" / "stage"
-    assert open_one("own", "aa").config_text() == run.config_text()
-    with pytest.raises(RunError, match="the data have changed"):
-        open_one("own", "bb")
-    with pytest.raises(RunError, match="number was 1 and is now 2"):
-        open_one("own", "bb", number=2)
-    open_run(tmp_path / "job", "data = 'mine'\n")
-    open_one("job", "aa")
-    assert open_one("job", "bb").config_text() == "number = 1\n"
 
 
 def test_killed_while_a_stage_is_removed(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -96,17 +95,3 @@ def take_steps(program: Program, count: int, step: Callable[[], None] | None = N
 def losses(program: Program, count: int) -> Sequence[float]:
     found: list[float] = take_steps(program, count)[:, 0, 0].tolist()
     return found
-
-
-def note_temperatures(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A list that ends up with the temperature of every step from here on."""
-    seen: list[float] = []
-    values = Program.schedule_values
-
-    def noting(program: Program) -> dict[str, Tensor]:
-        found = values(program)
-        seen.append(float(found["temperature"]))
-        return found
-
-    monkeypatch.setattr(Program, "schedule_values", noting)
-    return seen

@@ -16,13 +16,11 @@ from drpm.factors.evaluation import estimate_evidence, evaluate_pairs
 from drpm.factors.models import FactorVAE, SharedFactors, factor_objective
 from drpm.factors.pairs import OwnPairs, Pairs, PairSampler, arm_world, load_pairs, mpi3d_world
 from drpm.report.plots import FigureSpec, image_bytes, pack_figures
-from drpm.training import config as configs
 from drpm.training.config import check_setting
-from drpm.training.devices import Devices, seeded
+from drpm.training.devices import seeded
 from drpm.training.errors import ConfigError
-from drpm.training.loop import ProgressFactory, train_stage
-from drpm.training.program import ExponentialSchedule
-from drpm.training.runs import RunFolder, open_stage
+from drpm.training.loop import ProgressFactory, fit_model
+from drpm.training.runs import RunFolder
 
 STAGE: Final = "training"
 PAIRS: Final = "pairs.csv"
@@ -68,23 +66,17 @@ def fit_factors(
         progress: Maps the name of a stage to its progress bar.
     """
     check_pairs(pairs, config)
-    training, devices = config.training, Devices(device)
-    with seeded(training.seed):
+    with seeded(config.training.seed):
         model = FactorVAE(pairs.image_shape, config).to(device)
-    text = configs.dumps(config)
-    run = open_stage(folder, STAGE, text, fingerprint=pairs.fingerprint, devices=devices)
-    steps = max(1, training.epochs * config.steps_per_epoch)
-    train_stage(
-        STAGE,
-        [model],
+    fit_model(
+        model,
         factor_objective,
-        training,
-        [run],
+        config,
+        folder,
         # Pairs are drawn; of this column only the length is used.
-        {"pair": torch.zeros(config.steps_per_epoch * training.batch_size)},
-        seed=training.seed,
-        devices=devices,
-        schedules={"temperature": ExponentialSchedule(*config.temperature, steps)},
+        {"pair": torch.zeros(config.steps_per_epoch * config.training.batch_size)},
+        fingerprint=pairs.fingerprint,
+        device=device,
         augment=pairs.to(device) if isinstance(pairs, OwnPairs) else pairs,
         progress=progress,
     )

@@ -30,12 +30,11 @@ from drpm.multitask.models import (
 from drpm.multitask.tasks import COMMON, TaskData, read_tasks
 from drpm.report.plots import FigureSpec, pack_figures
 from drpm.studies.sweeps import NOISE
-from drpm.training import config as configs
-from drpm.training.devices import Devices, matmul_precision, seeded
+from drpm.training.devices import matmul_precision, seeded
 from drpm.training.errors import ConfigError
-from drpm.training.loop import ProgressFactory, train_stage
-from drpm.training.program import ExponentialSchedule, Program, count_steps
-from drpm.training.runs import RunFolder, open_stage
+from drpm.training.loop import ProgressFactory, fit_model
+from drpm.training.program import Program
+from drpm.training.runs import RunFolder
 
 STAGE: Final = "training"
 
@@ -81,30 +80,18 @@ def fit_multitask(
         progress: Maps the name of a stage to its progress bar.
     """
     check_multitask(data, config)
-    training, devices = config.training, Devices(device)
-    network = make_network(data, config)
+    network, run = make_network(data, config), RunFolder(Path(folder) / STAGE)
     # Not the mean and standard deviation of pixels, which may differ between devices.
     names = ("images", "targets", "test_images", "test_targets")
-    run = open_stage(
-        folder,
-        STAGE,
-        configs.dumps(config),
-        fingerprint=lambda: fingerprint_tensors((name, getattr(data, name)) for name in names),
-        devices=devices,
-    )
-    if config.method == "gradient":
-        training = replace(training, step="eager")
-    steps = max(1, training.epochs * count_steps(len(data.images), training))
-    train_stage(
-        STAGE,
-        [network],
+    fit_model(
+        network,
         multitask_objective,
-        training,
-        [run],
+        config,
+        folder,
         {"images": data.images, "targets": data.targets},
-        seed=training.seed,
-        devices=devices,
-        schedules={"temperature": ExponentialSchedule(*config.temperature, steps)},
+        fingerprint=lambda: fingerprint_tensors((name, getattr(data, name)) for name in names),
+        device=device,
+        is_eager=config.method == "gradient",
         before_epoch=lambda program: _evaluate_before_epoch(program, network, data, run),
         progress=progress,
     )

@@ -19,13 +19,10 @@ from drpm.supervised.config import SupervisedConfig
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.config import require_classes
-from drpm.training.devices import Devices, seeded, unseeded
+from drpm.training.devices import seeded, unseeded
 from drpm.training.errors import ConfigError
-from drpm.training.loop import ProgressFactory, train_stage
-from drpm.training.program import Batch, ExponentialSchedule, count_steps
-from drpm.training.runs import open_stage
-
-STAGE = "training"
+from drpm.training.loop import ProgressFactory, fit_model
+from drpm.training.program import Batch
 
 Data = Tensor | NDArray[Any]
 
@@ -277,24 +274,19 @@ def fit_partitioner(
     rows = elements.flatten(1).float()
     data = {"rows": rows[taught], "labels": labels[taught]}
     digest = cache(lambda: fingerprint_tensors([("rows", rows), ("labels", labels.long())]))
-    devices, seed = Devices(device), config.training.seed
-    steps = max(1, config.training.epochs * count_steps(len(taught), config.training))
     models, f1 = {}, {}
     for weight in config.size_weights:
-        with seeded(seed):  # all candidates start alike
+        with seeded(config.training.seed):  # all candidates start alike
             model = Partitioner(elements.shape[1:], classes, config).to(device)
-        stage, text = f"{STAGE}/weight-{weight}", configs.dumps(config)
-        run = open_stage(folder, stage, text, fingerprint=digest, devices=devices)
-        train_stage(
-            STAGE,
-            [model],
+        run = fit_model(
+            model,
             SupervisedObjective(weight),
-            config.training,
-            [run],
+            config,
+            folder,
             data,
-            seed=seed,
-            devices=devices,
-            schedules={"temperature": ExponentialSchedule(*config.temperature, steps)},
+            fingerprint=digest,
+            device=device,
+            stage=f"training/weight-{weight}",
             progress=progress,
         )
         models[weight] = model, run.path

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -23,11 +24,11 @@ from drpm.training.checkpoint import (
     save_state,
 )
 from drpm.training.compiling import CapturedStep, compile_step
-from drpm.training.config import TrainingConfig
+from drpm.training.config import TrainingConfig, dumps
 from drpm.training.devices import TRAINING_LOCK, Devices, matmul_precision
 from drpm.training.errors import Interrupted, RunError
-from drpm.training.program import Objective, Program, Readings
-from drpm.training.runs import EVENTS, RunFolder
+from drpm.training.program import ExponentialSchedule, Objective, Program, Readings, count_steps
+from drpm.training.runs import CONFIG, EVENTS, FINGERPRINT, RunFolder, open_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -324,3 +325,48 @@ def train_stage(
     for model, run in zip(models, runs, strict=True):
         load_modules(run.model_dir, load_model(run.model_dir).tensors, {"": model})
         model.to(devices.device)
+
+
+def fit_model(
+    model: nn.Module,
+    objective: Objective,
+    config: Any,
+    folder: Path | str,
+    data: Mapping[str, Tensor],
+    *,
+    fingerprint: Callable[[], str],
+    device: torch.device | str,
+    stage: str = "training",
+    is_eager: bool = False,
+    **options: Any,
+) -> RunFolder:
+    """Train one model with the settings of an application, or resume; other settings are refused.
+
+    Other data are refused too, unless the folder is itself a run, such as a job's: its settings
+    identify the data, which may differ in the last digit on another device.
+
+    Args:
+        model: It is trained in place.
+        objective: What is minimized, with the scheduled number ``temperature``.
+        config: The settings; ``training`` and ``temperature``, at the start and at the end, are
+            among them.
+        folder: The folder of all stages.
+        data: Tensors of examples.
+        fingerprint: Computes the content hash of the data.
+        device: Where to train.
+        stage: The path of the run in the folder.
+        is_eager: Whether the objective can be neither compiled nor captured.
+        options: Further arguments of :func:`train_stage`.
+    """
+    text, training, devices = dumps(config), config.training, Devices(device)
+    if not (Path(folder) / CONFIG).exists():
+        text = f'{FINGERPRINT} = "{fingerprint()}"\n{text}'
+    run = open_run(Path(folder) / stage, text, devices=devices)
+    if is_eager:
+        training = replace(training, step="eager")
+    steps = training.epochs * count_steps(len(next(iter(data.values()))), training)
+    start, end = config.temperature
+    schedules = {"temperature": ExponentialSchedule(start, end, max(1, steps))}
+    options |= {"seed": training.seed, "devices": devices, "schedules": schedules}
+    train_stage("training", [model], objective, training, [run], data, **options)
+    return run

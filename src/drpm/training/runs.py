@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -286,26 +286,6 @@ def open_run(
     if difference := _first_difference(run.config_text(), text):
         raise RunError(f"The run in {path} has different settings ({difference}); {START_OVER}.")
     return run
-
-
-def open_stage(
-    folder: Path | str, stage: str, text: str, *, fingerprint: Callable[[], str], devices: Devices
-) -> RunFolder:
-    """The run of a stage in a folder; other settings or data are refused.
-
-    The data are not compared if the folder is itself a run, such as a job's: its settings identify
-    the data, which may differ in the last digit on another device.
-
-    Args:
-        folder: The folder of all stages.
-        stage: The path of the stage in it.
-        text: All settings that the stage depends on, except the data.
-        fingerprint: Computes the content hash of the data.
-        devices: As in :func:`open_run`.
-    """
-    if not (Path(folder) / CONFIG).exists():
-        text = f'{FINGERPRINT} = "{fingerprint()}"\n{text}'
-    return open_run(Path(folder) / stage, text, devices=devices)
 
 
 def _first_difference(before: str, now: str) -> str | None:
