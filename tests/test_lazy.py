@@ -35,7 +35,7 @@ assert abs(torch.distributions.kl_divergence(law, law)) < 1e-9
 def test_names_and_parts_are_imported_on_first_use() -> None:
     before = "import sys, drpm; assert 'torch' not in sys.modules; from drpm import RandomPartition"
     after = (
-        "assert drpm.data.registry.DATASETS; "
+        "assert drpm.data.catalogue.DATASETS; "
         "from drpm import *; assert RandomPartition is drpm.distributions.RandomPartition"
     )
     run(f"{before}\n{DIVERGE}\n{after}")

@@ -57,7 +57,7 @@ def own_mnist(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         content = gzip.decompress((folder / file.path).read_bytes())
         files.append(replace(file, content_sha256=hashlib.sha256(content).hexdigest()))
     monkeypatch.setattr(
-        "drpm.data.registry.DATASETS", {**DATASETS, "mnist": replace(spec, files=tuple(files))}
+        "drpm.data.catalogue.DATASETS", {**DATASETS, "mnist": replace(spec, files=tuple(files))}
     )
     return folder / "mnist"
 

@@ -8,7 +8,7 @@ import torch
 from scipy.spatial import ConvexHull
 from torch import Tensor
 
-from drpm.data import arm, arm_drawing
+from drpm.data import arm
 from drpm.data.types import DataError
 
 # Changing one factor by one changes an image by at least this much in the mean over its pixels
@@ -17,8 +17,8 @@ from drpm.data.types import DataError
 MIN_MEAN_CHANGE = 1e-4
 MIN_PIXEL_CHANGE = 0.06
 
-BROWN = list(arm_drawing.OBJECT_COLOURS).index("brown")
-SPHERE = list(arm_drawing.SHAPES).index("sphere")
+BROWN = list(arm.OBJECT_COLOURS).index("brown")
+SPHERE = list(arm.SHAPES).index("sphere")
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -49,11 +49,11 @@ def ring(sides: int, height: float) -> list[tuple[float, float, float]]:
 
 
 SOLIDS = {
-    "cube": (arm_drawing.prism(4, 0.7), ring(4, -0.7) + ring(4, 0.7)),
-    "hexagonal": (arm_drawing.prism(6, 0.5), ring(6, -0.5) + ring(6, 0.5)),
-    "pyramid": (arm_drawing.prism(4, 0.6, apex=True), [*ring(4, -0.6), (0.0, 0.0, 0.6)]),
-    "cone": (arm_drawing.prism(20, 1.4, apex=True), [*ring(20, -1.4), (0.0, 0.0, 1.4)]),
-    "cylinder": (arm_drawing.prism(20, 1.6), ring(20, -1.6) + ring(20, 1.6)),
+    "cube": (arm.prism(4, 0.7), ring(4, -0.7) + ring(4, 0.7)),
+    "hexagonal": (arm.prism(6, 0.5), ring(6, -0.5) + ring(6, 0.5)),
+    "pyramid": (arm.prism(4, 0.6, apex=True), [*ring(4, -0.6), (0.0, 0.0, 0.6)]),
+    "cone": (arm.prism(20, 1.4, apex=True), [*ring(20, -1.4), (0.0, 0.0, 1.4)]),
+    "cylinder": (arm.prism(20, 1.6), ring(20, -1.6) + ring(20, 1.6)),
 }
 
 
@@ -64,7 +64,7 @@ def test_a_solid_has_the_outline_of_its_projected_vertices(name: str) -> None:
     x, y = grid(48)
     radius = torch.full((20, 1), 9.0)
     light = torch.tensor([[0.0, 0.0, 1.0]]).expand(20, 3)
-    distance, lit = arm_drawing.convex_solid(
+    distance, lit = arm.convex_solid(
         solid, x.expand(20, -1), y.expand(20, -1), turned, radius, light
     )
     assert float(lit.min()) > -1e-5  # lit from the viewer's place, no visible face is dark
@@ -75,28 +75,8 @@ def test_a_solid_has_the_outline_of_its_projected_vertices(name: str) -> None:
         hull = ConvexHull(projected[k, :, :2].double().numpy())
         expected = (pixels @ hull.equations[:, :2].T + hull.equations[:, 2]).max(axis=1)
         np.testing.assert_allclose(distance[k].numpy(), expected, atol=2e-3)
-        area = float(arm_drawing.coverage(distance[k]).sum())
+        area = float(arm.coverage(distance[k]).sum())
         assert area == pytest.approx(hull.volume, rel=0.03)
-
-
-@pytest.mark.parametrize("name", sorted(SOLIDS))
-def test_a_pixel_shows_the_light_of_the_face_it_lies_on(name: str) -> None:
-    solid, vertices = SOLIDS[name]
-    count, size = 20, 100.0  # large, so that the soft edges between faces are far from the middles
-    light = torch.tensor([[0.48, -0.6, 0.64]]).expand(count, 3)
-    hull = ConvexHull(np.array(vertices))
-    middles = torch.from_numpy(hull.points[hull.simplices].mean(axis=1)).float()
-    normals = torch.from_numpy(hull.equations[:, :3]).float()
-    turned = rotations(count)
-    middles, normals = size * middles @ turned.mT, normals @ turned.mT
-    distance, lit = arm_drawing.convex_solid(
-        solid, middles[..., 0], middles[..., 1], turned, torch.full((count, 1), size), light
-    )
-    seen = normals[..., 2] > 0.1
-    assert int(seen.sum()) >= 3 * count // 2
-    assert bool((distance[seen] < 0).all())
-    expected = (normals * light[:, None]).sum(dim=2)
-    torch.testing.assert_close(lit[seen], expected[seen], rtol=0, atol=0.02)
 
 
 @pytest.mark.parametrize("column", range(7), ids=arm.FACTOR_NAMES)
@@ -122,15 +102,15 @@ def test_an_object_lies_within_its_window(monkeypatch: pytest.MonkeyPatch) -> No
     factors[:, 2] = 1
     factors[:, 6] = 20 + factors[:, 6] // 2  # towards the camera, where objects look largest
     images = arm.render(factors)
-    monkeypatch.setattr(arm_drawing, "WINDOW", 1.0)
+    monkeypatch.setattr(arm, "WINDOW", 1.0)
     torch.testing.assert_close(arm.render(factors), images, rtol=0, atol=1e-5)
 
 
 def test_the_object_hides_the_joint_or_is_hidden_by_it() -> None:
     """Pointing at a low camera the arm ends before its joint, pointing away behind it."""
     low = 2
-    joint = arm_drawing.Camera(torch.tensor([low]), 64).project(
-        torch.tensor([[[0.0, 0.0, arm_drawing.COLUMN_HEIGHT]]])
+    joint = arm.Camera(torch.tensor([low]), 64).project(
+        torch.tensor([[[0.0, 0.0, arm.COLUMN_HEIGHT]]])
     )[0]
     column, row = int(joint[0, 0, 0]), 63 - int(joint[0, 0, 1])
     red_ball = [2, SPHERE, 1, low, 0]

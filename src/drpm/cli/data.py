@@ -16,7 +16,7 @@ from drpm.cli.common import (
     one_sentence,
     print_table,
 )
-from drpm.data.catalogue import DATASETS
+from drpm.data.catalogue import DATASETS, load, spec_of
 from drpm.experiments.base import parse_options
 
 if TYPE_CHECKING:
@@ -67,7 +67,6 @@ def fetch(name: Name, as_json: Json = False) -> None:
     The exit code is 1 if a file is damaged or cannot be downloaded.
     """
     from drpm.data.files import obtain
-    from drpm.data.registry import spec_of
 
     with one_sentence():
         spec = spec_of(name)
@@ -82,7 +81,6 @@ def check(name: Name, as_json: Json = False) -> None:
     The exit code is 1 if a file is missing or damaged.
     """
     from drpm.data import files
-    from drpm.data.registry import spec_of
 
     with one_sentence():
         spec = spec_of(name)
@@ -123,8 +121,6 @@ def show(
     """Describe a data set, and draw examples."""
     with one_sentence():
         options = parse_options(option or [])
-        from drpm.data.registry import load
-
         spec = DATASETS.get(name)
         # A folder named "." or ending in a slash still has a name of its own.
         stem = name if spec else Path(name).expanduser().resolve().stem

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from drpm.cli.common import Json, NameOrPath, Options, one_sentence, print_table
-from drpm.data.catalogue import DATASETS
+from drpm.data.catalogue import DATASETS, file_names, load
 from drpm.experiments.base import parse_options
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ def predict(
         options = parse_options(option or [])
         from drpm.clustering.experiment import label_table
         from drpm.clustering.fitted import load_clustering
-        from drpm.data.registry import file_names, load_for_prediction
         from drpm.training.checkpoint import write_atomic
 
         stem = data if data in DATASETS else Path(data).expanduser().resolve().stem
@@ -50,7 +49,7 @@ def predict(
             raise ValueError(f"{path} already exists: choose another file or add --overwrite.")
         folder = _model_folder(run)
         model = load_clustering(folder)
-        probs = _predict(model, load_for_prediction(data, **options), data)
+        probs = _predict(model, load(data, True, **options), data)
         content = label_table(probs, file_names(data, sum(map(len, probs.values()))))
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, content.encode())

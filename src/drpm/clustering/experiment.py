@@ -29,7 +29,7 @@ from drpm.clustering.pipeline import (
 )
 from drpm.clustering.pretraining import choose_view
 from drpm.data import DATASETS, load
-from drpm.data.registry import content_hash, file_names
+from drpm.data.catalogue import content_hash, file_names
 from drpm.data.types import Dataset, class_labels, class_names, scale_of
 from drpm.distributions.validation import require_count
 from drpm.experiments.base import Evaluation, Experiment, Table, parse_options

@@ -1,13 +1,27 @@
-"""A rendered arm that holds an object: seven known factors determine every image.
+r"""A rendered arm that holds an object: seven known factors determine every image.
 
 The factors and their sizes are those of MPI3D (Gondal et al., 2019), whose images show a real arm.
 These images need no file: any factor vector is rendered on demand, on any device.
+
+The axes of the scene are right, away from the viewer, and up; the base of the arm stands at the
+origin. The unit of length is about that from the ground to the upper joint. Ground, arc and column
+do not move: their nine pictures (three camera heights, three arc colours) are cached, and what
+moves is drawn over them.
+
+Outlines are signed distances: a pixel at distance :math:`d` in pixels, negative inside, is covered
+to the amount :math:`\mathrm{clamp}(1/2 - d, 0, 1)`, which makes edges smooth. Functions draw one
+figure per image: x and y are the columns and rows of the pixels, (P,) or (N, P); radii are in
+pixels, (N, 1); light is the direction to the light in the viewer's frame, (N, 3), of length 1.
 """
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from drpm.data import arm_drawing
 from drpm.data.mpi3d import FACTOR_NAMES as FACTOR_NAMES
 from drpm.data.mpi3d import FACTOR_SIZES as FACTOR_SIZES
 from drpm.data.mpi3d import FACTORS, NUM_IMAGES, check_factors, draw_indices, factor_targets
@@ -17,11 +31,337 @@ from drpm.data.types import DataError, Dataset, Device, Split
 
 MIN_IMAGE_SIZE = 16
 
-# Images drawn at once. On a CPU they should fit into the cache.
-_CHUNK_CPU = 64
-_CHUNK_OTHER = 2048
+OBJECT_COLOURS = {
+    "white": (0.95, 0.95, 0.95),
+    "green": (0.13, 0.68, 0.15),
+    "red": (0.98, 0.06, 0.06),
+    "blue": (0.17, 0.46, 0.95),
+    "brown": (0.47, 0.24, 0.11),
+    "olive": (0.58, 0.58, 0.16),
+}
+ARC_COLOURS = {
+    "purple": (0.40, 0.28, 0.62),
+    "sea green": (0.27, 0.45, 0.41),
+    "salmon": (0.56, 0.33, 0.34),
+}
+# Of each shape, so that all have about the same size.
+RADII = (0.8, 1.0, 0.58, 1.08, 1.25, 0.9)
+SIZES = {"small": 0.21, "large": 0.34}
+HEIGHTS = {"top": 54.0, "center": 38.0, "bottom": 22.0}  # degrees above the ground
 
-_SHAPE = FACTOR_NAMES.index("object_shape")
+NUM_ANGLES = 40
+ANGLE_STEP = math.pi / NUM_ANGLES
+
+# The camera. The point it looks at sinks as it rises, so that the arm moves up in the picture.
+DISTANCE = 6.0
+FOCAL_LENGTH = 3.3
+TARGET_HEIGHTS = (0.60, 0.70, 0.90)
+
+GROUND = 0.2
+COLUMN_HEIGHT = 0.8
+COLUMN_RADIUS = 0.15
+BASE_RADII = (0.17, 0.34)  # a ring
+ARC_RADII = (2.06, 2.5)
+ARM_LENGTH = 0.78
+ARM_RADIUS = 0.042
+JOINT_RADIUS = 0.16
+# The arm hangs beside its joint: turning the base moves it even when it points upwards.
+SHOULDER_OFFSET = 0.2
+# At right angles to the arm: its rise is visible even where its end moves towards the viewer.
+LEVER_LENGTH = 0.3
+LEVER_RADIUS = 0.065
+BOLT_RADIUS = 0.075
+
+LIGHT = (-0.45, -0.55, 0.70)
+AMBIENT = 0.42
+
+# The side of the window around an object, as a fraction of the picture's. No object reaches more
+# than 11 of 64 pixels from its centre.
+WINDOW = 0.375
+SUPERSAMPLING = 4  # along each side of a pixel, for the cached pictures
+EDGE_SOFTNESS = 0.4  # the depth in pixels over which two faces of a solid blend
+FAR = 1e6  # stands for "no edge or face here"
+MIN_SLOPE = 1e-4  # faces seen edge-on and lines seen end-on are not divided by less
+
+
+class Solid(NamedTuple):
+    """A convex solid around the origin of its frame."""
+
+    planes: Tensor  # (F, 4): the outward unit normal of each face and its distance from the origin
+    edges: Tensor  # (E, 2): the two faces that meet in each edge
+    half_height: float  # along the third axis
+
+
+def prism(sides: int, half_height: float, *, apex: bool = False) -> Solid:
+    """An upright prism whose base has circumradius 1, or the pyramid on that base (``apex``)."""
+    angles = (torch.arange(sides) + 0.5) * (2 * math.pi / sides)
+    inradius = math.cos(math.pi / sides)
+    # A side of a pyramid leans inwards; its plane passes through the apex.
+    lean = inradius / (2 * half_height) if apex else 0.0
+    offset = lean * half_height if apex else inradius
+    flat = torch.stack([angles.cos(), angles.sin()], dim=1)
+    planes = [torch.cat([flat, torch.tensor([lean, offset]).expand(sides, 2)], dim=1)]
+    planes[0] /= math.hypot(1.0, lean)
+    side = torch.arange(sides)
+    edges = [torch.stack([side, side.roll(-1)], dim=1)]
+    # The base, and the top of a prism.
+    for number, direction in enumerate([-1.0] if apex else [-1.0, 1.0]):
+        planes.append(torch.tensor([[0.0, 0.0, direction, half_height]]))
+        edges.append(torch.stack([side, torch.full_like(side, sides + number)], dim=1))
+    return Solid(torch.cat(planes), torch.cat(edges), half_height)
+
+
+ROUND = 20  # sides that look round
+# In different proportions, so that no two outlines agree from every side. None is a ball.
+SHAPES: dict[str, Solid | None] = {
+    "cone": prism(ROUND, 1.4, apex=True),
+    "cube": prism(4, math.sqrt(0.5)),
+    "cylinder": prism(ROUND, 1.6),
+    "hexagonal": prism(6, 0.45),
+    "pyramid": prism(4, 0.6, apex=True),
+    "sphere": None,
+}
+
+
+def constants(values: Iterable[float | Sequence[float]], device: torch.device) -> Tensor:
+    """Numbers of the scene in single precision, whatever the default is."""
+    return torch.tensor(list(values), dtype=torch.float32, device=device)
+
+
+class Camera:
+    """A view of the scene for each image, from the numbers of the camera heights, (N,).
+
+    The ``axes`` (N, 3, 3) are right, up and towards the viewer, one per row; ``position`` (N, 3) is
+    the viewpoint, and ``light`` (N, 3) the direction to the light in these axes.
+    """
+
+    def __init__(self, heights: Tensor, image_size: int) -> None:
+        self.image_size, device = image_size, heights.device
+        angle = constants(map(math.radians, HEIGHTS.values()), device)[heights]
+        sine, cosine, zero = angle.sin(), angle.cos(), torch.zeros_like(angle)
+        right = torch.stack([zero + 1, zero, zero], dim=1)
+        up = torch.stack([zero, sine, cosine], dim=1)
+        towards = torch.stack([zero, -cosine, sine], dim=1)
+        target = constants(TARGET_HEIGHTS, device)[heights]
+        self.position = DISTANCE * towards + torch.stack([zero, zero, target], dim=1)
+        self.axes = torch.stack([right, up, towards], dim=1)
+        self.light = self.axes @ constants(LIGHT, device) / math.hypot(*LIGHT)
+
+    def project(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Where points (N, K, 3) appear, (N, K, 2) in pixels, and the pixels per unit there."""
+        seen = (points - self.position[:, None]) @ self.axes.mT
+        scale = (0.5 * FOCAL_LENGTH * self.image_size) / -seen[..., 2:]
+        return self.image_size / 2 + seen[..., :2] * scale, scale[..., 0]
+
+
+def joint_frames(horizontal: Tensor, vertical: Tensor) -> Tensor:
+    """The frame at each arm's end, (N, 3, 3): columns are its side, its back, and its direction.
+
+    The base turns by the horizontal angle, then the arm rises by the vertical one. Angles are the
+    midpoints of 40 equal parts of half a turn: at its ends two settings would agree.
+    """
+    turn = (horizontal.float() + 0.5) * ANGLE_STEP
+    rise = (vertical.float() + 0.5) * ANGLE_STEP
+    zero = torch.zeros_like(turn)
+    side = torch.stack([-turn.sin(), turn.cos(), zero], dim=1)
+    direction = torch.stack([rise.cos() * turn.cos(), rise.cos() * turn.sin(), rise.sin()], dim=1)
+    return torch.stack([side, torch.linalg.cross(direction, side), direction], dim=2)
+
+
+def coverage(distance: Tensor) -> Tensor:
+    """How much of a pixel lies inside an outline at that signed distance, in [0, 1]."""
+    return (0.5 - distance).clamp_(0.0, 1.0)
+
+
+def capsule(x: Tensor, y: Tensor, ends: Tensor, radii: Tensor) -> tuple[Tensor, Tensor]:
+    """Signed distance to a line with round ends, and the offset from its axis over its radius.
+
+    The radius changes linearly between the ends, as that of a rod in perspective; the distance is
+    exact only for a slight taper. Both results are (N, P). The ends are (N, 2, 2), end and then
+    coordinate, the radii (N, 2).
+    """
+    start, along = ends[:, 0], ends[:, 1] - ends[:, 0]
+    # A line seen end-on is a point: every pixel is then nearest to its start.
+    length = along.norm(dim=1, keepdim=True).clamp_min(MIN_SLOPE)
+    unit = along / length
+    rate = unit / length
+    dx, dy = x - start[:, :1], y - start[:, 1:]
+    position = (dx * rate[:, :1] + dy * rate[:, 1:]).clamp_(0.0, 1.0)
+    radius = radii[:, :1] + position * (radii[:, 1:] - radii[:, :1])
+    across = (dy * unit[:, :1] - dx * unit[:, 1:]).div_(radius).clamp_(-1.0, 1.0)
+    gap = torch.hypot(dx.sub_(position * along[:, :1]), dy.sub_(position * along[:, 1:]))
+    return gap.sub_(radius), across
+
+
+def ball(x: Tensor, y: Tensor, radius: Tensor, light: Tensor) -> tuple[Tensor, Tensor]:
+    """A ball around the origin: signed distance, and cosine between normal and light, (N, P)."""
+    u, v = x / radius, y / radius
+    depth = (1 - u * u - v * v).clamp_min_(0.0).sqrt_()
+    return torch.hypot(x, y) - radius, u * light[:, :1] + v * light[:, 1:2] + depth * light[:, 2:]
+
+
+def convex_solid(
+    solid: Solid, x: Tensor, y: Tensor, rotation: Tensor, radius: Tensor, light: Tensor
+) -> tuple[Tensor, Tensor]:
+    """A convex solid: signed distance, and cosine between normal and light, (N, P).
+
+    The outline consists of the edges between a visible and a hidden face, so the signed distance
+    is the largest of the distances to the lines through those. A pixel shows the face whose plane
+    lies deepest there, of those turned towards the viewer. Pixels (N, P) are measured from the
+    centre; the rotation (N, 3, 3) leads from the frame of the solid, whose unit is the radius, to
+    right, up and towards the viewer.
+    """
+    planes, edges = solid.planes.to(rotation), solid.edges.to(x.device)
+    normals, offsets = planes[:, :3] @ rotation.mT, planes[:, 3] * radius
+    pixels = torch.stack([x, y, torch.ones_like(x)], dim=1)
+    # The excess n x + m y - h of a pixel over each plane, as coefficients (n, m, -h).
+    excess = torch.stack([normals[..., 0], normals[..., 1], -offsets], dim=2)
+    facing = normals[..., 2:]
+
+    # Taking the depth out of the equations of both planes leaves that of the projected edge.
+    one, other = edges.unbind(dim=1)
+    lines = facing[:, one] * excess[:, other] - facing[:, other] * excess[:, one]
+    lines *= torch.where(facing[:, one] > 0, 1.0, -1.0)
+    slopes = torch.hypot(lines[..., 0], lines[..., 1])[..., None]
+    on_outline = ((facing[:, one] > 0) != (facing[:, other] > 0)) & (slopes > MIN_SLOPE)
+    beyond = lines.new_tensor([0.0, 0.0, -FAR])
+    distance = (torch.where(on_outline, lines / slopes, beyond) @ pixels).amax(dim=1)
+
+    # Which face is seen is decided softly, so that the edges between faces are smooth as well.
+    depths = torch.where(facing > MIN_SLOPE, -excess / facing, -beyond) @ pixels
+    weights = torch.softmax(depths.mul_(-1 / EDGE_SOFTNESS), dim=1)
+    lit = normals @ light[..., None]
+    return distance, (lit.mT @ weights)[:, 0]
+
+
+def pixel_grid(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Columns and rows of the pixels' centres, (size * size,) each; rows count upwards here."""
+    centres = torch.arange(size, dtype=torch.float32, device=device) + 0.5
+    rows, columns = torch.meshgrid(size - centres, centres, indexing="ij")
+    return columns.reshape(-1), rows.reshape(-1)
+
+
+@lru_cache(maxsize=8)
+def backgrounds(image_size: int, device: torch.device) -> Tensor:
+    """Ground, arc and column for each camera height and arc colour, (9, 3, size, size)."""
+    size = image_size * SUPERSAMPLING
+    camera = Camera(torch.arange(len(HEIGHTS), device=device), size)
+    x, y = pixel_grid(size, device)
+
+    # The point of the ground behind every pixel: heights, colours and channels, then pixels.
+    half = size / 2
+    depth = torch.full_like(x, -FOCAL_LENGTH)
+    rays = torch.stack([(x - half) / half, (y - half) / half, depth], dim=1) @ camera.axes
+    ground = camera.position[:, None] - rays * (camera.position[:, 2:] / rays[..., 2])[..., None]
+    ground = ground[:, None, None]
+    sideways, behind = ground[..., 0], ground[..., 1] > 0
+    radius = ground[..., :2].norm(dim=-1)
+
+    # A lamp above the arm: the ground darkens slowly away from it.
+    picture = GROUND * (1.06 - 0.016 * radius.clamp_max(6.0))
+    colours = constants(ARC_COLOURS.values(), device)[:, :, None]
+    arc = behind & (radius > ARC_RADII[0]) & (radius < ARC_RADII[1])
+    fade = (1.0 - 0.25 * sideways.abs() / ARC_RADII[1]).clamp_min(0.6)
+    picture = torch.where(arc, colours * fade, picture)
+    picture = picture * (1 - 0.35 * torch.sigmoid((BASE_RADII[1] + 0.12 - radius) * 18))
+    ring = (radius > BASE_RADII[0]) & (radius < BASE_RADII[1])
+    picture = torch.where(ring, 0.66 - 0.45 * sideways, picture)
+
+    heads = constants([(0.0, 0.0, 0.08), (0.0, 0.0, COLUMN_HEIGHT)], device)
+    ends, scale = camera.project(heads.expand(len(HEIGHTS), 2, 3))
+    distance, across = capsule(x, y, ends, COLUMN_RADIUS * scale)
+    column = (0.40 + 0.2 * (across - 0.2))[:, None, None]
+    picture = torch.lerp(picture, column, coverage(distance)[:, None, None])
+    return torch.nn.functional.avg_pool2d(picture.reshape(-1, 3, size, size), SUPERSAMPLING)
+
+
+def draw_arm(camera: Camera, frames: Tensor) -> tuple[Tensor, Tensor]:
+    """Bolt, lever, joint and arm: their coverage of each pixel, and grey times coverage, (N, P)."""
+    x, y = pixel_grid(camera.image_size, frames.device)
+    side, back, direction = frames.unbind(dim=2)
+    bolt = sum(BASE_RADII) / 2 * side
+    middle = side.new_tensor([0.0, 0.0, COLUMN_HEIGHT]).expand_as(side)
+    shoulder = middle + SHOULDER_OFFSET * side
+    lever, end = shoulder + LEVER_LENGTH * back, shoulder + ARM_LENGTH * direction
+    at, scale = camera.project(torch.stack([bolt, middle, shoulder, end, shoulder, lever], dim=1))
+
+    def rod(start: int, radius: float, contrast: float, grey: float) -> tuple[Tensor, Tensor]:
+        ends = slice(start, start + 2)
+        distance, across = capsule(x, y, at[:, ends], radius * scale[:, ends])
+        return distance, across.mul_(contrast).add_(grey)
+
+    bolted = torch.hypot(x - at[:, 0, :1], y - at[:, 0, 1:]) - BOLT_RADIUS * scale[:, :1]
+    alpha = coverage(bolted)
+    grey = alpha * 0.12
+    radius = JOINT_RADIUS * scale[:, 1:2]
+    joint, lit = ball(x - at[:, 1, :1], y - at[:, 1, 1:], radius, camera.light)
+    for distance, layer in (
+        rod(4, LEVER_RADIUS, 0.1, 0.7),
+        rod(1, 0.55 * JOINT_RADIUS, 0.15, 0.5),
+        (joint, lit.mul_(0.35).add_(0.45)),
+        rod(2, ARM_RADIUS, 0.15, 0.75),
+    ):
+        covered = coverage(distance)
+        alpha = torch.lerp(alpha, torch.ones_like(alpha), covered)
+        grey = torch.lerp(grey, layer, covered)
+    return alpha, grey
+
+
+def draw_object(camera: Camera, frames: Tensor, shape: int, sizes: Tensor) -> tuple[Tensor, Tensor]:
+    """Objects of one shape: their coverage of each pixel, and brightness times coverage, (N, P)."""
+    count, image_size, device = len(frames), camera.image_size, frames.device
+    solid = tuple(SHAPES.values())[shape]
+    radius = RADII[shape] * constants(SIZES.values(), device)[sizes]
+    # The arm holds a solid by the middle of its base, a ball by its surface.
+    reach = ARM_LENGTH + (1.0 if solid is None else solid.half_height) * radius
+    centre = SHOULDER_OFFSET * frames[..., 0] + reach[:, None] * frames[..., 2]
+    centre[:, 2] += COLUMN_HEIGHT
+    at, scale = camera.project(centre[:, None])
+    radius = radius[:, None] * scale
+
+    # The window is moved inwards where it would leave the picture.
+    side = min(image_size, 2 * math.ceil(image_size * WINDOW / 2))
+    offset = torch.arange(side, dtype=torch.float32, device=device)
+    corner = (at[:, 0] - side / 2).round_().clamp_(0, image_size - side)
+    columns = corner[:, :1] + offset
+    rows = corner[:, 1:] + offset
+    x = (columns + 0.5 - at[:, 0, :1])[:, None, :].expand(-1, side, -1).reshape(count, -1)
+    y = (rows + 0.5 - at[:, 0, 1:])[:, :, None].expand(-1, -1, side).reshape(count, -1)
+
+    if solid is None:
+        distance, lit = ball(x, y, radius, camera.light)
+    else:
+        distance, lit = convex_solid(solid, x, y, camera.axes @ frames, radius, camera.light)
+    alpha = coverage(distance)
+    bright = lit.clamp_min_(0.0).mul_(1.08 - AMBIENT).add_(AMBIENT).mul_(alpha)
+
+    # Rows of the picture count downwards.
+    index = (image_size - 1 - rows)[:, :, None] * image_size + columns[:, None, :]
+    index = index.reshape(count, -1).long()
+    empty = alpha.new_zeros(count, image_size * image_size)
+    return empty.scatter(1, index, alpha), empty.scatter(1, index, bright)
+
+
+def draw(factors: Tensor, shape: int, image_size: int) -> Tensor:
+    """Images (N, 3, size, size) of factors (N, 7) whose objects all have one shape."""
+    colours, _, sizes, heights, arcs, horizontal, vertical = factors.unbind(dim=1)
+    device = factors.device
+    camera = Camera(heights, image_size)
+    frames = joint_frames(horizontal, vertical)
+    arm, grey = draw_arm(camera, frames)
+    thing, bright = draw_object(camera, frames, shape, sizes)
+
+    # The object hides an arm that points at the viewer; one that points away hides the object.
+    near = (frames[..., 2] * camera.axes[:, 2]).sum(dim=1, keepdim=True) > 0
+    clear = (1 - arm) * (1 - thing)
+    bright = torch.where(near, bright, bright * (1 - arm))
+    grey = torch.where(near, grey * (1 - thing), grey)
+
+    colour = constants(OBJECT_COLOURS.values(), device)[colours]
+    picture = backgrounds(image_size, device)[heights * len(ARC_COLOURS) + arcs]
+    picture = picture.flatten(2).mul_(clear[:, None]).add_(grey[:, None])
+    picture.addcmul_(colour[:, :, None], bright[:, None]).clamp_(0.0, 1.0)
+    return picture.reshape(-1, 3, image_size, image_size)
 
 
 @torch.no_grad()
@@ -44,21 +384,22 @@ def render(factors: Tensor, *, image_size: int = 64) -> Tensor:
     check_factors(factors)
     if image_size < MIN_IMAGE_SIZE:
         raise DataError(f"image_size must be at least {MIN_IMAGE_SIZE}, but got {image_size}.")
-    factors = factors.long()
-    chunk = _CHUNK_CPU if factors.device.type == "cpu" else _CHUNK_OTHER
-    shape = (len(factors), 3, image_size, image_size)
-    images = torch.empty(shape, dtype=torch.float32, device=factors.device)
-    # The solids have different numbers of faces, so each is drawn on its own.
-    shapes = factors[:, _SHAPE]
-    counts: list[int] = torch.bincount(shapes, minlength=FACTOR_SIZES[_SHAPE]).tolist()
+    factors, device = factors.long(), factors.device
+    images = torch.empty(
+        len(factors), 3, image_size, image_size, dtype=torch.float32, device=device
+    )
+    # The solids have different numbers of faces, so each is drawn on its own. On a CPU, the images
+    # that are drawn at once should fit into the cache.
+    shapes, chunk = factors[:, 1], 64 if device.type == "cpu" else 2048
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the operations on one chunk take microseconds each
     try:
         # Half precision, fine for training, would shift the edges.
-        with torch.autocast(factors.device.type, enabled=False):
-            for solid, members in enumerate(shapes.argsort(stable=True).split(counts)):
-                for part in members.split(chunk) if len(members) else ():
-                    images[part] = arm_drawing.draw(factors[part], solid, image_size)
+        with torch.autocast(device.type, enabled=False):
+            for shape in range(len(SHAPES)):
+                part_of = (shapes == shape).nonzero()[:, 0]
+                for part in part_of.split(chunk) if len(part_of) else ():
+                    images[part] = draw(factors[part], shape, image_size)
     finally:
         torch.set_num_threads(threads)
     return images

@@ -1,4 +1,7 @@
-"""MNIST and Fashion-MNIST: gzipped idx files of 28x28 grey images and their labels."""
+"""Small images in ten classes: the digits of scikit-learn, MNIST and Fashion-MNIST.
+
+The files of the latter two are gzipped idx files of 28x28 grey images and their labels.
+"""
 
 import math
 from pathlib import Path
@@ -19,6 +22,24 @@ FASHION_CLASSES = (
 )
 
 Digits = tuple[NDArray[np.uint8], NDArray[np.uint8]]  # images (N, 28, 28) and labels (N,)
+
+
+def load_digits() -> Dataset:
+    """1,442 training and 355 test images, (1, 8, 8) in [0, 1]; the target ``label``.
+
+    The data has no official split; we use a fixed one: every fifth image of each digit, in
+    scikit-learn's order, is a test image.
+    """
+    from sklearn import datasets
+
+    digits = datasets.load_digits()
+    images = torch.from_numpy(digits.images.astype(np.float32) / 16).unsqueeze(1)
+    labels = torch.from_numpy(digits.target.astype(np.int64))
+    # Counted per digit: the data begins with digits in a fixed cycle.
+    of_digit = labels.unsqueeze(1) == torch.arange(len(CLASSES))
+    is_test = (of_digit.cumsum(0) * of_digit).sum(1) % 5 == 0
+    train, test = (Split(images[x], {"label": labels[x]}) for x in (~is_test, is_test))
+    return Dataset("digits", train, test, classes={"label": CLASSES})
 
 
 def read_arrays(name: str = "mnist") -> tuple[Digits, Digits]:

@@ -54,7 +54,7 @@ class Dataset:
     """A loaded data set.
 
     Args:
-        name: Its name in the registry, or the file it came from.
+        name: Its name in the catalogue, or the file it came from.
         train: The training split.
         test: The test split; the same object as ``train`` if the data has no split.
         classes: The class names of each target that has classes.

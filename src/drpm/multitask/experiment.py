@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.data import load, multimnist
-from drpm.data.registry import content_hash
+from drpm.data.catalogue import content_hash
 from drpm.data.types import fingerprint_tensors, with_test_part
 from drpm.experiments.base import Evaluation, Experiment, parse_options
 from drpm.multitask.config import METHOD_NAMES, MultitaskConfig, MultitaskJob

@@ -11,7 +11,7 @@ from sklearn.metrics import confusion_matrix
 from torch import Tensor
 
 from drpm.data import load
-from drpm.data.registry import content_hash, file_names
+from drpm.data.catalogue import content_hash, file_names
 from drpm.data.types import Dataset, class_target, scale_of, split_rows, with_test_part
 from drpm.experiments.base import Evaluation, Experiment, parse_options
 from drpm.report.plots import FigureSpec, image_bytes, pack_figures

@@ -1,4 +1,4 @@
-"""The registry, content hashes, contact sheets, and what models need of a loaded data set."""
+"""The catalogue, content hashes, and what models need of a loaded data set."""
 
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from drpm.data import DATASETS, DataError, Dataset, Split, load
+from drpm.data.catalogue import content_hash
 from drpm.data.mpi3d import draw_indices
 from drpm.data.own import table
-from drpm.data.registry import content_hash
 from drpm.data.types import (
     class_labels,
     class_names,
