@@ -50,10 +50,10 @@ def untrained(latent: int) -> FactorVAE:
     return FactorVAE((1, 8, 8), FactorsConfig(latent=latent))
 
 
-def drawn(found: SharedFactors, **batch: Any) -> dict[str, Any]:
+def drawn(found: SharedFactors) -> dict[str, Any]:
     fitted = untrained(found.mask.shape[-1])
     images = torch.rand(len(found.mask), 1, 8, 8)
-    packed = figure_data(fitted, {"first": images, "second": images, **batch}, found)
+    packed = figure_data(fitted, {"first": images, "second": images}, found)
     with np.load(io.BytesIO(packed)) as arrays:
         return dict(arrays)
 
@@ -64,12 +64,6 @@ def test_bars() -> None:
     expected = [0.25, 0, 0, 0.5, 0, 0.25, 0, 0, 0, 0, 0]
     assert arrays["bars__count"][:, 0].tolist() == expected
     assert arrays["bars_groups__count"].tolist() == [str(i) for i in range(11)]
-    # Where the true numbers are known and differ, their estimates.
-    assert "bars__estimates" not in arrays
-    mixed = torch.tensor([[0, 0, 0], *[[1, 1, 1]] * 3])
-    arrays = drawn(shares(2, 3, 5, 1), is_shared=mixed)
-    assert arrays["bars__estimates"].tolist() == [[0, 2], [3, 3]]
-    assert arrays["bars_groups__estimates"].tolist() == ["n_s = 0", "n_s = 3"]
 
 
 def test_images_with_the_shared_part_of_the_next_pair() -> None:

@@ -178,7 +178,7 @@ def test_both_views_are_reconstructed() -> None:
     model.autoencoder.decoder[-1].bias.data -= 2  # dark images, which darker ones are nearer to
     pairs["second"] = pairs["second"] / 2
     with torch.no_grad():
-        aggregated = model.compare(pairs, TEMPERATURE["temperature"]).aggregated
+        _, aggregated, _ = model.compare(pairs, TEMPERATURE["temperature"])
         found = factor_objective(model, pairs, TEMPERATURE, generator(1))
     errors = [
         F.binary_cross_entropy(each, pairs[view], reduction="sum") / 20

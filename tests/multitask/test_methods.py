@@ -152,16 +152,15 @@ VARIANTS: list[dict[str, Any]] = [
 def test_a_partition_shares_neurons_out(changes: dict[str, Any]) -> None:
     network, given = make(settings(**changes)), batch()
     by_sample, subsets = changes["partition"] == "sample", 3 + ("common" in changes)
-    outputs = network(given["images"], torch.tensor(0.7))
-    _, masks, sizes, common = outputs.shared
+    _, (seen, masks, sizes, common) = network(given["images"], torch.tensor(0.7))
     assert masks.shape == (3, 8, 10)
     assert sizes.shape == (8, subsets)
     assert torch.equal(sizes, sizes.round())
     assert sizes.sum(-1).tolist() == [10.0] * 8
-    seen = sizes[:, :3] if common is None else sizes[:, :3] + sizes[:, 3:]
-    torch.testing.assert_close(masks.sum(-1).T, seen)
+    visible = sizes[:, :3] if common is None else sizes[:, :3] + sizes[:, 3:]
+    torch.testing.assert_close(masks.sum(-1).T, visible)
     features = network.encoder(given["images"].float() / 255)
-    torch.testing.assert_close(outputs.shared.features, features * masks)
+    torch.testing.assert_close(seen, features * masks)
     assert torch.equal(masks, masks[:, :1].expand_as(masks)) != by_sample
     # All parameters have gradients.
     multitask_objective(network, given, TEMPERATURE, None)["loss"].backward()
@@ -183,7 +182,7 @@ def test_tasks_in_another_order(changes: dict[str, Any]) -> None:
         weights = network.method.layer.law.log_weights
         weights = getattr(weights, "bias", weights)
         weights.data.copy_(torch.arange(len(weights)))
-        return network(batch()["images"], torch.tensor(0.7)).shared
+        return network(batch()["images"], torch.tensor(0.7))[1]
 
     given, other, shuffled = (shared(order) for order in ("given", "reversed", "shuffled"))
     assert bool((given.sizes.diff() > 0).all())
@@ -209,7 +208,7 @@ def test_the_penalty_on_sizes() -> None:
     given = batch()
     free, held = (make(settings(size_penalty=x)) for x in (0.0, 0.1))
     one, other = (multitask_objective(x, given, TEMPERATURE, None) for x in (free, held))
-    sizes = free(given["images"], torch.tensor(0.7)).shared.sizes
+    sizes = free(given["images"], torch.tensor(0.7))[1].sizes
     expected = 0.1 * torch.lgamma(sizes + 1).sum(-1).mean()
     torch.testing.assert_close(other["penalty"], expected)
     torch.testing.assert_close(other["loss"], one["loss"] + expected)

@@ -5,7 +5,6 @@ to the mask of shared dimensions and further loss terms.
 """
 
 import math
-from abc import ABC, abstractmethod
 from typing import Final, NamedTuple
 
 import torch
@@ -42,16 +41,12 @@ class Shared(NamedTuple):
     terms: dict[str, Tensor]  # further loss terms, (B,) each
 
 
-class Aggregation(nn.Module, ABC):
-    """A method of finding the shared dimensions."""
+class Aggregation(nn.Module):
+    """A method of finding the shared dimensions: from an input to what is shared."""
 
     def __init__(self, config: FactorsConfig) -> None:
         super().__init__()
         self.config = config
-
-    @abstractmethod
-    def forward(self, given: AggregationInput) -> Shared:
-        """The shared dimensions."""
 
 
 class LabelAggregation(Aggregation):

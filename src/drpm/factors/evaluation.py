@@ -152,12 +152,12 @@ def estimate_evidence(
     found = []
     for batch in model.batches(first, second, label):
         # Sampled, since the bound is an expectation over partitions.
-        views = model.compare(batch, temperature, generator)
-        errors = model.errors(batch, views.aggregated.sample((), generator))
-        latent = standard_divergence(views.aggregated)
-        shared = (views.shared.mask * latent).sum(-1)
-        terms = [torch.zeros_like(shared[0]), *views.shared.terms.values()]
-        parts = [errors.mean(0), latent.sum(-1).mean(0), torch.stack(terms).sum(0), shared.mean(0)]
+        _, aggregated, shared = model.compare(batch, temperature, generator)
+        errors = model.errors(batch, aggregated.sample((), generator)).mean(0)
+        latent = standard_divergence(aggregated)
+        once = (shared.mask * latent).sum(-1).mean(0)
+        partition = torch.stack([torch.zeros_like(once), *shared.terms.values()]).sum(0)
+        parts = [errors, latent.sum(-1).mean(0), partition, once]
         found.append(torch.stack(parts).double())
     reconstruction, latent, partition, once = torch.cat(found, 1).mean(1).tolist()
     evidence = -(2 * (reconstruction + latent) - once + partition)

@@ -211,12 +211,6 @@ def figure_data(model: FactorVAE, batch: Mapping[str, Tensor], found: SharedFact
     ):
         groups, title = map(str, range(len(bars))), f"Fraction of pairs that share {what}"
         specs.append(FigureSpec("bars", name, bars[:, None].numpy(), [*groups], (), title))
-    true = batch["is_shared"].sum(-1).cpu() if "is_shared" in batch else torch.zeros(0)
-    if len(groups := true.unique().tolist()) > 1:
-        means = [[n, number[true == n].mean().item()] for n in groups]
-        title, names = "Number of shared factors, and mean of its estimate", ("true", "estimated")
-        rows = [f"n_s = {n}" for n in groups]
-        specs.append(FigureSpec("bars", "estimates", means, rows, names, title))
     return pack_figures(specs)
 
 

@@ -100,14 +100,6 @@ class _FlattenPixels(nn.Module):
         return features.permute(0, 2, 3, 1).flatten(1)
 
 
-class Views(NamedTuple):
-    """The codes of pairs."""
-
-    posterior: Posterior  # of each view, (2, B, l)
-    aggregated: Posterior  # the same, with shared dimensions averaged
-    shared: Shared
-
-
 class SharedFactors(NamedTuple):
     """The shared dimensions of pairs.
 
@@ -145,8 +137,13 @@ class FactorVAE(nn.Module):
         generator: torch.Generator | None = None,
         *,
         noise: bool = True,
-    ) -> Views:
-        """Encode both views of every pair, find the shared dimensions, and average these."""
+    ) -> tuple[Posterior, Posterior, Shared]:
+        """Encode both views of every pair, find the shared dimensions, and average these.
+
+        Returns:
+            The posteriors of the views, (2, B, l); the same with shared dimensions averaged; and
+            what is shared.
+        """
         posterior = self.autoencoder.posterior(torch.stack([batch["first"], batch["second"]]))
         one, other = (Posterior(*(x[view] for x in posterior)) for view in range(2))
         divergence = symmetric_divergence(one, other)
@@ -156,7 +153,7 @@ class FactorVAE(nn.Module):
         mask = shared.mask
         variances = mask * log_variance.exp() + (1 - mask) * posterior.log_variance.exp()
         means = mask * mean + (1 - mask) * posterior.mean
-        return Views(posterior, Posterior(means, variances.log()), shared)
+        return posterior, Posterior(means, variances.log()), shared
 
     def errors(self, batch: Batch, codes: Tensor) -> Tensor:
         """(2, B): negative log-likelihood of both views given codes (2, B, l), in nats."""
@@ -196,9 +193,8 @@ class FactorVAE(nn.Module):
         """
         found = []
         for batch in self.batches(first, second, label):
-            views = self.compare(batch, self.last_temperature, noise=False)
-            means = (x.mean.movedim(0, 1) for x in (views.posterior, views.aggregated))
-            found.append((views.shared.mask.round(), *means))
+            *views, shared = self.compare(batch, self.last_temperature, noise=False)
+            found.append((shared.mask.round(), *(x.mean.movedim(0, 1) for x in views)))
         mask, codes, averaged = (torch.cat(parts) for parts in zip(*found, strict=True))
         return SharedFactors(mask.sum(-1), mask, codes, averaged)
 
@@ -267,17 +263,17 @@ def factor_objective(
     generator: torch.Generator | None,
 ) -> dict[str, Tensor]:
     """Reconstruction, latent divergence and the terms of the method; means over views and pairs."""
-    views = model.compare(batch, schedule["temperature"], generator)
-    codes = views.aggregated.sample((), generator)
-    divergence = standard_divergence(views.aggregated).mean(0)
+    _, aggregated, shared = model.compare(batch, schedule["temperature"], generator)
+    codes = aggregated.sample((), generator)
+    divergence = standard_divergence(aggregated).mean(0)
     if model.config.shared_divergence == "once":
-        divergence = (1 - 0.5 * views.shared.mask) * divergence
+        divergence = (1 - 0.5 * shared.mask) * divergence
     terms = {
         "reconstruction": model.errors(batch, codes).mean(),
         "latent": model.config.beta * divergence.sum(-1).mean(),
-        **{name: term.mean() for name, term in views.shared.terms.items()},
+        **{name: term.mean() for name, term in shared.terms.items()},
     }
     # Logged only: the number of shared dimensions.
-    count = views.shared.mask.detach().sum(-1).mean()
+    count = shared.mask.detach().sum(-1).mean()
     loss = torch.stack(list(terms.values())).sum()
     return {"loss": loss, **terms, "shared": count}

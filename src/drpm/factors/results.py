@@ -1,15 +1,10 @@
 """Generative factors in the results document: tables, published numbers and figures."""
 
 from functools import partial
-from pathlib import Path
 from typing import Final
 
-import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
-
-from drpm.report.plots import Series, draw_stored, series_panels
-from drpm.report.tables import Table, metric_columns, parse_published, summarize_metrics
+from drpm.report.plots import draw_stored
+from drpm.report.tables import Table, metric_columns, parse_published
 from drpm.studies import sweeps
 
 METHODS: Final = {
@@ -85,27 +80,7 @@ TABLES: Final = {
 }
 
 
-def _draw_count_errors(results: Path) -> Figure:
-    """The error of the number of shared factors, on a scale that is linear up to 1."""
-    places = np.arange(len(sweeps.SHARED), dtype=np.float64)
-    series = []
-    for name, method in METHODS.items():
-        cells = [(f"table-2/shared-{shared}/{method}", "count_error") for shared in sweeps.SHARED]
-        series.append(Series(name, places, *summarize_metrics(results, cells)))
-    title = "Mean squared error of the number of shared factors, logarithmic from 1"
-    figure = series_panels({"": series}, "shared factors", title, is_line=False)
-    axes = figure.axes[0]
-    axes.set_yscale("symlog", linthresh=1)
-    axes.yaxis.set_minor_locator(NullLocator())
-    ticks = [0, 0.5, 1, 2, 5, 10, 20, 50]
-    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.set_ylim(0, 110)
-    axes.set_xticks(places, [str(shared) for shared in sweeps.SHARED])
-    return figure
-
-
 FIGURES: Final = {
-    "table-2-count-error": _draw_count_errors,
     "table-2-pairs": partial(draw_stored, "table-2/shared-5/drpm/seed-0", "pairs"),
     "table-2-traversals": partial(draw_stored, "table-2/shared-5/drpm/seed-0", "traversals"),
 }

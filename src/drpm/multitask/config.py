@@ -9,7 +9,6 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from drpm.experiments.base import Job, option
 from drpm.training.config import TrainingConfig, check_setting, settings
-from drpm.training.errors import ConfigError
 
 Method = Literal["drpm", "uls", "uncertainty", "gradient"]
 Weighting = Literal["aligned-mtl", "mgda", "imtl-g"]
@@ -100,12 +99,13 @@ class MultitaskConfig:
 
     def __post_init__(self) -> None:
         check_setting(self.training, "devices", "1 for this model", lambda count: count == 1)
-        # Its backward pass reads values, which neither a graph nor a compiler can.
-        if self.method == "gradient" and self.training.step not in ("auto", "eager"):
-            raise ConfigError(
-                "training.step must be 'auto' or 'eager' for the method 'gradient', but got "
-                f"{self.training.step!r}."
-            )
+        if self.method == "gradient":
+            # Its backward pass reads values, which neither a graph nor a compiler can.
+            steps = "'auto' or 'eager' for the method 'gradient'"
+            check_setting(self.training, "step", steps, lambda step: step in ("auto", "eager"))
+        if self.method != "drpm":
+            for name in ("affinities", "common"):
+                check_setting(self, name, "unset unless the method is 'drpm'", lambda x: not x)
 
 
 @dataclass(frozen=True)

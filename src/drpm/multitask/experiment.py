@@ -148,12 +148,9 @@ class Multitask(Experiment[MultitaskJob, TaskData, MultitaskNetwork]):
     outputs: ClassVar[tuple[str, ...]] = (STAGE,)
 
     def load(self, job: MultitaskJob, device: torch.device) -> TaskData:
-        options = parse_options(job.options or ())
-        for name, value in (("noise", job.noise), ("num_tasks", job.tasks)):
-            if value is not None and options.setdefault(name, value) != value:
-                raise ConfigError(
-                    f"{name} must be given once, but got {value} and {options[name]}."
-                )
+        named = {"noise": job.noise, "num_tasks": job.tasks}
+        further = [f"{name}={x}" for name, x in named.items() if x is not None]
+        options = parse_options([*(job.options or ()), *further])
         dataset = load(job.data, device=device, **options)
         config = job.multitask
         tasks = read_tasks(
@@ -165,17 +162,6 @@ class Multitask(Experiment[MultitaskJob, TaskData, MultitaskNetwork]):
 
     def fingerprint(self, job: MultitaskJob, data: TaskData) -> str:
         return data.content_hash
-
-    def complete(
-        self, job: MultitaskJob, data: TaskData, given: Mapping[str, bool]
-    ) -> MultitaskJob:
-        method = job.multitask.method
-        for name, needed in (("weighting", "gradient"), ("affinities", "drpm"), ("common", "drpm")):
-            if given.get(name) and method != needed:
-                raise ConfigError(
-                    f"{name} is for the method {needed!r}, but the method is {method!r}."
-                )
-        return job
 
     def check(self, job: MultitaskJob, data: TaskData) -> list[str]:
         check_multitask(data, job.multitask)

@@ -26,13 +26,6 @@ SIZES: Final = "test_sizes"
 _BATCH_SIZE = 500  # in evaluation
 
 
-class Outputs(NamedTuple):
-    """The outputs of a network."""
-
-    logits: Tensor  # (T, B, classes)
-    shared: TaskSplit  # what each task sees
-
-
 class TaskScores(NamedTuple):
     """Scores on test images.
 
@@ -89,8 +82,8 @@ class MultitaskNetwork(nn.Module):
 
     def forward(
         self, images: Tensor, temperature: Tensor, generator: torch.Generator | None = None
-    ) -> Outputs:
-        """Logits of every task.
+    ) -> tuple[Tensor, TaskSplit]:
+        """The logits of every task, (T, B, classes), and what each task sees.
 
         Args:
             images: (B, C, H, W), bytes.
@@ -102,10 +95,10 @@ class MultitaskNetwork(nn.Module):
         second = self.method.encoder
         context = None if second is None else second(pixels, generator)
         shared = self.method.share(features, context, temperature)
-        return Outputs(self.heads(shared.features, generator), shared)
+        return self.heads(shared.features, generator), shared
 
     @torch.no_grad()
-    def evaluate(self, images: Tensor) -> Iterator[Outputs]:
+    def evaluate(self, images: Tensor) -> Iterator[tuple[Tensor, TaskSplit]]:
         """The outputs for batches of images."""
         temperature = torch.tensor(self.config.temperature[1]).to(self.mean)
         for part in as_bytes("images", images, self.shape).split(_BATCH_SIZE):
@@ -113,11 +106,11 @@ class MultitaskNetwork(nn.Module):
 
     def predict(self, images: Tensor) -> Tensor:
         """The class of every image for every task, (N, T)."""
-        return torch.cat([outputs.logits.argmax(-1).T for outputs in self.evaluate(images)])
+        return torch.cat([logits.argmax(-1).T for logits, _ in self.evaluate(images)])
 
     def predict_proba(self, images: Tensor) -> dict[str, Tensor]:
         """The class probabilities (N, classes) of every task, by name."""
-        found = torch.cat([outputs.logits.softmax(-1) for outputs in self.evaluate(images)], 1)
+        found = torch.cat([logits.softmax(-1) for logits, _ in self.evaluate(images)], 1)
         named = zip(self.classes.items(), found, strict=True)
         return {task: each[:, :count] for (task, count), each in named}
 
@@ -129,21 +122,20 @@ class MultitaskNetwork(nn.Module):
                 f"sizes needs a network with the method 'drpm', but got "
                 f"{self.config.method!r}, where all tasks use all neurons."
             )
-        return torch.cat([outputs.shared.sizes for outputs in self.evaluate(images)])
+        return torch.cat([shared.sizes for _, shared in self.evaluate(images)])
 
     def score(self, images: Tensor, targets: Tensor) -> TaskScores:
         """Accuracies and neurons of the tasks, for target classes (N, T)."""
         sums: dict[str, Tensor] = {}
-        for outputs, part in zip(
-            self.evaluate(images), targets.to(self.mean.device).split(_BATCH_SIZE), strict=True
-        ):
-            counts = {"accuracies": outputs.logits.argmax(-1).mT == part}
+        parts = targets.to(self.mean.device).split(_BATCH_SIZE)
+        for (logits, shared), part in zip(self.evaluate(images), parts, strict=True):
+            counts = {"accuracies": logits.argmax(-1).mT == part}
             if self.config.method == "drpm":
-                masks, common = outputs.shared.masks, outputs.shared.common
+                masks, common = shared.masks, shared.common
                 rows = masks if common is None else torch.cat([masks - common, common[None]])
                 subsets = torch.arange(len(rows), device=rows.device)[:, None]
                 owned = rows.argmax(0)[:, None] == subsets
-                counts |= {"sizes": outputs.shared.sizes, "shares": owned}
+                counts |= {"sizes": shared.sizes, "shares": owned}
             for name, values in counts.items():
                 sums[name] = sums.get(name, 0) + values.double().sum(0)
         return TaskScores(**{name: x.cpu() / len(images) for name, x in sums.items()})
@@ -178,15 +170,15 @@ def multitask_objective(
     generator: torch.Generator | None,
 ) -> dict[str, Tensor]:
     """The weighted cross-entropies of the tasks, and the penalty of the method."""
-    outputs = model(batch["images"], schedule["temperature"], generator)
-    logits, targets = outputs.logits.flatten(0, 1), batch["targets"].mT.flatten()
-    each = F.cross_entropy(logits, targets, reduction="none")
-    losses = each.unflatten(0, outputs.logits.shape[:2]).mean(1)  # of every task
+    logits, shared = model(batch["images"], schedule["temperature"], generator)
+    targets = batch["targets"].mT.flatten()
+    each = F.cross_entropy(logits.flatten(0, 1), targets, reduction="none")
+    losses = each.unflatten(0, logits.shape[:2]).mean(1)  # of every task
     terms = {}
     if len(model.tasks) <= 4:  # more curves would fill the page
         terms = {f"loss_{task}": x for task, x in zip(model.tasks, losses.detach(), strict=True)}
     loss = model.method.weigh(losses).sum()
     if weight := model.method.size_penalty:
-        penalty = weight * size_penalty(outputs.shared.sizes).mean()
+        penalty = weight * size_penalty(shared.sizes).mean()
         loss, terms["penalty"] = loss + penalty, penalty.detach()
     return {"loss": loss, **terms}

@@ -7,17 +7,13 @@ from drpm.lazy import fetch_from
 if TYPE_CHECKING:
     from drpm.supervised.config import SupervisedConfig as SupervisedConfig
     from drpm.supervised.models import Partitioner as Partitioner
-    from drpm.supervised.models import PartitionScores as PartitionScores
-    from drpm.supervised.models import PredictedPartition as PredictedPartition
     from drpm.supervised.models import TrainedPartitioner as TrainedPartitioner
     from drpm.supervised.models import fit_partitioner as fit_partitioner
     from drpm.supervised.models import load_partitioner as load_partitioner
-    from drpm.supervised.models import partition_scores as partition_scores
 
-_CLASSES = ("Partitioner", "PartitionScores", "PredictedPartition", "TrainedPartitioner")
 _PLACES = {
     "config": ("SupervisedConfig",),
-    "models": (*_CLASSES, "fit_partitioner", "load_partitioner", "partition_scores"),
+    "models": ("Partitioner", "TrainedPartitioner", "fit_partitioner", "load_partitioner"),
 }
 __all__ = [name for names in _PLACES.values() for name in names]
 

@@ -31,6 +31,10 @@ from drpm.training.runs import RunFolder
 
 LABELS: Final = "labels.csv"
 SCORES: Final = {"f1": "F1", "accuracy": "ACC", "size_error": "Size error"}
+_ABOUT: Final = (
+    "Scores on the test split after the last epoch. With several weights of the size term, the one "
+    "with the best F1 score on a held-out part of the training set is kept."
+)
 MAX_IMAGES: Final = 16  # of a subset in a figure
 MAX_BATCHES: Final = 8  # in a figure
 
@@ -120,15 +124,9 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
             # The saved model takes rows of a table as they are in its file.
             fitted.shift, fitted.scale = scale_of(data.dataset)
         fitted.save(run.model_dir)
-        about = ["Scores on the test split after the last epoch."]
-        if model.f1:
-            about.append(
-                f"The weight of the size term, {model.size_weight:g}, is the candidate with the "
-                f"best F1 score on {model.held_out:,} held-out training elements."
-            )
         scores = [{"size_weight": x, "seed": job.seed, "f1": f1} for x, f1 in model.f1.items()]
         facts = {
-            "about": " ".join([*about, *self.check(job, data)]),
+            "about": " ".join([_ABOUT, *self.check(job, data)]),
             "data": {
                 "name": data.dataset.name,
                 "target": data.target,

@@ -40,24 +40,7 @@ class PartitionScores(NamedTuple):
 
 
 def partition_scores(labels: Tensor, found: Tensor, classes: int, batch: Tensor) -> PartitionScores:
-    """Score partitions of batches.
-
-    Args:
-        labels: (N,), the class of every element, from 0 to K - 1.
-        found: (N,), its predicted subset.
-        classes: K.
-        batch: (N,), the index of its batch, from 0 to N - 1.
-
-    Example:
-        >>> labels, found = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 1])
-        >>> scores = partition_scores(labels, found, 2, torch.zeros(4, dtype=torch.int64))
-        >>> print(f"{scores.f1:.3f} {scores.accuracy:.3f} {scores.size_error:.3f}")
-        0.733 0.750 1.000
-    """
-    count = labels.numel()
-    require_classes("labels", labels, count, classes)
-    require_classes("found", found, count, classes)
-    require_classes("batch", batch, count, count)
+    """Scores of the predicted subsets (N,) of labelled elements, given the batch of each."""
     gaps = batch_sizes(batch, found, classes) - batch_sizes(batch, labels, classes)
     return PartitionScores(
         # A class without members that is never predicted has the score 0.
