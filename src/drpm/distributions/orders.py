@@ -148,10 +148,9 @@ class RelaxedPlackettLuce(RelaxedLaw):
 
     def _matrix(self, scores: Tensor) -> Tensor:
         # Half precision would lose the order itself.
-        ratio = tempered(scores, self.temperature).to(
-            torch.promote_types(self.dtype, torch.float32)
-        )
-        soft = SORTS[self.sort](ratio).to(self.dtype)
+        dtype = torch.promote_types(self.dtype, torch.float32)
+        ratio = tempered(scores, self.temperature)
+        soft = SORTS[self.sort](ratio, dtype).to(self.dtype)
         if not self.hard:
             return soft
         return straight_through(

@@ -25,9 +25,7 @@ from drpm.relaxation.sorting import (
     SORTS,
     distance_sums,
     distance_sums_gradient,
-    neural_sort_slope,
     order_descending,
-    sorted_logits,
 )
 
 # Up to this many matrix entries (batch x n x n) the whole of P is the quickest; it is also the path
@@ -86,62 +84,51 @@ def fill_softly(
     *,
     order: Tensor | None = None,
     hard: Tensor | None = None,
-    path: str = "auto",
 ) -> Tensor:
     """Y = alpha P for a relaxed sort of ``scores``, or a hard Y with the gradient of that one.
 
     Args:
         alpha: (..., K, n), the weight of every rank in every subset.
         scores: (..., n), noisy log-scores divided by the temperature.
-        sort: ``"neuralsort"``, ``"softsort"`` or ``"sinkhorn"``.
+        sort: ``"neuralsort"``, ``"softsort"`` or ``"sinkhorn"``, which couples all rows and always
+            builds the matrix.
         order: (..., n), the descending order of the scores, if it is known.
         hard: (..., K, n), the values to return. The soft ones are then needed backwards only.
-        path: ``"dense"``, ``"streamed"`` or ``"auto"``: dense while the matrix is small.
-            Sinkhorn's scaling couples all rows and is always dense.
     """
     n = scores.shape[-1]
     batch = scores.shape[:-1]
     if batch != alpha.shape[:-2]:
         batch = torch.broadcast_shapes(alpha.shape[:-2], batch)
-    if path == "auto":
-        limit = _DENSE_LIMIT_CUDA if scores.is_cuda else _DENSE_LIMIT_CPU
-        path = "dense" if batch.numel() * n * n <= limit or sort == "sinkhorn" else "streamed"
+    limit = _DENSE_LIMIT_CUDA if scores.is_cuda else _DENSE_LIMIT_CPU
     # Half precision would lose the order itself; mixed precision must not slip into the products.
-    dtype = torch.promote_types(alpha.dtype, torch.float32)
+    alpha = alpha.to(torch.promote_types(alpha.dtype, torch.float32))
     with torch.autocast(scores.device.type, enabled=False):
-        plain = path == "dense" and (sort != "neuralsort" or torch.compiler.is_compiling())
-        if not plain:
-            alpha = alpha.to(dtype).expand(*batch, *alpha.shape[-2:])
-            scores = scores.double().expand(*batch, n)
-            order = order_descending(scores.detach()) if order is None else order
-            inputs = (alpha, scores, order.expand_as(scores), hard, sort, path)
-            try:
-                filled: Tensor = apply(_Fill, *inputs)
-                return filled
-            except NotImplementedError:  # forward mode, where the matrix itself has derivatives
-                if path == "streamed":
-                    raise
-        soft = alpha.to(dtype) @ SORTS[sort](scores.to(dtype))
-        return soft if hard is None else straight_through(hard, soft)
+        if batch.numel() * n * n <= limit or sort == "sinkhorn":
+            soft = alpha @ SORTS[sort](scores, alpha.dtype)
+            return soft if hard is None else straight_through(hard, soft)
+        alpha = alpha.expand(*batch, *alpha.shape[-2:])
+        scores = scores.double().expand(*batch, n)
+        order = order_descending(scores.detach()) if order is None else order
+        filled: Tensor = apply(_Fill, alpha, scores, order.expand_as(scores), hard, sort)
+        return filled
 
 
 @maps_leading
 class _Fill(torch.autograd.Function):
-    """Y by NeuralSort or, streamed, by SoftSort."""
+    """Y by NeuralSort or SoftSort, in blocks."""
 
     @staticmethod
     def forward(
-        alpha: Tensor, scores: Tensor, order: Tensor, hard: Tensor | None, sort: str, path: str
+        alpha: Tensor, scores: Tensor, order: Tensor, hard: Tensor | None, sort: str
     ) -> Tensor:
         if hard is not None:
             return hard.to(alpha.dtype, copy=True)
         ranked = scores.gather(-1, order)
-        filler = _fill_dense if path == "dense" else _fill_streamed
-        return _to_elements(filler(alpha, ranked, _distances(ranked, sort), sort), order)
+        return _to_elements(_fill_streamed(alpha, ranked, _distances(ranked, sort), sort), order)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        *tensors, _, ctx.sort, ctx.path = inputs
+        *tensors, _, ctx.sort = inputs
         ctx.save_for_backward(*tensors)
 
     @staticmethod
@@ -153,16 +140,14 @@ class _Fill(torch.autograd.Function):
             ranked = scores.gather(-1, order)
             distance = _distances(ranked, ctx.sort)
             grad = grad.to(alpha.dtype).gather(-1, order[..., None, :].expand_as(grad))
-            if ctx.path == "dense":
-                found = _dense_gradients(alpha, ranked, distance, grad)
-            elif is_transformed(grad):
-                found = apply(_StreamedGradients, alpha, ranked, distance, grad, ctx.sort)
+            inputs = (alpha, ranked, distance, grad, ctx.sort)
+            if is_transformed(grad):
+                windows, slopes, distances = apply(_StreamedGradients, *inputs)
             else:
-                found = _streamed_gradients(alpha, ranked, distance, grad, ctx.sort)
-            windows, slopes, distances = found
+                windows, slopes, distances = _streamed_gradients(*inputs)
             if ctx.sort == "neuralsort":
                 slopes = slopes + distance_sums_gradient(distances)
-            return windows, _to_elements(slopes, order), None, None, None, None
+            return windows, _to_elements(slopes, order), None, None, None
 
 
 def _distances(ranked: Tensor, sort: str) -> Tensor:
@@ -173,26 +158,6 @@ def _to_elements(values: Tensor, order: Tensor) -> Tensor:
     """From ranks to elements, in the last dimension of (..., n) or (..., K, n)."""
     index = order if values.dim() == order.dim() else order[..., None, :].expand_as(values)
     return torch.zeros_like(values).scatter(-1, index, values)
-
-
-def _fill_dense(alpha: Tensor, ranked: Tensor, distance: Tensor, sort: str) -> Tensor:
-    """Y in rank order by NeuralSort."""
-    return alpha @ torch.softmax(sorted_logits(ranked, ranked, distance, distance, alpha.dtype), -1)
-
-
-def _dense_gradients(
-    alpha: Tensor, ranked: Tensor, distance: Tensor, grad: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of Y's inputs, with few passes over the matrix."""
-    logits = sorted_logits(ranked, ranked, distance, distance, alpha.dtype)
-    probs = torch.softmax(logits, -1)
-    windows = grad @ probs.mT
-    mean = (alpha * windows).sum(-2, keepdim=True)
-    # The gradient of every logit: its weight times how far its own exceeds the row's mean.
-    excess = torch.cat([alpha, -mean], -2).mT @ torch.cat([grad, torch.ones_like(mean)], -2)
-    slope = neural_sort_slope(ranked)
-    pulls = torch.stack([slope, -torch.ones_like(slope)]) @ (probs * excess).to(ranked.dtype)
-    return windows, pulls[..., 0, :], pulls[..., 1, :]
 
 
 class _Block(NamedTuple):

@@ -115,40 +115,33 @@ def neural_sort_slope(like: Tensor) -> Tensor:
     return torch.arange(n - 1, -n, -2, dtype=like.dtype, device=like.device)
 
 
-def neural_sort_logits(scores: Tensor) -> Tensor:
+def neural_sort_logits(scores: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     r""":math:`(n + 1 - 2r) s_j - \sum_i |s_j - s_i|`, up to a constant per row.
 
     The terms grow with n and nearly cancel, so they are formed in float64.
     """
-    wide = scores.double()
+    dtype, wide = dtype or scores.dtype, scores.double()
+    slope = neural_sort_slope(wide)
     if counted(wide):
         # All distances are one kernel more, where a sort and the way back from it are several.
         wide = materialize(wide)
         distance = (wide[..., :, None] - wide[..., None, :]).abs().sum(-1)
-        logits = neural_sort_slope(wide)[:, None] * wide[..., None, :] - distance[..., None, :]
-        return (logits - logits.detach().amax(-1, keepdim=True)).to(scores.dtype)
+        logits = slope[:, None] * wide[..., None, :] - distance[..., None, :]
+        return (logits - logits.detach().amax(-1, keepdim=True)).to(dtype)
     ranked, order, ranks = sort_descending(wide)
-    distance = distance_sums(ranked)
-    return sorted_logits(wide, ranked, permuted(distance, ranks, order), distance, scores.dtype)
-
-
-def sorted_logits(
-    scores: Tensor, ranked: Tensor, distance: Tensor, ranked_distance: Tensor, dtype: torch.dtype
-) -> Tensor:
-    """The logits of elements in any order, given the scores in descending order, and the same of
-    the sums of distances. Large terms cancel in float64 before the rest is rounded."""
-    slope = neural_sort_slope(ranked)
-    peak = (slope * ranked - ranked_distance).detach()  # a row's own rank has its largest entry
-    logits = torch.addcmul(-distance[..., None, :], slope[:, None], scores[..., None, :])
+    sums = distance_sums(ranked)
+    distance = permuted(sums, ranks, order)
+    peak = (slope * ranked - sums).detach()  # a row's own rank has its largest entry
+    logits = torch.addcmul(-distance[..., None, :], slope[:, None], wide[..., None, :])
     return (logits - peak[..., None]).to(dtype)
 
 
-def neural_sort(scores: Tensor) -> Tensor:
+def neural_sort(scores: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """NeuralSort (Grover et al., 2019): every row a softmax, unimodal."""
-    return torch.softmax(neural_sort_logits(scores), -1)
+    return torch.softmax(neural_sort_logits(scores, dtype), -1)
 
 
-def soft_sort(scores: Tensor) -> Tensor:
+def soft_sort(scores: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """SoftSort (Prillo and Eisenschlos, 2020): a softmax of distances to the sorted scores."""
     if counted(scores):
         scores = materialize(scores)
@@ -156,23 +149,25 @@ def soft_sort(scores: Tensor) -> Tensor:
         ranked = sort_descending(scores).scores
     else:
         ranked = scores.sort(dim=-1, descending=True, stable=True).values
-    return torch.softmax(-(ranked[..., :, None] - scores[..., None, :]).abs(), -1)
+    distance = (ranked[..., :, None] - scores[..., None, :]).abs()
+    return torch.softmax(-distance.to(dtype or scores.dtype), -1)
 
 
-def sinkhorn_sort(scores: Tensor) -> Tensor:
+def sinkhorn_sort(scores: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Doubly stochastic, by Sinkhorn's alternating normalization.
 
     The logits are NeuralSort's: their column term is the optimal potential of the hard sort, so
     few rounds suffice at low temperatures. Columns come last, and sum to one exactly.
     """
-    logits = neural_sort_logits(scores)
+    logits = neural_sort_logits(scores, dtype)
     for _ in range(SINKHORN_ROUNDS):
         logits = torch.log_softmax(logits, -1)
         logits = torch.log_softmax(logits, -2)
     return logits.exp()
 
 
-SORTS: dict[str, Callable[[Tensor], Tensor]] = {
+# From scores, and the type of the matrix if it is another one than theirs.
+SORTS: dict[str, Callable[..., Tensor]] = {
     "neuralsort": neural_sort,
     "softsort": soft_sort,
     "sinkhorn": sinkhorn_sort,
