@@ -19,8 +19,12 @@ from torch.distributions import Distribution
 
 import drpm
 from drpm.distributions import EnumeratedSizeLaw
-from drpm.distributions.constraints import finite_vector
-from drpm.distributions.validation import require_count, require_finite, require_vector
+from drpm.distributions.validation import (
+    finite_vector,
+    require_count,
+    require_finite,
+    require_vector,
+)
 from tests.oracles import generator
 
 N, K = 5, 3  # elements and subsets of most cases

@@ -7,7 +7,6 @@ import itertools
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -120,38 +119,6 @@ def test_greedy_takes_the_largest_affinities_of_the_rest() -> None:
 
 
 # --- larger ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scale", [0.5, 5.0, 50.0, 400.0])
-def test_spread_affinities_equal_the_recursion_over_sets(scale: float) -> None:
-    """Subsets of up to 12 elements, affinities spread over hundreds of units."""
-    rng = np.random.default_rng(int(scale))
-    sizes = [12, 0, 9, 11, 1, 12]
-    rows = scale * rng.standard_normal((len(sizes), sum(sizes)))
-    labels = np.repeat(np.arange(len(sizes)), sizes)
-    exact = oracles.fill_log_prob_by_subsets(rows, labels)
-    affinities = torch.tensor(rows, requires_grad=True)
-    law = build(affinities, torch.zeros(len(sizes), dtype=torch.float64))
-    value = oracles.to_matrix(torch.tensor(labels), len(sizes))
-    log_prob = law.log_prob(value)
-    assert abs((log_prob - law.sizes.log_prob(value.sum(-1))).item() - exact) < 1e-8
-    (grad,) = torch.autograd.grad(log_prob, affinities)
-    assert torch.isfinite(grad).all()
-    assert (grad.sum(-1).abs() < 1e-8).all()  # a common factor of a row changes nothing
-    assert (grad[-1] == 0).all()  # the last subset has no choice
-    taken = torch.tensor(labels) < torch.arange(len(sizes))[:, None]
-    assert (grad[taken] == 0).all()  # nor does any subset, among what is taken
-
-
-def test_level_rows_closed_form() -> None:
-    """Subsets without preferences: all partitions of given sizes are equally likely."""
-    n, sizes = 5_000, torch.tensor([1_700, 0, 1_250, 1, 2_049])
-    labels = torch.repeat_interleave(torch.arange(5), sizes)[torch.randperm(n)]
-    levels = torch.tensor([3.0, -20.0, 0.0, 100.0, 7.0], dtype=torch.float64)
-    law = build(levels[:, None].expand(5, n), torch.linspace(-1, 1, 5, dtype=torch.float64))
-    counts = sum(math.lgamma(int(k) + 1) for k in sizes) - math.lgamma(n + 1)
-    closed = law.sizes.log_prob(sizes.double()).item() + counts
-    assert law.log_prob(oracles.to_matrix(labels, 5)).item() == pytest.approx(closed, rel=1e-9)
 
 
 @pytest.mark.parametrize(("n", "groups", "scale"), [(1, 3, 1.0), (6, 1, 1.0), (40, 5, 10.0)])

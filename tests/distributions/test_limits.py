@@ -2,106 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch.distributions import kl_divergence
 
 import drpm
 from tests import oracles
-from tests.conformance import Multinomial
-from tests.oracles import FALSE_ALARM, generator
+from tests.oracles import FALSE_ALARM, Urn, generator, random_urns
 
-DRAWS = 20_000
-SMALL = list(itertools.product(range(1, 8), range(1, 5)))
-small = pytest.mark.parametrize(("n", "groups"), SMALL)
 CLOSE: dict[str, Any] = {"rtol": 1e-11, "atol": 1e-9}
 
 
-class Urn(NamedTuple):
-    """A batch of log-weights, capacities and limits that can be met."""
-
-    weights: Tensor
-    capacities: Tensor
-    minimum: Tensor
-    maximum: Tensor
-
-    def __getitem__(self, index: Any) -> Urn:  # type: ignore[override]
-        return Urn(*(x[index] for x in tuple(self)))
-
-    @property
-    def limits(self) -> dict[str, Tensor]:
-        return {"minimum": self.minimum, "maximum": self.maximum}
-
-    def law(self, n: int, weights: Tensor | None = None) -> drpm.FisherHypergeometric:
-        weights = self.weights if weights is None else weights
-        return drpm.FisherHypergeometric(n, weights, self.capacities, **self.limits)
-
-    def oracle(self, n: int, weights: Tensor | None = None) -> oracles.Enumeration:
-        weights = self.weights if weights is None else weights
-        whole = oracles.fisher(n, weights, self.capacities.tolist())
-        return oracles.truncated(whole, self.minimum.tolist(), self.maximum.tolist())
+def law_of(urn: Urn, n: int) -> drpm.FisherHypergeometric:
+    return drpm.FisherHypergeometric(n, urn.weights, **urn.options)
 
 
-def random_urns(n: int, groups: int, count: int, seed: int = 0) -> Urn:
-    """Limits around sizes that meet them; in a quarter of all cases nothing else does."""
-    rng = np.random.default_rng(seed)
-    shares = rng.dirichlet(np.full(groups, 0.7), count)
-    sizes = np.stack([rng.multinomial(n, share) for share in shares])
-    low = np.floor(rng.random((count, groups)) * (sizes + 1)).astype(int)
-    high = sizes + rng.integers(0, n + 1, (count, groups)) * rng.integers(0, 2, (count, groups))
-    low[::8], high[1::8] = sizes[::8], sizes[1::8]
-    capacities = sizes + rng.integers(0, n + 2, (count, groups))
-    scale = np.array([0.1, 1.0, 10.0, 200.0])[np.arange(count) // 8 % 4, None]
-    weights = scale * rng.normal(size=(count, groups))
-    return Urn(*map(torch.from_numpy, (weights, capacities, low, high)))
-
-
-# --- brute force ----------------------------------------------------------------------------
-
-
-@small
-def test_everything_equals_enumeration(n: int, groups: int) -> None:
-    urns = random_urns(n, groups, 16, seed=10 * n + groups)
-    for index in range(16):
-        urn = urns[index]
-        law, exact = urn.law(n), urn.oracle(n)
-        support = law.enumerate_support()
-        assert torch.equal(support, exact.values.double())
-        assert law.support.check(support).all()
-        torch.testing.assert_close(law.log_prob(support), exact.log_mass, **CLOSE)
-        torch.testing.assert_close(law.mean, exact.mean(), **CLOSE)
-        torch.testing.assert_close(law.variance, exact.variance(), **CLOSE)
-        torch.testing.assert_close(law.entropy(), exact.entropy(), **CLOSE)
-        torch.testing.assert_close(law.log_prob(law.mode), exact.log_mass.max(), **CLOSE)
-        conditionals = oracles.fisher_conditionals(exact)
-        likely = conditionals > -600  # the conditionals of a vanishing history are not defined
-        found = law.conditional_log_probs(support)
-        torch.testing.assert_close(found[likely], conditionals[likely], rtol=0, atol=1e-8)
-        survival = torch.from_numpy(oracles.subset_at_rank(exact)).cumsum(0)[:-1]
-        torch.testing.assert_close(law.boundary_survival(), survival, **CLOSE)
-
-
-@small
-def test_kl_equals_enumeration(n: int, groups: int) -> None:
-    first, second = (random_urns(n, groups, 16, seed=seed) for seed in (1, 2))
-    for index in range(16):
-        p, q = first[index], second[index]
-        for other in (
-            p._replace(weights=q.weights),
-            p._replace(minimum=q.minimum * 0),
-            p._replace(maximum=q.maximum + p.maximum, weights=q.weights),
-            q,
-        ):
-            listed, against = p.oracle(n), other.oracle(n)
-            masses = oracles.look_up(listed.values, against)
-            exact = listed.kl(oracles.Enumeration(listed.values, masses))
-            found = kl_divergence(p.law(n), other.law(n))
-            torch.testing.assert_close(found, exact, rtol=1e-11, atol=1e-8)
+# --- arguments ------------------------------------------------------------------------------
 
 
 def test_kl_from_forced_sizes_to_limits_that_allow_them() -> None:
@@ -142,37 +60,7 @@ def test_limits_may_be_numbers_or_tensors() -> None:
         batched.enumerate_support()
 
 
-def test_an_enumerated_law_has_a_minimum() -> None:
-    law = Multinomial(6, oracles.normal(3))
-    law.minimum = 1
-    exact = oracles.truncated(oracles.multinomial(6, law.log_weights), [1] * 3, [6] * 3)
-    assert torch.equal(law.enumerate_support(), exact.values.double())
-    torch.testing.assert_close(law.mean, exact.mean(), **CLOSE)
-
-
 # --- samples --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize(
-    ("n", "minimum", "maximum"),
-    [(6, [1, 0, 2, 0], [6, 2, 3, 6]), (8, [4, 1], [6, 8]), (150, [40, 50, 40], [60, 150, 55])],
-)
-def test_samples_follow_the_law(
-    n: int, minimum: list[int], maximum: list[int], dtype: torch.dtype
-) -> None:
-    """Those of the relaxed law too."""
-    weights = 0.5 * oracles.normal(len(minimum), seed=n).to(dtype)
-    limits = {"minimum": torch.tensor(minimum), "maximum": torch.tensor(maximum)}
-    exact = oracles.truncated(oracles.fisher(n, weights), minimum, maximum)
-    law = drpm.FisherHypergeometric(n, weights, **limits)
-    relaxed = drpm.RelaxedFisherHypergeometric(0.7, n, weights, **limits)
-    for samples in (
-        law.sample((DRAWS,), generator=generator(1)),
-        relaxed.rsample((DRAWS,), generator=generator(2)),
-    ):
-        counts = oracles.count_values(samples.round(), exact.values)
-        assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM / 2
 
 
 # 10,000 laws: eight shapes with 1,250 each.
@@ -181,10 +69,9 @@ def test_samples_follow_the_law(
 )
 def test_hard_sizes_meet_the_limits(n: int, groups: int) -> None:
     urns = random_urns(n, groups, 1250, seed=n)
-    law = urns.law(n)
-    relaxed = drpm.RelaxedFisherHypergeometric(
-        0.3, n, urns.weights.requires_grad_(), urns.capacities, **urns.limits
-    )
+    law = law_of(urns, n)
+    weights = urns.weights.requires_grad_()
+    relaxed = drpm.RelaxedFisherHypergeometric(0.3, n, weights, **urns.options)
     high = torch.minimum(urns.maximum, urns.capacities)
     soft_law = relaxed.draw(torch.Size(), noise=False)
     for sizes in (law.sample((2,)), law.mode, relaxed.rsample((2,)), soft_law.hard):
@@ -267,20 +154,6 @@ def test_one_sided_limits_with_slowly_falling_masses() -> None:
             assert abs(law.log_normalizer.item() - exact) < 1e-9
 
 
-@pytest.mark.parametrize(("n", "groups"), [(300, 7), (999, 4)])
-def test_mode_equals_greedy_placement(n: int, groups: int) -> None:
-    urns = random_urns(n, groups, 24, seed=n)
-    law = urns.law(n)
-    found = law.log_prob(law.mode)
-    for index in range(24):
-        urn = urns[index]
-        high = torch.minimum(urn.maximum, urn.capacities).tolist()
-        room = (urn.capacities.tolist(), urn.minimum.tolist(), high)
-        sizes = oracles.fisher_mode(n, urn.weights.tolist(), *room)
-        best = urn.law(n).log_prob(torch.tensor(sizes))
-        torch.testing.assert_close(found[index], best, rtol=1e-9, atol=1e-8)
-
-
 # --- soft sizes -----------------------------------------------------------------------------
 
 
@@ -290,8 +163,8 @@ def test_soft_mode_equals_enumeration(n: int, groups: int) -> None:
     urns = random_urns(n, groups, 32, seed=groups)
     for index in range(32):
         urn = urns[index]
-        exact, temperature = urn.oracle(n), torch.tensor(0.7).double()
-        found = urn.law(n).relax_mode(temperature)
+        exact, temperature = urn.listed(n), torch.tensor(0.7).double()
+        found = law_of(urn, n).relax(None, temperature)
         assert torch.equal(found.hard.long(), exact.values[exact.log_mass.argmax()])
         for k in range(groups - 1):
             same = (exact.values[:, :k] == found.hard[:k]).all(-1)
@@ -320,9 +193,9 @@ def test_partitions_equal_enumeration(n: int, groups: int, by_rows: bool) -> Non
     urns = random_urns(n, groups, 16, seed=groups)
     for index in range(0, 16, 3):
         urn = urns[index]._replace(weights=oracles.normal(groups, seed=index))
-        law = make(scores, urn.weights, urn.capacities, **urn.limits)
+        law = make(scores, urn.weights, **urn.options)
         oracle = oracles.partition_by_rows if by_rows else oracles.partition
-        exact = oracle(scores, urn.oracle(n))
+        exact = oracle(scores, urn.listed(n))
         possible = exact.log_mass > -torch.inf
         assert torch.equal(law.support.check(exact.values), possible)
         found = law.log_prob(exact.values[possible])
@@ -343,9 +216,7 @@ def test_relaxed_partitions_meet_the_limits(hard: bool | str, noise: str) -> Non
     urns = random_urns(n, groups, count, seed=3)
     scores = oracles.normal(count, n).requires_grad_()
     weights = urns.weights.clamp(-2, 2).requires_grad_()
-    law = drpm.RelaxedRandomPartition(
-        0.5, scores, weights, urns.capacities, hard=hard, **urns.limits
-    )
+    law = drpm.RelaxedRandomPartition(0.5, scores, weights, hard=hard, **urns.options)
     parts = law.rsample_parts((5,), noise=noise, generator=generator())
     if hard is True:
         assert law.support.check(parts.Y.detach().round()).all()

@@ -304,16 +304,6 @@ def test_gradcheck_of_soft_partitions(kind: str, options: dict[str, Any], hard: 
             assert gradcheck(function, leaves)
 
 
-def test_gradcheck_of_soft_sizes() -> None:
-    weights = parameters(1, 4)[1].requires_grad_()
-
-    def law(w: Tensor) -> drpm.RelaxedFisherHypergeometric:
-        return drpm.RelaxedFisherHypergeometric(0.9, 7, w, torch.tensor([7, 2, 0, 6]), hard=False)
-
-    assert gradcheck(lambda w: law(w).rsample((2,), generator=generator()), (weights,))
-    assert gradcheck(lambda w: law(w).mode, (weights,))
-
-
 @pytest.mark.parametrize("scale", [1.0, 300.0])
 @variant
 def test_gradients_stay_finite(scale: float, kind: str, options: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import drpm
-from drpm.relaxation.top_k import fill_by_rows_softly
+from drpm.relaxation.filling import fill_by_rows_softly
 from tests import oracles
 from tests.oracles import generator, normal
 

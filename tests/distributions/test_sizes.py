@@ -17,7 +17,7 @@ from torch.distributions import kl_divergence
 import drpm
 from drpm.distributions import size_statistics, size_tables
 from tests import oracles
-from tests.oracles import FALSE_ALARM, generator
+from tests.oracles import FALSE_ALARM, Urn, generator, random_urns
 
 DRAWS = 20_000
 SCALES = [0.1, 1.0, 10.0, 50.0]
@@ -38,20 +38,17 @@ def random_capacities(n: int, groups: int, seed: int) -> Tensor:
             return torch.tensor(capacities)
 
 
-def cases(n: int, groups: int) -> list[tuple[Tensor, Tensor | None]]:
+def cases(n: int, groups: int) -> list[Urn]:
     """Random weights at every scale; default capacities, random ones and exactly full ones."""
-    found: list[tuple[Tensor, Tensor | None]] = []
+    found = []
     for seed, scale in enumerate(SCALES):
         weights = random_weights(groups, scale, 100 * n + 10 * groups + seed)
-        found.append((weights, None))
-        found.append((weights, random_capacities(n, groups, seed)))
-    full = torch.bincount(torch.arange(n) % groups, minlength=groups)
-    found.append((weights, full))
-    return found
+        found += [Urn(weights), Urn(weights, random_capacities(n, groups, seed))]
+    return [*found, Urn(weights, torch.tensor(oracles.full_urn(n, groups)))]
 
 
-def oracle(n: int, weights: Tensor, capacities: Tensor | None) -> oracles.Enumeration:
-    return oracles.fisher(n, weights, None if capacities is None else capacities.tolist())
+def law_of(urn: Urn, n: int, **options: Any) -> drpm.FisherHypergeometric:
+    return drpm.FisherHypergeometric(n, urn.weights, **urn.options, **options)
 
 
 # --- brute force ----------------------------------------------------------------------------
@@ -59,26 +56,19 @@ def oracle(n: int, weights: Tensor, capacities: Tensor | None) -> oracles.Enumer
 
 @small
 def test_masses_moments_and_mode_equal_enumeration(n: int, groups: int) -> None:
-    for weights, capacities in cases(n, groups):
-        law = drpm.FisherHypergeometric(n, weights, capacities)
-        exact = oracle(n, weights, capacities)
+    limited = random_urns(n, groups, 32, seed=10 * n + groups)
+    close = {"rtol": 1e-11, "atol": 1e-9}
+    for urn in [*cases(n, groups), *(limited[index] for index in range(0, 32, 3))]:
+        law, exact = law_of(urn, n), urn.listed(n)
         support = law.enumerate_support()
         assert torch.equal(support, exact.values.double())
+        assert law.support.check(support).all()
         log_prob = law.log_prob(support)
         assert abs(log_prob.exp().sum() - 1) < 1e-10
-        close = {"rtol": 0, "atol": 1e-9}
         torch.testing.assert_close(log_prob, exact.log_mass, **close)
         torch.testing.assert_close(law.mean, exact.mean(), **close)
         torch.testing.assert_close(law.variance, exact.variance(), **close)
         torch.testing.assert_close(law.entropy(), exact.entropy(), **close)
-        torch.testing.assert_close(
-            law.log_normalizer,
-            oracles.fisher_log_normalizer(
-                n, weights, None if capacities is None else capacities.tolist()
-            ),
-            rtol=1e-12,
-            atol=1e-9,
-        )
         assert law.support.check(law.mode)
         torch.testing.assert_close(law.log_prob(law.mode), exact.log_mass.max(), **close)
         conditionals = oracles.fisher_conditionals(exact)
@@ -86,27 +76,36 @@ def test_masses_moments_and_mode_equal_enumeration(n: int, groups: int) -> None:
         found = law.conditional_log_probs(support)
         torch.testing.assert_close(found[likely], conditionals[likely], rtol=0, atol=1e-8)
         torch.testing.assert_close(found.sum(-1), log_prob, rtol=1e-9, atol=1e-8)
+        survival = torch.from_numpy(oracles.subset_at_rank(exact)).cumsum(0)[:-1]
+        torch.testing.assert_close(law.boundary_survival(), survival, **close)
+        if urn.minimum is None:
+            room = None if urn.capacities is None else urn.capacities.tolist()
+            log_p0 = oracles.fisher_log_normalizer(n, urn.weights, room)
+            torch.testing.assert_close(law.log_normalizer, log_p0, rtol=1e-12, atol=1e-9)
 
 
 @small
 def test_kl_equals_enumeration(n: int, groups: int) -> None:
-    """Values over the wider support; infinite where q cannot produce what p can."""
-    for seed, scale in enumerate([2.0, 2.0, *SCALES]):
-        first = random_capacities(n, groups, seed)
-        second = random_capacities(n, groups, seed + 50)
-        wp, wq = (random_weights(groups, scale, seed + other) for other in (0, 1))
-        p = drpm.FisherHypergeometric(n, wp, first)
-        q = drpm.FisherHypergeometric(n, wq, second)
-        listed = oracle(n, wp, first)
-        exact = listed.kl(oracles.fisher_on(listed.values, wq, second.tolist()))
-        torch.testing.assert_close(kl_divergence(p, q), exact, rtol=1e-9, atol=1e-9)
-        assert abs(kl_divergence(p, p)) < 1e-9
-        for room in (None, first):
-            pair = [drpm.FisherHypergeometric(n, w, room) for w in (wp, wq)]
-            exact = oracle(n, wp, room).kl(oracle(n, wq, room))
-            torch.testing.assert_close(kl_divergence(*pair), exact, rtol=1e-11, atol=1e-9)
-        wide = drpm.FisherHypergeometric(n, wq, first + second)
-        assert kl_divergence(p, wide) < math.inf
+    """With the same capacities and limits, with others, and without; infinite where q cannot
+    produce what p can."""
+    first, second = (random_urns(n, groups, 32, seed=seed) for seed in (1, 2))
+    for index in range(0, 32, 3):
+        p, q = first[index], second[index]
+        for ours, theirs in (
+            (p, p._replace(weights=q.weights)),
+            (p, p._replace(minimum=0 * p.minimum)),
+            (p, p._replace(maximum=q.maximum + p.maximum, weights=q.weights)),
+            (p, q),
+            (Urn(p.weights, p.capacities), Urn(q.weights, p.capacities)),
+            (Urn(p.weights, p.capacities), Urn(q.weights, q.capacities)),
+            (Urn(p.weights), Urn(q.weights)),
+        ):
+            exact = ours.listed(n)
+            masses = oracles.look_up(exact.values, theirs.listed(n))
+            expected = exact.kl(oracles.Enumeration(exact.values, masses))
+            found = kl_divergence(law_of(ours, n), law_of(theirs, n))
+            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-8)
+            assert abs(kl_divergence(law_of(ours, n), law_of(ours, n))) < 1e-9
 
 
 # --- large and extreme ----------------------------------------------------------------------
@@ -146,16 +145,23 @@ def test_log_normalizer_and_mean_equal_high_precision(scale: float) -> None:
 
 @pytest.mark.parametrize(("n", "groups", "scale"), [(500, 20, 1.0), (300, 100, 5.0), (999, 7, 0.0)])
 def test_mode_equals_greedy_placement(n: int, groups: int, scale: float) -> None:
-    weights = random_weights(groups, scale, 9)
-    for capacities in (
-        torch.full((groups,), n),
-        torch.arange(groups) * 3 * n // groups**2 + n // groups + 1,
+    weights, wide = random_weights(groups, scale, 9), torch.full((groups,), n)
+    narrow = torch.arange(groups) * 3 * n // groups**2 + n // groups + 1
+    limited = random_urns(n, groups, 32, seed=n)
+    for urn in (
+        Urn(weights, wide, 0 * wide, wide),
+        Urn(weights, narrow, 0 * wide, wide),
+        *(limited[index] for index in range(0, 32, 3)),
     ):
-        law = drpm.FisherHypergeometric(n, weights, capacities)
-        best = oracles.fisher_mode(n, weights.tolist(), capacities.tolist())
-        expected = law.log_prob(torch.tensor(best).double())
+        law, high = law_of(urn, n), torch.minimum(urn.maximum, urn.capacities).tolist()
+        room = (urn.capacities.tolist(), urn.minimum.tolist(), high)
+        best = torch.tensor(oracles.fisher_mode(n, urn.weights.tolist(), *room)).double()
         assert law.support.check(law.mode)
-        torch.testing.assert_close(law.log_prob(law.mode), expected, rtol=0, atol=1e-8)
+        if urn.weights is weights:  # which needs no limits
+            law = drpm.FisherHypergeometric(n, weights, urn.capacities)
+            assert law.support.check(law.mode)
+        found = law.log_prob(law.mode)
+        torch.testing.assert_close(found, law.log_prob(best), rtol=1e-9, atol=1e-8)
 
 
 def test_tails_far_from_the_mean() -> None:
@@ -225,28 +231,43 @@ def test_full_urn_has_one_outcome(scale: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "capacities", "scale", "method"),
+    ("n", "options", "scale"),
     [
-        (6, None, 1.0, "exact"),
-        (6, None, 5.0, "exact"),
-        (5, [2, 5, 0, 3], 1.0, "exact"),
-        (40, [30, 9, 20], 0.3, "exact"),
-        (6, None, 1.0, "merged"),
-        (6, [2, 5, 0, 3], 1.0, "merged"),
+        (6, {}, 1.0),
+        (6, {}, 5.0),
+        (5, {"capacities": [2, 5, 0, 3]}, 1.0),
+        (40, {"capacities": [30, 9, 20]}, 0.3),
+        (6, {"minimum": [1, 0, 2, 0], "maximum": [6, 2, 3, 6]}, 0.5),
+        (8, {"minimum": [4, 1], "maximum": [6, 8]}, 0.5),
+        (150, {"minimum": [40, 50, 40], "maximum": [60, 150, 55]}, 0.5),
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_samples_follow_the_law(
-    n: int, capacities: list[int] | None, scale: float, method: str, dtype: torch.dtype
+    n: int, options: dict[str, list[int]], scale: float, dtype: torch.dtype
 ) -> None:
-    groups = 4 if capacities is None else len(capacities)
+    """Those of the relaxed law too."""
+    groups = len(next(iter(options.values()), range(4)))
     weights = random_weights(groups, scale, n).to(dtype)
-    tensor = None if capacities is None else torch.tensor(capacities)
-    law = drpm.FisherHypergeometric(n, weights, tensor, method=method)
-    oracle_of = oracles.fisher if method == "exact" else oracles.fisher_merged
-    exact = oracle_of(n, weights.double(), capacities)
-    samples = law.sample((DRAWS,), generator=generator(11))
-    counts = oracles.count_values(samples, exact.values)
+    given = {name: torch.tensor(value) for name, value in options.items()}
+    exact = Urn(weights.double(), **given).listed(n)
+    law = drpm.FisherHypergeometric(n, weights, **given)
+    relaxed = drpm.RelaxedFisherHypergeometric(0.7, n, weights, **given)
+    for samples in (
+        law.sample((DRAWS,), generator=generator(11)),
+        relaxed.rsample((DRAWS,), generator=generator(2)),
+    ):
+        counts = oracles.count_values(samples.round(), exact.values)
+        assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM / 2
+
+
+@pytest.mark.parametrize("capacities", [None, [2, 5, 0, 3]])
+def test_samples_of_the_shortcut_follow_its_law(capacities: list[int] | None) -> None:
+    weights = random_weights(4, 1.0, 6)
+    room = None if capacities is None else torch.tensor(capacities)
+    law = drpm.FisherHypergeometric(6, weights, room, method="merged")
+    exact = oracles.fisher_merged(6, weights, capacities)
+    counts = oracles.count_values(law.sample((DRAWS,), generator=generator(11)), exact.values)
     assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM
 
 
@@ -332,11 +353,10 @@ def test_gradients_are_finite_where_weights_differ_by_hundreds() -> None:
 
 @small
 def test_merged_equals_its_own_conditionals(n: int, groups: int) -> None:
-    for weights, capacities in cases(n, groups):
-        law = drpm.FisherHypergeometric(n, weights, capacities, method="merged")
-        exact = oracles.fisher_merged(
-            n, weights, None if capacities is None else capacities.tolist()
-        )
+    for urn in cases(n, groups):
+        law = law_of(urn, n, method="merged")
+        room = None if urn.capacities is None else urn.capacities.tolist()
+        exact = oracles.fisher_merged(n, urn.weights, room)
         log_prob = law.log_prob(law.enumerate_support())
         assert abs(log_prob.exp().sum() - 1) < 1e-10
         torch.testing.assert_close(log_prob, exact.log_mass, rtol=1e-11, atol=1e-9)
@@ -374,7 +394,7 @@ def test_two_groups_are_listed_as_their_tables_have_them(
     mode = size_statistics.soft_mode(law._urn, temperature)
     for found, expected in (
         (law.relax(noise, temperature), general),
-        (law.relax_mode(temperature), mode),
+        (law.relax(None, temperature), mode),
     ):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
         grads = [
@@ -391,3 +411,52 @@ def test_between_two_groups_the_first_takes_what_is_tied() -> None:
         0,
         1,
     ]
+
+
+# --- from soft sizes to boundaries, against direct convolution ------------------------------
+
+
+def size_laws(count: int, n: int, *batch: int) -> Tensor:
+    scores = oracles.normal(*batch, count, n + 1, seed=count)
+    # Sizes so small that their sums mostly stay below n, where mass is cut off.
+    return (scores - torch.arange(n + 1)).softmax(-1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 16, 17, 35])
+def test_survival_is_the_upper_tail_of_the_sums(count: int) -> None:
+    n = 40
+    given = size_laws(count, n, 2)
+    found = size_tables.boundary_survival(given)
+    for run in range(2):
+        total = np.array([1.0])
+        for k in range(count):
+            total = np.convolve(total, given[run, k].numpy())[: n + 1]
+            expected = 1 - total.cumsum()[:n]
+            np.testing.assert_allclose(found[run, k].numpy(), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 3, 18])
+def test_gradients_of_boundaries(count: int) -> None:
+    given = size_laws(count, 4).requires_grad_()
+    assert gradcheck(size_tables.boundary_survival, given)
+    assert count > 3 or gradgradcheck(size_tables.boundary_survival, given)
+
+
+def test_gradients_where_some_sizes_are_certain_and_others_are_not() -> None:
+    """Values of generating functions then differ by many orders of magnitude."""
+    smooth = (-0.5 * ((torch.arange(65) - 30) / 2.5).double().square()).softmax(-1)
+    certain = torch.eye(65, dtype=torch.float64)[[3, 7]]
+    given = torch.stack([certain[0], smooth, certain[1]]).requires_grad_()
+    slopes = oracles.normal(3, 64)
+    (found,) = torch.autograd.grad((size_tables.boundary_survival(given) * slopes).sum(), given)
+    total, loss = torch.eye(65, dtype=torch.float64)[0], torch.zeros((), dtype=torch.float64)
+    for k in range(3):
+        shifts = torch.stack([torch.nn.functional.pad(total, (i, 0))[:65] for i in range(65)])
+        total = given[k] @ shifts
+        loss = loss + ((1 - total.cumsum(0)[:64]) * slopes[k]).sum()
+    (expected,) = torch.autograd.grad(loss, given)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
+def test_boundaries_of_an_empty_batch() -> None:
+    assert size_tables.boundary_survival(torch.zeros(0, 2, 5)).shape == (0, 2, 4)

@@ -55,8 +55,9 @@ def test_gradients_in_and_out_of_maps(function: Callable[[Tensor], Tensor]) -> N
         torch.testing.assert_close(expected, 2 * x.round() * x.cos())
 
 
-@pytest.mark.parametrize("mapped", [False, True])
-@pytest.mark.parametrize("hard", [True, False, "sizes"])
+@pytest.mark.parametrize(
+    ("hard", "mapped"), [(True, False), (True, True), (False, True), ("sizes", True)]
+)
 def test_partitions_that_are_counted(
     hard: Any, mapped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from drpm.distributions.affinities import AffinityPartition, RelaxedAffinityPart
 from drpm.distributions.estimators import leave_one_out_surrogate
 from drpm.distributions.orders import best_order_log_prob
 from drpm.distributions.partitions import Parts, RandomPartition
-from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
+from drpm.distributions.relaxed import RelaxedRandomPartition
 from drpm.distributions.sizes import FisherHypergeometric
 from drpm.nn.encoders import Posterior, dense_layers
 from drpm.training.errors import ConfigError

@@ -6,14 +6,13 @@ Importing any of them imports all, because some register KL divergences with tor
 from drpm.distributions.affinities import AffinityPartition, RelaxedAffinityPartition
 from drpm.distributions.base import EnumeratedSizeLaw, OrderLaw, SizeLaw
 from drpm.distributions.estimators import score_function_loss
-from drpm.distributions.orders import (
-    PlackettLuce,
-    RelaxedPlackettLuce,
-    subset_permutation_log_prob,
-)
+from drpm.distributions.orders import PlackettLuce, subset_permutation_log_prob
 from drpm.distributions.partitions import RandomPartition, partition_kl
-from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
-from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric
+from drpm.distributions.relaxed import (
+    RelaxedFisherHypergeometric,
+    RelaxedPlackettLuce,
+    RelaxedRandomPartition,
+)
 from drpm.distributions.sizes import FisherHypergeometric
 
 __all__ = [

@@ -4,23 +4,24 @@ import torch
 from torch import Tensor
 
 from drpm.distributions import plackett_luce_integral
-from drpm.distributions.constraints import finite_matrix, finite_vector, positive
-from drpm.distributions.orders import noisy_scores, order_within, tempered
+from drpm.distributions.orders import noisy_scores, order_within
 from drpm.distributions.partitions import PartitionLaw, Parts, fill
-from drpm.distributions.relaxed_partitions import RelaxedPartitionLaw
-from drpm.distributions.relaxed_sizes import SizeDraw
+from drpm.distributions.relaxed import RelaxedPartitionLaw, SizeDraw, tempered
 from drpm.distributions.sizes import FisherHypergeometric
 from drpm.distributions.validation import (
     describe,
+    finite_matrix,
+    finite_vector,
+    positive,
     require_broadcast,
     require_choice,
     require_finite,
     require_floating,
     require_vector,
 )
+from drpm.relaxation.filling import fill_by_rows_softly
 from drpm.relaxation.reparameterization import straight_through
 from drpm.relaxation.sorting import order_descending
-from drpm.relaxation.top_k import fill_by_rows_softly
 
 
 class AffinityPartition(PartitionLaw):
@@ -40,9 +41,7 @@ class AffinityPartition(PartitionLaw):
     Args:
         log_affinities: a, one row for each subset, shape (..., K, n).
         log_weights: :math:`\log\omega`, one per subset, shape (..., K).
-        capacities: The maximum sizes m_k of the urn, shape (..., K); by default n.
-        minimum: The least sizes, an integer or shape (..., K); by default 0.
-        maximum: The largest sizes, an integer or shape (..., K); by default the capacities.
+        capacities, minimum, maximum: As in :class:`FisherHypergeometric`.
 
     Example:
         >>> log_affinities = torch.tensor([[2.0, 0.0, 0.0, 2.0], [0.0, 2.0, 0.0, 0.0]])

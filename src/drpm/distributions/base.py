@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-from drpm.distributions.constraints import WholeSizes
 from drpm.distributions.validation import (
+    WholeSizes,
     can_check_values,
     require_broadcast,
     require_event,
     require_floating,
-    require_number,
+    require_positive,
 )
 
 Size = torch.Size | list[int] | tuple[int, ...]
@@ -154,17 +154,15 @@ class SizeLaw(Law):
 class EnumeratedSizeLaw(SizeLaw):
     """A size distribution with an enumerated support: a subclass defines only its mass.
 
-    The subclass sets ``total_count``, ``capacities`` (..., K) and, unless it is 0, ``minimum``,
-    calls the constructor of the base class, and defines ``dtype`` and :meth:`log_mass`. Tensors
-    that it keeps begin with the batch shape. Everything else is computed from the support, of at
-    most 10,000,000 sizes. Capacities must be the same throughout the batch, and not be computed
-    from parameters, which ``torch.vmap`` may hide. ``Multinomial`` in ``tests/conformance.py`` is
-    an example.
+    The subclass sets ``total_count`` and ``capacities`` (..., K), calls the constructor of the base
+    class, and defines ``dtype`` and :meth:`log_mass`. Tensors that it keeps begin with the batch
+    shape. Everything else is computed from the support, of at most 10,000,000 sizes. Capacities
+    must be the same throughout the batch, and not be computed from parameters, which
+    ``torch.vmap`` may hide. ``Multinomial`` in ``tests/conformance.py`` is an example.
     """
 
     has_enumerate_support = True
     capacities: Tensor
-    minimum: int = 0  # of every size
 
     @abstractmethod
     def log_mass(self, sizes: Tensor) -> Tensor:
@@ -178,7 +176,7 @@ class EnumeratedSizeLaw(SizeLaw):
 
     @constraints.dependent_property(is_discrete=True, event_dim=1)
     def support(self) -> WholeSizes:
-        return WholeSizes(self.total_count, self.capacities, self.minimum)
+        return WholeSizes(self.total_count, self.capacities)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All possible sizes, in lexicographic order, shape (S, *batch_shape, K)."""
@@ -186,7 +184,7 @@ class EnumeratedSizeLaw(SizeLaw):
 
     def _enumerated(self, *, expand: bool) -> Tensor:
         """The support in float64, whatever the parameters' type."""
-        low = torch.full_like(self.capacities, self.minimum)
+        low = torch.zeros_like(self.capacities)
         return enumerate_sizes(self.total_count, self.capacities, low, expand=expand)
 
     def _listed(self) -> tuple[Tensor, Tensor]:
@@ -195,7 +193,7 @@ class EnumeratedSizeLaw(SizeLaw):
         return sizes, self.log_mass(sizes).log_softmax(0)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        value, inside = self._inside(value, sizes_expected(self.total_count, self.minimum))
+        value, inside = self._inside(value, sizes_expected(self.total_count))
         normalizer = self.log_mass(self._enumerated(expand=True)).logsumexp(0)
         return self._masked(self.log_mass(value.double()) - normalizer, inside)
 
@@ -250,11 +248,9 @@ def _pick(listed: Tensor, index: Tensor) -> Tensor:
     return listed.gather(0, index[..., None].expand(*index.shape, listed.shape[-1]))
 
 
-def sizes_expected(total: int, minimum: int = 0, *, limited: bool = False) -> str:
+def sizes_expected(total: int, limits: str = "") -> str:
     """What an error message says of possible sizes."""
-    least = f" of at least {minimum}" if minimum else ""
-    limits = ", the minimum and the maximum" if limited else ""
-    return f"whole sizes{least} that sum to {total} and fit the capacities{limits}"
+    return f"whole sizes that sum to {total} and fit the capacities{limits}"
 
 
 def enumerate_sizes(total: int, capacities: Tensor, minimum: Tensor, *, expand: bool) -> Tensor:
@@ -346,10 +342,26 @@ class RelaxedLaw(Law):
         return dtype
 
     @abstractmethod
+    def _relax(
+        self, shape: torch.Size, generator: torch.Generator | None, *, noise: bool
+    ) -> Tensor:
+        """Relaxed samples, or without noise the relaxed mode."""
+
     def rsample(
         self, sample_shape: Size = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Sample with gradients with respect to all parameters."""
+        """Sample with gradients in all parameters and the temperature."""
+        return self._relax(torch.Size(sample_shape), generator, noise=True)
+
+    @property
+    def mode(self) -> Tensor:
+        """The most likely sizes and the sorted order, without noise and with gradients.
+
+        A partition is filled with these, which is the paper's deterministic partition; by
+        affinities, each subset takes its best of the elements that are left. The most likely
+        partition may be another one.
+        """
+        return self._relax(torch.Size(), None, noise=False)
 
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         return self.rsample(shape, generator=generator)
@@ -359,13 +371,6 @@ class RelaxedLaw(Law):
             f"{type(self).__name__} has no log_prob: a relaxed value is not an event with a "
             "probability; for hard values use its `discrete` distribution."
         )
-
-
-def for_events(temperature: Tensor, event_dims: int) -> Tensor:
-    """A temperature in float64, ready to divide something with so many event dimensions."""
-    if temperature.dim():
-        temperature = temperature.reshape(*temperature.shape, *(1,) * event_dims)
-    return temperature.double()
 
 
 def temperature_tensor(temperature: Any, like: Tensor, *, check: bool) -> Tensor:
@@ -381,6 +386,6 @@ def temperature_tensor(temperature: Any, like: Tensor, *, check: bool) -> Tensor
                     f"temperature must be positive and finite, but got {bad[0].item()}."
                 )
         return temperature.to(dtype=dtype, device=like.device)
-    require_number("temperature", temperature, positive=True)
+    require_positive("temperature", temperature)
     # Filled on the device: nothing to copy, nothing to wait for.
     return torch.full((), float(temperature), dtype=dtype, device=like.device)

@@ -1,31 +1,22 @@
-"""The Plackett-Luce distribution over orders, and its relaxation."""
+"""The Plackett-Luce distribution over orders."""
 
 import torch
 from torch import Tensor
-from torch.distributions import constraints
 
 from drpm.distributions import plackett_luce_integral
-from drpm.distributions.base import OrderLaw, RelaxedLaw, Size, for_events
-from drpm.distributions.constraints import (
-    NonNegativeSum,
-    finite_vector,
-    permutation,
-    permutation_matrices,
-    positive,
-)
+from drpm.distributions.base import OrderLaw
 from drpm.distributions.validation import (
     can_check_values,
+    finite_vector,
+    permutation,
     require_broadcast,
-    require_choice,
     require_event,
     require_finite,
     require_indices,
     require_vector,
 )
-from drpm.relaxation.reparameterization import gumbel_like, materialize, straight_through
-from drpm.relaxation.sorting import SORTS, order_descending, permutation_matrix, sort_descending
-
-_LARGEST = 1e30  # far from overflow in float32 even when summed over all elements
+from drpm.relaxation.reparameterization import gumbel_like, materialize
+from drpm.relaxation.sorting import sort_descending
 
 
 class PlackettLuce(OrderLaw):
@@ -94,81 +85,6 @@ class PlackettLuce(OrderLaw):
         return order_within(members, self.log_scores)
 
 
-class RelaxedPlackettLuce(RelaxedLaw):
-    """Permutation matrices with reparameterized gradients: Gumbel noise and a relaxed sort.
-
-    Row r of a sample marks the element at rank r. A sample is a full n x n matrix; for partitions
-    use :class:`RelaxedRandomPartition`, which never builds one.
-
-    References:
-        Grover et al., "Stochastic optimization of sorting networks via continuous relaxations",
-        2019 (NeuralSort). Prillo and Eisenschlos, "SoftSort", 2020. Mena et al., "Learning latent
-        permutations with Gumbel-Sinkhorn networks", 2018.
-
-    Args:
-        temperature: Positive; lower values make soft matrices closer to permutations.
-        log_scores: As in :class:`PlackettLuce`.
-        hard: Whether samples are permutation matrices with straight-through gradients, or soft.
-        sort: ``"neuralsort"``, ``"softsort"`` or ``"sinkhorn"``.
-
-    Example:
-        >>> law = RelaxedPlackettLuce(0.1, torch.tensor([0.0, 2.0, 1.0]))
-        >>> law.mode
-        tensor([[0., 1., 0.],
-                [0., 0., 1.],
-                [1., 0., 0.]])
-    """
-
-    arg_constraints = {"temperature": positive, "log_scores": finite_vector}  # noqa: RUF012
-    discrete: PlackettLuce
-
-    def __init__(
-        self,
-        temperature: float | Tensor,
-        log_scores: Tensor,
-        hard: bool = True,
-        sort: str = "neuralsort",
-        *,
-        validate_args: bool | None = None,
-    ) -> None:
-        require_choice("hard", hard, (True, False))
-        require_choice("sort", sort, tuple(SORTS))
-        discrete = PlackettLuce(log_scores, validate_args=validate_args)
-        self.sort = sort
-        event_shape = torch.Size(discrete.event_shape * 2)
-        super().__init__(temperature, discrete, log_scores, hard, event_shape)
-
-    @constraints.dependent_property(event_dim=2)
-    def support(self) -> constraints.Constraint:
-        return permutation_matrices if self.hard else NonNegativeSum(self.event_shape[0], 2)
-
-    @property
-    def log_scores(self) -> Tensor:
-        return self.discrete.log_scores
-
-    def _matrix(self, scores: Tensor) -> Tensor:
-        # Half precision would lose the order itself.
-        dtype = torch.promote_types(self.dtype, torch.float32)
-        ratio = tempered(scores, self.temperature)
-        soft = SORTS[self.sort](ratio, dtype).to(self.dtype)
-        if not self.hard:
-            return soft
-        return straight_through(
-            permutation_matrix(order_descending(scores.detach()), self.dtype), soft
-        )
-
-    def rsample(
-        self, sample_shape: Size = (), *, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """Sample permutation matrices with gradients in log-scores and temperature."""
-        return self._matrix(noisy_scores(self.log_scores, torch.Size(sample_shape), generator))
-
-    @property
-    def mode(self) -> Tensor:
-        """The sorted order, without noise and with gradients."""
-        return self._matrix(self.log_scores.double())
-
-
 def order_within(members: Tensor, scores: Tensor) -> Tensor:
     """Blocks (..., K, n) one after the other, and the elements of each by descending score."""
     by_score = torch.argsort(scores, dim=-1, descending=True, stable=True)
@@ -179,16 +95,15 @@ def order_within(members: Tensor, scores: Tensor) -> Tensor:
 
 
 def noisy_scores(
-    log_scores: Tensor, shape: torch.Size, generator: torch.Generator | None = None
+    log_scores: Tensor,
+    shape: torch.Size,
+    generator: torch.Generator | None,
+    *,
+    noise: bool = True,
 ) -> Tensor:
     """Log-scores with Gumbel noise, in float64: ties are as rare as they should be."""
     scores = log_scores.double().expand(shape + log_scores.shape)
-    return scores + gumbel_like(scores, generator)
-
-
-def tempered(scores: Tensor, temperature: Tensor, *, event_dims: int = 1) -> Tensor:
-    """Scores over temperature, finite in any type, float64."""
-    return (scores / for_events(temperature, event_dims)).clamp(-_LARGEST, _LARGEST)
+    return scores + gumbel_like(scores, generator) if noise else scores
 
 
 def _order_log_prob(log_scores: Tensor, order: Tensor) -> Tensor:

@@ -10,12 +10,14 @@ from torch import Tensor
 from torch.distributions import constraints, kl_divergence, register_kl
 
 from drpm.distributions.base import Law, OrderLaw, SizeLaw
-from drpm.distributions.constraints import Assignment, finite_vector, permutation
 from drpm.distributions.estimators import leave_one_out_surrogate
 from drpm.distributions.orders import PlackettLuce
 from drpm.distributions.sizes import FisherHypergeometric, sizes_kl
 from drpm.distributions.validation import (
+    Assignment,
     can_check_values,
+    finite_vector,
+    permutation,
     require_broadcast,
     require_choice,
     require_count,
@@ -201,10 +203,7 @@ class RandomPartition(PartitionLaw):
     Args:
         log_scores: :math:`\log s`, one per element, shape (..., n).
         log_weights: :math:`\log\omega`, one per subset, shape (..., K).
-        capacities: The maximum sizes, shape (..., K); by default n.
-        minimum: The smallest size of every subset, a whole number or a tensor (..., K).
-        maximum: The largest, likewise; unlike capacities, it leaves the probabilities of the sizes
-            it allows in proportion.
+        capacities, minimum, maximum: As in :class:`FisherHypergeometric`.
 
     Example:
         >>> law = RandomPartition(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 0.5]))

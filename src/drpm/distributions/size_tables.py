@@ -28,7 +28,13 @@ from drpm.distributions.size_urns import (
     tilt,
     truncate,
 )
-from drpm.relaxation.reparameterization import apply, maps_leading, needs_plain, plain_gradients
+from drpm.relaxation.reparameterization import (
+    apply,
+    maps_leading,
+    needs_plain,
+    plain_gradients,
+    straight_through,
+)
 
 _TINY = 1e-300
 
@@ -36,6 +42,10 @@ _TINY = 1e-300
 # margin for small n where tails are heavier than Gaussian. The mass outside is below 1e-19.
 _WINDOW_DEVIATIONS = 9.5
 _WINDOW_MARGIN = 24
+
+# Added to values of generating functions, so that none of them is zero.
+_NEARLY_ZERO = 1e-30
+_ROUNDING = 37.0  # minus the logarithm of a rounding error
 
 
 class SoftSizes(NamedTuple):
@@ -340,3 +350,45 @@ def _correlate(steps: Tensor, vector: Tensor) -> Tensor:
 
 def _safe_log(mass: Tensor) -> Tensor:
     return torch.where(mass > _TINY, mass.clamp_min(_TINY).log(), IMPOSSIBLE)
+
+
+# --- boundaries ------------------------------------------------------------------------------
+
+
+def boundary_survival(probs: Tensor) -> Tensor:
+    r"""(..., j, n): the probability that the sum of the first k sizes exceeds a rank.
+
+    The generating function of a sum is the product of those of its terms. Fourier transforms
+    evaluate them on a circle, and invert the product. With p nodes on a radius r, masses beyond n
+    are counted r^p times where they do not belong, and rounding errors up to r^-n times:
+    3 (n + 1) nodes keep both near 1e-12.
+
+    Args:
+        probs: (..., j, n + 1), the distributions of independent sizes over 0..n.
+    """
+    laws = probs
+    if probs.shape[-2] > 1 and probs.numel() > 0:
+        nodes, scale = _circle(probs)
+        values = torch.fft.rfft(probs * scale, nodes) + _NEARLY_ZERO
+        # A running product, whose gradient torch takes without a look at the values.
+        products = values.log().cumsum(-2).exp()
+        laws = torch.fft.irfft(products, nodes)[..., : probs.shape[-1]] / scale
+    survival = 1 - laws[..., :-1].cumsum(-1)
+    # The clamp only undoes rounding, so it does not stop the gradient.
+    return straight_through(survival.detach().clamp(0, 1), survival)
+
+
+def _circle(probs: Tensor) -> tuple[int, Tensor]:
+    """The number of nodes and the powers of the radius."""
+    count, n = probs.shape[-2], probs.shape[-1] - 1
+    whole = count * n + 1
+    nodes = _round_up(min(whole, 3 * (n + 1)))
+    fall = 0.0 if nodes >= whole else _ROUNDING / (nodes + n)
+    powers = torch.arange(n + 1, dtype=probs.dtype, device=probs.device)
+    return nodes, torch.exp(-fall * powers)
+
+
+def _round_up(length: int) -> int:
+    """The next length that a Fourier transform is fast at: a power of two times 8 to 16."""
+    step = 1 << max(0, length.bit_length() - 4)
+    return -(-length // step) * step

@@ -7,7 +7,6 @@ from torch.distributions import constraints, register_kl
 
 from drpm.distributions import size_statistics, size_tables
 from drpm.distributions.base import SizeLaw, enumerate_sizes, sizes_expected
-from drpm.distributions.constraints import WholeSizes, finite_vector
 from drpm.distributions.size_tables import SoftSizes, SuffixTables
 from drpm.distributions.size_urns import (
     IMPOSSIBLE,
@@ -19,7 +18,9 @@ from drpm.distributions.size_urns import (
     resolve_limits,
 )
 from drpm.distributions.validation import (
+    WholeSizes,
     can_check_values,
+    finite_vector,
     require_broadcast,
     require_choice,
     require_count,
@@ -56,7 +57,8 @@ class FisherHypergeometric(SizeLaw):
             weight. It is biased and depends on the order of the groups.
         minimum: The smallest size of every group, a whole number or a tensor (..., K); needs
             ``method="exact"``.
-        maximum: The largest, likewise.
+        maximum: The largest, likewise. Unlike capacities, it leaves the probabilities of the sizes
+            it allows in proportion.
 
     Example:
         >>> law = FisherHypergeometric(4, torch.tensor([0.0, 1.0]))
@@ -99,13 +101,14 @@ class FisherHypergeometric(SizeLaw):
         )
         self._given = (capacities, minimum, maximum)
         limits = resolve_limits(total_count, self._capacities, minimum, maximum, check=check)
-        self._low: Tensor | None = None if limits is None else limits.low
-        self._high: Tensor | None = None if limits is None else limits.high
-        if limits is not None:
-            if method == "merged":
-                raise ValueError("method must be 'exact' if sizes have limits, but got 'merged'.")
-            batch = limits.low.shape[:-1]
-            self._capacities = self._capacities.expand_as(limits.low)
+        self._limited = limits is not None
+        if self._limited and method == "merged":
+            raise ValueError("method must be 'exact' if sizes have limits, but got 'merged'.")
+        if limits is None:
+            limits = Limits(torch.zeros_like(self._capacities), self._capacities)
+        self._low, self._high = limits
+        batch = self._low.shape[:-1]
+        self._capacities = self._capacities.expand_as(self._low)
         self.log_weights = log_weights.expand(*batch, log_weights.shape[-1])
         super().__init__(batch, log_weights.shape[-1:], validate_args)
 
@@ -115,22 +118,12 @@ class FisherHypergeometric(SizeLaw):
 
     @constraints.dependent_property(is_discrete=True, event_dim=1)
     def support(self) -> WholeSizes:
-        low, high = self._range()
-        return WholeSizes(self.total_count, high, low)
+        return WholeSizes(self.total_count, self._high, self._low)
 
     @property
     def capacities(self) -> Tensor:
         """The number of places in every group, in the parameters' type."""
         return self._capacities.to(self.log_weights.dtype)
-
-    @property
-    def _limits(self) -> Limits | None:
-        low, high = self._low, self._high
-        return None if low is None or high is None else Limits(low, high)
-
-    def _range(self) -> Limits:
-        """The smallest and the largest size of every group."""
-        return self._limits or Limits(torch.zeros_like(self._capacities), self._capacities)
 
     @property
     def _urn(self) -> Urn:
@@ -141,11 +134,12 @@ class FisherHypergeometric(SizeLaw):
         """
         weights, n = self.log_weights.double(), self.total_count
         total = weights.new_full((), float(n))
-        unbounded = self._given[0] is None
-        return Urn(total, n, weights, self._capacities, self._limits, unbounded)
+        limits = Limits(self._low, self._high) if self._limited else None
+        return Urn(total, n, weights, self._capacities, limits, self._given[0] is None)
 
     def _expected(self) -> str:
-        return sizes_expected(self.total_count, limited=self._low is not None)
+        limits = ", the minimum and the maximum" if self._limited else ""
+        return sizes_expected(self.total_count, limits)
 
     def _refuse_merged(self, what: str) -> None:
         if self.method == "merged":
@@ -163,15 +157,13 @@ class FisherHypergeometric(SizeLaw):
         plain = urn.unbounded and urn.limits is None
         return size_tables.list_pair(self.total_count, urn.log_weights, None if plain else urn)
 
-    def relax(self, noise: Tensor, temperature: Tensor) -> SoftSizes:
-        """A draw with Gumbel noise (..., K - 1, W) as soft sizes (K >= 2)."""
-        return (self._pair or size_tables.suffix_tables(self._urn)).relax(noise, temperature)
-
-    def relax_mode(self, temperature: Tensor) -> SoftSizes:
-        """The mode as soft sizes (K >= 2)."""
+    def relax(self, noise: Tensor | None, temperature: Tensor) -> SoftSizes:
+        """A draw with Gumbel noise (..., K - 1, W), or the mode, as soft sizes (K >= 2)."""
         if (pair := self._pair) is not None:
-            return pair.relax(None, temperature)
-        return size_statistics.soft_mode(self._urn, temperature)
+            return pair.relax(noise, temperature)
+        if noise is None:
+            return size_statistics.soft_mode(self._urn, temperature)
+        return size_tables.suffix_tables(self._urn).relax(noise, temperature)
 
     def exact_mean(self) -> size_statistics.Mean:
         """The mean in float64, whatever the parameters' type, and log P_0 with it."""
@@ -330,8 +322,7 @@ class FisherHypergeometric(SizeLaw):
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All possible sizes, in lexicographic order, shape (S, *batch_shape, K)."""
-        low, high = self._range()
-        values = enumerate_sizes(self.total_count, high, low, expand=expand)
+        values = enumerate_sizes(self.total_count, self._high, self._low, expand=expand)
         return values.to(self.dtype)
 
     def boundary_survival(self) -> Tensor:
@@ -355,7 +346,7 @@ class FisherHypergeometric(SizeLaw):
         size = index[None, :] - index[:, None]
         best = torch.where(index == 0, 0.0, -torch.inf).expand(*self.batch_shape, n + 1)
         choices = []
-        columns = (weights, capacities, *self._range())
+        columns = (weights, capacities, self._low, self._high)
         for group in zip(*(x.unbind(-1) for x in columns), strict=True):
             weight, capacity, least, most = (x[..., None, None] for x in group)
             gain = log_binomial(capacity, size) + size * weight + block_log_probs
@@ -396,8 +387,8 @@ def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
         p_room, q_room = p._capacities, q._capacities
         binomials = p.expected_log_binomials(p_room) - p.expected_log_binomials(q_room)
         divergence = divergence + binomials.sum(-1)
-        (p_low, p_high), (q_low, q_high) = attained(p.total_count, *p._range()), q._range()
-        allowed = (p_low >= q_low) & (p_high <= q_high)
+        low, high = attained(p.total_count, p._low, p._high)
+        allowed = (low >= q._low) & (high <= q._high)
         divergence = torch.where(allowed.all(-1), divergence, torch.inf)
     return divergence.to(dtype)
 
@@ -407,7 +398,7 @@ def _same_binomials(p: FisherHypergeometric, q: FisherHypergeometric) -> bool:
     given = zip(p._given, q._given, strict=True)
     if all(x is y or (type(x) is type(y) is int and x == y) for x, y in given):
         return True
-    own, other = (p._capacities, *p._range()), (q._capacities, *q._range())
+    own, other = ((x._capacities, x._low, x._high) for x in (p, q))
     if not all(can_check_values(x) for x in own + other):
         return False
     return all(bool((x == y).all()) for x, y in zip(own, other, strict=True))

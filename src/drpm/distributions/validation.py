@@ -1,4 +1,7 @@
-"""Checks of arguments; errors name the argument, what was expected and what was passed."""
+"""Checks of arguments, and constraints on parameters and events.
+
+Errors name the argument, what was expected and what was passed.
+"""
 
 import math
 from numbers import Integral, Real
@@ -6,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
 from drpm.relaxation.reparameterization import is_transformed
 
@@ -65,11 +69,10 @@ def require_count(name: str, value: Any) -> int:
     return int(value)
 
 
-def require_number(name: str, value: Any, *, positive: bool) -> None:
+def require_positive(name: str, value: Any) -> None:
     number = isinstance(value, Real) and not isinstance(value, bool)
-    if not number or not 0 <= value < math.inf or (positive and value == 0):
-        expected = "a positive number" if positive else "a number of at least 0"
-        raise ValueError(f"{name} must be {expected}, but got {describe(value)}.")
+    if not number or not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a positive number, but got {describe(value)}.")
 
 
 def require_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
@@ -126,3 +129,90 @@ def require_indices(name: str, value: Any, count: int) -> Tensor:
             f"{name} must contain element indices from 0 to {count - 1}, but got {bad}."
         )
     return value
+
+
+# --- constraints -----------------------------------------------------------------------------
+
+
+class _Finite(constraints.Constraint):
+    """Real numbers without infinities, which torch's ``real`` accepts."""
+
+    def check(self, value: Tensor) -> Tensor:
+        return torch.isfinite(value)
+
+
+finite_vector = constraints.independent(_Finite(), 1)
+finite_matrix = constraints.independent(_Finite(), 2)
+
+
+class _Positive(constraints.Constraint):
+    """Positive, finite numbers."""
+
+    def check(self, value: Tensor) -> Tensor:
+        return torch.isfinite(value) & (value > 0)
+
+
+positive = _Positive()
+
+
+class WholeSizes(constraints.Constraint):
+    """Integer sizes of at least a minimum that sum to a total and fit their capacities."""
+
+    is_discrete = True
+    event_dim = 1
+
+    def __init__(self, total: int, capacities: int | Tensor, minimum: int | Tensor = 0) -> None:
+        self.total, self.capacities, self.minimum = total, capacities, minimum
+        super().__init__()
+
+    def check(self, value: Tensor) -> Tensor:
+        whole = (value == value.round()) & (value >= self.minimum) & (value <= self.capacities)
+        return whole.all(-1) & (value.double().sum(-1) == self.total)
+
+
+class NonNegativeSum(constraints.Constraint):
+    """Non-negative entries that sum to a total, up to rounding: relaxed sizes and matrices.
+
+    The columns of a soft partition sum to one only if the order is relaxed by Sinkhorn.
+    """
+
+    def __init__(self, total: int, event_dim: int) -> None:
+        self.total, self.event_dim = total, event_dim
+        super().__init__()
+
+    def check(self, value: Tensor) -> Tensor:
+        slack = self.total * 8 * torch.finfo(value.dtype).eps
+        entries = value.flatten(-self.event_dim)
+        close = (entries.sum(-1) - self.total).abs() <= slack * self.total
+        return close & (entries >= -slack).all(-1)
+
+
+class _Permutation(constraints.Constraint):
+    """Orders: every element from 0 to n - 1 once."""
+
+    is_discrete = True
+    event_dim = 1
+
+    def check(self, value: Tensor) -> Tensor:
+        ranks = torch.arange(value.shape[-1], device=value.device)
+        return (value.sort(-1).values == ranks).all(-1)
+
+
+permutation = _Permutation()
+
+
+class Assignment(constraints.Constraint):
+    """Assignment matrices: one 1 in every column, zeros elsewhere, and row sums that are sizes."""
+
+    is_discrete = True
+    event_dim = 2
+
+    def __init__(self, sizes: constraints.Constraint) -> None:
+        self.sizes = sizes
+        super().__init__()
+
+    def check(self, value: Tensor) -> Tensor:
+        binary = ((value == 0) | (value == 1)).all(-2)
+        one_hot = (binary & (value.sum(-2) == 1)).all(-1)
+        possible: Tensor = one_hot & self.sizes.check(value.double().sum(-1))
+        return possible

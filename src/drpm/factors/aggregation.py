@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from drpm.distributions.orders import best_order_log_prob
 from drpm.distributions.partitions import RandomPartition, partition_kl
-from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
-from drpm.distributions.relaxed_sizes import RelaxedFisherHypergeometric
+from drpm.distributions.relaxed import RelaxedFisherHypergeometric, RelaxedRandomPartition
 from drpm.distributions.size_tables import list_pair
 from drpm.factors.config import FactorsConfig
 from drpm.relaxation.reparameterization import straight_through

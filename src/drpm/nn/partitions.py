@@ -12,7 +12,7 @@ from drpm.distributions.validation import (
     describe,
     require_choice,
     require_count,
-    require_number,
+    require_positive,
 )
 
 
@@ -295,5 +295,5 @@ def _positive(temperature: Any) -> float:
     is_single = isinstance(temperature, Tensor) and temperature.numel() == 1
     single = is_single or isinstance(temperature, np.generic)
     given = temperature.item() if single else temperature
-    require_number("temperature", given, positive=True)
+    require_positive("temperature", given)
     return float(given)

@@ -13,7 +13,7 @@ from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
 from drpm.data.types import fingerprint_tensors, scale_shapes, scaled_rows
-from drpm.distributions.relaxed_partitions import RelaxedRandomPartition
+from drpm.distributions.relaxed import RelaxedRandomPartition
 from drpm.nn.encoders import dense_layers
 from drpm.supervised.config import SupervisedConfig
 from drpm.training import config as configs
