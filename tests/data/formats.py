@@ -2,20 +2,12 @@
 
 import gzip
 import struct
-from collections.abc import Sequence
 from pathlib import Path
 from zlib import crc32
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 from PIL import Image
-
-REAL = Path(__file__).parents[3] / "shared" / "data"
-
-needs_real = pytest.mark.skipif(
-    not (REAL / "mnist").is_dir(), reason="the real files are not beside the repository"
-)
 
 
 def idx_bytes(array: NDArray[np.uint8]) -> bytes:
@@ -60,16 +52,14 @@ def write_stl10(folder: Path, *, train: int = 6, test: int = 4) -> None:
 CELEBA_ATTRIBUTES = ("Smiling", "Bald", "Young")  # not in alphabetical order, on purpose
 
 
-def write_celeba(
-    folder: Path, parts: Sequence[int] = (0, 0, 0, 1, 1, 2), suffix: str = ".jpg"
-) -> None:
+def write_celeba(folder: Path) -> None:
     """Aligned images of the true size and the two lists, image i of one grey, 20 i."""
     images = folder / "img_align_celeba"
     images.mkdir(parents=True, exist_ok=True)
     rows, split = [], []
-    for index, part in enumerate(parts):
+    for index, part in enumerate((0, 0, 0, 1, 1, 2)):
         name = f"{index + 1:06d}.jpg"
-        Image.new("RGB", (178, 218), (20 * index,) * 3).save(images / f"{index + 1:06d}{suffix}")
+        Image.new("RGB", (178, 218), (20 * index,) * 3).save(images / name)
         values = ["1" if (index >> place) & 1 else "-1" for place in range(len(CELEBA_ATTRIBUTES))]
         rows.append(f"{name}  {'  '.join(values)}")
         split.append(f"{name} {part}")

@@ -55,7 +55,7 @@ def test_the_documentation_lists_every_data_set_option_and_hash() -> None:
         ("mosaic", {"num_tasks": 0}, "'num_tasks' should be greater than 0, not 0"),
         ("celeba", {"num_tasks": 41}, "'num_tasks' should be less than or equal to 40, not 41"),
         ("celeba", {"evaluate_on": "train"}, "'evaluate_on' should be 'validation' or 'test'"),
-        ("stl10", {"network": 3}, "'network' .*string, not 3"),
+        ("stl10", {"network": 3}, "'network' should be 'resnet50', not 3"),
         ("pictures/x.csv", {"image_size": "large"}, "'image_size' .*integer, not 'large'"),
     ],
 )

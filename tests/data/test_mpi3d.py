@@ -104,7 +104,7 @@ def test_damaged_files_are_refused(path: Path) -> None:
 
 def test_bad_options(path: Path) -> None:
     np.savez(path, images=images())
-    with pytest.raises(DataError, match="no variant 'complex': there are toy, realistic, real"):
+    with pytest.raises(DataError, match="'variant' should be 'toy', 'realistic' or 'real', not"):
         load("mpi3d", variant="complex")
     for sizes in ((280, 10), (0, 5), (5, -1)):
         with pytest.raises(DataError, match=f"at most 288, not {sizes[0]} and {sizes[1]}"):

@@ -83,7 +83,7 @@ def test_without_a_network_the_error_says_what_to_install(monkeypatch: pytest.Mo
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(DataError, match=r"install torchvision with pip install 'drpm\[vision\]'"):
         load("stl10")
-    with pytest.raises(DataError, match="network must be 'resnet50' or a Network, but got 'vgg'"):
+    with pytest.raises(DataError, match="'network' should be 'resnet50', not 'vgg'"):
         load("stl10", network="vgg")
 
 
@@ -96,7 +96,7 @@ def test_images_are_resized_as_pillow_does() -> None:
         resized.append(images.clone())
         return images.flatten(1)[:, :1]
 
-    extract(image, Network("keep", keep))
+    extract(image, Network("keep", keep), "cpu")
     by_pillow = Image.fromarray(image[0].transpose(1, 2, 0)).resize(
         (SIDE, SIDE), Image.Resampling.BICUBIC
     )

@@ -38,7 +38,7 @@ def load(
         num_tasks: How many attributes to use: the first in alphabetical order.
         evaluate_on: The test split: "validation" or "test".
     """
-    attributes, parts, paths = read_listing()
+    attributes, parts, folder = read_listing()
     tasks = list(attributes)[:num_tasks]
 
     splits = []
@@ -46,7 +46,7 @@ def load(
         rows = attributes[parts == _PARTS[part]]
         if rows.empty:
             raise DataError(f"list_eval_partition.txt assigns no image to the {part} part.")
-        pixels = _read_images([paths[image] for image in rows.index], part)
+        pixels = _read_images([folder / image for image in rows.index], part)
         if part == "train":
             total = pixels.sum((0, 2, 3), dtype=np.int64)  # exact
             channels = torch.from_numpy(total / (255 * len(pixels) * SIDE**2)).float()
@@ -59,8 +59,8 @@ def load(
     return Dataset("celeba", train, test, classes=classes, preprocessing={"mean": mean})
 
 
-def read_listing() -> tuple[pd.DataFrame, "pd.Series[int]", dict[str, Path]]:
-    """The attributes (0 or 1, in alphabetical order), the split and the file of every image."""
+def read_listing() -> tuple[pd.DataFrame, "pd.Series[int]", Path]:
+    """The attributes (0 or 1, in alphabetical order) and split of every image, and their folder."""
     spec = DATASETS["celeba"]
     found = obtain(spec.files, instructions=spec.instructions)
     folder, attributes, partition = found.values()
@@ -81,14 +81,10 @@ def read_listing() -> tuple[pd.DataFrame, "pd.Series[int]", dict[str, Path]]:
         raise DataError(
             f"{partition} should contain 0, 1 or 2 for each image of {attributes.name}."
         )
-    paths = {}
     for name in values.index:
-        # Images may be .png though the lists say .jpg.
-        path = folder / name if name in available else (folder / name).with_suffix(".png")
-        if path.name not in available:
+        if name not in available:
             raise DataError(f"{folder / name} is missing, but is in the lists.")
-        paths[name] = path
-    return (values[sorted(values)] == 1).astype(np.int64), joined["part"], paths
+    return (values[sorted(values)] == 1).astype(np.int64), joined["part"], folder
 
 
 def _read_images(paths: list[Path], part: str) -> NDArray[np.uint8]:

@@ -4,7 +4,7 @@ import zipfile
 from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ FACTOR_SIZES = tuple(len(values) for values in FACTORS.values())
 NUM_IMAGES = prod(FACTOR_SIZES)
 
 _SIDE = 64
-VARIANTS = ("toy", "realistic", "real")
+Variant = Literal["toy", "realistic", "real"]
 
 
 def check_factors(factors: Tensor) -> None:
@@ -96,14 +96,8 @@ def factor_targets(factors: Tensor) -> dict[str, Tensor]:
     return {name: factors[:, place].contiguous() for place, name in enumerate(FACTOR_NAMES)}
 
 
-def open_images(variant: str = "toy") -> NDArray[np.uint8]:
-    """All images (1,036,800, 64, 64, 3) as bytes, memory-mapped.
-
-    Args:
-        variant: "toy", "realistic" or "real"; it is downloaded if it is not on disk.
-    """
-    if variant not in VARIANTS:
-        raise DataError(f"mpi3d has no variant '{variant}': there are {', '.join(VARIANTS)}.")
+def open_images(variant: Variant = "toy") -> NDArray[np.uint8]:
+    """All images (1,036,800, 64, 64, 3) as bytes, memory-mapped; downloaded if not on disk."""
     (file,) = DATASETS["mpi3d"].files
     if variant != "toy":
         urls = [url.replace("toy", variant) for url in file.urls]
@@ -144,19 +138,13 @@ def map_array(path: Path, name: str) -> NDArray[Any]:
 def load(
     *,
     seed: int = 0,
-    variant: str = "toy",
+    variant: Variant = "toy",
     num_train: int = 10_000,
     num_test: int = 5_000,
 ) -> Dataset:
     """Images (3, 64, 64) in [0, 1] sampled without replacement; the targets are the factors.
 
     All 1,036,800 images would take 51 GB as floats: :func:`open_images` reads any of them.
-
-    Args:
-        seed: Seed of the sampled images.
-        variant: "toy", "realistic" or "real".
-        num_train: The number of training images.
-        num_test: The number of test images.
     """
     pixels = open_images(variant)
 

@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -25,14 +26,9 @@ _BATCH = 64
 
 
 class Network(NamedTuple):
-    """A network that maps images (B, 3, 224, 224) in [0, 1] to features (B, F).
+    """A network that maps images (B, 3, 224, 224) in [0, 1] to features (B, F)."""
 
-    Args:
-        name: Identifies its features in the cache.
-        extract: The function itself.
-    """
-
-    name: str
+    name: str  # identifies its features in the cache
     extract: Callable[[Tensor], Tensor]
 
 
@@ -40,7 +36,7 @@ def load(
     *,
     device: Device = "cpu",
     representation: Literal["features", "images"] = "features",
-    network: str | Network = "resnet50",
+    network: Literal["resnet50"] | Network = "resnet50",
 ) -> Dataset:
     """5,000 training and 8,000 test images, or their features; the target ``label``.
 
@@ -51,16 +47,19 @@ def load(
         network: "resnet50" (2,048 features), or a network of your own.
     """
     (folder,) = (path / "stl10_binary" for path in obtain(DATASETS["stl10"].files).values())
-    if representation == "features" and isinstance(network, str):
-        if network != "resnet50":
-            raise DataError(f"network must be 'resnet50' or a Network, but got {network!r}.")
+    if representation == "features" and network == "resnet50":
         network = resnet50(device)
 
     def split(part: str) -> Split:
-        pixels = read_images(folder / f"{part}_X.bin")
+        path = folder / f"{part}_X.bin"
+        pixels = read_images(path)
         labels = read_labels(folder / f"{part}_y.bin", len(pixels))
-        if isinstance(network, Network) and representation == "features":
-            inputs = _features(folder / f"{part}_X.bin", network, device)
+        if representation == "features" and isinstance(network, Network):
+            # Other images have another hash, so that they are not taken for these.
+            key = hashlib.sha256(f"{network.name} {pooch.file_hash(str(path))}".encode())
+            cache = f"stl10/features/{network.name}-{key.hexdigest()[:16]}.npy"
+            compute = partial(extract, pixels, network, device)
+            inputs = torch.from_numpy(cached_array(cache, compute))
         else:
             inputs = torch.from_numpy(np.ascontiguousarray(pixels)).float().div_(255)
         return Split(inputs, {"label": torch.from_numpy(labels)})
@@ -92,7 +91,7 @@ def read_labels(path: Path, count: int) -> NDArray[np.int64]:
     return labels.astype(np.int64) - 1
 
 
-def resnet50(device: Device = "cpu") -> Network:
+def resnet50(device: Device) -> Network:
     """The pooled layer of torchvision's ResNet-50, 2,048 features, trained on ImageNet."""
     try:
         models = importlib.import_module("torchvision.models")
@@ -112,8 +111,8 @@ def resnet50(device: Device = "cpu") -> Network:
 
 
 @torch.inference_mode()
-def extract(images: NDArray[np.uint8], network: Network, device: Device = "cpu") -> Tensor:
-    """The features (N, F) of images (N, 3, H, W) of bytes, on the CPU.
+def extract(images: NDArray[np.uint8], network: Network, device: Device) -> NDArray[np.float32]:
+    """The features (N, F) of images (N, 3, H, W) of bytes.
 
     The images are resized to 224x224 by bicubic interpolation and not normalized.
     """
@@ -126,14 +125,4 @@ def extract(images: NDArray[np.uint8], network: Network, device: Device = "cpu")
         resized = interpolate(pixels, (SIDE, SIDE), mode="bicubic", antialias=True)
         # Bicubic interpolation overshoots at edges.
         features.append(network.extract(resized.clamp_(0, 1)).float().cpu())
-    return torch.cat(features)
-
-
-def _features(path: Path, network: Network, device: Device) -> Tensor:
-    """The features of the images of a file, from the cache if they are there."""
-    content = pooch.file_hash(str(path))
-    key = hashlib.sha256(f"{network.name} {content}".encode()).hexdigest()[:16]
-    name = f"stl10/features/{network.name}-{key}.npy"
-    return torch.from_numpy(
-        cached_array(name, lambda: extract(read_images(path), network, device).numpy())
-    )
+    return torch.cat(features).numpy()
