@@ -106,19 +106,6 @@ def test_an_object_lies_within_its_window(monkeypatch: pytest.MonkeyPatch) -> No
     torch.testing.assert_close(arm.render(factors), images, rtol=0, atol=1e-5)
 
 
-def test_the_object_hides_the_joint_or_is_hidden_by_it() -> None:
-    """Pointing at a low camera the arm ends before its joint, pointing away behind it."""
-    low = 2
-    joint = arm.Camera(torch.tensor([low]), 64).project(
-        torch.tensor([[[0.0, 0.0, arm.COLUMN_HEIGHT]]])
-    )[0]
-    column, row = int(joint[0, 0, 0]), 63 - int(joint[0, 0, 1])
-    red_ball = [2, SPHERE, 1, low, 0]
-    towards, away = arm.render(torch.tensor([[*red_ball, 20, 33], [*red_ball, 19, 0]]))
-    assert float(towards[0, row, column] - towards[1, row, column]) > 0.3
-    assert float((away[0, row, column] - away[1, row, column]).abs()) < 0.05
-
-
 def test_images_do_not_follow_the_default_precision_or_autocast() -> None:
     factors = arm.sample_factors(12, generator())
     images = arm.render(factors)

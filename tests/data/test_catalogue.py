@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from drpm.data import DATASETS, DataError, Dataset, Split, load
-from drpm.data.catalogue import content_hash
+from drpm.data.catalogue import content_hash, loader_options
 from drpm.data.mpi3d import draw_indices
 from drpm.data.own import table
 from drpm.data.types import (
@@ -30,7 +30,7 @@ def test_the_documentation_lists_every_data_set_option_and_hash() -> None:
     for name, spec in DATASETS.items():
         assert f"| `{name}` |" in text
         assert spec.licence in text
-        assert not [option for option in spec.options if f"`{option}`" not in text]
+        assert not [option for option in loader_options(spec.load) if f"`{option}`" not in text]
         for file in spec.files:
             known = [file.known_hash, file.content_sha256, *file.members.values()]
             hashes = [value.removeprefix("md5:") for value in known if value is not None]

@@ -51,8 +51,8 @@ def test_indices_and_factors_are_inverse() -> None:
 @pytest.mark.parametrize(
     ("factors", "complaint"),
     [
-        (torch.zeros(3, 6, dtype=torch.int64), r"shape \(\.\.\., 7\), but got \(3, 6\)"),
-        (torch.zeros(3, 7), "integers, but got torch.float32"),
+        (torch.zeros(3, 6, dtype=torch.int64), r"shape \(\.\.\., 7\), but got .*\(3, 6\)"),
+        (torch.zeros(3, 7), "integers .* but got torch.float32"),
         (torch.tensor([[0] * 7, [0, 0, 2, 0, 0, 0, 0]]), "'object_size' .* 0 to 1, but got 2"),
         (torch.tensor([0, 0, 0, 0, 0, 0, -1]), "'vertical_axis' .* 0 to 39, but got -1"),
     ],

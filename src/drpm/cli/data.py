@@ -16,7 +16,7 @@ from drpm.cli.common import (
     one_sentence,
     print_table,
 )
-from drpm.data.catalogue import DATASETS, load, spec_of
+from drpm.data.catalogue import DATASETS, load, loader_options, spec_of
 from drpm.experiments.base import parse_options
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def list_sets(as_json: Json = False) -> None:
                 "name": name,
                 "state": states[name],
                 **{key: getattr(spec, key) for key in ("title", "shapes", "licence", "source")},
-                "options": list(spec.options),
+                "options": list(loader_options(spec.load)),
                 "files": [file.path for file in spec.files],
             }
             for name, spec in DATASETS.items()

@@ -66,11 +66,6 @@ class DatasetSpec:
         found: Callable[..., Dataset] = resolve_name(self.loader)
         return found
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The names and annotations of the options of ``load``."""
-        return loader_options(self.load)
-
 
 def loader_options(load: Callable[..., "Dataset"]) -> dict[str, Any]:
     """The keyword arguments of a loader besides the device and the seed, and their annotations."""

@@ -96,7 +96,7 @@ def _read_images(paths: list[Path], part: str) -> NDArray[np.uint8]:
         with ThreadPoolExecutor() as pool:
             decoded = pool.map(lambda path: decode(path, (SIDE, SIDE)), paths)
             for index, image in enumerate(track(decoded, f"CelebA, {part}", len(paths))):
-                pixels[index] = np.rint(255 * image).transpose(2, 0, 1)
+                pixels[index] = np.rint(255 * image)
         return pixels
 
     # The cache is identified by the names and sizes of the images.

@@ -38,8 +38,8 @@ def load_digits() -> Dataset:
     # Counted per digit: the data begins with digits in a fixed cycle.
     of_digit = labels.unsqueeze(1) == torch.arange(len(CLASSES))
     is_test = (of_digit.cumsum(0) * of_digit).sum(1) % 5 == 0
-    train, test = (Split(images[x], {"label": labels[x]}) for x in (~is_test, is_test))
-    return Dataset("digits", train, test, classes={"label": CLASSES})
+    whole = Split(images, {"label": labels})
+    return Dataset("digits", whole[~is_test], whole[is_test], classes={"label": CLASSES})
 
 
 def read_arrays(name: str = "mnist") -> tuple[Digits, Digits]:

@@ -37,12 +37,10 @@ Variant = Literal["toy", "realistic", "real"]
 
 def check_factors(factors: Tensor) -> None:
     """Refuse what is not integers (..., 7) within the sizes of the factors."""
-    if factors.ndim == 0 or factors.shape[-1] != len(FACTOR_SIZES):
-        raise DataError(
-            f"factors must have shape (..., {len(FACTOR_SIZES)}), but got {tuple(factors.shape)}."
-        )
-    if factors.is_floating_point() or factors.is_complex() or factors.dtype == torch.bool:
-        raise DataError(f"factors must be integers, but got {factors.dtype}.")
+    kind, shape = factors.dtype, tuple(factors.shape)
+    is_integer = not (kind.is_floating_point or kind.is_complex or kind == torch.bool)
+    if not is_integer or shape[-1:] != (len(FACTOR_SIZES),):
+        raise DataError(f"factors must be integers of shape (..., 7), but got {kind}, {shape}.")
     wrong = (factors < 0) | (factors >= torch.tensor(FACTOR_SIZES, device=factors.device))
     if wrong.any():
         place = int(wrong.nonzero()[0, -1])

@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +41,11 @@ def load(
     image_size: int | tuple[int, int] | None = None,
     standardize: bool = True,
 ) -> Dataset:
-    """Load a file or a folder. If the data has no split, ``test`` is ``train``.
+    """Load a file or a folder; if it has no split, ``test`` is ``train``.
 
     Args:
         path: .npy, .npz, .csv, .parquet, or a folder of images.
-        for_prediction: Whether the data is input for a trained model: tables keep their values, in
-            double precision and without labels, and one example is enough.
+        for_prediction: Whether the data is input for a trained model.
         label_column: For tables: the target; by default ``label`` if there is such a column.
         header: For CSV files: whether the first line names the columns.
         image_size: For folders: the height and width to resize to.
@@ -83,10 +81,7 @@ def load(
 
 
 def read_csv(path: Path, *, header: bool = True) -> pd.DataFrame:
-    """The columns of a CSV file as texts, with commas, semicolons or tabs between them.
-
-    Without a header, which names the columns in the first line, they are numbered.
-    """
+    """The columns of a CSV file as texts; without a header, which names them, they are numbered."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             first = next(filter(str.strip, file), "")
@@ -116,9 +111,9 @@ def read_csv(path: Path, *, header: bool = True) -> pd.DataFrame:
         )
     if "" in names:
         raise DataError(f"{path} has no name for its column {names.index('') + 1}.")
-    for name in names:
-        if names.count(name) > 1:
-            raise DataError(f"{path} has more than one column named '{name}'.")
+    if len(set(names)) < len(names):
+        name = max(names, key=names.count)
+        raise DataError(f"{path} has more than one column named '{name}'.")
     return frame.iloc[1:].set_axis(names, axis=1)
 
 
@@ -169,62 +164,10 @@ def table(
             f"{source} should have {least} or more rows and 1 or more columns of inputs, but has "
             f"{len(frame)} and {len(names)}."
         )
-    numbers = _numbers(source, features)
-    largest = np.abs(numbers).max(0)
-    _refuse(source, "numbers too large for single precision", names, largest > np.finfo("f4").max)
-    if standardize is None:
-        whole = labelled(source, torch.from_numpy(numbers), {}, num_train)
-        return replace(whole, columns=names)
-    train = numbers[:num_train]
-    # Rounding leaves a constant column a deviation that is tiny beside its values.
-    is_constant = (np.ptp(train, axis=0) <= 1e-12 * largest) | (train.std(0) == 0)
-    _refuse(source, "the same value in every row", names, is_constant)
-    mean, std = np.zeros(len(names)), np.ones(len(names))
-    if standardize:
-        mean, std = train.mean(0), column_scales(torch.from_numpy(train)).numpy()
-    inputs = torch.from_numpy(((numbers - mean) / std).astype(np.float32))
-    # In double precision: float32 would round a time stamp to minutes.
-    preprocessing = {"mean": torch.from_numpy(mean), "std": torch.from_numpy(std)}
-    targets = {} if target is None else {target: frame[target]}
-    dataset = labelled(source, inputs, targets, num_train)
-    return replace(dataset, columns=names, preprocessing=preprocessing)
-
-
-def labelled(
-    source: str, inputs: Tensor, labels: Mapping[str, Any], num_train: int | None
-) -> Dataset:
-    """A data set from inputs (N, ...) and labels (N,), numbers or texts, by target.
-
-    Whole numbers and texts become class indices; other numbers have no classes.
-    """
-    targets, classes = {}, {}
-    for name, values in labels.items():
-        column = pd.Series(values)
-        numbers, text = _convert(column)
-        is_bad = column.isna() | (np.isinf(numbers) & (text is None))
-        if is_bad.any():
-            raise DataError(
-                f"{source} has {is_bad.sum():,} missing or infinite labels in the column '{name}'."
-            )
-        if text is None and (numbers != np.round(numbers)).any():
-            targets[name] = torch.from_numpy(numbers.astype(np.float32))
-            continue
-        texts = column.astype(str).str.strip().to_numpy(str)
-        found, codes = np.unique(numbers if text is None else texts, return_inverse=True)
-        targets[name] = torch.from_numpy(codes.astype(np.int64))
-        classes[name] = tuple(f"{x:.0f}" if text is None else str(x) for x in found)
-    train, test = (
-        Split(inputs[rows], {name: target[rows] for name, target in targets.items()})
-        for rows in (slice(num_train), slice(num_train, None))
-    )
-    return Dataset(source, train, train if num_train is None else test, classes)
-
-
-def _numbers(source: str, frame: pd.DataFrame) -> NDArray[np.float64]:
-    converted = [_convert(frame[name]) for name in frame]
+    converted = [_convert(features[name]) for name in features]
     texts = [
         f"{name} ('{textwrap.shorten(text, 30, placeholder='...')}')"
-        for name, (_, text) in zip(frame, converted, strict=True)
+        for name, (_, text) in zip(names, converted, strict=True)
         if text is not None
     ]
     if texts:
@@ -234,9 +177,57 @@ def _numbers(source: str, frame: pd.DataFrame) -> NDArray[np.float64]:
             "-o label_column=NAME)."
         )
     numbers = np.stack([column for column, _ in converted], axis=1)
-    names = [str(name) for name in frame]
     _refuse(source, "missing or infinite values", names, ~np.isfinite(numbers).all(0))
-    return numbers
+    largest = np.abs(numbers).max(0)
+    _refuse(source, "numbers too large for single precision", names, largest > np.finfo("f4").max)
+    if standardize is None:
+        return labelled(source, torch.from_numpy(numbers), None, num_train, columns=names)
+    train = numbers[:num_train]
+    # Rounding leaves a constant column a deviation that is tiny beside its values.
+    is_constant = (np.ptp(train, axis=0) <= 1e-12 * largest) | (train.std(0) == 0)
+    _refuse(source, "the same value in every row", names, is_constant)
+    mean, std = np.zeros(len(names)), np.ones(len(names))
+    if standardize:
+        mean, std = train.mean(0), column_scales(torch.from_numpy(train)).numpy()
+    inputs = torch.from_numpy(((numbers - mean) / std).astype(np.float32))
+    # In double precision: float32 would round a time stamp to minutes.
+    scales = {"mean": torch.from_numpy(mean), "std": torch.from_numpy(std)}
+    labels = None if target is None else frame[target]
+    return labelled(source, inputs, labels, num_train, columns=names, preprocessing=scales)
+
+
+def labelled(
+    source: str,
+    inputs: Tensor,
+    labels: "pd.Series[Any] | None",
+    num_train: int | None = None,
+    **facts: Any,
+) -> Dataset:
+    """A data set from inputs (N, ...), labels (N,) whose name is that of the target, and facts.
+
+    Whole numbers and texts become class indices; other numbers have no classes.
+    """
+    targets, classes = {}, {}
+    if labels is not None:
+        name = str(labels.name)
+        numbers, text = _convert(labels)
+        is_bad = labels.isna() | (np.isinf(numbers) & (text is None))
+        if is_bad.any():
+            raise DataError(
+                f"{source} has {is_bad.sum():,} missing or infinite labels in the column '{name}'."
+            )
+        if text is None and (numbers != np.round(numbers)).any():
+            targets[name] = torch.from_numpy(numbers.astype(np.float32))
+        else:
+            texts = labels.astype(str).str.strip().to_numpy(str)
+            found, codes = np.unique(numbers if text is None else texts, return_inverse=True)
+            targets[name] = torch.from_numpy(codes.astype(np.int64))
+            classes[name] = tuple(f"{x:.0f}" if text is None else str(x) for x in found)
+    whole = Split(inputs, targets)
+    if num_train is None:
+        return Dataset(source, whole, whole, classes, **facts)
+    train, test = whole[:num_train], whole[num_train:]
+    return Dataset(source, train, test, classes, **facts)
 
 
 def _convert(column: "pd.Series[Any]") -> tuple[NDArray[np.float64], str | None]:
@@ -303,14 +294,15 @@ def _load_arrays(path: Path, standardize: bool | None) -> Dataset:
                 f"inputs have shape {x.shape} and its labels {y.shape}."
             )
     whole = np.concatenate(inputs) if labels else inputs[0]
-    targets = {"label": np.concatenate(labels)} if labels else {}
+    target = pd.Series(np.concatenate(labels), name="label") if labels else None
     num_train = len(inputs[0]) if len(inputs) > 1 else None
     if whole.ndim == 2:
-        names = [f"column {number + 1}" for number in range(whole.shape[1])]
-        frame = pd.DataFrame(whole, columns=names).assign(**targets)
-        return table(source, frame, None, standardize, num_train)
+        frame = pd.DataFrame(whole).rename(columns=lambda number: f"column {number + 1}")
+        return table(
+            source, frame if target is None else frame.join(target), None, standardize, num_train
+        )
     images = image_tensor(source, whole)
-    return labelled(source, images, {} if standardize is None else targets, num_train)
+    return labelled(source, images, None if standardize is None else target, num_train)
 
 
 def image_tensor(source: str, array: NDArray[Any]) -> Tensor:
@@ -353,22 +345,20 @@ def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -
     paths = image_paths(folder)
     decoded = [decode(path, size) for path in track(paths, "Images", len(paths))]
     for path, image in zip(paths, decoded, strict=True):
-        if image.shape[:2] != decoded[0].shape[:2]:
+        if image.shape[1:] != decoded[0].shape[1:]:
             raise DataError(
-                f"{path} has {image.shape[1]}x{image.shape[0]} pixels, but {paths[0].name} has "
-                f"{decoded[0].shape[1]}x{decoded[0].shape[0]}: set image_size to resize them all "
+                f"{path} has {image.shape[2]}x{image.shape[1]} pixels, but {paths[0].name} has "
+                f"{decoded[0].shape[2]}x{decoded[0].shape[1]}: set image_size to resize them all "
                 "(on the command line -o image_size=N, or --image-size N of drpm factors)."
             )
-    if any(image.ndim == 3 for image in decoded):
-        decoded = [x.transpose(2, 0, 1) if x.ndim == 3 else np.stack([x] * 3) for x in decoded]
-    else:
-        decoded = [image[None] for image in decoded]
+    shape = max(image.shape for image in decoded)
+    images = np.array([np.broadcast_to(image, shape) for image in decoded], order="C")
     targets, classes = {}, {}
     if paths[0].parent != folder:
         names, codes = np.unique([path.parent.name for path in paths], return_inverse=True)
         targets["label"] = torch.from_numpy(codes.astype(np.int64))
         classes["label"] = tuple(map(str, names))
-    whole = Split(torch.from_numpy(np.stack(decoded)), targets)
+    whole = Split(torch.from_numpy(images), targets)
     return Dataset(str(folder), whole, whole, classes)
 
 
@@ -386,7 +376,7 @@ def image_paths(folder: Path) -> list[Path]:
 
 
 def decode(path: Path, size: tuple[int, int] | None = None) -> NDArray[np.float32]:
-    """A grey (H, W) or RGB (H, W, 3) image in [0, 1]; grey images of 16 bits keep their depth.
+    """A grey (1, H, W) or RGB (3, H, W) image in [0, 1]; grey images of 16 bits keep their depth.
 
     The size is the height and width to resize to.
     """
@@ -403,6 +393,7 @@ def decode(path: Path, size: tuple[int, int] | None = None) -> NDArray[np.float3
                 decoded, most = image.convert("L" if image.mode in ("1", "L") else "RGB"), 255
             if size is not None:
                 decoded = decoded.resize(size[::-1], Image.Resampling.BILINEAR)
-            return (np.asarray(decoded, np.float32) / np.float32(most)).clip(0, 1)
+            pixels = (np.asarray(decoded, np.float32) / np.float32(most)).clip(0, 1)
+            return np.atleast_3d(pixels).transpose(2, 0, 1)
     except Exception as error:  # pillow's decoders raise many kinds on damaged files
         raise DataError(f"{path} cannot be read as an image ({reason(error)}).") from error

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -42,6 +42,10 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+    def __getitem__(self, rows: slice | Tensor) -> "Split":
+        targets = {name: target[rows] for name, target in self.targets.items()}
+        return Split(self.inputs[rows], targets)
 
     def to(self, device: Device) -> "Split":
         """The same split on another device."""
@@ -103,10 +107,7 @@ def with_test_part(data: Dataset) -> Dataset:
     if data.train is not data.test:
         return data
     whole = data.train
-    train, test = (
-        Split(whole.inputs[rows], {name: x[rows] for name, x in whole.targets.items()})
-        for rows in (part.to(whole.inputs.device) for part in split_rows(len(whole)))
-    )
+    train, test = (whole[rows.to(whole.inputs.device)] for rows in split_rows(len(whole)))
     return replace(data, train=train, test=test)
 
 
@@ -133,8 +134,7 @@ def column_scales(rows: Tensor) -> Tensor:
 def scale_of(data: Dataset) -> tuple[Tensor, Tensor] | tuple[None, None]:
     """The mean that was subtracted from every number of an input, and its divisor.
 
-    Returns:
-        Both flat, in double precision and on the CPU; None if the data is not standardized.
+    Both are flat, in double precision and on the CPU; None if the data is not standardized.
     """
     mean, std = data.preprocessing.get("mean"), data.preprocessing.get("std")
     if mean is None or std is None:
@@ -166,7 +166,15 @@ def scaled_rows(
         shift: (d,) from :func:`scale_of`; None if data is not standardized.
         scale: (d,) likewise.
     """
-    rows = _double(name, data)
+    if isinstance(data, Tensor | np.ndarray) and "complex" in str(data.dtype):
+        raise ValueError(f"{name} must be real numbers, but got complex ones.")
+    if isinstance(data, Tensor):
+        rows = data.cpu().double()
+    else:
+        try:
+            rows = torch.tensor(np.asarray(data, dtype=np.float64))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} must be numbers, but got something else ({error}).") from None
     if rows.dim() < 2 or rows.shape[1:].numel() != torch.Size(shape).numel():
         raise ValueError(
             f"{name} must have shape (n, {', '.join(map(str, shape))}), or rows of as "
@@ -174,17 +182,6 @@ def scaled_rows(
         )
     rows = rows.flatten(1)
     return rows if shift is None or scale is None else (rows - shift) / scale
-
-
-def _double(name: str, data: Any) -> Tensor:
-    if isinstance(data, Tensor | np.ndarray) and "complex" in str(data.dtype):
-        raise ValueError(f"{name} must be real numbers, but got complex ones.")
-    if isinstance(data, Tensor):
-        return data.cpu().double()
-    try:
-        return torch.tensor(np.asarray(data, dtype=np.float64))
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be numbers, but got something else ({error}).") from None
 
 
 def fingerprint(data: Dataset) -> str:

@@ -141,12 +141,9 @@ def draw_settings(tables: dict[str, pd.DataFrame]) -> Figure:
     grid = figure.subplots(2, 2, sharex=True, sharey=True)
     for axes, (name, table) in zip(grid.flat, tables.items(), strict=True):
         _draw(axes, table.sort_values("exact", ascending=False))
-        axes.set_title(name)
+        axes.set(title=name, xlabel="Assignments, most likely first", ylabel="Probability")
+        axes.label_outer()
     figure.suptitle(f"All assignments of {NUM_ELEMENTS} elements to {NUM_SUBSETS} subsets")
-    for axes in grid[-1]:
-        axes.set_xlabel("Assignments, most likely first")
-    for axes in grid[:, 0]:
-        axes.set_ylabel("Probability")
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), markerscale=3)
     return figure
