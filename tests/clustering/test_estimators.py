@@ -1,7 +1,6 @@
 """The estimators: scikit-learn's own checks, and what they promise besides."""
 
 import math
-import pickle
 import signal
 import subprocess
 import sys
@@ -169,7 +168,7 @@ def test_samples_and_their_clusters(kind: Any) -> None:
     assert (model.sample_partition(90, random_state=1)[0] != new).any()
 
 
-# Repeating, keeping, going on.
+# Repeating and saving.
 
 
 def test_fits_in_threads_are_those_of_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,42 +248,6 @@ def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
         save_model(tmp_path, tensors, description | {"facts": damaged})
         with pytest.raises(RunError, match=r"must contain the labels, names .*them\.$"):
             LatentGMM.load(tmp_path)
-
-
-@each
-def test_a_warm_start_goes_on(kind: Any) -> None:
-    X, _ = blobs(120)
-    model = quick(kind, warm_start=True, max_iter=100).fit(X)
-    first, score, found = model.labels_, model.score(X), model.model_
-    model.set_params(max_iter=5).fit(X)
-    assert model.model_ is not found
-    # The same clusters under the same names, a little better or nearly as good. At ten seeds each
-    # 0.95 or more stayed, and scores rose by 0.09 or more; a latent mixture learns nothing of them.
-    assert (model.labels_ == first).mean() > 0.8
-    assert kind is LatentGMM or model.score(X) > score - 1
-    assert model.n_iter_ == 5
-    # From the weights of before: five epochs move them less than they are apart by chance.
-    moved = np.abs(model.transform(X) - found.embed(model.model_.to_rows(X)).numpy()).mean()
-    anew = quick(kind, max_iter=5, random_state=1).fit(X)
-    assert moved < np.abs(model.transform(X) - anew.transform(X)).mean()
-
-
-def test_a_warm_start_keeps_networks_and_likelihood() -> None:
-    X = np.random.default_rng(0).uniform(size=(60, 3))
-    model = quick(VaDE, warm_start=True).fit(X)
-    found = model.model_
-    for parameters, data, message in (
-        ({}, X * 100, r"^X must lie in \[0, 1\] if .*, but got values from"),
-        ({}, X[:, :2], "X has 2 features, but VaDE is expecting 3"),
-        ({"n_clusters": 4}, X, r"n_clusters must be 3, .* but got 4"),
-        ({"hidden": (16,)}, X, r"hidden must be \(32, 32\), .* but got"),
-    ):
-        copy = pickle.loads(pickle.dumps(model)).set_params(**parameters)
-        with pytest.raises(ValueError, match=message):
-            copy.fit(data)
-    assert model.model_ is found
-    model.set_params(warm_start=False, n_clusters=4).fit(X[:, :2] * 100)
-    assert model.model_.autoencoder.likelihood == "gaussian"
 
 
 # Showing, stopping, refusing.

@@ -40,23 +40,25 @@ DATA = {
 }
 
 
-def random_start(x: Tensor, components: int, seed: int = 0) -> Mixture:
-    """Some of the points, with the variances of all."""
-    means = x[torch.randperm(len(x), generator=generator(seed))[:components]]
-    variances = (x.var(0) + 1e-3).expand_as(means)
-    weights = torch.full((components,), 1 / components, dtype=x.dtype)
-    return Mixture(weights.log(), means, variances)
+def some_points(x: Tensor, count: int) -> Tensor:
+    return x[torch.randperm(len(x), generator=generator(0))[:count]]
 
 
-def fitted_by_sklearn(x: Tensor, start: Mixture, **settings: Any) -> GaussianMixture:
-    weights, means, variances = start.log_weights.exp(), start.means, start.variances
+def fit_from(seeds: Tensor, x: Tensor, monkeypatch: pytest.MonkeyPatch, **kwargs: Any) -> Mixture:
+    """A fit whose restarts (R, K, d) start from given seeds."""
+    monkeypatch.setattr(mixtures, "_kmeans_plusplus", lambda *args: seeds - x.mean(0))
+    return fit_mixture(x, seeds.shape[1], restarts=len(seeds), **kwargs)
+
+
+def fitted_by_sklearn(x: Tensor, seeds: Tensor, reg_covar: float) -> GaussianMixture:
+    """From the same seeds (K, d), with the smallest variances and equal weights."""
     return GaussianMixture(
-        len(weights),
+        len(seeds),
         covariance_type="diag",
-        weights_init=weights.numpy(),
-        means_init=means.numpy(),
-        precisions_init=variances.reciprocal().numpy(),
-        **settings,
+        reg_covar=reg_covar,
+        weights_init=np.full(len(seeds), 1 / len(seeds)),
+        means_init=seeds.numpy(),
+        precisions_init=np.full(seeds.shape, 1 / reg_covar),
     ).fit(x.numpy())
 
 
@@ -90,30 +92,29 @@ def test_densities_are_those_of_torch(leading: tuple[int, ...]) -> None:
     torch.testing.assert_close(mixture.log_densities(points), expected)
 
 
-# Fits from a given start.
+# Fits from given seeds.
 
 
 @pytest.mark.parametrize("name", DATA)
-def test_a_fit_is_that_of_sklearn(name: str) -> None:
+def test_a_fit_is_that_of_sklearn(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, components = DATA[name]
     x = make()
-    start = random_start(x, components)
-    found = fit_mixture(x, len(start.means), start=start, reg_covar=1e-3)
-    assert_same(found, fitted_by_sklearn(x, start, reg_covar=1e-3))
-    single = Mixture(*(part.float() for part in start))
-    narrow = fit_mixture(x.float(), len(start.means), start=single, reg_covar=1e-3)
+    seeds = some_points(x, components)
+    found = fit_from(seeds[None], x, monkeypatch, reg_covar=1e-3)
+    assert_same(found, fitted_by_sklearn(x, seeds, 1e-3))
+    narrow = fit_mixture(x.float(), components, restarts=1, reg_covar=1e-3)
     assert {part.dtype for part in narrow} == {torch.float32}
 
 
-def test_a_component_without_points() -> None:
+def test_a_component_without_points(monkeypatch: pytest.MonkeyPatch) -> None:
     x = blobs(300, 2, 2, 3.0)
     x -= x.mean(0)  # scikit-learn sends such a component to the origin, we to the mean
-    start = random_start(x, 3)
-    start.means[1] = 1e6
-    found = fit_mixture(x, len(start.means), start=start)
-    assert_same(found, fitted_by_sklearn(x, start))
+    seeds = some_points(x, 3)
+    seeds[1] = 1e6
+    found = fit_from(seeds[None], x, monkeypatch, reg_covar=1e-3)
+    assert_same(found, fitted_by_sklearn(x, seeds, 1e-3))
     assert found.log_weights[1] < -30
-    moved = fit_mixture(x + 64, 3, start=start._replace(means=start.means + 64))
+    moved = fit_from(seeds[None] + 64, x + 64, monkeypatch, reg_covar=1e-3)
     assert_close(moved, found._replace(means=found.means + 64))
 
 
@@ -163,12 +164,6 @@ def test_seeds_follow_the_law_of_greedy_kmeans_plus_plus() -> None:
     assert chi_square_p_value(counts, masses) > FALSE_ALARM
 
 
-def fit_from(seeds: Tensor, x: Tensor, monkeypatch: pytest.MonkeyPatch, **kwargs: Any) -> Mixture:
-    """A fit whose restarts (R, K, d) start from given seeds."""
-    monkeypatch.setattr(mixtures, "_kmeans_plusplus", lambda *args: seeds - x.mean(0))
-    return fit_mixture(x, seeds.shape[1], restarts=len(seeds), **kwargs)
-
-
 def test_the_best_restart_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     """All starts but one have two points of one group, and none of another that is far from it."""
     centres = torch.tensor([0.0, 20.0, 100.0, 120.0, 200.0]).double()[:, None]
@@ -203,14 +198,13 @@ def test_points_without_finite_densities(x: Tensor) -> None:
 
 
 @pytest.mark.cuda
-def test_a_gpu_finds_the_same() -> None:
+def test_a_gpu_finds_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     x = blobs(3_000, 4, 5, 6.0, seed=1)
-    start = random_start(x, 5)
-    found = fit_mixture(x.cuda(), 5, start=Mixture(*(part.cuda() for part in start)))
+    seeds = some_points(x, 5)[None]
+    found = fit_from(seeds.cuda(), x.cuda(), monkeypatch)
     assert found.means.is_cuda
-    assert_close(
-        Mixture(*(part.cpu() for part in found)), fit_mixture(x, len(start.means), start=start)
-    )
+    assert_close(Mixture(*(part.cpu() for part in found)), fit_from(seeds, x, monkeypatch))
+    monkeypatch.undo()
     on_gpu = fit_mixture(x.cuda(), 5, generator=generator(device="cuda"))
     other = log_prob(fit_mixture(x, 5, generator=generator()), x).mean()
     found_bound = log_prob(Mixture(*(part.cpu() for part in on_gpu)), x).mean()

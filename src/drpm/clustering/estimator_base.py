@@ -78,7 +78,6 @@ class ClusteringEstimator(
     size_min: int | None = None
     size_max: int | None = None
     n_init: int = 1
-    warm_start: bool = False
     device: str = "auto"
     verbose: bool = False
     random_state: Any = None
@@ -103,8 +102,7 @@ class ClusteringEstimator(
             The fitted estimator.
         """
         self._check_parameters()
-        start = self.model_ if self.warm_start and hasattr(self, "model_") else None
-        data, shape = self._validate(X, reset=start is None)
+        data, shape = self._validate(X, reset=True)
         if self.n_clusters > len(data):
             raise ValueError(
                 f"n_clusters must be at most n_samples={len(data)}, but got {self.n_clusters}."
@@ -112,14 +110,11 @@ class ClusteringEstimator(
         limits = SizeLimits(self.size_min, self.size_max)
         limits.check(len(data), self.n_clusters, ("size_min", "size_max"))
         likelihood, shift, scale = standardization(torch.tensor(data), shape, self.likelihood)
-        if start is not None:
-            self._check_warm_start(start)
-            likelihood, shift, scale = start.likelihood, start.shift, start.scale
         rows = scaled_rows("X", data, shape, shift, scale)
         if likelihood == "bernoulli":
             require_unit_interval("X", rows)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        config = self._config(len(rows), shape, likelihood, start)
+        config = self._config(len(rows), shape, likelihood)
         device = connect(config.training).device
         with (
             TRAINING_LOCK,
@@ -135,9 +130,8 @@ class ClusteringEstimator(
                     config,
                     [Path(folder)],
                     seeds=[seed],
-                    starts=self.n_init if start is None else 1,
+                    starts=self.n_init,
                     progress=lambda stage: TrainingProgress() if self.verbose else None,
-                    start=None if start is None else start.to(torch.float32).to(device),
                 )
             except Interrupted as stopped:
                 # For Ctrl-C this raises KeyboardInterrupt, as in any other function.
@@ -154,9 +148,7 @@ class ClusteringEstimator(
         self._set_model(model, np.argsort(order)[labels], self.max_iter)
         return self
 
-    def _config(
-        self, rows: int, shape: tuple[int, ...], likelihood: str, start: FittedClustering | None
-    ) -> ClusteringConfig:
+    def _config(self, rows: int, shape: tuple[int, ...], likelihood: str) -> ClusteringConfig:
         are_images = len(shape) > 1
         rate = self.learning_rate
         if rate is None:
@@ -176,14 +168,12 @@ class ClusteringEstimator(
         pretraining = replace(training, epochs=epochs, checkpoint_every=epochs)
         hidden = tuple(self.hidden)
         deviation = _IMAGE_DEVIATION if are_images else _TABLE_DEVIATION
-        network = AutoencoderConfig(self.latent_dim, hidden, hidden[::-1], deviation)
         return ClusteringConfig(
             method=self._method,
             clusters=self.n_clusters,
             likelihood=likelihood,  # type: ignore[arg-type]  # checked there
-            # A warm start begins at the end of the schedules.
-            annealing_steps=max(1, self.max_iter * batches // 2) if start is None else 1,
-            network=network if start is None else start.config.network,
+            annealing_steps=max(1, self.max_iter * batches // 2),
+            network=AutoencoderConfig(self.latent_dim, hidden, hidden[::-1], deviation),
             pretraining=PretrainingConfig(training=pretraining),
             mixture=MixtureConfig(init="auto", code_variance=True),
             training=training,
@@ -207,20 +197,6 @@ class ClusteringEstimator(
             )
         for width in hidden:
             require_count("hidden", width)
-
-    def _check_warm_start(self, start: FittedClustering) -> None:
-        network = start.config.network
-        pairs = {
-            "n_clusters": (self.n_clusters, start.clusters),
-            "latent_dim": (self.latent_dim, network.latent),
-            "hidden": (tuple(self.hidden), network.encoder),
-        }
-        for name, (value, fitted) in pairs.items():
-            if value != fitted:
-                raise ValueError(
-                    f"{name} must be {fitted!r}, as in the last fit, with warm_start=True, "
-                    f"but got {value!r}."
-                )
 
     def _validate(self, X: Any, *, reset: bool) -> tuple[Array, tuple[int, ...]]:
         """Flat rows, and the shape of an input."""

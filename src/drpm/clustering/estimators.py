@@ -47,7 +47,6 @@ class DRPMClustering(ClusteringEstimator):
         size_max: The largest number of training rows in a cluster.
         n_init: The number of starts, which are trained together. The one with the highest mutual
             information of rows and clusters is kept; ``model_.facts["starts"]`` lists all.
-        warm_start: Whether ``fit`` continues from the last fit, with a single start.
         device: The device of the training; ``"auto"`` uses a GPU if there is one.
         verbose: Whether to show progress.
         random_state: The seed or generator of all random numbers.

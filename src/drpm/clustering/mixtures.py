@@ -64,15 +64,14 @@ def fit_mixture(
     x: Tensor,
     n_components: int,
     *,
-    start: Mixture | None = None,
     restarts: int = 10,
     reg_covar: float = 1e-6,
     generator: torch.Generator | None = None,
 ) -> Mixture:
     """Fit a mixture by expectation maximization (EM).
 
-    With k-means++, every component starts at a single point with the smallest variance, so that the
-    first step assigns each point to the nearest of them. Parameters and convergence are those of
+    Every component starts at a single point chosen by k-means++, with the smallest variance, so
+    that the first step assigns each point to the nearest of them. Convergence is that of
     scikit-learn's ``GaussianMixture``.
 
     References:
@@ -82,9 +81,7 @@ def fit_mixture(
     Args:
         x: Points (n, d).
         n_components: The number of components, at most n.
-        start: The initial mixture; by default, k-means++ is used.
-        restarts: The number of fits from k-means++. The one with the highest lower bound is
-            returned.
+        restarts: The number of fits; the one with the highest lower bound is returned.
         reg_covar: Added to every variance.
         generator: The random number generator, on the device of x.
 
@@ -96,14 +93,9 @@ def fit_mixture(
         3
     """
     points = _Points(x)
-    if start is None:
-        means = _kmeans_plusplus(points, n_components, restarts, generator)
-        log_weights = means.new_full(means.shape[:-1], -math.log(n_components))
-        variances = torch.full_like(means, reg_covar)
-    else:
-        log_weights, means, variances = (part.double()[None].clone() for part in start)
-        means -= points.center
-    mixture = Mixture(log_weights, means, variances)
+    means = _kmeans_plusplus(points, n_components, restarts, generator)
+    log_weights = means.new_full(means.shape[:-1], -math.log(n_components))
+    mixture = Mixture(log_weights, means, torch.full_like(means, reg_covar))
     bound = torch.full_like(log_weights[:, 0], -math.inf)
     running = torch.arange(len(bound), device=bound.device)  # fits that have not converged
     for _ in range(_MAX_ITERATIONS):

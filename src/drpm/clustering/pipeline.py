@@ -44,7 +44,6 @@ def fit_clusterings(
     *,
     seeds: Sequence[int],
     progress: ProgressFactory = lambda stage: None,
-    start: FittedClustering | None = None,
     devices: Devices | None = None,
 ) -> list[FittedClustering]:
     """Cluster rows once per seed.
@@ -58,20 +57,14 @@ def fit_clusterings(
         folders: The folder of each seed; interrupted stages are resumed.
         seeds: The random seeds.
         progress: Maps the name of a stage to its progress bar.
-        start: A clustering with the same networks to continue from: trained models continue with
-            its networks and clusters, a latent mixture with its networks.
         devices: Connects the processes of a training on several devices.
     """
     rows = rows.float()
     if config.method == "gmm":
         return [FittedClustering(config, shape, _fit(rows, config, seed)) for seed in seeds]
     stages = _Stages(rows, shape, config, folders, seeds, progress, devices or Devices(rows.device))
-    for model in stages.models:
-        if start is not None and start.autoencoder is not None:
-            model.autoencoder.load_state_dict(start.autoencoder.state_dict())
-    if start is None or config.method == "latent-gmm":
-        stages.pretrain()
-    stages.initialize_clusters(start)
+    stages.pretrain()
+    stages.initialize_clusters()
     if config.method in TRAINED:
         stages.train()
     found = []
@@ -167,13 +160,10 @@ def describe_pretraining(config: ClusteringConfig, seed: int, likelihood: str) -
     )
 
 
-def _fit(
-    points: Tensor, config: ClusteringConfig, seed: int, start: Mixture | None = None
-) -> Mixture:
+def _fit(points: Tensor, config: ClusteringConfig, seed: int) -> Mixture:
     return fit_mixture(
         points,
         config.clusters,
-        start=start,
         restarts=config.mixture.restarts,
         reg_covar=config.mixture.floor,
         generator=torch.Generator(points.device).manual_seed(seed),
@@ -245,17 +235,12 @@ class _Stages:
                 model.autoencoder.reset_variance()
 
     @torch.no_grad()
-    def initialize_clusters(self, start: FittedClustering | None) -> None:
+    def initialize_clusters(self) -> None:
         config = self.config
         for model, pretrained, seed in zip(self.models, self.pretrained, self.seeds, strict=True):
-            if start is not None and config.method != "latent-gmm":
-                model.prior.set_mixture(start.mixture)
-                continue
             features = in_batches(model.autoencoder.encoder, self.rows)
             codes = model.autoencoder.mean(features)
-            if start is not None:
-                found = _fit(codes, config, seed, start.mixture)
-            elif config.starts_at_head(self.shape):
+            if config.starts_at_head(self.shape):
                 probs = in_batches(pretrained.clusters, features).softmax(-1)
                 # Without EM steps, which would only see the codes and undo what the head learned.
                 found = estimate_mixture(codes, probs, reg_covar=config.mixture.floor)
