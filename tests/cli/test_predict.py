@@ -87,7 +87,7 @@ def test_new_rows_are_scaled_as_in_training(trained: Path, name: str) -> None:
     frame = make_table(1).drop(columns="label").iloc[1::3]
     model = load_clustering(trained / "model")
     rows = model.to_rows(frame.to_numpy()).double()
-    confidence, cluster = model.to(torch.float64).predict_proba(rows, sampled=False).max(-1)
+    confidence, cluster = model.to(torch.float64).predict_proba(rows).max(-1)
     for count in (len(frame), 1):
         part = frame[:count]
         if name == "new.csv":
@@ -142,7 +142,7 @@ def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("predict", "run", "grey")
     image = np.asarray(Image.open("grey/00.png"), np.float32) / np.float32(255)
     model = load_clustering("run/model")
-    probs = model.predict_proba(model.to_rows(np.stack([image] * 3)[None]), sampled=False)
+    probs = model.predict_proba(model.to_rows(np.stack([image] * 3)[None]))
     (found,) = pd.read_csv("grey-labels.csv").to_dict("records")
     assert found["cluster"] == probs.argmax().item()
     assert found["confidence"] == pytest.approx(probs.max().item(), rel=1e-4)

@@ -30,11 +30,11 @@ SMALL = [
 
 
 @pytest.mark.parametrize(
-    ("elbo", "stability", "silhouette", "votes", "word"),
+    ("elbo", "stability", "silhouette", "votes", "agree"),
     [
-        ([0, 9, 9, 8], [1, 1, 0.9, 0.8], [0.4, 0.8, 0.7, 0.6], (3, 3, 3), "is clear"),
-        ([0, 5, 9, 8], [1, 0.9, 0.96, 0.8], [0.4, 0.8, 0.7, 0.6], (4, 4, 3), "fairly clear"),
-        ([0, 5, 8, 9], [1, 0.9, 0.9, 0.8], [0.4, 0.8, 0.7, 0.6], (5, 2, 3), "not clear"),
+        ([0, 9, 9, 8], [1, 1, 0.9, 0.8], [0.4, 0.8, 0.7, 0.6], (3, 3, 3), "3 of 3"),
+        ([0, 5, 9, 8], [1, 0.9, 0.96, 0.8], [0.4, 0.8, 0.7, 0.6], (4, 4, 3), "2 of 3"),
+        ([0, 5, 8, 9], [1, 0.9, 0.9, 0.8], [0.4, 0.8, 0.7, 0.6], (5, 2, 3), "1 of 3"),
     ],
 )
 def test_the_choice_is_the_median_of_three(
@@ -42,14 +42,14 @@ def test_the_choice_is_the_median_of_three(
     stability: list[float],
     silhouette: list[float],
     votes: tuple[int, ...],
-    word: str,
+    agree: str,
 ) -> None:
     rows = np.random.default_rng(0).normal(size=30)  # the same for all candidates
     figures = (np.array(elbo)[:, None] + rows, np.array(stability), np.array(silhouette))
     found = decide([2, 3, 4, 5], *figures)
     assert tuple(found["votes"].values()) == votes
     assert found["taken"] == sorted(votes)[1]
-    assert word in found["sentence"]
+    assert found["sentence"].startswith(f"{agree} figures choose {found['taken']} clusters")
     assert found["elbo"] == pytest.approx(np.array(elbo) + rows.mean())
 
 
@@ -71,20 +71,21 @@ def test_three_groups_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     command: Any = ["cluster", tmp_path / "rows.csv", "--clusters=2-4", *SMALL, "--out", out]
     fit, fitted = choosing.fit_clusterings, []
 
-    def interrupt(data: Any, shape: Any, config: Any, folders: Any, **options: Any) -> Any:
+    def interrupt(data: Any, shape: Any, config: Any, starts: Any, **options: Any) -> Any:
         if config.clusters == 4 and fitted == [2, 3]:
             fitted.append(0)
             raise KeyboardInterrupt
         fitted.append(config.clusters)
-        return fit(data, shape, config, folders, **options)
+        return fit(data, shape, config, starts, **options)
 
     monkeypatch.setattr(choosing, "fit_clusterings", interrupt)
     drpm(*command, code=128 + signal.SIGINT)
-    before = (out / "candidates" / "3" / "1" / "training" / "result.json").read_bytes()
+    file = out / "candidates" / "3" / "starts" / "1" / "training" / "result.json"
+    before = file.read_bytes()
     result = drpm(*command)
     # The candidates of before were not trained again.
     assert fitted == [2, 3, 0, 2, 3, 4]
-    assert (out / "candidates" / "3" / "1" / "training" / "result.json").read_bytes() == before
+    assert file.read_bytes() == before
     choice = RunFolder.open(out).result()["choice"]
     assert choice["clusters"] == [2, 3, 4]
     assert choice["taken"] == 3
@@ -111,4 +112,4 @@ def test_a_range_needs_twice_as_many_rows(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     np.savetxt(file, np.eye(20, 2), delimiter=",", header="a,b", comments="")
     sentence = refusal("cluster", file, "--clusters", "2-11", "--out", tmp_path / "out")
-    assert sentence.startswith("clusters must be at most 10, half of the examples")
+    assert sentence == "clusters must be at most half of the examples, 10, but got 11."

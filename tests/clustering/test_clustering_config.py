@@ -30,16 +30,19 @@ def test_refusals(assignments: str, sentence: str) -> None:
         override(ClusteringConfig(), assignments.split())
 
 
-def test_who_starts_at_the_contrastive_head() -> None:
-    def starts(shape: tuple[int, ...], *settings: str) -> bool:
-        return override(ClusteringConfig(), settings).starts_at_head(shape)
-
-    images, row = (1, 8, 8), (3,)
-    assert not starts(images)
-    assert starts(images, "mixture.init=auto")
-    assert starts(images, "mixture.init=auto", "method=vade")
-    assert not starts(row, "mixture.init=auto")  # the likelier of the head and k-means
-    assert not starts(images, "mixture.init=auto", "pretraining.kind=reconstruction")
-    assert not starts(images, "mixture.init=auto", "method=latent-gmm")
-    assert starts(row, "mixture.init=contrastive-head")
-    assert starts(row, "method=contrastive-head")
+@pytest.mark.parametrize(
+    ("settings", "images", "rows"),
+    [
+        ("", "mixture", "mixture"),
+        ("mixture.init=auto", "head", "likelier"),
+        ("mixture.init=auto method=vade", "head", "likelier"),
+        ("mixture.init=auto pretraining.kind=reconstruction", "mixture", "mixture"),
+        ("mixture.init=auto method=latent-gmm", "mixture", "mixture"),
+        ("mixture.init=contrastive-head", "head", "head"),
+        ("method=contrastive-head", "head", "head"),
+    ],
+)
+def test_initial_clusters(settings: str, images: str, rows: str) -> None:
+    config = override(ClusteringConfig(), settings.split())
+    assert config.initial_clusters((1, 8, 8)) == images
+    assert config.initial_clusters((3,)) == rows

@@ -243,7 +243,7 @@ def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
         VaDE.load(tmp_path)
     tensors, description = load_model(tmp_path)
     facts = description["facts"]
-    wrong = {"labels": "old", "names": None, "parameters": {"n": 1}, "iterations": []}
+    wrong = {"labels": "old", "names": None, "parameters": {"n": 1}}
     for damaged in ({}, [], *({**facts, name: value} for name, value in wrong.items())):
         save_model(tmp_path, tensors, description | {"facts": damaged})
         with pytest.raises(RunError, match=r"must contain the labels, names .*them\.$"):

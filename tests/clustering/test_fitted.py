@@ -87,10 +87,13 @@ def test_vade_judges_by_a_drawn_code() -> None:
     fitted.autoencoder.reset_variance(-60.0)
     joint = densities(fitted.embed(rows), fitted.mixture) * fitted.mixture.log_weights.exp()
     expected = joint / joint.sum(-1, keepdim=True)
-    torch.testing.assert_close(fitted.predict_proba(rows), expected, rtol=1e-4, atol=1e-6)
-    # Uncertain ones are not.
+    found = fitted.predict_log_proba(rows, sampled=True).exp()
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    # Uncertain ones are not, and their means are.
     fitted.autoencoder.reset_variance(1.0)
-    assert not torch.allclose(fitted.predict_proba(rows), expected, atol=0.1)
+    found = fitted.predict_log_proba(rows, sampled=True).exp()
+    assert not torch.allclose(found, expected, atol=0.1)
+    torch.testing.assert_close(fitted.predict_proba(rows), expected, rtol=1e-4, atol=1e-6)
 
 
 @torch.no_grad()

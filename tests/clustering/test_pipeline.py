@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from drpm.clustering.config import (
 )
 from drpm.clustering.fitted import FittedClustering, clustering_scores
 from drpm.clustering.mixtures import Mixture
-from drpm.clustering.pipeline import fit_clusterings
+from drpm.clustering.pipeline import Start, fit_clusterings, likelier_clusters
 from drpm.training.config import TrainingConfig
 from drpm.training.runs import RunFolder
 from tests.oracles import generator
@@ -59,12 +58,12 @@ def pretraining(kind: str = "contrastive", epochs: int = 15) -> PretrainingConfi
 def fit(
     config: ClusteringConfig, folder: Path, seeds: Sequence[int] = (0,), **options: Any
 ) -> list[FittedClustering]:
-    folders = [folder / str(seed) for seed in seeds]
-    return fit_clusterings(blobs(), torch.Size([4]), config, folders, seeds=seeds, **options)
+    starts = [Start(folder / str(seed), seed) for seed in seeds]
+    return fit_clusterings(blobs(), torch.Size([4]), config, starts, **options)
 
 
 def correct(fitted: FittedClustering) -> float:
-    return clustering_scores(LABELS, fitted.predict(blobs()))["accuracy"]
+    return clustering_scores(LABELS, fitted.predict(blobs(), sampled=True))["accuracy"]
 
 
 def tensors(fitted: FittedClustering) -> list[Tensor]:
@@ -323,7 +322,6 @@ def test_tables_start_at_the_likelier_clusters(better: str) -> None:
     truth = torch.arange(60) // 30
     head = truth if long else torch.arange(60) % 2
     codes = rows if not long else rows * torch.tensor([1.0, 0.02])
-    stages = SimpleNamespace(config=ClusteringConfig(clusters=2), rows=rows)
-    found = pipeline._Stages._likelier_start(stages, codes, head, 0)  # type: ignore[arg-type]
+    found = likelier_clusters(rows, codes, head, ClusteringConfig(clusters=2), 0)
     assert sorted(found.means[:, 0].round().tolist()) == [-1, 1]
     assert torch.equal(found.variances[0], found.variances[1])

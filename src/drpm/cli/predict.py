@@ -49,11 +49,13 @@ def predict(
             raise ValueError(f"{path} already exists: choose another file or add --overwrite.")
         folder = _model_folder(run)
         model = load_clustering(folder)
-        probs = _predict(model, load(data, True, **options), data)
-        content = label_table(probs, file_names(data, sum(map(len, probs.values()))))
+        log_probs = _predict(model, load(data, True, **options), data)
+        labels = {name: part.argmax(-1) for name, part in log_probs.items()}
+        files = file_names(data, sum(map(len, labels.values())))
+        content = label_table(log_probs, labels, files)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, content.encode())
-    clusters = _summarize(probs)
+    clusters = _summarize(log_probs)
     if as_json:
         facts = {"model": str(folder), "data": data, "clusters": clusters, "labels": str(path)}
         typer.echo(json.dumps(facts, indent=2))
@@ -83,7 +85,7 @@ def _model_folder(run: Path) -> Path:
 
 
 def _predict(model: "FittedClustering", data: "Dataset", name: str) -> "dict[str, Tensor]":
-    """The cluster probabilities of each split; the name is empty if there is only one."""
+    """The log-probabilities of each split; the name is empty if there is only one."""
     from drpm.clustering.experiment import column_names, predict_splits
     from drpm.data.own import listed
     from drpm.data.types import Split, scale_of
@@ -117,11 +119,11 @@ def _predict(model: "FittedClustering", data: "Dataset", name: str) -> "dict[str
     return predict_splits(model, replace(data, train=train, test=test))
 
 
-def _summarize(probs: "dict[str, Tensor]") -> list[dict[str, Any]]:
+def _summarize(log_probs: "dict[str, Tensor]") -> list[dict[str, Any]]:
     """The number of examples of each cluster and the mean of their probabilities."""
     import torch
 
-    whole = torch.cat(list(probs.values()))
+    whole = torch.cat(list(log_probs.values())).exp()
     confidence, cluster = whole.max(-1)
     groups = [confidence[cluster == number] for number in range(whole.shape[-1])]
     return [

@@ -1,6 +1,6 @@
 """Choosing the number of clusters without labels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from drpm.clustering.config import ClusteringJob
 from drpm.clustering.fitted import FittedClustering
-from drpm.clustering.pipeline import fit_clusterings, start_seeds
+from drpm.clustering.pipeline import fit_clusterings, list_starts
 from drpm.training.devices import Devices
 from drpm.training.loop import ProgressFactory
 
@@ -36,44 +36,32 @@ def choose_clusters(
     progress: ProgressFactory,
     devices: Devices,
 ) -> dict[str, Any]:
-    """Fit all candidates to four fifths of the rows, and choose one of them.
+    """Fit all candidates of a job to four fifths of the rows, and choose one as in :func:`decide`.
 
-    Args:
-        rows: (n, d), all training rows.
-        shape: The shape of an input.
-        job: Its ``candidates`` are fitted, from two starts each or as many as it has.
-        folder: The folder of the run; interrupted fits are resumed.
-        progress: As in :func:`fit_clusterings`.
-        devices: As in :func:`fit_clusterings`.
-
-    Returns:
-        The ``clusters`` of the candidates, their figures in the same order, and the choice as in
-        :func:`decide`.
+    Each is fitted from two starts, or as many as the job has; interrupted fits are resumed.
     """
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(job.seed))
     held_out, fitted = rows[order].tensor_split([max(1, int(_HELD_OUT * len(rows)))])
-    seeds = start_seeds(job.seed, max(_STARTS, job.starts))
     clusters, bounds, figures = [*job.candidate_range], [], []
     for count in clusters:
         models = fit_clusterings(
             fitted,
             shape,
             replace(job.clustering, clusters=count),
-            [folder / CANDIDATES / str(count) / str(start) for start in range(len(seeds))],
-            seeds=seeds,
+            list_starts(folder / CANDIDATES / str(count), job.seed, max(_STARTS, job.starts)),
             progress=lambda stage, count=count: progress(f"{count} clusters, {stage}"),  # type: ignore[misc]
             devices=devices,
         )
         elbos = torch.stack([model.lower_bounds(held_out) for model in models])
         bounds.append(elbos.double().mean(0).cpu().numpy())
-        labels = [model.predict_proba(rows, sampled=False).argmax(-1).cpu() for model in models]
+        labels = [model.predict(rows).cpu() for model in models]
         # Starts that leave a cluster empty agree on fewer clusters.
         is_full = all(len(each.unique()) == count for each in labels)
         pairs = [is_full * adjusted_rand_score(*pair) for pair in combinations(labels, 2)]
         widths = [_silhouette(model, rows, x) for model, x in zip(models, labels, strict=True)]
         figures.append((np.mean(pairs), np.mean(widths)))
     stability, silhouette = np.array(figures).T
-    return {"clusters": clusters, **decide(clusters, np.stack(bounds), stability, silhouette)}
+    return decide(clusters, np.stack(bounds), stability, silhouette)
 
 
 def _silhouette(model: FittedClustering, rows: Tensor, labels: Tensor) -> float:
@@ -103,8 +91,8 @@ def decide(
         silhouette: The mean silhouette of the codes, (C,).
 
     Returns:
-        The figures, ``votes`` (what each takes), ``taken`` (the choice), and ``sentence`` (how
-        clear it is).
+        ``clusters``, the figures, ``votes`` (what each takes), ``taken`` (the choice), and a
+        ``sentence`` that sums them up.
     """
     elbo = bounds.mean(1)
     gaps = bounds[elbo.argmax()] - bounds
@@ -116,23 +104,14 @@ def decide(
     }
     votes = {name: clusters[place] for name, place in best.items()}
     taken = sorted(votes.values())[1]
+    agree = sum(vote == taken for vote in votes.values())
+    each = ", ".join(f"{FIGURES[name]} {vote}" for name, vote in votes.items())
     return {
+        "clusters": list(clusters),
         "elbo": elbo.tolist(),
         "stability": stability.tolist(),
         "silhouette": silhouette.tolist(),
         "votes": votes,
         "taken": taken,
-        "sentence": _sentence(votes, taken),
+        "sentence": f"{agree} of 3 figures choose {taken} clusters: {each}.",
     }
-
-
-def _sentence(votes: Mapping[str, int], taken: int) -> str:
-    agree = sum(vote == taken for vote in votes.values())
-    if agree == 3:
-        return f"The choice of {taken} clusters is clear: ELBO, stability and silhouette agree."
-    each = ", ".join(f"{FIGURES[name]} {vote}" for name, vote in votes.items())
-    if agree == 2:
-        return (
-            f"The choice of {taken} clusters is fairly clear: two of three figures agree ({each})."
-        )
-    return f"The choice of {taken} clusters is not clear: the figures disagree ({each})."

@@ -148,11 +148,8 @@ class ClusteringConfig:
     )
 
     def __post_init__(self) -> None:
-        user = "method" if self.method == "contrastive-head" else "mixture.init"
-        uses_head = self.method == "contrastive-head" or (
-            self.method in TRAINED and self.mixture.init == "contrastive-head"
-        )
-        if uses_head and self.pretraining.kind != "contrastive":
+        if self.pretraining.kind != "contrastive" and self.initial_clusters(()) == "head":
+            user = "method" if self.method == "contrastive-head" else "mixture.init"
             raise ConfigError(
                 f"pretraining.kind must be 'contrastive' if {user} is 'contrastive-head', "
                 f"but got {self.pretraining.kind!r}."
@@ -165,19 +162,15 @@ class ClusteringConfig:
                 f"{self.training.devices}, but got {self.pretraining.training.devices}."
             )
 
-    def starts_at_head(self, shape: Sequence[int]) -> bool:
-        """Whether initial clusters are those of the contrastive head, for inputs of a shape."""
+    def initial_clusters(self, shape: Sequence[int]) -> Literal["mixture", "head", "likelier"]:
+        """Where clusters of inputs of a shape start; ``likelier``: at the head or at k-means."""
         if self.method not in TRAINED:
-            return self.method == "contrastive-head"
-        return self.mixture.init == "contrastive-head" or (self._is_auto and len(shape) > 1)
-
-    def compares_starts(self, shape: Sequence[int]) -> bool:
-        """Whether initial clusters are the likelier of those of the head and of k-means."""
-        return self.method in TRAINED and self._is_auto and len(shape) == 1
-
-    @property
-    def _is_auto(self) -> bool:
-        return self.mixture.init == "auto" and self.pretraining.kind == "contrastive"
+            return "head" if self.method == "contrastive-head" else "mixture"
+        if self.mixture.init != "auto":
+            return "head" if self.mixture.init == "contrastive-head" else "mixture"
+        if self.pretraining.kind != "contrastive":
+            return "mixture"
+        return "head" if len(shape) > 1 else "likelier"
 
 
 @dataclass(frozen=True)

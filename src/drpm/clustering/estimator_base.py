@@ -27,10 +27,10 @@ from drpm.clustering.config import (
     MixtureConfig,
     PretrainingConfig,
 )
-from drpm.clustering.fitted import FittedClustering, SizeLimits, load_clustering
+from drpm.clustering.fitted import FittedClustering, assign, check_limits, load_clustering
 from drpm.clustering.mixtures import Mixture
 from drpm.clustering.models import require_unit_interval, standardization
-from drpm.clustering.pipeline import fit_restarts
+from drpm.clustering.pipeline import best_start, fit_clusterings, list_starts
 from drpm.data.types import scaled_rows
 from drpm.distributions.validation import require_count
 from drpm.training.config import TrainingConfig
@@ -107,8 +107,7 @@ class ClusteringEstimator(
             raise ValueError(
                 f"n_clusters must be at most n_samples={len(data)}, but got {self.n_clusters}."
             )
-        limits = SizeLimits(self.size_min, self.size_max)
-        limits.check(len(data), self.n_clusters, ("size_min", "size_max"))
+        check_limits(len(data), self.n_clusters, size_min=self.size_min, size_max=self.size_max)
         likelihood, shift, scale = standardization(torch.tensor(data), shape, self.likelihood)
         rows = scaled_rows("X", data, shape, shift, scale)
         if likelihood == "bernoulli":
@@ -123,29 +122,26 @@ class ClusteringEstimator(
             torch.random.fork_rng([device] if device.type == "cuda" else []),
         ):
             try:
-                (found,) = fit_restarts(
-                    rows.float().to(device),
+                inputs = rows.float().to(device)
+                models = fit_clusterings(
+                    inputs,
                     # Augmentations of gray images need their one channel.
                     torch.Size((1, *shape) if len(shape) == 2 else shape),
                     config,
-                    [Path(folder)],
-                    seeds=[seed],
-                    starts=self.n_init,
+                    list_starts(Path(folder), seed, self.n_init),
                     progress=lambda stage: TrainingProgress() if self.verbose else None,
                 )
+                found = best_start(models, inputs).to("cpu").to(torch.float64)
             except Interrupted as stopped:
                 # For Ctrl-C this raises KeyboardInterrupt, as in any other function.
                 signal.raise_signal(stopped.exit_code - SIGNAL_EXIT)
                 raise
-        found = found.to("cpu").to(torch.float64)
         model = replace(found, shape=torch.Size(shape), shift=shift, scale=scale)
-        log_probs = model.predict_log_proba(rows, sampled=False).numpy()
-        labels = limits.assign(log_probs) if limits else log_probs.argmax(1)
+        labels = assign(model.predict_log_proba(rows), self.size_min, self.size_max)
         # Empty clusters come last, so that labels are consecutive.
-        order = np.argsort(np.bincount(labels, minlength=self.n_clusters) == 0, kind="stable")
-        mixture = Mixture(*(x[torch.from_numpy(order)] for x in model.mixture))
-        model = replace(model, mixture=mixture)
-        self._set_model(model, np.argsort(order)[labels], self.max_iter)
+        order = (labels.bincount(minlength=self.n_clusters) == 0).int().argsort(stable=True)
+        mixture = Mixture(*(x[order] for x in model.mixture))
+        self._set_model(replace(model, mixture=mixture), order.argsort()[labels].numpy())
         return self
 
     def _config(self, rows: int, shape: tuple[int, ...], likelihood: str) -> ClusteringConfig:
@@ -228,10 +224,10 @@ class ClusteringEstimator(
     def _n_features_out(self) -> int:
         return self.model_.config.network.latent
 
-    def _set_model(self, model: FittedClustering, labels: Array, iterations: int) -> None:
+    def _set_model(self, model: FittedClustering, labels: Array) -> None:
         self.model_ = model
         self.cluster_centers_ = model.from_rows(model.decode(model.mixture.means)).numpy()
-        self.labels_, self.n_iter_ = labels, iterations
+        self.labels_, self.n_iter_ = labels, model.config.training.epochs
 
     def _rows(self, X: Any) -> tuple[Tensor, Any]:
         """Validated rows, and the type of X."""
@@ -242,7 +238,7 @@ class ClusteringEstimator(
     def predict_proba(self, X: Any) -> Array:
         """The posterior probability of every cluster given each row, (n, n_clusters)."""
         rows, dtype = self._rows(X)
-        return self.model_.predict_proba(rows, sampled=False).numpy().astype(dtype)
+        return self.model_.predict_proba(rows).numpy().astype(dtype)
 
     def predict(self, X: Any) -> Array:
         """The most likely cluster of every row, (n,)."""
@@ -357,7 +353,6 @@ class ClusteringEstimator(
             "labels": self.labels_.tolist(),
             "names": list(getattr(self, "feature_names_in_", [])),
             "parameters": {name: _to_json(value) for name, value in self.get_params().items()},
-            "iterations": int(self.n_iter_),
         }
         replace(self.model_, facts=facts).to(torch.float32).save(folder)
 
@@ -384,7 +379,7 @@ class ClusteringEstimator(
             given |= facts.get("parameters", {})
             found = cls(**given | {"hidden": tuple(given["hidden"])})
             labels = np.array(facts["labels"], dtype=np.int64)
-            found._set_model(model.to(torch.float64), labels, int(facts.get("iterations", 0)))
+            found._set_model(model.to(torch.float64), labels)
             if names := list(facts["names"]):
                 found.feature_names_in_ = np.array(names, dtype=object)
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError):

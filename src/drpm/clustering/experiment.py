@@ -2,8 +2,9 @@
 
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Final, get_args
 
@@ -17,15 +18,15 @@ from torch.nn.functional import pad
 
 from drpm.clustering.choosing import CANDIDATES, FIGURES, choose_clusters
 from drpm.clustering.config import ClusteringJob, Method
-from drpm.clustering.fitted import FittedClustering, SizeLimits, clustering_scores
-from drpm.clustering.models import choose_likelihood, in_batches, require_unit_interval
+from drpm.clustering.fitted import FittedClustering, assign, check_limits, clustering_scores
+from drpm.clustering.models import choose_likelihood, require_unit_interval
 from drpm.clustering.pipeline import (
     STARTS,
+    Start,
+    best_start,
     describe_pretraining,
     fit_clusterings,
-    fit_restarts,
-    start_folder,
-    start_seeds,
+    list_starts,
 )
 from drpm.clustering.pretraining import choose_view
 from drpm.data import DATASETS, load
@@ -86,20 +87,16 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
 
     def check(self, job: ClusteringJob, data: Dataset) -> list[str]:
         config, examples = job.clustering, len(data.train)
-        if config.clusters > examples:
+        most, which = examples, "the number of examples"
+        if job.candidates is not None:
+            most, which = examples // 2, "half of the examples"
+        if config.clusters > most:
             raise ConfigError(
-                f"clusters must be at most the number of examples, {examples}, "
-                f"but got {config.clusters}."
+                f"clusters must be at most {which}, {most}, but got {config.clusters}."
             )
         require_count("starts", job.starts)
-        if job.candidates is not None and config.clusters > examples // 2:
-            raise ConfigError(
-                f"clusters must be at most {examples // 2}, half of the examples, in a range, "
-                f"but got {job.candidates!r}."
-            )
-        limits = SizeLimits(job.min_size, job.max_size)
         for clusters in job.candidate_range or [config.clusters]:
-            limits.check(examples, clusters, ("min_size", "max_size"))
+            check_limits(examples, clusters, min_size=job.min_size, max_size=job.max_size)
         if job.needs_raw_values:
             for part in (data.train, data.test):
                 require_unit_interval(data.name, part.inputs)
@@ -146,11 +143,13 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         if jobs[0].candidates is not None:  # then it is the only one
             choice["choice"] = choose_clusters(rows, shape, jobs[0], folders[0], **options)
             config = replace(config, clusters=choice["choice"]["taken"])
-        seeds = [job.seed for job in jobs]
-        found = fit_restarts(
-            rows, shape, config, folders, seeds=seeds, starts=jobs[0].starts, **options
-        )
-        return [replace(model, facts={**model.facts, **choice}) for model in found]
+        runs = [
+            list_starts(folder, job.seed, job.starts)
+            for job, folder in zip(jobs, folders, strict=True)
+        ]
+        models = iter(fit_clusterings(rows, shape, config, list(chain(*runs)), **options))
+        best = [best_start([next(models) for _ in starts], rows) for starts in runs]
+        return [replace(model, facts={**model.facts, **choice}) for model in best]
 
     def evaluate(
         self,
@@ -164,55 +163,33 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         shift, scale = scale_of(data)
         model = replace(model, config=job.clustering, shift=shift, scale=scale)
         kept = model.facts.get("starts", {}).get("kept", 0)
-        folder = start_folder(run.path, kept, job.starts)
-        probs = predict_splits(model, data)
-        labels = {name: part.argmax(-1) for name, part in probs.items()}
-        if limits := SizeLimits(job.min_size, job.max_size):
-            rows = data.train.inputs.flatten(1).double()
-            log_probs = model.to(torch.float64).predict_log_proba(rows, sampled=False)
-            labels["train"] = torch.from_numpy(limits.assign(log_probs.cpu().numpy()))
-        predicted = model.predict(data.test.inputs.flatten(1))
-        if limits and data.test is data.train:
+        start = list_starts(run.path, job.seed, job.starts)[kept]
+        log_probs = predict_splits(model, data)
+        labels = {name: part.argmax(-1) for name, part in log_probs.items()}
+        labels["train"] = assign(log_probs["train"], job.min_size, job.max_size)
+        rows = data.test.inputs.flatten(1)
+        predicted = model.predict(rows, sampled=True)
+        if data.test is data.train and (job.min_size is not None or job.max_size is not None):
             predicted = labels["train"].to(predicted)
-        metrics = _score(data, lambda _: predicted)
+        metrics = _score(data, predicted)
         comparison = {NAMES[method]: metrics} if metrics else {}
         if job.compare and metrics:
-            seed = start_seeds(job.seed, job.starts)[kept]
-            comparison |= _compare(job, data, run, folder / PRETRAINING, seed, progress)
+            comparison |= _compare(job, data, run, start, progress)
         facts = {
             **model.facts,
             "labels": labels["train"].tolist(),
             "names": column_names(data),
         }
         replace(model, facts=facts).save(run.model_dir)
-        about = "Scores on the test split after the last epoch."
-        if data.test is data.train:
-            about = "Scores on all examples, since there is no test split."
-        if limits:
-            about += (
-                " Training examples in labels.csv are assigned together so that the sizes of "
-                "clusters meet the limits; new examples are assigned one by one."
-            )
-        if starts := model.facts.get("starts"):
-            about += (
-                f" The best of {job.starts} starts by {starts['criterion']}, computed without "
-                "labels, was kept."
-            )
-        if job.compare and (limits or starts):
-            about += " The other methods have no limits, and one start each."
+        about = f"Scores on {'all examples' if data.test is data.train else 'the test split'}."
         if choice := model.facts.get("choice"):
             about += f" {choice['sentence']}"
-        if method == "vade":
-            about += (
-                " As in the paper, VaDE is evaluated on a sample of every code; labels.csv uses "
-                "its mean."
-            )
-        bound = model.lower_bounds(data.test.inputs.flatten(1)).mean().item()
+        bound = model.lower_bounds(rows).mean().item()
         return Evaluation(
             {**metrics, "lower_bound": bound},
             figure_data(model, data, job.seed, labels["train"], predicted),
-            [folder / stage for stage in STAGES if (folder / stage).exists()],
-            {LABELS: label_table(probs, file_names(job.data, len(data.train)), labels)},
+            [start.folder / stage for stage in STAGES if (start.folder / stage).exists()],
+            {LABELS: label_table(log_probs, labels, file_names(job.data, len(data.train)))},
             {
                 **model.facts,
                 "comparison": comparison,
@@ -260,24 +237,18 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         return [*shown, Table(["Method", *SCORES.values()], rows)]
 
 
-def _score(data: Dataset, predict: Callable[[Tensor], Any]) -> dict[str, float]:
+def _score(data: Dataset, predicted: Any) -> dict[str, float]:
     """Scores on the test part; none without labels."""
     labels = class_labels(data, data.test)
-    if labels is None:
-        return {}
-    return clustering_scores(labels, predict(data.test.inputs.flatten(1)))
+    return {} if labels is None else clustering_scores(labels, predicted)
 
 
 def _compare(
-    job: ClusteringJob,
-    data: Dataset,
-    run: RunFolder,
-    pretrained: Path,
-    seed: int,
-    progress: ProgressFactory,
+    job: ClusteringJob, data: Dataset, run: RunFolder, start: Start, progress: ProgressFactory
 ) -> dict[str, dict[str, float]]:
-    """Scores of all other methods from the pretraining of a seed, and of k-means on the rows."""
-    config, rows = job.clustering, data.train.inputs.flatten(1)
+    """Scores of all other methods from the pretraining of a start, and of k-means on the rows."""
+    config, pretrained = job.clustering, start.folder / PRETRAINING
+    rows, test_rows = data.train.inputs.flatten(1), data.test.inputs.flatten(1)
     found = {}
     for method in get_args(Method):
         if method == config.method or (
@@ -298,14 +269,13 @@ def _compare(
             rows,
             data.input_shape,
             other,
-            [folder],
-            seeds=[seed],
+            [Start(folder, start.seed)],
             progress=lambda stage, name=name: progress(f"{name}, {stage}"),  # type: ignore[misc]
         )
-        found[name] = _score(data, fitted.predict)
+        found[name] = _score(data, fitted.predict(test_rows, sampled=True))
     means = KMeans(config.clusters, n_init=10, random_state=job.seed % 2**32)
     means.fit(rows.double().cpu().numpy())
-    found[NAMES["k-means"]] = _score(data, lambda x: means.predict(x.double().cpu().numpy()))
+    found[NAMES["k-means"]] = _score(data, means.predict(test_rows.double().cpu().numpy()))
     return found
 
 
@@ -327,35 +297,29 @@ def column_names(data: Dataset) -> list[str]:
 
 
 def predict_splits(model: FittedClustering, data: Dataset) -> dict[str, Tensor]:
-    """The cluster probabilities of both parts, computed as by a loaded estimator."""
+    """The log-probabilities of the clusters in both splits, computed as by a loaded estimator."""
     splits = {"train": data.train} | ({} if data.test is data.train else {"test": data.test})
     double = model.to(torch.float64)
     return {
-        name: in_batches(
-            lambda rows: double.predict_proba(rows.double(), sampled=False),
-            split.inputs.flatten(1),
-        ).cpu()
+        name: double.predict_log_proba(split.inputs.flatten(1).double()).cpu()
         for name, split in splits.items()
     }
 
 
 def label_table(
-    probs: Mapping[str, Tensor],
-    files: Sequence[str],
-    labels: Mapping[str, Tensor] | None = None,
+    log_probs: Mapping[str, Tensor], labels: Mapping[str, Tensor], files: Sequence[str]
 ) -> str:
     """The cluster of every example and its probability, as a CSV file.
 
     Args:
-        probs: The cluster probabilities of each split; one with an empty name is all of the data.
+        log_probs: Those of the clusters, by split; one with an empty name is all of the data.
+        labels: The clusters of each split.
         files: The file of every example, if each has its own.
-        labels: The clusters of each split; by default the most likely ones.
     """
     tables = []
-    for name, part in probs.items():
-        cluster = part.argmax(-1) if labels is None else labels[name]
-        confidence = part.gather(-1, cluster[:, None]).squeeze(-1)
-        columns = {"index": range(len(part)), "cluster": cluster, "confidence": confidence}
+    for name, cluster in labels.items():
+        confidence = log_probs[name].gather(-1, cluster[:, None]).squeeze(-1).exp()
+        columns = {"index": range(len(cluster)), "cluster": cluster, "confidence": confidence}
         tables.append(pd.DataFrame({"split": name, **columns} if name else columns))
     table = pd.concat(tables)
     if files:

@@ -94,12 +94,12 @@ class FittedClustering:
         return in_batches(lambda part: mean(encoder(part)), rows)
 
     @torch.no_grad()
-    def predict_log_proba(self, rows: Tensor, *, sampled: bool = True) -> Tensor:
+    def predict_log_proba(self, rows: Tensor, *, sampled: bool = False) -> Tensor:
         """The log-probability of every cluster given each row, (n, K).
 
         Args:
             rows: (n, d).
-            sampled: Whether VaDE uses a sample of the code, as in the paper, or its mean.
+            sampled: Whether VaDE uses a sample of the code, as in the paper's scores, or its mean.
         """
         if self.head is not None:
             assert self.autoencoder is not None
@@ -120,13 +120,13 @@ class FittedClustering:
             logits = logits + self.mixture.log_weights
         return logits.log_softmax(-1)
 
-    def predict_proba(self, rows: Tensor, *, sampled: bool = True) -> Tensor:
+    def predict_proba(self, rows: Tensor) -> Tensor:
         """The probability of every cluster given each row, (n, K)."""
-        return self.predict_log_proba(rows, sampled=sampled).exp()
+        return self.predict_log_proba(rows).exp()
 
-    def predict(self, rows: Tensor) -> Tensor:
+    def predict(self, rows: Tensor, *, sampled: bool = False) -> Tensor:
         """The most likely cluster of every row."""
-        return self.predict_proba(rows).argmax(-1)
+        return self.predict_log_proba(rows, sampled=sampled).exp().argmax(-1)
 
     @torch.no_grad()
     def decode(self, codes: Tensor) -> Tensor:
@@ -237,62 +237,44 @@ def load_clustering(folder: str | Path, device: torch.device | str = "cpu") -> F
     ).to(device)
 
 
-@dataclass(frozen=True)
-class SizeLimits:
-    """Limits on the number of rows of every cluster.
+def check_limits(rows: int, clusters: int, **limits: int | None) -> None:
+    """Refuse a smallest and a largest size of clusters, named by the caller, that cannot be met."""
+    (lowest, low), (highest, high) = limits.items()
+    for name, limit in limits.items():
+        if limit is not None:
+            require_count(name, limit)
+    share = f"since {clusters} clusters share {rows} rows"
+    if low is not None and high is not None and low > high:
+        raise ValueError(f"{lowest} must be at most {highest}, {high}, but got {low}.")
+    if low is not None and low * clusters > rows:
+        raise ValueError(f"{lowest} must be at most {rows // clusters}, {share}, but got {low}.")
+    if high is not None and high * clusters < rows:
+        least = -(-rows // clusters)
+        raise ValueError(f"{highest} must be at least {least}, {share}, but got {high}.")
 
-    Args:
-        minimum: The smallest size; None for no limit.
-        maximum: The largest size; None for no limit.
+
+def assign(log_probs: Tensor, minimum: int | None, maximum: int | None) -> Tensor:
+    """The clusters (n,) of largest total log-probability (n, K) whose sizes meet the limits.
+
+    The linear program of a transportation problem has integral vertices, so its solution by the
+    simplex method is the exact optimum.
     """
-
-    minimum: int | None = None
-    maximum: int | None = None
-
-    def __bool__(self) -> bool:
-        return self.minimum is not None or self.maximum is not None
-
-    def check(self, rows: int, clusters: int, names: tuple[str, str]) -> None:
-        """Refuse limits that cannot be met; errors use the given names of both limits."""
-        low, high = self.minimum, self.maximum
-        for name, limit in zip(names, (low, high), strict=True):
-            if limit is not None:
-                require_count(name, limit)
-        if low is not None and high is not None and low > high:
-            raise ValueError(f"{names[0]} must be at most {names[1]}, {high}, but got {low}.")
-        if low is not None and low * clusters > rows:
-            raise ValueError(
-                f"{names[0]} must be at most {rows // clusters}, since {clusters} clusters share "
-                f"{rows} rows, but got {low}."
-            )
-        if high is not None and high * clusters < rows:
-            raise ValueError(
-                f"{names[1]} must be at least {-(-rows // clusters)}, since {clusters} clusters "
-                f"share {rows} rows, but got {high}."
-            )
-
-    def assign(self, log_probs: NDArray[Any]) -> NDArray[Any]:
-        """The clusters (n,) of largest total log-probability (n, K) whose sizes meet the limits.
-
-        The linear program of a transportation problem has integral vertices, so its solution by
-        the simplex method is the exact optimum.
-        """
-        rows, clusters = log_probs.shape
-        sizes = kron(np.ones((1, rows)), eye_array(clusters), format="csr")
-        low = 0 if self.minimum is None else self.minimum
-        high = rows if self.maximum is None else self.maximum
-        found = linprog(  # type: ignore[call-overload]  # its stubs know no sparse matrices
-            -log_probs.ravel(),
-            A_ub=vstack([sizes, -sizes]),
-            b_ub=np.repeat([high, -low], clusters),
-            A_eq=kron(eye_array(rows), np.ones((1, clusters)), format="csr"),
-            b_eq=np.ones(rows),
-            method="highs-ds",
-        )
-        if found.status != 0:
-            raise RunError(f"The clusters could not be assigned within limits: {found.message}")
-        labels: NDArray[Any] = found.x.reshape(rows, clusters).argmax(1)
-        return labels
+    if minimum is None and maximum is None:
+        return log_probs.argmax(-1)
+    rows, clusters = log_probs.shape
+    sizes = kron(np.ones((1, rows)), eye_array(clusters), format="csr")
+    low, high = minimum or 0, maximum or rows
+    found = linprog(  # type: ignore[call-overload]  # its stubs know no sparse matrices
+        -log_probs.numpy().ravel(),
+        A_ub=vstack([sizes, -sizes]),
+        b_ub=np.repeat([high, -low], clusters),
+        A_eq=kron(eye_array(rows), np.ones((1, clusters)), format="csr"),
+        b_eq=np.ones(rows),
+        method="highs-ds",
+    )
+    if found.status != 0:
+        raise RunError(f"The clusters could not be assigned within limits: {found.message}")
+    return torch.from_numpy(found.x).reshape(rows, clusters).argmax(-1)
 
 
 def clustering_scores(labels: Any, clusters: Any) -> dict[str, float]:

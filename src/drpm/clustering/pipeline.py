@@ -1,6 +1,6 @@
 """Fitting a clustering: pretraining, initial clusters, training.
 
-Several seeds are trained together. Each has its own folder; interrupted stages are resumed.
+Several starts are trained together. Each has its own folder; interrupted stages are resumed.
 """
 
 import copy
@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -36,97 +36,72 @@ from drpm.training.runs import RunFolder, open_run
 STARTS: Final = "starts"
 
 
+class Start(NamedTuple):
+    """The folder of a fit, in which interrupted stages are resumed, and its seed."""
+
+    folder: Path
+    seed: int
+
+
 def fit_clusterings(
     rows: Tensor,
     shape: torch.Size,
     config: ClusteringConfig,
-    folders: Sequence[Path],
+    starts: Sequence[Start],
     *,
-    seeds: Sequence[int],
     progress: ProgressFactory = lambda stage: None,
     devices: Devices | None = None,
 ) -> list[FittedClustering]:
-    """Cluster rows once per seed.
-
-    Concurrent calls from several threads run one after another.
+    """Cluster rows from every start; all are trained together.
 
     Args:
         rows: (n, d), the training data on the device of the training.
         shape: The shape of an input; a row is a flattened input.
         config: The hyperparameters.
-        folders: The folder of each seed; interrupted stages are resumed.
-        seeds: The random seeds.
+        starts: The folders and seeds.
         progress: Maps the name of a stage to its progress bar.
         devices: Connects the processes of a training on several devices.
     """
     rows = rows.float()
     if config.method == "gmm":
-        return [FittedClustering(config, shape, _fit(rows, config, seed)) for seed in seeds]
-    stages = _Stages(rows, shape, config, folders, seeds, progress, devices or Devices(rows.device))
+        return [FittedClustering(config, shape, _fit(rows, config, seed)) for _, seed in starts]
+    stages = _Stages(rows, shape, config, starts, progress, devices or Devices(rows.device))
     stages.pretrain()
     stages.initialize_clusters()
     if config.method in TRAINED:
         stages.train()
     found = []
-    for model, pretrained, seed in zip(stages.models, stages.pretrained, seeds, strict=True):
+    for model, pretrained, start in zip(stages.models, stages.pretrained, starts, strict=True):
         mixture = Mixture(*(x.detach() for x in model.prior.mixture()))
         # Variances can overflow although their logarithms, which the loop checks, do not.
         if not all(x.isfinite().all() for x in mixture):
             raise RunError(
-                f"The clusters of seed {seed} were not finite after training: start again with a "
-                "smaller learning rate."
+                f"The clusters of seed {start.seed} were not finite after training: start again "
+                "with a smaller learning rate."
             )
         head = pretrained.clusters if config.method == "contrastive-head" else None
         found.append(FittedClustering(config, shape, mixture, model.autoencoder, head))
     return found
 
 
-def start_folder(folder: Path, start: int, starts: int) -> Path:
-    """The folder of one of several starts."""
-    return folder / STARTS / str(start) if starts > 1 else folder
+def list_starts(folder: Path, seed: int, count: int) -> list[Start]:
+    """Several starts of a run; the first has the seed of the run, a single one also its folder."""
+    if count == 1:
+        return [Start(folder, seed)]
+    seeds = [seed, *map(int, np.random.SeedSequence(seed).generate_state(count - 1))]
+    return [Start(folder / STARTS / str(i), each) for i, each in enumerate(seeds)]
 
 
-def start_seeds(seed: int, starts: int) -> list[int]:
-    """The seeds of several starts; the first is the seed itself."""
-    return [seed, *map(int, np.random.SeedSequence(seed).generate_state(starts - 1))]
+def best_start(models: Sequence[FittedClustering], rows: Tensor) -> FittedClustering:
+    """The clustering of largest mutual information of rows and clusters, which needs no labels.
 
-
-def fit_restarts(
-    rows: Tensor,
-    shape: torch.Size,
-    config: ClusteringConfig,
-    folders: Sequence[Path],
-    *,
-    seeds: Sequence[int],
-    starts: int,
-    **options: Any,
-) -> list[FittedClustering]:
-    """Cluster rows from several starts per seed, trained together, and keep the best of each seed.
-
-    The best start has the highest mutual information of rows and clusters, which needs no labels.
-    ``facts["starts"]`` of a clustering has the figures of all starts and which one was kept.
-
-    Args:
-        rows: As those after it, as in :func:`fit_clusterings`.
-        shape: The shape of an input.
-        config: The hyperparameters.
-        folders: The folder of each seed.
-        seeds: The random seeds; the first start of a seed has the seed itself.
-        starts: The number of starts per seed.
-        options: Further arguments of :func:`fit_clusterings`.
+    Its ``facts["starts"]`` has the figures of all starts and which one was kept.
     """
-    places = [start_folder(folder, i, starts) for folder in folders for i in range(starts)]
-    several = [each for seed in seeds for each in start_seeds(seed, starts)]
-    found = fit_clusterings(rows, shape, config, places, seeds=several, **options)
-    if starts == 1:
-        return found
-    best = []
-    for first in range(0, len(found), starts):
-        figures = [mutual_information(model, rows) for model in found[first : first + starts]]
-        kept = max(range(starts), key=figures.__getitem__)
-        facts = {"criterion": "mutual information", "figures": figures, "kept": kept}
-        best.append(replace(found[first + kept], facts={"starts": facts}))
-    return best
+    if len(models) == 1:
+        return models[0]
+    figures = [mutual_information(model, rows) for model in models]
+    kept = max(range(len(models)), key=figures.__getitem__)
+    return replace(models[kept], facts={"starts": {"figures": figures, "kept": kept}})
 
 
 def mutual_information(model: FittedClustering, rows: Tensor) -> float:
@@ -135,7 +110,7 @@ def mutual_information(model: FittedClustering, rows: Tensor) -> float:
     It is the entropy of the mean prediction minus the mean entropy of predictions: large if every
     prediction is certain and no cluster is lost.
     """
-    probs = model.predict_proba(rows, sampled=False).double()
+    probs = model.predict_proba(rows).double()
     entropies = torch.special.entr(torch.cat([probs.mean(0, keepdim=True), probs])).sum(-1)
     return float(entropies[0] - entropies[1:].mean())
 
@@ -170,20 +145,38 @@ def _fit(points: Tensor, config: ClusteringConfig, seed: int) -> Mixture:
     )
 
 
-def _log_likelihood(mixture: Mixture, points: Tensor) -> float:
-    log_probs = in_batches(lambda x: mixture.log_densities(x) + mixture.log_weights, points)
-    return log_probs.logsumexp(-1).mean().item()
+def likelier_clusters(
+    rows: Tensor, codes: Tensor, head: Tensor, config: ClusteringConfig, seed: int
+) -> Mixture:
+    """The moments of the codes in the clusters (n,) of the head or of k-means on the rows.
+
+    Codes of a table need not separate clusters better than its rows, and the head prefers clusters
+    of equal size. All clusters get the same variances.
+    """
+    means = KMeans(config.clusters, n_init=10, random_state=seed % 2**32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters
+        labels = torch.from_numpy(means.fit_predict(rows.cpu().numpy())).to(head)
+
+    def log_likelihood(mixture: Mixture) -> float:
+        log_probs = in_batches(lambda x: mixture.log_densities(x) + mixture.log_weights, codes)
+        return log_probs.logsumexp(-1).mean().item()
+
+    one_hot = [F.one_hot(x, config.clusters).to(codes) for x in (labels, head)]
+    mixtures = [estimate_mixture(codes, x, reg_covar=config.mixture.floor) for x in one_hot]
+    best = max(mixtures, key=log_likelihood)
+    shared = (best.log_weights.exp()[:, None] * best.variances).sum(0)
+    return best._replace(variances=shared.expand_as(best.variances))
 
 
 @dataclass
 class _Stages:
-    """The stages of a fit, for one or more seeds."""
+    """The stages of a fit, for one or more starts."""
 
     rows: Tensor
     shape: torch.Size
     config: ClusteringConfig
-    folders: Sequence[Path]
-    seeds: Sequence[int]
+    starts: Sequence[Start]
     progress: ProgressFactory
     devices: Devices
     models: list[MixtureVAE] = field(default_factory=list)
@@ -192,11 +185,11 @@ class _Stages:
     def __post_init__(self) -> None:
         config, columns = self.config, self.rows.shape[-1]
         self.likelihood = choose_likelihood(self.rows, config.likelihood)
-        for seed in self.seeds:
+        # With variances of their own, a wide and a narrow cluster may replace two clusters of a
+        # table that are apart.
+        shared = config.initial_clusters(self.shape) == "likelier"
+        for _, seed in self.starts:
             with seeded(seed):
-                # With variances of their own, a wide and a narrow cluster may replace two clusters
-                # of a table that are apart.
-                shared = config.compares_starts(self.shape)
                 model = MixtureVAE(columns, config, self.likelihood, shared_variances=shared)
                 model = model.to(self.rows.device)
                 contrastive = ContrastiveModel(
@@ -223,7 +216,7 @@ class _Stages:
                 lambda seed: describe_pretraining(self.config, seed, self.likelihood),
             ),
             {"rows": self.rows},
-            seed=self.seeds[0],
+            seed=self.starts[0].seed,
             devices=self.devices,
             progress=self.progress,
         )
@@ -237,43 +230,23 @@ class _Stages:
     @torch.no_grad()
     def initialize_clusters(self) -> None:
         config = self.config
-        for model, pretrained, seed in zip(self.models, self.pretrained, self.seeds, strict=True):
+        origin = config.initial_clusters(self.shape)
+        for model, pretrained, start in zip(self.models, self.pretrained, self.starts, strict=True):
             features = in_batches(model.autoencoder.encoder, self.rows)
             codes = model.autoencoder.mean(features)
-            if config.starts_at_head(self.shape):
+            if origin == "head":
                 probs = in_batches(pretrained.clusters, features).softmax(-1)
                 # Without EM steps, which would only see the codes and undo what the head learned.
                 found = estimate_mixture(codes, probs, reg_covar=config.mixture.floor)
-            elif config.compares_starts(self.shape):
+            elif origin == "likelier":
                 head = in_batches(pretrained.clusters, features).argmax(-1)
-                found = self._likelier_start(codes, head, seed)
+                found = likelier_clusters(self.rows, codes, head, config, start.seed)
             else:
-                found = _fit(codes, config, seed)
+                found = _fit(codes, config, start.seed)
             if config.mixture.code_variance and config.method in TRAINED:
                 own = model.autoencoder.log_variance(features).exp().mean(0)
                 found = found._replace(variances=found.variances + own)
             model.prior.set_mixture(found)
-
-    def _likelier_start(self, codes: Tensor, head: Tensor, seed: int) -> Mixture:
-        """The moments of the clusters of the head or of k-means on the rows.
-
-        Codes of a table need not separate clusters better than its rows, and the head prefers
-        clusters of equal size.
-        """
-        clusters = self.config.clusters
-        means = KMeans(clusters, n_init=10, random_state=seed % 2**32)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters
-            labels = torch.from_numpy(means.fit_predict(self.rows.cpu().numpy())).to(head)
-        starts = [
-            estimate_mixture(
-                codes, F.one_hot(x, clusters).to(codes), reg_covar=self.config.mixture.floor
-            )
-            for x in (labels, head)
-        ]
-        best = max(starts, key=lambda x: _log_likelihood(x, codes))
-        shared = (best.log_weights.exp()[:, None] * best.variances).sum(0)
-        return best._replace(variances=shared.expand_as(best.variances))
 
     def train(self) -> None:
         config = self.config
@@ -301,7 +274,7 @@ class _Stages:
                 ),
             ),
             data,
-            seed=self.seeds[0],
+            seed=self.starts[0].seed,
             devices=self.devices,
             run_data=run_data,
             schedules=build_schedules(config),
@@ -313,7 +286,7 @@ class _Stages:
         """The folders of a stage, which hold the settings of every seed."""
         return [
             open_run(folder / stage, describe(seed), devices=self.devices)
-            for folder, seed in zip(self.folders, self.seeds, strict=True)
+            for folder, seed in self.starts
         ]
 
     def _refitter(self, program: Program) -> Callable[[int], None]:
@@ -327,7 +300,7 @@ class _Stages:
             if epoch == 0 or epoch % every or not falls:
                 return
             tensors = program.tensors()
-            for run, seed in enumerate(self.seeds):
+            for run, (_, seed) in enumerate(self.starts):
                 generator = torch.Generator(self.rows.device).manual_seed(seed + epoch)
                 scratch.load_state_dict(program.model_state(run))
                 features = in_batches(scratch.autoencoder.encoder, self.rows)
