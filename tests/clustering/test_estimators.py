@@ -83,12 +83,6 @@ def test_predictions_are_the_likeliest_clusters(kind: Any) -> None:
     assert model.cluster_centers_.shape == (3, 3)
 
 
-def test_the_score_is_in_the_units_of_the_data() -> None:
-    X, _ = blobs()
-    fine, coarse = quick(VaDE).fit(X), quick(VaDE).fit(X * 8)
-    assert coarse.score(X * 8) == pytest.approx(fine.score(X) - 3 * np.log(8), abs=1e-3)
-
-
 def test_the_score_of_certain_codes() -> None:
     """Then it is the density of rows and codes, in the units of the data, but for the entropy."""
     X, _ = blobs()
@@ -284,11 +278,8 @@ def test_a_fit_that_diverges_says_so() -> None:
         ({"pretrain_iter": -1}, "pretrain_iter must be .*, but got -1"),
         ({"batch_size": None}, "batch_size must be .*, but got None"),
         ({"learning_rate": 0}, "learning_rate must be .*, but got 0"),
-        ({"learning_rate": "1"}, "learning_rate must be .*, but got '1'"),
         ({"beta": -1.0}, "beta must be .*, but got -1.0"),
         ({"objective": "bound"}, "objective must be .*, but got 'bound'"),
-        ({"partition": "rows"}, "partition must be .*, but got 'rows'"),
-        ({"partitions": 0}, "partitions must be .*, but got 0"),
         ({"likelihood": "poisson"}, "likelihood must be .*, but got 'poisson'"),
         ({"likelihood": "bernoulli"}, r"X must lie in \[0, 1\] if likelihood is 'bernoulli'"),
         ({"device": "gpu"}, "device must be 'auto', 'cpu', .*, but got 'gpu'"),

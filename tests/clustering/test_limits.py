@@ -66,42 +66,33 @@ def test_labels_meet_the_limits_and_the_best_start_is_kept() -> None:
     assert mutual_information(model.model_, rows) == pytest.approx(max(starts["figures"]), 1e-3)
 
 
-def test_limits_of_the_command(tmp_path: Path) -> None:
-    X, _ = make_blobs([40, 12, 8], centers=None, random_state=0)
-    file, out = tmp_path / "blobs.csv", tmp_path / "out"
-    np.savetxt(file, X, delimiter=",", header="a,b", comments="")
-    settings = ["--set", "training.epochs=1", "--set", "pretraining.training.epochs=1"]
-    limits = ["--clusters", "3", "--min-size", "15", "--max-size", "25", "--starts", "2"]
-    drpm("cluster", file, *limits, *settings, "--device", "cpu", "--out", out)
-    labels = np.genfromtxt(out / "labels.csv", delimiter=",", names=True, dtype=None)
-    sizes = np.bincount(labels["cluster"], minlength=3)
-    assert sizes.min() >= 15
-    assert sizes.max() <= 25
-    for given, sentence in {
-        ("--clusters", "3", "--min-size", "21"): "min_size must be at most 20",
-        # Two clusters could not meet what five could.
-        ("--clusters", "2-5", "--max-size", "14"): "max_size must be at least 30",
-    }.items():
-        assert refusal("cluster", file, *given, "--out", tmp_path / "new").startswith(sentence)
-
-
-def test_other_methods_start_from_the_kept_pretraining(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_limits_and_starts_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = itertools.count()
     monkeypatch.setattr(pipeline, "mutual_information", lambda model, rows: float(next(figures)))
     X, y = make_blobs([40, 12, 8], centers=None, random_state=0)
     file, out = tmp_path / "blobs.csv", tmp_path / "out"
     np.savetxt(file, np.c_[X, y], delimiter=",", header="a,b,label", comments="")
     settings = ["--set", "training.epochs=1", "--set", "pretraining.training.epochs=1"]
-    given = ["--compare", "--starts", "2", "--min-size", "15", "--device", "cpu"]
+    given = ["--compare", "--starts=2", "--min-size=15", "--max-size=25", "--device=cpu"]
     drpm("cluster", file, *given, *settings, "--out", out)
     result = RunFolder.open(out).result()
     assert result["starts"]["kept"] == 1
+    # The other methods start from the pretraining that was kept.
+    kept = (out / "starts" / "1" / "pretraining" / "config.toml").read_bytes()
+    assert (out / "others" / "vade" / "pretraining" / "config.toml").read_bytes() == kept
     assert {"DRPM-VC", "VaDE", "k-means"} <= set(result["comparison"])
     # Scores and figures are those of the labels that meet the limits.
     labels = np.genfromtxt(out / "labels.csv", delimiter=",", names=True, dtype=None)["cluster"]
+    sizes = np.bincount(labels, minlength=3)
+    assert sizes.min() >= 15
+    assert sizes.max() <= 25
     confusion = np.zeros((3, 3), int)
     np.add.at(confusion, (y, labels), 1)
     with np.load(out / "arrays.npz") as arrays:
         assert arrays["confusion"].tolist() == confusion.tolist()
+    for limits, sentence in {
+        ("--clusters=3", "--min-size=21"): "min_size must be at most 20",
+        # Two clusters could not meet what five could.
+        ("--clusters=2-5", "--max-size=14"): "max_size must be at least 30",
+    }.items():
+        assert refusal("cluster", file, *limits, "--out", tmp_path / "new").startswith(sentence)

@@ -22,10 +22,6 @@ def settings(sweep: str) -> dict[str, dict[str, ClusteringConfig]]:
     return found
 
 
-def main_settings() -> dict[str, dict[str, ClusteringConfig]]:
-    return settings("table-1")
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_every_study_loads_and_shares_one_pretraining(name: str) -> None:
     assert all(run.arguments["share"] for run in find(name))
@@ -39,7 +35,7 @@ def test_every_study_loads_and_shares_one_pretraining(name: str) -> None:
 
 
 def test_reconstruction_changes_nothing_but_pretraining() -> None:
-    main = main_settings()
+    main = settings("table-1")
     for data, variants in settings("table-reconstruction").items():
         for name, config in variants.items():
             assert config.pretraining.kind == "reconstruction"

@@ -64,12 +64,9 @@ def schedule(temperature: float = 1.0, beta: float = 0.7) -> dict[str, Tensor]:
     return {name: torch.tensor(x, dtype=torch.float64) for name, x in values.items()}
 
 
-def full_posterior(model: MixtureVAE, batch: Batch) -> Posterior:
-    return model.autoencoder.posterior(model.autoencoder.encoder(batch["rows"]))
-
-
+@torch.no_grad()
 def posterior_of(model: MixtureVAE, batch: Batch) -> Posterior:
-    return Posterior(*(x.detach() for x in full_posterior(model, batch)))
+    return model.autoencoder.posterior(model.autoencoder.encoder(batch["rows"]))
 
 
 def divergence_table(posterior: Posterior, mixture: Mixture) -> Tensor:

@@ -175,19 +175,7 @@ class ClusteringConfig:
 
 @dataclass(frozen=True)
 class ClusteringJob(Job):
-    """The settings of one run of ``drpm cluster``.
-
-    Args:
-        data: The name of a data set, or a path.
-        options: Options of the data, as ``name=value``.
-        fingerprint: The content hash of the user's own data.
-        compare: Whether to run the other methods as well, from the same pretraining.
-        min_size: The smallest number of training examples in a cluster.
-        max_size: The largest number of training examples in a cluster.
-        starts: The number of starts, of which the best is kept.
-        candidates: The numbers of clusters to choose from, such as ``2-12``.
-        clustering: The hyperparameters.
-    """
+    """The settings of a run of ``drpm cluster``; ``candidates`` is a range, such as ``2-12``."""
 
     command: ClassVar[str] = "cluster"
     section: ClassVar[str] = "clustering"

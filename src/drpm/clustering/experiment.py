@@ -215,17 +215,9 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         """Choices of the number of clusters; scores of all methods, as mean and deviation."""
         shown: list[Table | str] = []
         for choice in (result["choice"] for result in results if "choice" in result):
-            values = zip(*(choice[name] for name in FIGURES), strict=True)
-            shown += [
-                Table(
-                    ["Clusters", *FIGURES.values()],
-                    [
-                        [str(count), *(f"{x:.3f}" for x in row)]
-                        for count, row in zip(choice["clusters"], values, strict=True)
-                    ],
-                ),
-                choice["sentence"],
-            ]
+            columns = (choice[name] for name in ("clusters", *FIGURES))
+            rows = [[str(x), *(f"{y:.3f}" for y in ys)] for x, *ys in zip(*columns, strict=True)]
+            shown += [Table(["Clusters", *FIGURES.values()], rows), choice["sentence"]]
         comparisons = [result["comparison"] for result in results]
         if len(comparisons[0]) < 2:
             return shown

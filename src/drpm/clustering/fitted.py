@@ -203,13 +203,8 @@ class FittedClustering:
         save_model(Path(folder), tensors, description)
 
 
-def load_clustering(folder: str | Path, device: torch.device | str = "cpu") -> FittedClustering:
-    """Load a clustering of any method, saved by ``drpm cluster``, without pickle.
-
-    Args:
-        folder: The folder of the model, such as ``out/cluster/model``.
-        device: The device of the loaded model.
-    """
+def load_clustering(folder: str | Path) -> FittedClustering:
+    """Load a clustering of any method, without pickle, such as ``out/cluster/model`` of a run."""
     tensors, description = load_model(folder, "clustering")
     config = configs.loads(ClusteringConfig, description["config"])
     shape = torch.Size(description["shape"])
@@ -234,7 +229,7 @@ def load_clustering(folder: str | Path, device: torch.device | str = "cpu") -> F
         scale=tensors.get("scale"),
         facts=description.get("facts", {}),
         **modules,  # type: ignore[arg-type]
-    ).to(device)
+    )
 
 
 def check_limits(rows: int, clusters: int, **limits: int | None) -> None:

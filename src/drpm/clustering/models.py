@@ -26,10 +26,7 @@ Law = RandomPartition | AffinityPartition
 class Autoencoder(nn.Module):
     """From rows (..., d) to Gaussian posteriors of latent codes, and from codes to rows.
 
-    Args:
-        columns: The length d of a row.
-        config: The widths.
-        likelihood: ``"bernoulli"`` or ``"gaussian"``.
+    The likelihood is ``"bernoulli"`` or ``"gaussian"``.
     """
 
     def __init__(self, columns: int, config: AutoencoderConfig, likelihood: str) -> None:
@@ -69,13 +66,7 @@ class Autoencoder(nn.Module):
 
 
 class MixturePrior(nn.Module):
-    """A Gaussian mixture as the prior of latent codes.
-
-    Args:
-        clusters: The number K of Gaussians.
-        latent: Their dimensions.
-        shared_variances: Whether all Gaussians have the same variances.
-    """
+    """A Gaussian mixture as the prior of latent codes; its Gaussians may share their variances."""
 
     detached: Tensor
 
@@ -113,14 +104,7 @@ class MixturePrior(nn.Module):
 
 
 class MixtureVAE(nn.Module):
-    """An autoencoder with a mixture prior.
-
-    Args:
-        columns: The length of a row.
-        config: The hyperparameters.
-        likelihood: ``"bernoulli"`` or ``"gaussian"``.
-        shared_variances: Whether all clusters have the same variances.
-    """
+    """An autoencoder with a mixture prior."""
 
     def __init__(
         self,
@@ -169,17 +153,12 @@ def partition_objective(
     mixture = model.prior.mixture()
     distance = divergences(posterior, mixture)
     log_scores, log_weights = partition_parameters(model, posterior, mixture, distance)
-    law: RelaxedRandomPartition | RelaxedAffinityPartition
+    relaxed = RelaxedRandomPartition if config.partition == "order" else RelaxedAffinityPartition
+    law = relaxed(schedule["temperature"], log_scores, log_weights, validate_args=False)
     if config.partition == "order":
-        law = RelaxedRandomPartition(
-            schedule["temperature"], log_scores, log_weights, validate_args=False
-        )
         parts = law.rsample_parts((config.partitions,), noise="order", generator=generator)
         latent = (parts.Y.mean(0) * distance.mT).sum()
     else:
-        law = RelaxedAffinityPartition(
-            schedule["temperature"], log_scores, log_weights, validate_args=False
-        )
         # For the gradient of one number, the scale, a score function is cheaper than soft subsets.
         with torch.no_grad():
             parts = law.rsample_parts((config.partitions,), noise="order", generator=generator)

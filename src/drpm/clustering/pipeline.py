@@ -6,7 +6,7 @@ Several starts are trained together. Each has its own folder; interrupted stages
 import copy
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,7 +17,7 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from drpm.clustering.config import TRAINED, AutoencoderConfig, ClusteringConfig, PretrainingConfig
+from drpm.clustering.config import TRAINED, ClusteringConfig
 from drpm.clustering.fitted import FittedClustering
 from drpm.clustering.mixtures import Mixture, estimate_mixture, fit_mixture
 from drpm.clustering.models import OBJECTIVES, MixtureVAE, choose_likelihood, in_batches
@@ -115,24 +115,17 @@ def mutual_information(model: FittedClustering, rows: Tensor) -> float:
     return float(entropies[0] - entropies[1:].mean())
 
 
-@dataclass(frozen=True)
-class _Pretraining:
-    """The settings of a pretraining."""
-
-    seed: int
-    clusters: int
-    likelihood: str
-    network: AutoencoderConfig
-    pretraining: PretrainingConfig
-
-
 def describe_pretraining(config: ClusteringConfig, seed: int, likelihood: str) -> str:
     """All settings that pretraining depends on, the same for every method and objective."""
     training = replace(config.pretraining.training, seed=seed)
-    pretraining = replace(config.pretraining, training=training)
-    return configs.dumps(
-        _Pretraining(seed, config.clusters, likelihood, config.network, pretraining)
-    )
+    settings = {
+        "seed": seed,
+        "clusters": config.clusters,
+        "likelihood": likelihood,
+        "network": asdict(config.network),
+        "pretraining": asdict(replace(config.pretraining, training=training)),
+    }
+    return configs.dumps(settings)
 
 
 def _fit(points: Tensor, config: ClusteringConfig, seed: int) -> Mixture:

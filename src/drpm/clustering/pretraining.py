@@ -27,14 +27,7 @@ def projector(width: int, out: int) -> nn.Sequential:
 
 
 class ContrastiveModel(nn.Module):
-    """An autoencoder with the instance head and the cluster head of contrastive learning.
-
-    Args:
-        autoencoder: The networks to pretrain.
-        clusters: The number of clusters of the cluster head.
-        config: The hyperparameters.
-        shape: The shape of an input; rows are flattened inputs.
-    """
+    """An autoencoder with the instance head and the cluster head of contrastive learning."""
 
     def __init__(
         self, autoencoder: Autoencoder, clusters: int, config: PretrainingConfig, shape: torch.Size
@@ -117,12 +110,7 @@ def affine(
 ) -> tuple[Tensor, Tensor]:
     """Draw a rotation, translation, scale and shear for every image.
 
-    Args:
-        uniform: Draws random numbers.
-        degrees: The maximum rotation.
-        translation: The maximum translation, as a fraction of the image.
-        scale: The range of the scale.
-        shear: The maximum shear in degrees, in both directions.
+    The translation is a fraction of the image; the shear is in degrees, in both directions.
 
     Returns:
         Matrices (N, 2, 2) and shifts (N, 2) of :func:`warp`.
@@ -142,10 +130,7 @@ def resized_crop(
 ) -> tuple[Tensor, Tensor]:
     """Draw a crop of every image, which is resized to the whole image.
 
-    Args:
-        uniform: Draws random numbers.
-        area: The range of its area, as a fraction of the image; at most the whole image is used.
-        aspect: The range of its width divided by its height.
+    Its area is a fraction of the image, at most the whole; its aspect is width divided by height.
 
     Returns:
         Matrices (N, 2, 2) and shifts (N, 2) of :func:`warp`.
