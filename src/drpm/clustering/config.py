@@ -13,9 +13,7 @@ from drpm.training.errors import ConfigError
 
 Method = Literal["drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head"]
 TRAINED = ("drpm-vc", "vade")  # after pretraining
-Likelihood = Literal["auto", "bernoulli", "gaussian"]
 Widths = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
-Views = Literal["auto", "digits", "mnist", "fashion-mnist", "noise"]
 
 
 @settings
@@ -50,7 +48,7 @@ class PretrainingConfig:
     """
 
     kind: Literal["contrastive", "reconstruction"] = "contrastive"
-    views: Views = "auto"
+    views: Literal["auto", "digits", "mnist", "fashion-mnist", "noise"] = "auto"
     instance_temperature: PositiveFloat = 0.5
     cluster_temperature: PositiveFloat = 1.0
     training: TrainingConfig = field(
@@ -123,7 +121,7 @@ class ClusteringConfig:
     clusters: PositiveInt = 10
     partition: Literal["order", "affinity"] = "order"
     objective: Literal["bounds", "exact"] = "bounds"
-    likelihood: Likelihood = "auto"
+    likelihood: Literal["auto", "bernoulli", "gaussian"] = "auto"
     beta: NonNegativeFloat = 1.0
     gamma: NonNegativeFloat = 1.0
     delta: NonNegativeFloat = 0.01

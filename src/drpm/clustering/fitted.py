@@ -101,20 +101,21 @@ class FittedClustering:
             rows: (n, d).
             sampled: Whether VaDE uses a sample of the code, as in the paper's scores, or its mean.
         """
-        if self.head is not None:
-            assert self.autoencoder is not None
-            encoder, head = self.autoencoder.encoder, self.head
-            return in_batches(lambda part: head(encoder(part)).log_softmax(-1), rows)
-        points = self.embed(rows)
-        if self.config.method == "vade" and sampled:
-            assert self.autoencoder is not None
-            autoencoder = self.autoencoder
+        generator = None
+        if sampled and self.config.method == "vade":
             generator = torch.Generator(self.device).manual_seed(0)  # the same at every call
-            points = in_batches(
-                lambda part: autoencoder.posterior(autoencoder.encoder(part)).sample((), generator),
-                rows,
-            )
-        logits = in_batches(self.mixture.log_densities, points)
+        return in_batches(lambda part: self._log_probs(part, generator), rows)
+
+    def _log_probs(self, points: Tensor, generator: torch.Generator | None) -> Tensor:
+        if self.autoencoder is not None:
+            features = self.autoencoder.encoder(points)
+            if self.head is not None:
+                log_probs: Tensor = self.head(features).log_softmax(-1)
+                return log_probs
+            points = self.autoencoder.mean(features)
+            if generator is not None:
+                points = self.autoencoder.posterior(features).sample((), generator)
+        logits = self.mixture.log_densities(points)
         # In the partition model, single rows have no weights.
         if self.config.method != "drpm-vc":
             logits = logits + self.mixture.log_weights
