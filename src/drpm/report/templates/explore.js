@@ -4,6 +4,7 @@
 (() => {
   const LETTERS = "ABCDEFGH";
   const MOST_SUBSETS = 4;
+  const FEWEST = 2; // elements, and subsets
   const [COLDEST, HOTTEST] = [0.05, 5];
   const COOLING_TIME = 5000; // milliseconds
 
@@ -185,9 +186,9 @@
     byId("limits").replaceChildren(...limits);
     byId("elements").textContent = state.elements;
     byId("subsets").textContent = state.subsets;
-    byId("fewer-elements").disabled = state.elements === 1;
+    byId("fewer-elements").disabled = state.elements === FEWEST;
     byId("more-elements").disabled = state.elements === LETTERS.length;
-    byId("fewer-subsets").disabled = state.subsets === 1;
+    byId("fewer-subsets").disabled = state.subsets === FEWEST;
     byId("more-subsets").disabled = state.subsets === MOST_SUBSETS;
     byId("affinities").checked = state.affinities;
     byId("scores-title").textContent = state.affinities ? "Log-affinities" : "Log-scores";
