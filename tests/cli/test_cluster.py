@@ -32,7 +32,7 @@ DIGITS = [
 ]
 
 # Of images with labels.
-FIGURES = {"samples", "partition", "latent", "labels", "confusion", "sizes", "curves"}
+FIGURES = {"samples", "partition", "latent", "confusion", "sizes", "curves"}
 
 
 cluster = partial(drpm, "cluster")
@@ -122,6 +122,7 @@ def test_the_result_figures_and_page(whole: Path) -> None:
     assert Counter(record["stage"] for record in records) == {"pretraining": STEPS, "training": 2}
     assert pictures(whole) == FIGURES
     page = (whole / "index.html").read_text(encoding="utf-8")
+    # The thumbnails of the map too, which is no PNG itself.
     assert page.count("data:image/png;base64,") == len(FIGURES)
     assert "digits: 10 clusters" in page
     assert "drpm cluster digits" in page
@@ -195,7 +196,7 @@ def test_the_models_of_a_table(tmp_path: Path) -> None:
     page = (tmp_path / "vade" / "index.html").read_text(encoding="utf-8")
     assert '<th scope="col">VaDE</th>' in page
     folder = tmp_path / "drpm-vc"
-    assert pictures(folder) == FIGURES - {"partition", "labels", "confusion"}
+    assert pictures(folder) == FIGURES - {"partition", "confusion"}
     assert set(result(folder)["metrics"]) == {"lower_bound"}
     with np.load(folder / "arrays.npz") as arrays:
         assert arrays["column_names"].tolist() == ["height", "depth", "share"]

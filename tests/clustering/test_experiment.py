@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from drpm.clustering import experiment
 from drpm.clustering.config import (
     AutoencoderConfig,
     ClusteringConfig,
@@ -141,6 +142,7 @@ def test_figures_of_images() -> None:
     assert np.abs(found["samples"].mean(1) - expected).max() < 5
     assert found["confusion"].sum() == 60
     assert found["latent"].shape == (60, 2)
+    np.testing.assert_array_equal(found["examples"], (images * 255).round().squeeze(1))
     assert figures_of(means + 9, data)["samples"].dtype == np.float32
 
 
@@ -159,7 +161,25 @@ def test_figures_of_wide_tables() -> None:
     names = found["column_names"].tolist()
     assert {"column 8", "column 51"} < set(names)
     assert "column 4" not in names
-    assert np.abs(found["samples"][0, :, names.index("column 8")] - 30).max() < 1
+    column = names.index("column 8")
+    assert np.abs(found["samples"][0, :, column] - 30).max() < 1
+    np.testing.assert_allclose(found["examples"][:, column], inputs[:, 7], rtol=1e-5)
+    groups = [inputs[::2, 7].mean(), inputs[1::2, 7].mean()]
+    np.testing.assert_allclose(found["column_means"][:, column], groups, rtol=1e-4, atol=1e-5)
+    deviation = inputs[:, 7].std(correction=0)
+    np.testing.assert_allclose(found["column_deviations"][column], deviation, rtol=1e-4)
+
+
+def test_large_images_are_thumbnails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiment, "THUMBNAILS", 3 * 3 * 32 * 16)
+    images = torch.ones(5, 3, 64, 16)
+    images[:, :, :2] = 0.0  # one row of a thumbnail
+    split = Split(images)
+    found = figures_of(images[:2].flatten(1), Dataset("images", split, split))
+    assert found["examples"].shape == (3, 3, 32, 16)
+    assert found["latent"].shape == (5, 2)
+    assert (found["examples"][:, :, 0] == 0).all()
+    assert (found["examples"][:, :, 1:] == 255).all()
 
 
 # Studies.

@@ -56,7 +56,22 @@ def every_array(
         "confusion": confusion,
         "label_names": np.asarray([f"label {index}" for index in range(num_labels)]),
         "sizes": np.bincount(clusters, minlength=num_clusters),
+        "examples": generator.random((num_points, *shape), dtype=np.float32),
     }
     if len(shape) == 1:
+        examples = arrays["examples"]
         arrays["column_names"] = np.asarray([f"column {index}" for index in range(shape[0])])
+        arrays["column_means"] = generator.random((num_clusters, *shape))
+        arrays["column_deviations"] = examples.std(0)
     return arrays
+
+
+def write_labels(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    """The ``labels.csv`` of a run without a test split; returns the probabilities in it."""
+    clusters = arrays["latent_clusters"]
+    confidence = np.linspace(0.25, 1, len(clusters)).round(3)
+    rows = zip(clusters, confidence, strict=True)
+    lines = [f"train,{index},{cluster},{prob}" for index, (cluster, prob) in enumerate(rows)]
+    text = "\n".join(["split,index,cluster,confidence", *lines, ""])
+    (folder / "labels.csv").write_text(text, encoding="utf-8")
+    return confidence

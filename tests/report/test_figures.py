@@ -54,9 +54,9 @@ def test_all_figures_of_a_clustering(
     tmp_path: Path, shape: tuple[int, ...], num_clusters: int
 ) -> None:
     folder = finished_run(tmp_path / "run", every_array(num_clusters, shape))
-    figures = draw_figures(RunFolder.open(folder))
+    figures = draw_figures(RunFolder.open(folder), read_arrays(folder))
     partition = ["partition"] if len(shape) > 1 else []
-    expected = ["samples", *partition, "labels", "confusion", "latent", "sizes", "curves"]
+    expected = ["samples", *partition, "confusion", "sizes", "curves"]
     assert [spec.name for spec, _ in figures] == expected
     assert all(content.startswith(b"\x89PNG") for _, content in figures)
 
@@ -139,22 +139,11 @@ def test_clusters_follow_their_labels() -> None:
     arrays = {
         "confusion": np.asarray([[1, 0, 9], [8, 2, 0]]),
         "label_names": np.asarray(["zero", "one"]),
-        "latent": np.random.default_rng(0).normal(size=(4, 2)),
-        "latent_clusters": np.asarray([2, 2, 0, 1]),
-        "latent_labels": np.asarray([0, 0, 1, -1]),
         "sizes": np.asarray([9, 2, 1200]),
     }
     figure = drawn(arrays, "confusion")
     assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["2", "0", "1"]
     np.testing.assert_allclose(canvas(figure), [[0.9, 0.1, 0], [0, 0.8, 0.2]])
-
-    def shades(name: str) -> list[tuple[float, ...]]:
-        points: Any = drawn(arrays, name).axes[0].collections[0]
-        order = [np.abs(points.get_offsets() - place).sum(1).argmin() for place in arrays["latent"]]
-        return [tuple(points.get_facecolor()[place][:3]) for place in order]
-
-    assert shades("latent")[:3] == shades("labels")[:3]
-    assert shades("labels")[3] == pytest.approx((0.83,) * 3)  # unknown
     assert {"1,200", "9", "Cluster sizes, 1,211 points in total"} <= texts(drawn(arrays, "sizes"))
 
 

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from drpm import __version__
-from drpm.cli import data, explore, predict, reproduce, train
+from drpm.cli import data, explore, predict, report, reproduce, train
 from drpm.cli.common import Json, Seed, one_sentence, print_table
 from drpm.experiments.base import JOBS, find_job
 
@@ -77,6 +77,7 @@ for command in JOBS:
     app.command(command, help=kind.help)(train.make_command(kind))
 
 app.command()(predict.predict)
+app.command()(report.report)
 app.command()(explore.explore)
 
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import adaptive_avg_pool2d, pad
 
 from drpm.clustering.choosing import CANDIDATES, FIGURES, choose_clusters
 from drpm.clustering.config import ClusteringJob, Method
@@ -40,9 +40,8 @@ from drpm.training import config as configs
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
 from drpm.training.loop import ProgressFactory
-from drpm.training.runs import CHECKPOINTS, RunFolder
+from drpm.training.runs import CHECKPOINTS, LABELS, RunFolder
 
-LABELS: Final = "labels.csv"
 PRETRAINING: Final = "pretraining"
 STAGES: Final = (PRETRAINING, "training")
 OTHERS: Final = "others"
@@ -62,6 +61,8 @@ ROW_SAMPLES: Final = 100  # per cluster of a table, for quantiles
 COLUMNS: Final = 40  # of wide tables
 PARTITION: Final = 128  # rows
 POINTS: Final = 4000
+THUMBNAIL: Final = 32  # pixels
+THUMBNAILS: Final = 3_000_000  # bytes
 
 
 class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
@@ -328,6 +329,7 @@ def figure_data(
 ) -> bytes:
     """The arrays of all figures, from the clusters of training and of test examples."""
     arrays = {**_samples(fitted, data, seed), **_predictions(fitted, data, labels, predicted)}
+    arrays |= _examples(fitted, data, labels, arrays.pop("columns", slice(None)))
     if choice := fitted.facts.get("choice"):
         arrays["choice"] = np.array([choice[name] for name in ("clusters", *FIGURES)])
         arrays["choice_names"] = np.array([*FIGURES.values()])
@@ -356,7 +358,7 @@ def _samples(fitted: FittedClustering, data: Dataset, seed: int) -> dict[str, ND
         chosen = spread.nan_to_num(0, posinf=0).topk(COLUMNS).indices.sort().values
         samples, points = (x[..., chosen.to(x.device)] for x in (samples, points))
         names = tuple(names[i] if names else f"column {i + 1}" for i in chosen.tolist())
-        arrays["num_columns"] = np.array(width)
+        arrays["num_columns"], arrays["columns"] = np.array(width), _array(chosen)
     if names:
         arrays["column_names"] = np.array(names)
     return {**arrays, "samples": _array(samples), "partition_points": _array(points)}
@@ -380,6 +382,26 @@ def _predictions(
         arrays["confusion"] = _array(places.bincount(minlength=math.prod(shape)).reshape(shape))
         arrays["label_names"] = np.array(names)
     return arrays
+
+
+def _examples(
+    fitted: FittedClustering, data: Dataset, members: Tensor, columns: Any
+) -> dict[str, NDArray[Any]]:
+    """Examples for the map of the codes; of a table also the means of its columns by cluster."""
+    rows = fitted.from_rows(data.test.inputs[:POINTS].flatten(1))
+    if len(data.input_shape) > 1:
+        *channels, height, width = (min(THUMBNAIL, side) for side in data.input_shape)
+        count = THUMBNAILS // math.prod((*channels, height, width))
+        return {"examples": _image_array(adaptive_avg_pool2d(rows[:count], (height, width)))}
+    whole, members = data.train.inputs, members.to(data.train.inputs.device)
+    means = torch.stack([whole[members == index].mean(0) for index in range(fitted.clusters)])
+    zeros, deviations = whole.new_zeros(1, whole.shape[1]), whole.std(0, correction=0)
+    scale = fitted.from_rows(deviations) - fitted.from_rows(zeros)
+    return {
+        "examples": _array(rows)[:, columns],
+        "column_means": _array(fitted.from_rows(means.nan_to_num()))[:, columns],
+        "column_deviations": _array(scale)[0, columns],
+    }
 
 
 def _array(tensor: Tensor) -> NDArray[Any]:

@@ -1,12 +1,14 @@
 """The page of a finished run, one HTML file that needs no other.
 
-It shows the figures of :mod:`drpm.report.plots`, training curves, and of ``result.json`` the
-``metrics``, ``method`` (the name of their column), ``comparison`` (metrics of other methods),
-``names`` (headings of metrics), ``tables`` (title -> row -> column -> metric), ``about`` (a
-paragraph), ``data`` (a table), ``command`` and ``stacked`` (the seeds trained together).
+It shows the clusters of :mod:`drpm.report.clusters`, the figures of :mod:`drpm.report.plots`,
+training curves, and of ``result.json`` the ``metrics``, ``method`` (the name of their column),
+``comparison`` (metrics of other methods), ``names`` (headings of metrics), ``tables`` (title -> row
+-> column -> metric), ``about`` (a paragraph), ``data`` (a table), ``command`` and ``stacked`` (the
+seeds trained together).
 """
 
 import base64
+import hashlib
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -15,13 +17,31 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, PackageLoader
+from jinja2 import Environment, PackageLoader, UndefinedError
 
-from drpm.report.plots import FigureSpec, Series, draw, figure_specs, format_value, png, read_arrays
+from drpm.report.clusters import describe_clusters
+from drpm.report.plots import (
+    COLORS,
+    Arrays,
+    FigureSpec,
+    Series,
+    draw,
+    figure_specs,
+    format_value,
+    png,
+    read_arrays,
+)
 from drpm.training.errors import RunError
-from drpm.training.runs import ARRAYS, FIGURES, PAGE, RESULT, RunFolder
+from drpm.training.runs import ARRAYS, FIGURES, LABELS, PAGE, RESULT, RunFolder
+
+Metrics = Mapping[str, Any]
+
+DAMAGE: Final = (AttributeError, IndexError, KeyError, TypeError, UndefinedError, ValueError)
+"""What reading a damaged file raises."""
 
 _NOT_METRICS: Final = ["epoch", "step", "wall_time"]
+MAP: Final = "latent.svg"
+_FOUND: Final = 6  # figures at the top of the page
 
 
 def write_page(folder: Path | str, title: str | None = None) -> Path:
@@ -34,29 +54,45 @@ def write_page(folder: Path | str, title: str | None = None) -> Path:
     Returns:
         The path of the page.
     """
-    run = RunFolder.open(folder)
-    if run.status != "finished":
-        raise RunError(f"The run {folder} is not finished: {RESULT} is missing or damaged.")
+    run = open_finished(folder)
     with run.lock():
         try:
-            figures = draw_figures(run)
-            page = _render(run, title or run.path.resolve().name, figures)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            arrays = read_arrays(run.path)
+            figures = draw_figures(run, arrays)
+            clustering = describe_clusters(run.path, arrays)
+            map_of_codes = render("map.svg", **clustering) if clustering else None
+            page = _render(run, title or run.path.resolve().name, figures, clustering)
+        except DAMAGE as error:
             raise RunError(
-                f"The run {folder} has a damaged {RESULT} or {ARRAYS}: {error}"
+                f"The run {folder} has a damaged {RESULT}, {ARRAYS} or {LABELS}: {error}"
             ) from error
         for figure, content in figures:
             run.write_atomic(f"{FIGURES}/{figure.name}.png", content)
+        if map_of_codes is not None:
+            run.write_atomic(f"{FIGURES}/{MAP}", map_of_codes)
         return run.write_atomic(PAGE, page)
 
 
-def draw_figures(run: RunFolder) -> list[tuple[FigureSpec, bytes]]:
+def open_finished(folder: Path | str) -> RunFolder:
+    """The run in a folder, which must be finished."""
+    run = RunFolder.open(folder)
+    if run.status != "finished":
+        raise RunError(f"The run {folder} is not finished: {RESULT} is missing or damaged.")
+    return run
+
+
+def draw_figures(run: RunFolder, arrays: Arrays) -> list[tuple[FigureSpec, bytes]]:
     """Draws all figures that the run has data for, as PNG files."""
-    specs = figure_specs(read_arrays(run.path))
+    specs = figure_specs(arrays)
     if curves := training_curves(run.metrics()):
         about = f"Training curves of {', '.join(curves)}."
         specs.append(FigureSpec("curves", "curves", curves, (), (), "Training", about))
-    return [(spec, png(draw(spec))) for spec in specs]
+    return [(spec, draw_png(spec)) for spec in specs]
+
+
+def draw_png(spec: FigureSpec) -> bytes:
+    """A figure as a PNG file, without its title, which the page has as text."""
+    return png(draw(spec._replace(title="")))
 
 
 def training_curves(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Series]]:
@@ -78,43 +114,58 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Seri
     return curves
 
 
-def _render(run: RunFolder, title: str, figures: Sequence[tuple[FigureSpec, bytes]]) -> str:
+def render(template: str, **values: Any) -> str:
+    """A page from a template."""
     # Names of data sets, files and settings may contain anything: none of them is markup.
     options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=PackageLoader("drpm.report"), **options)
     environment.filters |= {
         "value": format_value,
-        "base64": lambda png: base64.b64encode(png).decode(),
+        "duration": lambda seconds: str(timedelta(seconds=round(seconds))),
+        "command": shlex.join,
+        "base64": lambda content: base64.b64encode(content).decode(),
         "width": lambda png: round(0.7 * int.from_bytes(png[16:20], "big")),
     }
-    result: dict[str, Any] = run.result()
-    metrics, tables, used = result["metrics"], {}, set()
-    for heading, rows in result.get("tables", {}).items():
-        tables[heading] = {
-            name: {column: metrics.get(metric) for column, metric in row.items()}
-            for name, row in rows.items()
-        }
-        used |= {metric for row in rows.values() for metric in row.values()}
-    own = {result.get("method", "this run"): {x: y for x, y in metrics.items() if x not in used}}
-    methods = {**own, **result.get("comparison", {}), **own}
-    results = {
-        result.get("names", {}).get(metric, metric): {x: y.get(metric) for x, y in methods.items()}
-        for metric in dict.fromkeys(metric for values in methods.values() for metric in values)
-    }
-    stacked = list(dict.fromkeys(result.get("stacked", ())))
-    return environment.get_template("page.html").render(
+    # Of all scripts only this one runs, whatever a name in the page may hold.
+    script = environment.get_template("page.js").render()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    values |= {"script": script, "digest": digest, "colors": COLORS}
+    return environment.get_template(template).render(values)
+
+
+def named_metrics(result: Metrics, metrics: Metrics | None = None) -> dict[str, Any]:
+    """The metrics of a result that are not in its tables, by their headings and in their order."""
+    tables = result.get("tables", {}).values()
+    used = {metric for rows in tables for row in rows.values() for metric in row.values()}
+    metrics, names = result["metrics"] if metrics is None else metrics, result.get("names", {})
+    order = [x for x in (*names, *metrics) if x in metrics and x not in used]
+    return {names.get(x, x): metrics[x] for x in order}
+
+
+def _render(
+    run: RunFolder,
+    title: str,
+    figures: Sequence[tuple[FigureSpec, bytes]],
+    clustering: Mapping[str, Any],
+) -> str:
+    result = run.result()
+    method, own = result.get("method", "this run"), named_metrics(result)
+    others = {x: named_metrics(result, y) for x, y in result.get("comparison", {}).items()}
+    methods = {method: own, **others} | {method: own}
+    names = dict.fromkeys(name for values in methods.values() for name in values)
+    found = [(name, value) for name, value in own.items() if value is not None]
+    if clustering:  # without labels, no score says how good it is
+        found = [*clustering["found"].items(), *found[: len(clustering["map"]["names"]) - 1]]
+    return render(
+        "page.html",
         title=title,
-        results=results,
-        tables=tables,
-        about=result.get("about", ""),
-        data=result.get("data", {}),
+        # Methods in rows, which can be sorted; metrics in rows if there is only one method.
+        scores={x: {name: values.get(name) for name in names} for x, values in methods.items()}
+        if len(methods) > 1
+        else {name: {method: value} for name, value in own.items()},
+        result={"tables": {}, "data": {}, **result},
         figures=figures,
-        command=shlex.join(result.get("command", ())),
-        stacked=",".join(map(str, stacked)) if len(stacked) > 1 else "",
+        stacked=",".join(map(str, dict.fromkeys(result.get("stacked", ())))),
         settings=run.config_text().strip(),
-        facts={
-            "wall time": str(timedelta(seconds=round(result["wall_time"]))),
-            **{name.replace("_", " "): result[name] for name in ("device", "seed", "git_revision")},
-            **result["versions"],
-        },
+        **{**clustering, "found": dict(found[:_FOUND])},
     )

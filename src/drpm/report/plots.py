@@ -8,7 +8,9 @@ its two dimensions, ``title__NAME`` and ``about__NAME`` go with it.
 A clustering stores other arrays, from which :func:`figure_specs` makes its figures: ``samples``
 (K, m, *shape) of each cluster, ``partition_points`` of one sampled partition,
 ``latent`` (N, 2) points in the plane, ``confusion`` (L, K), ``sizes`` (K,), and ``choice`` (4, C)
-of numbers of clusters and three figures of each.
+of numbers of clusters and three figures of each. The page also uses ``examples`` (M, *shape), the
+first of these points as images or rows, and for tables ``column_means`` (K, D) of the clusters and
+``column_deviations`` (D,) of the data.
 """
 
 import warnings
@@ -19,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 from cycler import cycler
-from matplotlib import colormaps, rc_context
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
@@ -40,11 +42,19 @@ Arrays = Mapping[str, NDArray[Any]]
 
 WIDTH: Final = 9.0  # inches, the widest figure
 
+# The first ten are distinct for color-blind readers too (https://arxiv.org/abs/2107.02270).
+COLORS: Final = (
+    *("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6"),
+    *("#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd"),
+    *("#1f486d", "#805507", "#5f1001", "#4a5251", "#42175b"),
+    *("#55362d", "#743200", "#5d5638", "#393b41", "#496d6f"),
+)
+
 _CELL: Final = 0.55  # inches, of a matrix
 _CHARACTER: Final = 0.066  # inches, the width of a character
 _MAX_NAMES: Final = 20  # of a legend
 _STYLE: Final[Any] = {
-    "axes.prop_cycle": cycler(color=colormaps["tab20"]((*range(0, 20, 2), *range(1, 20, 2)))),
+    "axes.prop_cycle": cycler(color=COLORS),
     **dict.fromkeys(("text.color", "xtick.labelcolor", "ytick.labelcolor"), "#333333"),
     **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), "#8a8a8a"),
     **dict.fromkeys(("font.size", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 8),
@@ -112,13 +122,20 @@ def figure_specs(arrays: Arrays) -> list[FigureSpec]:
     for key, values in arrays.items():
         kind, _, name = key.partition("__")
         if name and kind in _NAMES:
-            rows, columns = (_names(arrays, f"{part}__{name}") for part in _NAMES[kind])
+            rows, columns = (names_of(arrays, f"{part}__{name}") for part in _NAMES[kind])
             title, about = str(arrays.get(f"title__{name}", name)), arrays.get(f"about__{name}", "")
             specs.append(FigureSpec(kind, name, values, rows, columns, title, str(about)))
     return specs
 
 
-def _names(arrays: Arrays, key: str, count: int = 0) -> tuple[str, ...]:
+def cluster_order(arrays: Arrays) -> NDArray[np.int64]:
+    """Clusters by the label that each has most: its color is often that of the label."""
+    counts = arrays.get("confusion", np.zeros((1, len(arrays["sizes"]))))
+    return np.argsort(counts.argmax(0), kind="stable")
+
+
+def names_of(arrays: Arrays, key: str, count: int = 0) -> tuple[str, ...]:
+    """Names that a run stores; numbers where it has none."""
     return tuple(map(str, arrays.get(key, range(count))))
 
 
@@ -128,7 +145,7 @@ def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
         clusters, *figures = arrays["choice"]
         panels = {
             name: [Series("", clusters, figure, 0 * figure)]
-            for name, figure in zip(_names(arrays, "choice_names"), figures, strict=True)
+            for name, figure in zip(names_of(arrays, "choice_names"), figures, strict=True)
         }
         title = f"Choice of {arrays['choice_taken']} clusters"
         yield FigureSpec("curves", "choice", panels, (), (), title)
@@ -138,7 +155,7 @@ def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
         title = "Generated images, one row for each cluster"
         yield FigureSpec("grid", "samples", points, clusters, (), title)
     elif points.ndim == 3:
-        columns, title = _names(arrays, "column_names", points.shape[2]), "Mean generated rows"
+        columns, title = names_of(arrays, "column_names", points.shape[2]), "Mean generated rows"
         if "num_columns" in arrays:
             title += f" ({len(columns)} of {arrays['num_columns']:,} columns)"
         yield FigureSpec("profiles", "samples", points.mean(1), clusters, columns, title)
@@ -148,20 +165,13 @@ def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
         title = f"One sampled partition of {len(points):,} points (sizes in parentheses)"
         yield FigureSpec("grid", "partition", [own[:32] for own in members], names, (), title)
     if "sizes" in arrays:
-        points, sizes, order = arrays["latent"], arrays["sizes"], np.arange(len(arrays["sizes"]))
-        if (counts := arrays.get("confusion")) is not None:
-            # By the label that a cluster has most: its color is often that of the label.
-            order = np.argsort(counts.argmax(0), kind="stable")
-            labels, title = _names(arrays, "label_names"), f"Latent space, {len(points):,} points"
-            grouped = np.column_stack((points, arrays["latent_labels"]))
-            yield FigureSpec("scatter", "labels", grouped, labels, (), f"{title} by label")
-            shares = counts[:, order] / np.maximum(counts.sum(1, keepdims=True), 1)
-            title = "Fraction of each class (row) in each cluster (column)"
-            yield FigureSpec("matrix", "confusion", shares, labels, [*map(str, order)], title)
+        sizes, order = arrays["sizes"], cluster_order(arrays)
         clusters = [str(index) for index in order]
-        title = f"Latent space, {len(points):,} points by cluster"
-        grouped = np.column_stack((points, np.argsort(order)[arrays["latent_clusters"]]))
-        yield FigureSpec("scatter", "latent", grouped, clusters, (), title)
+        if (counts := arrays.get("confusion")) is not None:
+            shares = counts[:, order] / np.maximum(counts.sum(1, keepdims=True), 1)
+            labels = names_of(arrays, "label_names")
+            title = "Fraction of each class (row) in each cluster (column)"
+            yield FigureSpec("matrix", "confusion", shares, labels, clusters, title)
         title = f"Cluster sizes, {sizes.sum():,} points in total"
         yield FigureSpec("bars", "sizes", sizes[order, None], clusters, (), title)
 
@@ -219,17 +229,20 @@ def draw_stored(run: str, name: str, results: Path) -> Figure:
     return draw(spec)
 
 
+def to_pixels(images: NDArray[Any]) -> NDArray[Any]:
+    """Images (N, H, W) or (N, channels, H, W) as (N, H, W, channels) with values in [0, 1]."""
+    pixels = images.astype(np.float32) / (255 if images.dtype == np.uint8 else 1)
+    low, high = float(pixels.min(initial=0)), float(pixels.max(initial=1))
+    pixels = (pixels - low) / (high - low)
+    return pixels[..., None] if pixels.ndim == 3 else np.moveaxis(pixels, 1, 3)
+
+
 @rc_context(_STYLE)
 def grid(
     images: Sequence[NDArray[Any]], rows: Sequence[str], columns: Sequence[str], title: str
 ) -> Figure:
     """Images: for each row (C, H, W) or (C, channels, H, W); rows may differ in length."""
-    pixels = np.concatenate(list(images)).astype(np.float32)
-    if images[0].dtype == np.uint8:
-        pixels /= 255
-    low, high = float(pixels.min(initial=0)), float(pixels.max(initial=1))
-    pixels = (pixels - low) / (high - low)
-    pixels = pixels[..., None] if pixels.ndim == 3 else pixels.transpose(0, 2, 3, 1)
+    pixels = to_pixels(np.concatenate(list(images)))
     lengths = [len(row) for row in images]
     across, (height, width) = max(1, *lengths), pixels.shape[1:3]
     gap = max(1, width // 14)
@@ -362,29 +375,13 @@ def series_panels(
     return figure
 
 
-@rc_context(_STYLE)
-def scatter(values: NDArray[Any], names: Sequence[str], _: Sequence[str], title: str) -> Figure:
-    """Points in the plane with their groups, -1 for none: (N, 3); groups have names."""
-    # In a random but fixed order, so that no group lies on top because it comes last.
-    x, y, groups = np.random.default_rng(0).permutation(values).T
-    # The units of an embedding mean nothing; equal distances must look equal.
-    figure, axes = _one_axes(6, 4.5, title)
-    axes.set(xticks=[], yticks=[])
-    axes.set_aspect("equal", adjustable="datalim")
-    colors = np.array(["0.83" if group < 0 else f"C{group:.0f}" for group in groups])
-    axes.scatter(x, y, s=6, c=colors, linewidths=0, alpha=0.85)
-    if len(names) <= _MAX_NAMES:
-        for index, name in enumerate(names):
-            axes.plot([], [], "o", color=f"C{index}", label=name or None)
-        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
-    return figure
-
-
 def format_value(value: Any, digits: int = 4) -> str:
     """Formats one value of a table, numbers with so many digits."""
     if isinstance(value, list):
         return ", ".join(map(format_value, value))
+    if value is None or value != value:
+        return "—"
     if isinstance(value, float):
         is_large = abs(value) >= 10 ** (digits - 1)
         return f"{value:,.0f}" if is_large else f"{value:#.{digits}g}"
-    return "—" if value is None else f"{value:,}" if type(value) is int else str(value)
+    return f"{value:,}" if type(value) is int else str(value)

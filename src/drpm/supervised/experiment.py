@@ -27,9 +27,8 @@ from drpm.supervised.models import (
 from drpm.training.config import require_classes
 from drpm.training.errors import ConfigError
 from drpm.training.loop import ProgressFactory
-from drpm.training.runs import RunFolder
+from drpm.training.runs import LABELS, RunFolder
 
-LABELS: Final = "labels.csv"
 SCORES: Final = {"f1": "F1", "accuracy": "ACC", "size_error": "Size error"}
 _ABOUT: Final = (
     "Scores on the test split after the last epoch. With several weights of the size term, the one "

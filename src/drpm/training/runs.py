@@ -32,6 +32,7 @@ MODEL: Final = "model"
 FIGURES: Final = "figures"
 EVENTS: Final = "events"
 ARRAYS: Final = "arrays.npz"
+LABELS: Final = "labels.csv"
 PAGE: Final = "index.html"
 LOCK: Final = ".lock"
 
