@@ -134,3 +134,12 @@ def test_every_tile_is_a_digit_of_its_label(num_tasks: int) -> None:
             assert float(lost.mean()) == pytest.approx(ratios[task], abs=5 * error + 1e-9)
         for task in range(num_tasks, rows * columns):
             assert not tile(split.inputs, task, columns).any()
+
+
+def test_binary_mosaics_tell_even_digits_from_odd_ones() -> None:
+    digits, binary = (mosaic.load(num_train=30, num_test=10, binary=x) for x in (False, True))
+    assert set(binary.classes.values()) == {("odd", "even")}
+    for one, other in ((digits.train, binary.train), (digits.test, binary.test)):
+        assert torch.equal(one.inputs, other.inputs)
+        for name, labels in one.targets.items():
+            assert torch.equal(other.targets[name], (labels % 2 == 0).long())

@@ -195,6 +195,11 @@ def test_tasks_in_another_order(changes: dict[str, Any]) -> None:
     assert torch.equal(shuffled.sizes[:, 3:], given.sizes[:, 3:])
 
 
+def test_clipped_masks() -> None:
+    assert make(settings(clip=True)).method.layer.clip
+    assert not make(settings()).method.layer.clip
+
+
 def test_shuffled_tasks_are_part_of_the_model() -> None:
     """Seeds differ in them, and they are saved with the model."""
     config = settings(task_order="shuffled")

@@ -107,10 +107,12 @@ def test_an_evaluation_is_of_the_network_at_that_epoch(tmp_path: Path) -> None:
     assert {name: logged[name] for name in scores} == scores
 
 
+@pytest.mark.parametrize("encoder", ["lenet", "residual"])
 def test_resumed_without_repeating_an_evaluation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoder: Any
 ) -> None:
-    config = settings(evaluate_every=1, network=replace(NETWORK, dropout=0.5))
+    network = replace(NETWORK, encoder=encoder, dropout=0.5)
+    config = settings(evaluate_every=1, network=network)
     config = replace(config, training=replace(config.training, epochs=4))
     whole, _ = fit(config, tmp_path / "whole")
     log = RunFolder.log

@@ -69,6 +69,22 @@ def test_copies_share_out_the_features(
         torch.testing.assert_close(layer.sizes(*context), without.sizes)
 
 
+@pytest.mark.parametrize("common", [False, True])
+def test_clipped_masks(common: bool) -> None:
+    x, scores = features(4), torch.arange(6.0)
+    splits = []
+    for clip in (False, True):
+        layer = make(clip=clip, common=common, temperature=5.0)
+        layer.law.log_scores.data.copy_(scores)
+        layer.law.log_weights.data[0] = 20.0  # the first task has all neurons
+        splits.append(layer.split(x))
+    free, clipped = splits
+    assert free.masks.max() > 1
+    torch.testing.assert_close(clipped.masks, free.masks.clamp(max=1))
+    torch.testing.assert_close(clipped.features, x * clipped.masks)
+    assert torch.equal(clipped.sizes, free.sizes)
+
+
 def test_a_partition_for_every_sample() -> None:
     layer = make(in_features=5, hard=True)
     x, context = features(8), torch.randn(8, 5, generator=generator(2))
@@ -274,6 +290,7 @@ def test_the_penalty_of_sizes() -> None:
         ),
         ({"hard": "soft"}, "hard must be"),
         ({"sampled": 1}, "sampled must be"),
+        ({"clip": 1}, "clip must be"),
         ({"affinities": 1}, "affinities must be"),
         ({"common": "yes"}, "common must be"),
         ({"temperature": 0}, "temperature must be a positive number, but got 0."),

@@ -57,6 +57,7 @@ def load(
     num_tasks: PositiveInt = 10,
     num_train: PositiveInt = 20_000,
     num_test: PositiveInt = 5_000,
+    binary: bool = False,
 ) -> Dataset:
     """Mosaics (1, 14 rows, 14 columns) in [0, 1]; the targets ``task_00``, ``task_01``, ...
 
@@ -67,12 +68,16 @@ def load(
         num_tasks: The number of tiles.
         num_train: The number of training images, made of MNIST's training digits.
         num_test: The number of test images, made of MNIST's test digits.
+        binary: Whether the tasks are to tell even digits from odd ones.
     """
-    names = task_names(num_tasks)
-    train_digits, test_digits = mnist.read_arrays()
-    train = _split(train_digits, names, seed, 0, num_train)
-    test = _split(test_digits, names, seed, 1, num_test)
-    classes = dict.fromkeys(names, mnist.CLASSES)
+    names, kinds = task_names(num_tasks), mnist.CLASSES
+    parts = mnist.read_arrays()
+    if binary:
+        (train_x, train_y), (test_x, test_y) = parts
+        parts, kinds = ((train_x, 1 - train_y % 2), (test_x, 1 - test_y % 2)), ("odd", "even")
+    train = _split(parts[0], names, seed, 0, num_train)
+    test = _split(parts[1], names, seed, 1, num_test)
+    classes = dict.fromkeys(names, kinds)
     preprocessing = {"noise_ratios": torch.tensor(noise_ratios(num_tasks))}
     return Dataset("mosaic", train, test, classes=classes, preprocessing=preprocessing)
 

@@ -31,8 +31,10 @@ class NetworkConfig:
         channels: Channels of the two convolutions, or of the stages.
         width: Neurons of the last shared layer, which tasks share.
         head: Hidden neurons of the head of each task; 0 for a single linear layer.
-        dropout: Dropout probability of the channels of the second convolution, one mask for a
-            whole batch, and of the hidden neurons of heads. Values are not rescaled.
+        dropout: Dropout probability of the hidden neurons of heads and of channels. ``lenet``:
+            those of the second convolution, one mask for a whole batch. ``residual``: those
+            between the convolutions of a block, as ``torch.nn.Dropout2d``; only here values are
+            rescaled.
     """
 
     encoder: Literal["lenet", "residual"] = "lenet"
@@ -61,6 +63,7 @@ class MultitaskConfig:
             no, as in the paper.
         common: For ``drpm``: whether there is one more subset, of neurons that all tasks see; by
             default no, as in the paper.
+        clip: For ``drpm``: whether soft masks are clipped to [0, 1]; by default no.
         task_order: For ``drpm``. ``given``: the first task has the first subset of the partition;
             ``reversed``: the last; ``shuffled``: a random one. The first and the last of several
             subsets have sharper masks. The common subset is always the last.
@@ -82,6 +85,7 @@ class MultitaskConfig:
     # None and not False, so that earlier settings keep their digests.
     affinities: bool | None = None
     common: bool | None = None
+    clip: bool | None = None
     task_order: Literal["given", "reversed", "shuffled"] = "given"
     weighting: Weighting = "aligned-mtl"
     task_weights: tuple[PositiveFloat, ...] = ()

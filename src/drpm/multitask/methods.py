@@ -104,6 +104,7 @@ class NeuronPartition(UniformScaling):
             in_features=None if self.encoder is None else width,
             affinities=bool(config.affinities),
             common=bool(config.common),
+            clip=bool(config.clip),
         )
         # The subset of every task, saved with the model.
         order = None if config.task_order == "given" else torch.arange(num_tasks).flip(0)

@@ -71,20 +71,23 @@ class ResidualEncoder(nn.Module):
         for stage, (given, made) in enumerate(pairwise((channels[0], *channels))):
             for block in range(2):
                 halves = stage > 0 and block == 0
-                blocks.append(_Block(made if block else given, made, 2 if halves else 1))
+                inputs, stride = made if block else given, 2 if halves else 1
+                blocks.append(_Block(inputs, made, stride, network.dropout))
         self.blocks = nn.Sequential(*blocks)
         self.dense = nn.Linear(4 * channels[-1], network.width)
 
     def forward(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
         hidden = self.blocks(F.relu(self.norm(self.stem(images))))
-        return F.relu(self.dense(F.adaptive_avg_pool2d(hidden, 2).flatten(1)))
+        features: Tensor = self.dense(F.adaptive_avg_pool2d(hidden, 2).flatten(1))
+        return features
 
 
 class _Block(nn.Module):
     """Two convolutions and a shortcut."""
 
-    def __init__(self, given: int, made: int, stride: int) -> None:
+    def __init__(self, given: int, made: int, stride: int, dropout: float) -> None:
         super().__init__()
+        self.dropout = nn.Dropout2d(dropout)
         self.first = nn.Conv2d(given, made, 3, stride=stride, padding=1, bias=False)
         self.first_norm = nn.BatchNorm2d(made)
         self.second = nn.Conv2d(made, made, 3, padding=1, bias=False)
@@ -96,7 +99,7 @@ class _Block(nn.Module):
             )
 
     def forward(self, images: Tensor) -> Tensor:
-        hidden = F.relu(self.first_norm(self.first(images)))
+        hidden = self.dropout(F.relu(self.first_norm(self.first(images))))
         hidden = self.second_norm(self.second(hidden))
         return F.relu(hidden + self.around(images))
 

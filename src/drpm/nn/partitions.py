@@ -139,6 +139,7 @@ class TaskPartition(nn.Module):
             sampled for every sample, without it one for each call.
         hard: ``"sizes"``: integer sizes and a soft order, as in the paper; ``True``: every neuron
             belongs to one task or to all; ``False``: soft.
+        clip: Whether to clip soft masks to [0, 1], as in the authors' code.
         temperature: Default temperature of the relaxation. It can be changed at any time; the
             paper lowers it from 1 to 0.5.
 
@@ -168,6 +169,7 @@ class TaskPartition(nn.Module):
         common: bool = False,
         sampled: bool = False,
         hard: bool | str = "sizes",
+        clip: bool = False,
         temperature: float | Tensor = 1.0,
     ) -> None:
         super().__init__()
@@ -180,8 +182,9 @@ class TaskPartition(nn.Module):
             )
         require_choice("common", common, (True, False))
         require_choice("sampled", sampled, (True, False))
+        require_choice("clip", clip, (True, False))
         self.num_features, self.num_tasks = num_features, num_tasks
-        self.common, self.sampled = common, sampled
+        self.common, self.sampled, self.clip = common, sampled, clip
         self.law = PartitionHead(
             in_features,
             num_features,
@@ -241,6 +244,7 @@ class TaskPartition(nn.Module):
             masks = masks.reshape(len(masks), *ones, -1).expand(-1, *features.shape)
         common = masks[-1] if self.common else None
         masks = masks if common is None else masks[:-1] + common
+        masks = masks.clamp(0, 1) if self.clip else masks
         return TaskSplit(features * masks, masks, parts.sizes, common)
 
     @torch.no_grad()
