@@ -93,7 +93,6 @@ def fit(config: Config, devices: Devices, run: RunFolder) -> float:
         config.training,
         [stage],
         {"images": data.train.inputs, "labels": data.train.targets["label"]},
-        seed=config.training.seed,
         devices=devices,
         schedules={"noise": lambda step: config.noise * (1 - step / steps).clamp(min=0)},
         progress=lambda stage: TrainingProgress(),

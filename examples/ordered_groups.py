@@ -113,7 +113,6 @@ class Groups(Experiment[GroupsJob, Rows, Scorer]):
             job.config.training,
             [open_run(folder / "training", configs.dumps(job.config))],
             {"rows": data.train, "target": data.train_target},
-            seed=job.seed,
             devices=Devices(options["device"]),
             progress=options["progress"],
         )
@@ -123,6 +122,7 @@ class Groups(Experiment[GroupsJob, Rows, Scorer]):
         self, job: GroupsJob, model: Scorer, data: Rows, run: RunFolder, progress: ProgressFactory
     ) -> Evaluation:
         save_model(run.model_dir, model.state_dict(), {"kind": "groups"})
+        run.take_metrics([run.path / "training"])
         with torch.no_grad():
             found = partition(model.score(data.test).squeeze(-1), model.groups)
         table = partition(data.test_target, model.groups) @ found.T
@@ -133,7 +133,7 @@ class Groups(Experiment[GroupsJob, Rows, Scorer]):
         figures = pack_figures([FigureSpec("matrix", "groups", shares, names, names, title, about)])
         accuracy = float(table.trace() / table.sum())
         facts = {"data": {"name": "diabetes", "test examples": len(data.test)}}
-        return Evaluation({"accuracy": accuracy}, figures, [run.path / "training"], {}, facts)
+        return Evaluation({"accuracy": accuracy}, figures, facts)
 
     def title(self, job: GroupsJob, data: Rows) -> str:
         return f"diabetes: {job.config.groups} ordered groups"

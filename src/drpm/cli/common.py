@@ -3,14 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from drpm.data.catalogue import DATASETS
 from drpm.training.errors import Interrupted, RunError, memory_refusal
-
-DEVICES: Final = ("auto", "cpu", "cuda")
 
 
 def among(words: Iterable[str]) -> Callable[[str], list[str]]:
@@ -31,9 +29,7 @@ def _check_seed(seed: int) -> int:
 Seed = Annotated[int, typer.Option(help="The random seed.", callback=_check_seed)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Out = Annotated[Path, typer.Option(help="Folder of a new or interrupted run.")]
-Device = Annotated[
-    str, typer.Option(help="auto, cpu, cuda or cuda:N.", autocompletion=among(DEVICES))
-]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace the run in the folder, if there is one.")
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from drpm.cli.common import DEVICES, Json, among, one_sentence, print_table
+from drpm.cli.common import Json, among, one_sentence, print_table
 from drpm.studies.sweeps import SWEEPS, find
 from drpm.training.config import suggest
 from drpm.training.errors import ConfigError
@@ -54,7 +54,6 @@ def reproduce(
         str | None,
         typer.Option(
             help="Device of each study: auto, cpu, cuda or cuda:N.",
-            autocompletion=among(DEVICES),
             show_default="that of the sweep",
         ),
     ] = None,

@@ -73,7 +73,6 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
     config = types[kind.section]
     for name, details in kind.shortcuts.items():
         found[name] = _option(get_type_hints(config)[name], details)
-    together = "together on a GPU" if kind.stacks else "one after another"
     settings = typer.Option(
         "--set",
         metavar="NAME=VALUE",
@@ -81,8 +80,7 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
         autocompletion=among([f"{name}=" for name in configs.names(config())]),
     )
     seeds = typer.Option(
-        help=f"One seed (by default 0), or several such as 0,1,2, trained {together}, each in its "
-        "own folder."
+        help="One seed (by default 0), or several such as 0,1,2, each in its own folder."
     )
     found |= {
         "out": (Out, Path("out") / kind.command),
@@ -90,11 +88,11 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
         "seeds": (Annotated[str | None, seeds], None),
         "device": (Device, "auto"),
     }
-    if kind.example_preset is not None:
+    if presets := configs.preset_names(kind.command):
         preset = typer.Option(
-            help=f"A preset, such as {kind.example_preset}, or your own .toml file.",
+            help="A preset, or your own .toml file.",
             metavar="NAME_OR_FILE",
-            autocompletion=among(configs.preset_names(kind.command)),
+            autocompletion=among(presets),
         )
         found["preset"] = (Annotated[str, preset], f"fast-{kind.command}")
     if kind.several_devices:

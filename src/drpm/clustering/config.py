@@ -178,13 +178,11 @@ class ClusteringJob(Job):
     command: ClassVar[str] = "cluster"
     section: ClassVar[str] = "clustering"
     experiment: ClassVar[str] = "drpm.clustering.experiment:Clustering"
-    example_preset: ClassVar[str] = "paper-cluster-mnist"
     help: ClassVar[str] = """Cluster a data set or your own file, and sample from every cluster.
 
     Run the same command again to resume an interrupted run. The output folder
     contains labels.csv, the model, figures and an HTML report.
     """
-    stacks: ClassVar[bool] = True
     several_devices: ClassVar[bool] = True
     shortcuts: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         {

@@ -182,6 +182,10 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
             "names": column_names(data),
         }
         replace(model, facts=facts).save(run.model_dir)
+        table = label_table(log_probs, labels, file_names(job.data, len(data.train)))
+        run.write_atomic(LABELS, table)
+        stages = [start.folder / stage for stage in STAGES]
+        run.take_metrics([stage for stage in stages if stage.exists()])
         about = f"Scores on {'all examples' if data.test is data.train else 'the test split'}."
         if choice := model.facts.get("choice"):
             about += f" {choice['sentence']}"
@@ -189,8 +193,6 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         return Evaluation(
             {**metrics, "lower_bound": bound},
             figure_data(model, data, job.seed, labels["train"], predicted),
-            [start.folder / stage for stage in STAGES if (start.folder / stage).exists()],
-            {LABELS: label_table(log_probs, labels, file_names(job.data, len(data.train)))},
             {
                 **model.facts,
                 "comparison": comparison,

@@ -203,13 +203,12 @@ class _Stages:
             "pretraining",
             self.pretrained,
             contrastive_objective if is_contrastive else reconstruction_objective,
-            config.training,
+            replace(config.training, seed=self.starts[0].seed),
             self._open(
                 "pretraining",
                 lambda seed: describe_pretraining(self.config, seed, self.likelihood),
             ),
             {"rows": self.rows},
-            seed=self.starts[0].seed,
             devices=self.devices,
             progress=self.progress,
         )
@@ -259,7 +258,7 @@ class _Stages:
             "training",
             self.models,
             OBJECTIVES[config.method],
-            config.training,
+            replace(config.training, seed=self.starts[0].seed),
             self._open(
                 "training",
                 lambda seed: configs.dumps(
@@ -267,7 +266,6 @@ class _Stages:
                 ),
             ),
             data,
-            seed=self.starts[0].seed,
             devices=self.devices,
             run_data=run_data,
             schedules=build_schedules(config),

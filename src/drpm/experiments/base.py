@@ -55,14 +55,10 @@ class Job:
     """The field with the configuration, which has ``training``."""
     experiment: ClassVar[str]
     """The experiment as ``package.module:Class``."""
-    example_preset: ClassVar[str | None] = None
-    """A preset that the help names; None where there are no presets."""
     help: ClassVar[str]
     """What the command does."""
     data_option: ClassVar[bool] = False
     """Whether ``--data`` names the data as well."""
-    stacks: ClassVar[bool] = False
-    """Whether one GPU trains several seeds together."""
     several_devices: ClassVar[bool] = False
     """Whether several devices can share a run."""
     shortcuts: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
@@ -75,8 +71,8 @@ class Job:
 
     @property
     def is_stacked(self) -> bool:
-        """Whether several seeds of this job are trained together where that is possible."""
-        return self.stacks
+        """Whether one GPU trains several seeds of this job together."""
+        return False
 
     @property
     def config(self) -> Any:
@@ -124,17 +120,12 @@ class Evaluation(NamedTuple):
     Args:
         metrics: Final metrics by name.
         figures: Figure data, the content of ``arrays.npz``.
-        stages: Folders of the trainings whose metrics are those of the run; empty where it has
-            its metrics already.
-        files: Further files of the run by name, such as ``labels.csv``.
         facts: Further entries of ``result.json``: ``about`` (a paragraph for the page), ``data``
             (a table), ``names`` (headings of metrics), ``method``, ``comparison``, ``tables``.
     """
 
     metrics: Mapping[str, Any]
     figures: bytes
-    stages: Sequence[Path]
-    files: Mapping[str, str]
     facts: Mapping[str, Any]
 
 
@@ -173,11 +164,8 @@ class Experiment(ABC, Generic[J, D, M]):
     def complete(self, job: J, data: D, given: Mapping[str, bool]) -> J:
         """Fill in what depends on the data.
 
-        Args:
-            job: The job.
-            data: Its data.
-            given: The hyperparameters that the user has set, by name, and whether on the command
-                line (else in a file).
+        ``given`` has the hyperparameters that the user has set, by name, and whether on the command
+        line (else in a file).
         """
         return job
 
@@ -196,28 +184,23 @@ class Experiment(ABC, Generic[J, D, M]):
         devices: "Devices",
         progress: "ProgressFactory",
     ) -> list[M]:
-        """Train a model for each job, or resume; by default one after another by :meth:`fit`.
+        """Train a model for each job, or resume; by default the only one by :meth:`fit`.
 
-        Args:
-            jobs: One, or several that differ in their seeds where the job's ``stacks`` is true.
-            data: The data.
-            folders: One for each job, for checkpoints and models of the stages.
-            devices: Where to train.
-            progress: Maps the name of a stage to its progress bar.
+        There are several jobs, which differ in their seeds, only where they are stacked. The
+        folders, one for each job, are for checkpoints and models of the stages.
         """
-        options = {"device": devices.device, "progress": progress}
-        each = zip(jobs, folders, strict=True)
-        return [self.fit(job, data, folder, **options) for job, folder in each]
+        (job,), (folder,) = jobs, folders
+        return [self.fit(job, data, folder, device=devices.device, progress=progress)]
 
     def fit(self, job: J, data: D, folder: Path, **options: Any) -> M:
         """Train the model of one job, or resume; the options are ``device`` and ``progress``."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define fit, or train.")
 
     @abstractmethod
     def evaluate(
         self, job: J, model: M, data: D, run: "RunFolder", progress: "ProgressFactory"
     ) -> Evaluation:
-        """Evaluate a trained model and save it in ``run.model_dir``."""
+        """Evaluate a trained model; write it, its metrics and other files of the run."""
 
     @abstractmethod
     def title(self, job: J, data: D) -> str:

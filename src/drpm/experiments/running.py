@@ -25,11 +25,8 @@ def prepare(
 ) -> tuple[J, D, Devices, list[str]]:
     """Load the data of a job and check that both fit, before anything is written.
 
-    Args:
-        experiment: The application.
-        job: The job.
-        given: As in :meth:`~drpm.experiments.base.Experiment.complete`.
-        device: Where to run; by default where the job says.
+    ``given`` is as in :meth:`~drpm.experiments.base.Experiment.complete`. The device is by default
+    that of the job.
     """
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1 and not job.several_devices:
@@ -61,15 +58,10 @@ def run_jobs(
     With several devices all processes call this, and the first one writes.
 
     Args:
-        experiment: The application.
-        jobs: One for each seed.
-        data: Their data.
-        folders: The run folder of each; that of a different job is refused.
-        devices: Where to train.
+        folders: The run folder of each job; that of a different job is refused.
         command: The command that repeats all of them.
         overwrite: Whether to start again if a folder holds a run.
         share: As ``place`` in :meth:`~drpm.experiments.base.Experiment.share`.
-        progress: Maps the name of a stage to its progress bar.
 
     Returns:
         The content of every ``result.json``, with the folder and the page.
@@ -100,11 +92,7 @@ def run_jobs(
                 if not devices.is_first or run.status == "finished":
                     continue
                 found = experiment.evaluate(job, model, data, run, progress)
-                for name, content in found.files.items():
-                    run.write_atomic(name, content)
                 run.write_atomic(ARRAYS, found.figures)
-                if found.stages:
-                    run.take_metrics(found.stages)
                 facts = {"command": list(command), "stacked": together[0], **found.facts}
                 run.finish(found.metrics, seed=job.seed, device=devices.device, facts=facts)
         devices.barrier()
@@ -150,10 +138,6 @@ def run_study(
     The study's ``result.json`` has the mean and the deviation of every metric.
 
     Args:
-        folder: The study's folder.
-        command: The command whose runs these are.
-        preset: The configuration.
-        seeds: One for each run.
         settings: Changes to the preset, as ``name=value``.
         options: Fields of the job, by name.
         config: The digest of the configuration; refused where the configuration has changed.

@@ -84,7 +84,6 @@ class FactorsJob(Job):
     command: ClassVar[str] = "factors"
     section: ClassVar[str] = "factors"
     experiment: ClassVar[str] = "drpm.factors.experiment:Factors"
-    example_preset: ClassVar[str] = "paper-factors"
     help: ClassVar[str] = """Learn which factors the two images of a pair share, and how many.
 
     Run the same command again to resume an interrupted run. The output folder

@@ -143,6 +143,7 @@ class Factors(Experiment[FactorsJob, Pairs, FactorVAE]):
         progress: ProgressFactory,
     ) -> Evaluation:
         model.save(run.model_dir)
+        run.take_metrics([run.path / STAGE])
         described: dict[str, Any] = {"name": job.data}
         if isinstance(data, OwnPairs):
             batch = {"first": data.first, "second": data.second}
@@ -155,12 +156,12 @@ class Factors(Experiment[FactorsJob, Pairs, FactorVAE]):
         views, label = (batch["first"], batch["second"]), batch.get("label")
         found = model.share(*views, label=label)
         metrics: dict[str, Any] = {"mean_count": found.number.mean().item()}
-        files, tables = {}, {}
+        tables = {}
         if isinstance(data, OwnPairs):
             columns = [f"dimension {i}" for i in range(found.mask.shape[-1])]
             table = pd.DataFrame(found.mask.int().tolist(), list(data.names), columns)
             table.insert(0, "shared", table.sum(axis=1))
-            files[PAIRS] = table.to_csv(index_label="pair", lineterminator="\n")
+            run.write_atomic(PAIRS, table.to_csv(index_label="pair", lineterminator="\n"))
         else:
             # Averaged as the model does it, which need not be the plain mean of both codes.
             known = batch["factors"], batch["is_shared"]
@@ -176,7 +177,7 @@ class Factors(Experiment[FactorsJob, Pairs, FactorVAE]):
         metrics |= estimate_evidence(model, *views, label=label)._asdict()
         facts = {"data": described, "names": NAMES, "tables": tables}
         figures = figure_data(model, batch, found)
-        return Evaluation(metrics, figures, [run.path / STAGE], files, facts)
+        return Evaluation(metrics, figures, facts)
 
     def title(self, job: FactorsJob, data: Pairs) -> str:
         return f"{job.data}: shared factors, {job.factors.method}"

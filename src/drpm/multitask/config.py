@@ -119,7 +119,6 @@ class MultitaskJob(Job):
     command: ClassVar[str] = "multitask"
     section: ClassVar[str] = "multitask"
     experiment: ClassVar[str] = "drpm.multitask.experiment:Multitask"
-    example_preset: ClassVar[str] = "paper-multitask-multimnist"
     help: ClassVar[str] = """Train a network on several tasks, and learn how they share its neurons.
 
     Run the same command again to resume an interrupted run. The output folder

@@ -211,7 +211,7 @@ class Multitask(Experiment[MultitaskJob, TaskData, MultitaskNetwork]):
         if job.multitask.method == "drpm":
             facts["size penalty"] = model.method.size_penalty
         figures = figure_data(data, scores, records)
-        return Evaluation(metrics, figures, [], {}, facts)
+        return Evaluation(metrics, figures, facts)
 
     def title(self, job: MultitaskJob, data: TaskData) -> str:
         return f"{job.data}: multitask learning, {job.multitask.method}"

@@ -56,7 +56,6 @@ class SupervisedJob(Job):
     command: ClassVar[str] = "supervised"
     section: ClassVar[str] = "supervised"
     experiment: ClassVar[str] = "drpm.supervised.experiment:Supervised"
-    example_preset: ClassVar[str] = "paper-supervised-mnist"
     help: ClassVar[str] = """Learn to partition batches of a labelled data set into its classes.
 
     Run the same command again to resume an interrupted run. The output folder

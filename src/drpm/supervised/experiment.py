@@ -123,6 +123,8 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
             # The saved model takes rows of a table as they are in its file.
             fitted.shift, fitted.scale = scale_of(data.dataset)
         fitted.save(run.model_dir)
+        run.write_atomic(LABELS, labels)
+        run.take_metrics([model.folder])
         scores = [{"size_weight": x, "seed": job.seed, "f1": f1} for x, f1 in model.f1.items()]
         facts = {
             "about": " ".join([_ABOUT, *self.check(job, data)]),
@@ -141,7 +143,7 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
             },
         }
         metrics, figures = found["test"].scores._asdict(), figure_data(found["test"], data)
-        return Evaluation(metrics, figures, [model.folder], {LABELS: labels}, facts)
+        return Evaluation(metrics, figures, facts)
 
     def title(self, job: SupervisedJob, data: LabelledData) -> str:
         return f"{data.dataset.name}: supervised partitioning"

@@ -153,23 +153,20 @@ def unseeded() -> Iterator[None]:
 
 @contextmanager
 def matmul_precision(precision: Literal["highest", "high"]) -> Iterator[None]:
-    """Within the block, compute float32 products on a GPU in float32, or in TF32 for ``high``."""
-    backends: Any = torch.backends
-    separate: list[tuple[Any, str]] = []
+    """Within the block, compute float32 products on a GPU in float32, or in TF32 for ``high``.
+
+    Precisions that the user has set for single operations stay as they are.
+    """
+    cudnn: Any = torch.backends.cudnn
     try:
-        before = (torch.get_float32_matmul_precision(), backends.cudnn.allow_tf32)
-    except RuntimeError:  # set through torch's newer interface, for single operations
-        cudnn = backends.cudnn
-        parts = (backends.cuda.matmul, backends.mkldnn.matmul, cudnn.conv, cudnn.rnn)
-        separate = [(part, part.fp32_precision) for part in parts]
-    # The older interface, which all versions have and the compiler reads.
+        before = torch.get_float32_matmul_precision(), cudnn.allow_tf32
+    except RuntimeError:  # torch's newer interface, which cannot be mixed with this one
+        yield
+        return
     torch.set_float32_matmul_precision(precision)
-    backends.cudnn.allow_tf32 = precision == "high"
+    cudnn.allow_tf32 = precision == "high"
     try:
         yield
     finally:
-        if not separate:
-            torch.set_float32_matmul_precision(before[0])
-            backends.cudnn.allow_tf32 = before[1]
-        for part, value in separate:
-            part.fp32_precision = value
+        torch.set_float32_matmul_precision(before[0])
+        cudnn.allow_tf32 = before[1]

@@ -296,7 +296,6 @@ def train_stage(
     runs: Sequence[RunFolder],
     data: Mapping[str, Tensor],
     *,
-    seed: int,
     devices: Devices,
     before_epoch: Callable[[Program], Callable[[int], None]] | None = None,
     progress: ProgressFactory = lambda stage: None,
@@ -307,18 +306,11 @@ def train_stage(
     Args:
         stage: The name of this training for the progress display.
         models: One model, or several to be trained together; they are trained in place.
-        objective: What is minimized.
-        config: Training settings.
         runs: The run of every model.
-        data: Tensors of examples that all models share.
-        seed: Determines batches and noise.
-        devices: Where to train.
         before_epoch: From the program to what :func:`train` calls before each epoch.
-        progress: Makes the progress display.
-        options: Further arguments of :class:`~drpm.training.program.Program`.
+        options: Like the others, arguments of :class:`~drpm.training.program.Program`.
     """
     if not all(run.status == "finished" for run in runs):
-        config = replace(config, seed=seed)
         program = Program(models, objective, data, config, devices=devices, **options)
         hook = None if before_epoch is None else before_epoch(program)
         train(program, runs, before_epoch=hook, progress=progress(stage))
@@ -367,6 +359,6 @@ def fit_model(
     steps = training.epochs * count_steps(len(next(iter(data.values()))), training)
     start, end = config.temperature
     schedules = {"temperature": ExponentialSchedule(start, end, max(1, steps))}
-    options |= {"seed": training.seed, "devices": devices, "schedules": schedules}
+    options |= {"devices": devices, "schedules": schedules}
     train_stage("training", [model], objective, training, [run], data, **options)
     return run

@@ -78,22 +78,11 @@ class RunFolder:
 
     @property
     def checkpoint_dir(self) -> Path:
-        return self._inside(CHECKPOINTS)
+        return self.path / CHECKPOINTS
 
     @property
     def model_dir(self) -> Path:
-        return self._inside(MODEL)
-
-    def _inside(self, relative: Path | str) -> Path:
-        """The path of a file of this run; refuse one that leads out of the folder."""
-        root = self.path.resolve()
-        target = (root / relative).resolve()  # follows symbolic links
-        if target == root or not target.is_relative_to(root):
-            raise RunError(
-                f"A file of the run must be inside its folder {self.path}, but got the path "
-                f"{str(relative)!r}, which leads to {target}."
-            )
-        return self.path / relative
+        return self.path / MODEL
 
     @property
     def status(self) -> Literal["new", "interrupted", "finished"]:
@@ -133,33 +122,28 @@ class RunFolder:
 
         The operating system releases the lock when the process ends, even if it is killed.
         """
-        descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            self._acquire(descriptor)
+        with open(self.path / LOCK, "a+", encoding="utf-8", errors="replace") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise RunError(
+                    f"The run folder {self.path} is in use by "
+                    f"{file.read(1000).strip() or 'another process'}; "
+                    "wait until it ends, or choose another folder."
+                ) from None
+            except OSError:
+                pass  # some cluster file systems have no locks
+            else:
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+                file.flush()
+                # Nobody else writes, so these are of a process that was killed.
+                for leftover in self.path.glob(".*.tmp"):
+                    _remove(leftover)
             times = [record["wall_time"] for record in self.metrics() if "wall_time" in record]
             self._start, self._before = time.monotonic(), float(times[-1]) if times else 0.0
             yield
-        finally:
-            os.close(descriptor)
-
-    def _acquire(self, descriptor: int) -> None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.read(descriptor, 1000).decode(errors="replace").strip()
-            raise RunError(
-                f"The run folder {self.path} is in use by {owner or 'another process'}; "
-                "wait until it ends, or choose another folder."
-            ) from None
-        except OSError:
-            return  # some cluster file systems have no locks
-        with suppress(OSError):  # only for the message above
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-        # Nobody else writes, so these are of a process that was killed.
-        for leftover in self.path.glob(".*.tmp"):
-            with suppress(OSError):
-                _remove(leftover)
 
     def _make_room(self, outputs: Sequence[str]) -> None:
         """Remove a run that is there; refuse a folder with anything else."""
@@ -177,7 +161,7 @@ class RunFolder:
 
     def write_atomic(self, relative: Path | str, content: bytes | str) -> Path:
         """Write a file of this run as a whole, text in UTF-8; missing folders are created."""
-        target = self._inside(relative)
+        target = self.path / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(target, content.encode() if isinstance(content, str) else content)
         return target
@@ -189,7 +173,7 @@ class RunFolder:
         exactly once.
         """
         line = json.dumps(_plain({**record, "wall_time": round(self.wall_time, 3)}))
-        with open(self._inside(METRICS), "a", encoding="utf-8") as file:
+        with open(self.path / METRICS, "a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     def take_metrics(self, stages: Sequence[Path]) -> None:
@@ -226,12 +210,8 @@ class RunFolder:
     ) -> None:
         """Write the result, after which the run is finished.
 
-        Args:
-            metrics: The final metrics.
-            seed: The seed; by default ``seed`` or ``training.seed`` of the configuration.
-            device: The device of the run.
-            facts: Further entries of the result, such as the command.
-            wall_time: Seconds that it took; by default those spent on this folder.
+        The seed is by default ``seed`` or ``training.seed`` of the configuration, the wall time
+        the seconds spent on this folder; ``facts`` are further entries, such as the command.
         """
         import drpm
 
@@ -271,8 +251,8 @@ def open_run(
     Args:
         path: The folder.
         text: All settings that the run depends on, as TOML.
-        overwrite: Whether to remove a run that is there and start again.
-        outputs: Files and folders to remove besides those that every run has.
+        overwrite: Whether to remove a run that is there, and its ``outputs`` besides the files
+            that every run has, and start again.
         devices: With several, all processes call this and the first one creates the folder.
     """
     run, devices = RunFolder(path), devices or Devices()
