@@ -64,10 +64,7 @@ def test_the_data_of_the_run_has_the_labels_of_the_run(trained: Path, place: Pat
     assert list(found) == ["index", "cluster", "confidence"]
     expected = pd.read_csv(trained / "labels.csv", dtype=str)
     pd.testing.assert_frame_equal(found, expected.drop(columns="split"))
-    # The same from the model's folder, as JSON.
-    facts = json.loads(
-        run("predict", trained / "model", place / "table.csv", "--out", "a/b.csv", "--json")
-    )
+    facts = json.loads(run("predict", trained, place / "table.csv", "--out", "a/b.csv", "--json"))
     assert facts["labels"] == "a/b.csv"
     assert Path("a/b.csv").read_bytes() == Path("table-labels.csv").read_bytes()
     clusters = found.astype(float).groupby("cluster")["confidence"]

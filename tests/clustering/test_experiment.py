@@ -294,8 +294,6 @@ def test_pretraining_is_shared_only_where_it_agrees(tmp_path: Path, trained: lis
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"seeds": []}, "seeds must be one or more that differ"),
-        ({"seeds": [1, 1]}, "seeds must be one or more that differ"),
         ({"preset": "paper-cluster"}, "'paper-cluster' is not a preset"),
         ({"settings": ["clusters=5000"]}, "clusters must be at most the number of examples"),
         ({"config": "0123456789abcdef"}, "has changed"),

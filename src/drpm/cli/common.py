@@ -20,13 +20,7 @@ def among(words: Iterable[str]) -> Callable[[str], list[str]]:
     return complete
 
 
-def _check_seed(seed: int) -> int:
-    if not 0 <= seed < 2**63:
-        raise typer.BadParameter("the seed must be from 0 to 2**63 - 1.")
-    return seed
-
-
-Seed = Annotated[int, typer.Option(help="The random seed.", callback=_check_seed)]
+Seed = Annotated[int, typer.Option(help="The random seed.", min=0, max=2**63 - 1)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Out = Annotated[Path, typer.Option(help="Folder of a new or interrupted run.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]

@@ -69,12 +69,8 @@ def predict(
 
 
 def _model_folder(run: Path) -> Path:
-    """The model of a run, from the folder of either."""
-    from drpm.training.checkpoint import MODEL_FILE
     from drpm.training.runs import CONFIG, RunFolder
 
-    if (run / MODEL_FILE).is_file():
-        return run
     seeds = sorted(path.parent for path in run.glob(f"seed-*/{CONFIG}"))
     if seeds and not (run / CONFIG).exists():
         raise ValueError(f"{run} has several runs: choose one of {', '.join(map(str, seeds))}.")

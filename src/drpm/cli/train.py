@@ -244,9 +244,7 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
         # A row for each seed, and one for all of them.
         groups = [(str(result["seed"]), [result]) for result in results]
         groups += [("mean", list(results))] if len(results) > 1 else []
-        rows = [
-            [name, *(_cell(some, x, experiment.digits) for x in columns)] for name, some in groups
-        ]
+        rows = [[name, *(_cell(some, metric) for metric in columns)] for name, some in groups]
         print_table(["Seed", *columns.values()], rows)
     for each in experiment.describe(results):
         if isinstance(each, str):
@@ -261,9 +259,9 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
         typer.echo(f"Report: {page}")
 
 
-def _cell(results: Sequence[Mapping[str, Any]], metric: str, digits: int) -> str:
+def _cell(results: Sequence[Mapping[str, Any]], metric: str) -> str:
     """A metric, or its mean and deviation over several results."""
     from drpm.report.tables import format_summary, summarize
 
     values = [result["metrics"].get(metric) for result in results]
-    return "-" if None in values else format_summary(summarize(values), digits)
+    return "-" if None in values else format_summary(summarize(values), 3)

@@ -144,8 +144,6 @@ class Experiment(ABC, Generic[J, D, M]):
 
     scores: ClassVar[Mapping[str, str]]
     """Metrics that the terminal shows, with their headings."""
-    digits: ClassVar[int] = 3
-    """Decimals of these metrics."""
     outputs: ClassVar[tuple[str, ...]]
     """Files and folders that a run writes besides those of every run."""
 

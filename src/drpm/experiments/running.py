@@ -144,8 +144,6 @@ def run_study(
         share: Whether studies in the same folder share the stages that they have in common.
         device: Where to run; not part of what identifies the study.
     """
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"seeds must be one or more that differ, but got {list(seeds)}.")
     kind, chosen = find_job(command), configure(command, preset, settings)
     digest = digest_settings(chosen)
     if config not in (None, digest):

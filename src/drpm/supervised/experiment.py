@@ -79,7 +79,6 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
     """Batches of labelled elements, partitioned into their classes."""
 
     scores: ClassVar[Mapping[str, str]] = SCORES
-    digits: ClassVar[int] = 4
     outputs: ClassVar[tuple[str, ...]] = ("training", LABELS)
 
     def load(self, job: SupervisedJob, device: torch.device) -> LabelledData:

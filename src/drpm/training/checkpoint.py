@@ -129,10 +129,7 @@ def load_latest(folder: Path) -> Checkpoint | None:
 def save_model(folder: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
     """Save a model's tensors, as of ``state_dict()``, and what is needed to build it again.
 
-    Args:
-        folder: The folder for ``model.json`` and the safetensors file that it names.
-        tensors: The tensors by name.
-        description: What JSON can hold; tuples come back as lists.
+    The description is what JSON can hold; tuples come back as lists.
     """
     data = _to_bytes(tensors)
     # The name follows from the content, so that new tensors never replace those which the old
@@ -149,12 +146,7 @@ def save_model(folder: Path, tensors: Mapping[str, Tensor], description: Mapping
 
 
 def load_model(folder: Path | str, kind: str | None = None) -> Model:
-    """Read what :func:`save_model` wrote; nothing is unpickled.
-
-    Args:
-        folder: The folder.
-        kind: The ``kind`` in the description; a model of another kind is refused.
-    """
+    """Read what :func:`save_model` wrote, without pickle; another ``kind`` of model is refused."""
     folder = Path(folder)
     if not (folder / MODEL_FILE).is_file():
         raise RunError(f"{folder} contains no model: {MODEL_FILE} is missing.")

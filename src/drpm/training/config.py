@@ -165,13 +165,7 @@ def require_classes(name: str, labels: "Tensor", examples: int, classes: int) ->
 
 
 def build(cls: type[C], mapping: Mapping[str, Any], base: C | None = None) -> C:
-    """A configuration from nested dictionaries; other settings are those of ``base``.
-
-    Args:
-        cls: The class of the configuration.
-        mapping: Values by name.
-        base: By default ``cls()``.
-    """
+    """A configuration from nested dictionaries; others are those of ``base``, or the defaults."""
     known: Any = cls() if base is None else base
     values = dataclasses.asdict(known)
     return _validate(cls, _merge(values, mapping, [*dict(flatten(values))]), strict=True)

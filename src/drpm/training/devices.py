@@ -28,12 +28,7 @@ T = TypeVar("T")
 
 @final
 class Devices:
-    """One device, or one of several processes with a device each.
-
-    Args:
-        device: The device of this process.
-        fabric: The connection to the other processes, if there are any.
-    """
+    """The device of this process, and the connection to other processes, if there are any."""
 
     def __init__(self, device: torch.device | str = "cpu", fabric: "Fabric | None" = None) -> None:
         self.device = torch.device(device)

@@ -49,12 +49,8 @@ class ExponentialSchedule:
     .. math:: \tau_t = \max(\tau_{final},\, \tau_{init} \, e^{-r t}), \qquad
         r = -\frac{\log \tau_{final} - \log \tau_{init}}{steps}
 
-    with the minimum in place of the maximum where the numbers rise.
-
-    Args:
-        start: The number :math:`\tau_{init}` at step 0.
-        end: The number :math:`\tau_{final}` from ``steps`` on.
-        steps: How many steps it takes.
+    with the minimum in place of the maximum where the numbers rise. ``start`` is
+    :math:`\tau_{init}` and ``end`` is :math:`\tau_{final}`.
 
     Example:
         >>> ExponentialSchedule(start=1.0, end=0.25, steps=100)(torch.tensor(50.0))
@@ -64,11 +60,6 @@ class ExponentialSchedule:
     start: float
     end: float
     steps: int
-
-    def __post_init__(self) -> None:
-        for name in ("start", "end", "steps"):
-            if not 0 < (value := getattr(self, name)) < math.inf:
-                raise ConfigError(f"{name} must be positive and finite, but got {value!r}.")
 
     def __call__(self, step: Tensor) -> Tensor:
         rate = -(math.log(self.end) - math.log(self.start)) / self.steps
