@@ -144,8 +144,7 @@ def run_study(
         share: Whether studies in the same folder share the stages that they have in common.
         device: Where to run; not part of what identifies the study.
     """
-    kind, chosen = find_job(command), configure(command, preset, settings)
-    digest = digest_settings(chosen)
+    kind, (chosen, digest) = find_job(command), configure(command, preset, settings)
     if config not in (None, digest):
         raise ConfigError(
             f"config must be {digest!r}, the digest of the configuration, but got {config!r}; "
@@ -181,9 +180,14 @@ def run_study(
         )
 
 
-def configure(command: str, preset: str, settings: Sequence[str]) -> Any:
-    """The configuration of a command from a preset and changes to it."""
-    return configs.override(configs.load_preset(type(find_job(command)().config), preset), settings)
+def configure(command: str, preset: str, settings: Sequence[str]) -> tuple[Any, str]:
+    """The configuration of a command from a preset and changes to it, and a digest of all of it.
+
+    The meaning of a preset's name may change; the digest then changes too.
+    """
+    start = configs.load_preset(type(find_job(command)().config), preset)
+    config = configs.override(start, settings)
+    return config, hashlib.sha256(configs.dumps(config).encode()).hexdigest()[:16]
 
 
 def _command_line(
@@ -204,8 +208,3 @@ def _command_line(
     words += ["--preset", preset]
     words += [word for setting in settings for word in ("--set", setting)]
     return [*words, "--seeds", ",".join(map(str, seeds))]
-
-
-def digest_settings(config: Any) -> str:
-    """A digest of all hyperparameters: the meaning of a preset's name may change."""
-    return hashlib.sha256(configs.dumps(config).encode()).hexdigest()[:16]

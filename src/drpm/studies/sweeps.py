@@ -30,7 +30,7 @@ def study(
     **options: Any,
 ) -> SweepRun:
     """One method with all its seeds, as in :func:`drpm.experiments.running.run_study`."""
-    from drpm.experiments.running import configure, digest_settings
+    from drpm.experiments.running import configure
     from drpm.training.sweeps import SweepRun
 
     arguments = {
@@ -41,7 +41,7 @@ def study(
         "options": options,
         "share": command == "cluster",  # pretraining
         # Runs of an earlier meaning of the preset are not taken for runs of this one.
-        "config": digest_settings(configure(command, preset, settings)),
+        "config": configure(command, preset, settings)[1],
     }
     return SweepRun(folder, "drpm.experiments.running:run_study", arguments)
 
