@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.installed
 PIP := $(RUN) pip --disable-pip-version-check install -c constraints.txt
 
-.PHONY: help demo test test-anywhere lint format types bench results clean distclean
+.PHONY: help demo test test-anywhere lint format types bench results dist clean distclean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -34,8 +34,11 @@ types: $(READY) ## check the types in src
 bench: $(READY) ## measure time and memory on this device
 	$(RUN) benchmarks
 
-results: $(READY) ## update docs/results.md and its figures from the folder results
-	$(RUN) drpm.cli.results_page results docs/results.md
+results: $(READY) ## update the tables and figures of the documents from the folder results
+	$(RUN) drpm.cli.results_page results docs/results.md README.md
+
+dist: $(READY) ## build wheel and sdist, and try the wheel in an empty environment
+	$(RUN) tests.package
 
 clean: ## remove caches, builds and the results of the demo
 	rm -rf build dist out src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         subset_permutation_log_prob,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AffinityPartition",

@@ -12,6 +12,7 @@ from drpm.cli.results_page import FIGURES, update
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "results.md"
+README = ROOT / "README.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 
 
@@ -44,12 +45,15 @@ def test_the_document_is_updated(
     # Figures are drawn but not rendered, which takes seconds.
     blank = (PAGE.parent / "figures" / "clusters.png").read_bytes()
     monkeypatch.setattr(results_page, "png", lambda figure: blank)
-    page = tmp_path / "results.md"
+    page, readme = tmp_path / "results.md", tmp_path / "README.md"
     page.write_text(re.sub(r"\n\|.*", "", TEXT), encoding="utf-8")
-    update(ROOT / "results", page)
+    front = README.read_text(encoding="utf-8")
+    readme.write_text(re.sub(r"(summary -->)\n[^<]*", r"\1\n", front), encoding="utf-8")
+    update(ROOT / "results", page, readme)
     assert page.read_text(encoding="utf-8") == TEXT
+    assert readme.read_text(encoding="utf-8") == front
     assert {path.stem for path in (tmp_path / "figures").iterdir()} == {*FIGURES}
     page.write_text("No tables.\n", encoding="utf-8")
     with pytest.raises(typer.Exit):
-        update(ROOT / "results", page)
+        update(ROOT / "results", page, readme)
     assert "error: " in capsys.readouterr().err

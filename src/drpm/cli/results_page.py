@@ -1,9 +1,9 @@
 """Fills the tables of the results document and draws its figures.
 
-    python -m drpm.cli.results_page results docs/results.md
+    python -m drpm.cli.results_page results docs/results.md README.md
 
-The text of the document is written by hand; see :mod:`drpm.report.tables`. The figures go into the
-folder ``figures`` beside it.
+The text of the documents is written by hand; see :mod:`drpm.report.tables`. The figures go into the
+folder ``figures`` beside the first one.
 """
 
 import json
@@ -21,7 +21,13 @@ from drpm.clustering import results as clustering
 from drpm.factors import results as factors
 from drpm.multitask import results as multitask
 from drpm.report.plots import png
-from drpm.report.tables import MISSING, fill_tables, markdown_table
+from drpm.report.tables import (
+    MISSING,
+    fill_tables,
+    format_summary,
+    markdown_table,
+    summarize_metric,
+)
 from drpm.supervised import results as supervised
 from drpm.training.checkpoint import write_atomic
 
@@ -37,6 +43,31 @@ def step_times(results: Path) -> str:
     return markdown_table(["model", "batch", "one run, µs", "five stacked, µs", "ratio"], *lines)
 
 
+# Rows of the table in the README: data, measure and method, and the study and metric behind them.
+_SUMMARY: Final = {
+    ("MNIST", "accuracy of clusters", "DRPM-VC"): ("table-1/mnist/drpm-vc", "accuracy"),
+    ("Fashion-MNIST", "accuracy of clusters", "DRPM-VC"): (
+        "table-1/fashion-mnist/drpm-vc",
+        "accuracy",
+    ),
+    ("MultiMNIST, half noise", "accuracy", "DRPM-MTL"): ("noise/drpm/noise-0.5", "accuracy"),
+    ("MultiMNIST, half noise", "accuracy", "ULS"): ("noise/uls/noise-0.5", "accuracy"),
+    ("MNIST", "F1 of partitions", "supervised"): ("supervised/mnist/drpm", "f1"),
+    ("Fashion-MNIST", "F1 of partitions", "supervised"): ("supervised/fashion-mnist/drpm", "f1"),
+}
+
+
+def summary(results: Path) -> str:
+    """The most important results beside the paper's."""
+    published = {**clustering.PUBLISHED, **supervised.PUBLISHED}
+    lines = []
+    for names, (study, metric) in _SUMMARY.items():
+        found = summarize_metric(results / study, metric)
+        paper = published.get(study, {}).get(metric, "plotted only")
+        lines.append([*names, MISSING if found is None else format_summary(found), paper])
+    return markdown_table(["data", "measure", "method", "here", "paper"], *lines)
+
+
 _APPLICATIONS: Final = (clustering, factors, multitask, supervised)
 TABLES: Final[Mapping[str, Callable[[Path], str]]] = {
     **{name: table for module in _APPLICATIONS for name, table in module.TABLES.items()},
@@ -47,11 +78,12 @@ FIGURES: Final[Mapping[str, Callable[[Path], Figure]]] = {
 }
 
 
-def update(results: Path, page: Path) -> None:
-    """Update a document and its figures from a folder of results."""
+def update(results: Path, page: Path, readme: Path) -> None:
+    """Update the tables of both documents and the figures of the first from a folder of results."""
     with one_sentence():
-        text = page.read_text(encoding="utf-8")
-        write_atomic(page, fill_tables(text, TABLES, results).encode())
+        for path, tables in ((page, TABLES), (readme, {"summary": summary})):
+            text = path.read_text(encoding="utf-8")
+            write_atomic(path, fill_tables(text, tables, results).encode())
         folder = page.parent / "figures"
         folder.mkdir(exist_ok=True)
         for name, draw in FIGURES.items():

@@ -52,12 +52,13 @@ def _of_tables(sweep: str, rows: dict[str, str], metrics: dict[str, str]) -> Tab
         {name.replace("-", " "): name for name in sweeps.TABLES},
         lowest={"within", "seconds"},
         has_runs=False,
+        main=("within", "ACC", "seconds"),
     )
 
 
 def _by_data(sweep: str, rows: dict[str, str]) -> Table:
     columns = metric_columns(f"{sweep}/{{group}}/{{row}}", METRICS)
-    return Table(("data", "method"), rows, columns, DATA, PUBLISHED)
+    return Table(("data", "method"), rows, columns, DATA, PUBLISHED, main=("ACC",))
 
 
 TABLES: Final = {
@@ -79,6 +80,7 @@ TABLES: Final = {
         {"order": "drpm-vc-order", "affinity": "drpm-vc-affinity"},
         metric_columns("partitions/{group}/{row}", {**METRICS, "lower_bound": "ELBO"}),
         DATA,
+        main=("ACC", "ELBO"),
     ),
     "stl10": Table(
         ("method",),
@@ -91,6 +93,7 @@ TABLES: Final = {
         METHODS,
         metric_columns("clusters/k-{group}/{row}", METRICS),
         {str(count): str(count) for count in sweeps.CLUSTERS},
+        main=("ACC",),
     ),
     "tables": _of_tables(
         "tables",

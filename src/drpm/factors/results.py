@@ -1,10 +1,15 @@
 """Generative factors in the results document: tables, published numbers and figures."""
 
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
-from drpm.report.plots import draw_stored
-from drpm.report.tables import Table, metric_columns, parse_published
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from drpm.report.plots import Series, draw_stored, series_panels
+from drpm.report.tables import Table, metric_columns, parse_published, summarize_metrics
 from drpm.studies import sweeps
 
 METHODS: Final = {
@@ -43,11 +48,9 @@ PUBLISHED: Final = parse_published(
 )
 
 
-def _by_shared(metrics: dict[str, str], *, digits: int = 3, is_main: bool = False) -> Table:
+def _by_shared(metrics: dict[str, str], **options: Any) -> Table:
     columns = metric_columns("table-2/shared-{group}/{row}", metrics)
-    return Table(
-        ("shared", "method"), METHODS, columns, _SHARED, PUBLISHED, digits, is_main, is_main
-    )
+    return Table(("shared", "method"), METHODS, columns, _SHARED, PUBLISHED, **options)
 
 
 def _by_value(head: str, study: str, values: tuple[float, ...], methods: list[str]) -> Table:
@@ -57,11 +60,12 @@ def _by_value(head: str, study: str, values: tuple[float, ...], methods: list[st
         metric_columns(study, _EVIDENCE),
         {_NAMES[method]: method for method in methods},
         digits=1,
+        main=("evidence",),
     )
 
 
 TABLES: Final = {
-    "table-2": _by_shared({"shared_accuracy": "S", "independent_accuracy": "I"}, is_main=True),
+    "table-2": _by_shared({"shared_accuracy": "S", "independent_accuracy": "I"}, main=("S", "I")),
     "table-2-counts": _by_shared(
         {
             "mean_count": "shared dimensions",
@@ -70,6 +74,9 @@ TABLES: Final = {
             "shared_used": "in use and shared",
         },
         digits=2,
+        is_bold=False,
+        has_runs=False,
+        main=("shared dimensions", "in use and shared"),
     ),
     "factor-rates": _by_value(
         "learning rate", "factor-rates/{group}/rate-{row}", sweeps.RATES, [*sweeps.RATES_METHODS]
@@ -80,7 +87,27 @@ TABLES: Final = {
 }
 
 
+def _draw_count_errors(results: Path) -> Figure:
+    """The error of the number of shared factors, on a scale that is linear up to 1."""
+    places = np.arange(len(sweeps.SHARED), dtype=np.float64)
+    series = []
+    for name, method in METHODS.items():
+        cells = [(f"table-2/shared-{shared}/{method}", "count_error") for shared in sweeps.SHARED]
+        series.append(Series(name, places, *summarize_metrics(results, cells)))
+    title = "Mean squared error of the number of shared factors, logarithmic from 1"
+    figure = series_panels({"": series}, "shared factors", title, is_line=False)
+    axes = figure.axes[0]
+    axes.set_yscale("symlog", linthresh=1)
+    axes.yaxis.set_minor_locator(NullLocator())
+    ticks = [0, 0.5, 1, 2, 5, 10, 20, 50]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_ylim(0, 110)
+    axes.set_xticks(places, [str(shared) for shared in sweeps.SHARED])
+    return figure
+
+
 FIGURES: Final = {
+    "table-2-count-error": _draw_count_errors,
     "table-2-pairs": partial(draw_stored, "table-2/shared-5/drpm/seed-0", "pairs"),
     "table-2-traversals": partial(draw_stored, "table-2/shared-5/drpm/seed-0", "traversals"),
 }

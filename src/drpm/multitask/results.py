@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -35,11 +35,9 @@ PUBLISHED: Final = parse_published(
 )
 
 
-def _by_tasks(
-    study: str, rows: dict[str, str], metrics: dict[str, str], *, is_bold: bool = True
-) -> Table:
+def _by_tasks(study: str, rows: dict[str, str], metrics: dict[str, str], **options: Any) -> Table:
     columns = metric_columns(study, metrics)
-    return Table(("tasks", "method"), rows, columns, _TASKS, PUBLISHED, is_bold=is_bold)
+    return Table(("tasks", "method"), rows, columns, _TASKS, PUBLISHED, **options)
 
 
 TABLES: Final = {
@@ -51,6 +49,7 @@ TABLES: Final = {
             {"accuracy_left": "left", "accuracy_right": "right", **_ACCURACY},
         ),
         _NOISE,
+        main=("ACC",),
     ),
     "noise-sizes": Table(
         ("noise ratio",),
@@ -65,12 +64,13 @@ TABLES: Final = {
         is_bold=False,
         has_runs=False,
     ),
-    "mosaic": _by_tasks("mosaic/tasks-{group}/{row}", METHODS, _ACCURACY),
+    "mosaic": _by_tasks("mosaic/tasks-{group}/{row}", METHODS, _ACCURACY, main=("ACC",)),
     "mosaic-sizes": _by_tasks(
         "{row}/tasks-{group}/drpm",
         {"DRPM-MTL": "mosaic", _FREE: "mosaic-free"},
         {"size_noise_correlation": "rank correlation", "accuracy": "ACC"},
         is_bold=False,
+        main=("rank correlation",),
     ),
     "celeba": _by_tasks("celeba/tasks-{group}/{row}", PAPER_METHODS, _ACCURACY),
 }

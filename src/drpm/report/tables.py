@@ -73,6 +73,7 @@ class Table:
         is_bold: Whether the best mean of a column is bold, within each group.
         has_runs: Whether to add the number of runs, their time and their revision.
         lowest: Headings of the columns in which the lowest mean is the best.
+        main: Headings of the columns of a narrow table, below which all columns are folded.
     """
 
     head: tuple[str, ...]
@@ -84,6 +85,7 @@ class Table:
     is_bold: bool = True
     has_runs: bool = True
     lowest: Collection[str] = ()
+    main: Collection[str] = ()
 
     def __call__(self, results: Path) -> str:
         """The table as Markdown, from a folder of results."""
@@ -115,7 +117,13 @@ class Table:
                 runs = describe_runs(results / found["study"].iloc[0]) if self.has_runs else []
                 lines.append([*[label, row][-len(self.head) :], *texts, *runs])
         columns = [x for x in zip(heading, *lines, strict=True) if {*x[1:]} != {MISSING}]
-        return markdown_table(*zip(*columns, strict=True))
+        whole = markdown_table(*zip(*columns, strict=True))
+        if not self.main:
+            return whole
+        shown = {*self.head, *(x for name in self.main for x in (name, f"{name}, paper"))}
+        narrow = [column for column in columns if column[0] in shown]
+        fold = f"\n<details>\n<summary>All columns</summary>\n\n{whole}\n</details>\n"
+        return markdown_table(*zip(*narrow, strict=True)) + fold
 
 
 def fill_tables(text: str, tables: Mapping[str, Callable[[Path], str]], results: Path) -> str:
