@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 READY := $(VENV)/.installed
+DOCS_READY := $(VENV)/.docs-installed
 PIP := $(RUN) pip --disable-pip-version-check install -c constraints.txt
 
-.PHONY: help demo test test-anywhere lint format types bench results dist clean distclean
+.PHONY: help demo test test-anywhere lint format types docs bench results dist clean distclean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +32,9 @@ format: $(READY) ## fix style and formatting
 types: $(READY) ## check the types in src
 	$(RUN) mypy
 
+docs: $(DOCS_READY) ## build the documentation site in out/site; it runs the tutorials
+	$(RUN) sphinx -W --keep-going -E -q -b html docs out/site
+
 bench: $(READY) ## measure time and memory on this device
 	$(RUN) benchmarks
 
@@ -41,7 +45,7 @@ dist: $(READY) ## build wheel and sdist, and try the wheel in an empty environme
 	$(RUN) tests.package
 
 clean: ## remove caches, builds and the results of the demo
-	rm -rf build dist out src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist out docs/drawn src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the virtual environment too
@@ -63,4 +67,9 @@ $(READY): pyproject.toml constraints.txt
 	  $(PYTHON) -m venv --clear $(VENV); }
 	$(PIP) setuptools
 	$(PIP) --no-build-isolation -e '.[dev]'
+	@touch $@
+
+# The tools of the documentation site, which only `make docs` needs.
+$(DOCS_READY): $(READY)
+	$(PIP) --no-build-isolation -e '.[docs]'
 	@touch $@

@@ -17,12 +17,13 @@ from drpm.training.config import preset_names
 from tests.multitask.toys import write_few_digits
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:
     """What stands between fences of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.M)
+    found = re.findall(r"^```([^\n]*)\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.M)
+    return [text for name, text in found if name == language]
 
 
 def commands() -> list[list[str]]:
@@ -105,6 +106,24 @@ def test_programs_of_supervised_partitions() -> None:
     partition, digits = found["found"], found["digits"]
     again = found["load_partitioner"](Path("kept")).partition(digits.test.inputs[:64])
     assert again.subsets.tolist() == partition.subsets.tolist()
+
+
+def test_programs_of_the_start() -> None:
+    found = run_programs("start.md")
+    assert found["Y"].shape == (3, 6)
+    assert found["log_scores"].grad.abs().sum() > 0
+
+
+def test_programs_of_data() -> None:
+    Path("measurements.csv").write_text("weight,species\n1.5,a\n2.5,b\n3.0,a\n")
+    found = run_programs("data.md")
+    assert found["digits"].train.inputs.shape == (1442, 1, 8, 8)
+    assert found["mine"].train.targets["species"].tolist() == [0, 1, 0]
+
+
+def test_programs_of_the_arm() -> None:
+    found = run_programs("arm.md")
+    assert found["images"].shape == (256, 3, 64, 64)
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)

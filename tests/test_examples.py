@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
@@ -180,3 +181,35 @@ def test_an_application_from_outside(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "index.html").exists()
     again = CliRunner().invoke(app, ["--out", str(tmp_path / "run"), "--device=cpu"])
     assert again.stdout == shown.stdout
+
+
+PAGE = (ROOT / "docs" / "gallery.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", re.findall(r"examples/(\w+)\.py\n:language", PAGE))
+def test_the_gallery_draws(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / f"{name}.py")],
+        env={**ENVIRONMENT, "MPLBACKEND": "agg"},
+        cwd=tmp_path,
+        timeout=600,
+    )
+    assert done.returncode == 0
+    assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+    assert len((ROOT / "examples" / f"{name}.py").read_text("utf-8").splitlines()) < 80
+
+
+def test_bounds_enclose_the_exact_probability() -> None:
+    from examples.exact_and_bounds import compare
+
+    lower, exact, upper = compare(elements=8, samples=40)
+    assert bool(((lower <= exact) & (exact <= upper)).all())
+
+
+def test_limits_leave_no_other_sizes() -> None:
+    from drpm import FisherHypergeometric
+    from examples.size_limits import ELEMENTS, LOG_WEIGHTS, size_probs
+
+    table = size_probs(FisherHypergeometric(ELEMENTS, LOG_WEIGHTS, minimum=3))
+    assert table[:, :3].sum() == 0
+    torch.testing.assert_close(table.sum(1), torch.ones(3).double())

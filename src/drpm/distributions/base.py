@@ -179,7 +179,7 @@ class EnumeratedSizeLaw(SizeLaw):
         return WholeSizes(self.total_count, self.capacities)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
-        """All possible sizes, in lexicographic order, shape (S, *batch_shape, K)."""
+        """All possible sizes, in lexicographic order, shape ``(S, *batch_shape, K)``."""
         return self._enumerated(expand=expand).to(self.dtype)
 
     def _enumerated(self, *, expand: bool) -> Tensor:

@@ -37,8 +37,8 @@ def score_function_loss(
 
     Args:
         law: Any distribution with ``sample`` and ``log_prob``.
-        cost: Maps samples of shape (num_samples, *batch_shape, *event_shape) to costs of shape
-            (num_samples, *batch_shape); may itself be differentiable in other parameters.
+        cost: Maps samples of shape ``(num_samples, *batch_shape, *event_shape)`` to costs of shape
+            ``(num_samples, *batch_shape)``; may itself be differentiable in other parameters.
         num_samples: Number of samples; at least two for the leave-one-out baseline.
 
     Returns:

@@ -60,7 +60,7 @@ class PlackettLuce(OrderLaw):
 
     @property
     def mode(self) -> Tensor:
-        """The most likely order: the elements by descending score."""
+        """The elements by descending score, which is the most likely order."""
         return torch.argsort(self.log_scores, dim=-1, descending=True, stable=True)
 
     def _draw(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:

@@ -321,7 +321,7 @@ class FisherHypergeometric(SizeLaw):
         return [(certain * self.total_count, certain)]
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
-        """All possible sizes, in lexicographic order, shape (S, *batch_shape, K)."""
+        """All possible sizes, in lexicographic order, shape ``(S, *batch_shape, K)``."""
         values = enumerate_sizes(self.total_count, self._high, self._low, expand=expand)
         return values.to(self.dtype)
 

@@ -100,13 +100,14 @@ class PartitionHead(nn.Module):
 class TaskSplit(NamedTuple):
     """The features that each task sees.
 
-    features: (T, ..., n), the masked features.
-    masks: (T, ..., n), the share of each neuron that a task sees: 0 or 1 for a hard partition, with
-        the common neurons if there are any. Without affinities, soft masks sum to the size of a
-        task, but over the tasks they may sum to more or less than 1.
-    sizes: (..., T), the number of neurons of each task alone, at least in single precision; with
-        common neurons (..., T + 1), their number last.
-    common: (..., n), the share of each neuron that all tasks see, if there is a common subset.
+    Args:
+        features: (T, ..., n), the masked features.
+        masks: (T, ..., n), the share of each neuron that a task sees: 0 or 1 for a hard partition,
+            with the common neurons if there are any. Without affinities, soft masks sum to the size
+            of a task, but over the tasks they may sum to more or less than 1.
+        sizes: (..., T), the number of neurons of each task alone, at least in single precision;
+            with common neurons (..., T + 1), their number last.
+        common: (..., n), the share of each neuron that all tasks see, if there is a common subset.
     """
 
     features: Tensor

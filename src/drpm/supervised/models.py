@@ -80,7 +80,7 @@ class Partitioner(nn.Module):
     with the index of the nearest cluster, an argmin, and weights are mean responsibilities. Here
     the argmin is relaxed too. With :math:`p_i` the softmax of a row's logits at a temperature,
 
-    .. math:: \log s_i = u \Big(K - \sum_k k\, p_{ik}\Big), \quad
+    .. math:: \log s_i = u \Bigl(K - \sum_k k\, p_{ik}\Bigr), \quad
         \omega_k = \frac{\bar p_k}{1 - \bar p_k}, \quad \bar p_k = \frac1n \sum_i p_{ik}
 
     A row whose class is certain has the paper's score. Weights are odds, because then the mean size
@@ -126,7 +126,7 @@ class Partitioner(nn.Module):
         """Partition a batch: the most likely sizes, filled in the most likely order.
 
         Args:
-            elements: (n, *shape) or flattened: rows of a table as in its file, images as
+            elements: ``(n, *shape)`` or flattened: rows of a table as in its file, images as
                 :func:`drpm.data.load` returns them. The subset of an element depends on the whole
                 batch.
         """
@@ -149,7 +149,7 @@ class Partitioner(nn.Module):
         """Partition labelled elements in shuffled batches of nearly equal size, and score them.
 
         Args:
-            elements: (N, *shape), as in :meth:`partition`.
+            elements: ``(N, *shape)``, as in :meth:`partition`.
             labels: (N,), the class of each.
         """
         elements, labels = as_tensor(elements), as_tensor(labels)
@@ -243,7 +243,7 @@ def fit_partitioner(
     Interrupted runs are resumed. The folder must not belong to other data or settings.
 
     Args:
-        elements: Training set of shape (N, *shape).
+        elements: Training set of shape ``(N, *shape)``.
         labels: Classes from 0 to K - 1, of shape (N,).
         classes: K.
         config: The hyperparameters.

@@ -1,0 +1,51 @@
+"""The exact probability of a partition and the paper's bounds: python examples/exact_and_bounds.py.
+
+Left, 40 sampled partitions of eight elements: the bounds enclose the exact value. Right, the mean
+distance of the bounds from the exact value for more elements.
+"""
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.figure import Figure
+
+from drpm import RandomPartition
+
+SUBSETS = 3
+
+
+def make_law(elements: int) -> RandomPartition:
+    """A partition with random scores and equal weights."""
+    scores = torch.randn(elements, generator=torch.Generator().manual_seed(1))
+    return RandomPartition(scores.double(), torch.zeros(SUBSETS).double())
+
+
+def compare(elements: int, samples: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The lower bound, the exact log-probability and the upper bound of sampled partitions."""
+    law = make_law(elements)
+    Y = law.sample((samples,), generator=torch.Generator().manual_seed(0))
+    lower, upper = law.log_prob_bounds(Y)
+    return lower, law.log_prob(Y), upper
+
+
+def draw() -> Figure:
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3))
+
+    lower, exact, upper = compare(elements=8, samples=40)
+    order = exact.argsort()
+    left.vlines(range(40), lower[order], upper[order], color="C0", alpha=0.4, lw=4)
+    left.plot(exact[order], "k.", ms=5)
+    left.set(xlabel="partition", ylabel="log-probability", title="Bars: bounds. Dots: exact.")
+
+    numbers = [4, 8, 16, 32, 64]
+    found = [compare(elements, samples=100) for elements in numbers]
+    right.plot(numbers, [(u - e).mean() for _, e, u in found], "o-", label="upper bound - exact")
+    right.plot(numbers, [(e - b).mean() for b, e, _ in found], "s-", label="exact - lower bound")
+    right.set(xlabel="number of elements", ylabel="nats", title="Mean distance", xscale="log")
+    right.set_xticks(numbers, numbers)
+    right.minorticks_off()
+    right.legend()
+    return figure
+
+
+if __name__ == "__main__":
+    draw().savefig("exact_and_bounds.png")
