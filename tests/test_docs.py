@@ -114,6 +114,11 @@ def test_programs_of_the_start() -> None:
     assert found["log_scores"].grad.abs().sum() > 0
 
 
+def test_programs_of_distributions() -> None:
+    found = run_programs("distributions.md")
+    assert found["for_left"].shape == found["for_right"].shape == (8, 50)
+
+
 def test_programs_of_data() -> None:
     Path("measurements.csv").write_text("weight,species\n1.5,a\n2.5,b\n3.0,a\n")
     found = run_programs("data.md")
@@ -138,3 +143,10 @@ def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)", page.read_text("utf-8"))
     missing = [x for x in links if "://" not in x and not (page.parent / x).exists()]
     assert missing == []
+
+
+def test_no_program_is_left_out() -> None:
+    """Every page with programs is run by a test of this module."""
+    pages = {page.name for page in PAGES if blocks(page, "python")} - {"README.md"}
+    run = set(re.findall(r'run_programs\("(\w+\.md)"\)', Path(__file__).read_text("utf-8")))
+    assert pages == run
