@@ -105,6 +105,7 @@ REFUSED = [
     ("drpm factors --angles 1 --out run", "angles must be at least 2, but got '1'"),
     ("drpm multitask --noise 2 --out run", "noise must be at most 1, but got '2'"),
     ("drpm multitask digits --method uls --set common=true --out run", "common must be unset"),
+    ("drpm multitask digits --method uls --set weighting=mgda --out run", "the method is 'uls'"),
     # Data and folders of a run.
     ("drpm cluster digit --out run", "no data set 'digit'", "did you mean digits"),
     ("drpm cluster nan.csv --out run", "missing or infinite values in b:"),

@@ -1,6 +1,7 @@
 """``drpm multitask``: from images with several tasks to a network, figures and a page."""
 
 import json
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -8,9 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from drpm.multitask.methods import find_weighting
 from drpm.multitask.models import load_multitask
 from drpm.report.tables import summarize_results
-from tests.cli.commands import drpm
+from tests.cli.commands import drpm, refusal
 from tests.multitask.toys import write_few_digits
 
 pytestmark = pytest.mark.usefixtures("blank_pictures")
@@ -130,3 +132,11 @@ def test_options_of_the_data(tmp_path: Path) -> None:
     assert said["data"]["options"] == ["noise=0.9"]
     # As in runs of before there were options.
     assert "options" not in (tmp_path / "--noise=0.9" / "config.toml").read_text()
+
+
+def test_without_torchjd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find_weighting.cache_clear()
+    monkeypatch.setitem(sys.modules, "torchjd", None)
+    refused = refusal("multitask", *SMALL, "--method=gradient", "--out", tmp_path / "run")
+    assert "pip install 'drpm[torchjd]'" in refused
+    assert not (tmp_path / "run").exists()

@@ -144,3 +144,36 @@ def test_the_data_set() -> None:
     again, other = (arm.load(seed=seed, num_train=30, num_test=20) for seed in (3, 4))
     assert torch.equal(again.test.inputs, dataset.test.inputs)
     assert not torch.equal(other.test.inputs, dataset.test.inputs)
+
+
+@pytest.mark.parametrize("name", sorted(SOLIDS))
+def test_a_pixel_shows_the_light_of_the_face_it_lies_on(name: str) -> None:
+    solid, vertices = SOLIDS[name]
+    count, size = 20, 100.0  # large, so that the soft edges between faces are far from the middles
+    light = torch.tensor([[0.48, -0.6, 0.64]]).expand(count, 3)
+    hull = ConvexHull(np.array(vertices))
+    middles = torch.from_numpy(hull.points[hull.simplices].mean(axis=1)).float()
+    normals = torch.from_numpy(hull.equations[:, :3]).float()
+    turned = rotations(count)
+    middles, normals = size * middles @ turned.mT, normals @ turned.mT
+    distance, lit = arm.convex_solid(
+        solid, middles[..., 0], middles[..., 1], turned, torch.full((count, 1), size), light
+    )
+    seen = normals[..., 2] > 0.1
+    assert int(seen.sum()) >= 3 * count // 2
+    assert bool((distance[seen] < 0).all())
+    expected = (normals * light[:, None]).sum(dim=2)
+    torch.testing.assert_close(lit[seen], expected[seen], rtol=0, atol=0.02)
+
+
+def test_the_object_hides_the_joint_or_is_hidden_by_it() -> None:
+    """Pointing at a low camera the arm ends before its joint, pointing away behind it."""
+    low = 2
+    joint = arm.Camera(torch.tensor([low]), 64).project(
+        torch.tensor([[[0.0, 0.0, arm.COLUMN_HEIGHT]]])
+    )[0]
+    column, row = int(joint[0, 0, 0]), 63 - int(joint[0, 0, 1])
+    red_ball = [2, SPHERE, 1, low, 0]
+    towards, away = arm.render(torch.tensor([[*red_ball, 20, 33], [*red_ball, 19, 0]]))
+    assert float(towards[0, row, column] - towards[1, row, column]) > 0.3
+    assert float((away[0, row, column] - away[1, row, column]).abs()) < 0.05

@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST from small files in the true format."""
+"""MNIST and Fashion-MNIST: from small files in the true format, and from the real ones."""
 
 import gzip
 from pathlib import Path
@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from drpm.data import DataError, load
+from drpm.data import DATASETS, DataError, load
+from drpm.data.files import check
 from drpm.data.mnist import read_idx
 from tests.data.formats import idx_bytes, write_mnist
+
+REAL = Path(__file__).parents[3] / "shared" / "data"
 
 ARRAY = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
 GOOD = idx_bytes(ARRAY)
@@ -72,3 +75,22 @@ def test_files_that_do_not_fit_are_refused(
     path.write_bytes(gzip.compress(idx_bytes(array.astype(np.uint8))))
     with pytest.raises(DataError, match=complaint):
         load("mnist")
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real files are not beside the repository")
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+def test_the_real_files_have_the_published_content(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("DRPM_DATA", str(REAL))
+    assert [check(file).state for file in DATASETS[name].files] == ["verified"] * 4
+    dataset = load(name)
+    assert (len(dataset.train), len(dataset.test)) == (60_000, 10_000)
+    counts = dataset.train.targets["label"].bincount()
+    if name == "mnist":
+        assert counts.tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+        # The mean and deviation everybody normalizes with.
+        assert float(dataset.train.inputs.mean()) == pytest.approx(0.1307, abs=1e-4)
+        assert float(dataset.train.inputs.std()) == pytest.approx(0.3081, abs=1e-4)
+    else:
+        assert counts.tolist() == [6000] * 10

@@ -10,6 +10,7 @@ from torch.distributions import kl_divergence
 
 import drpm
 from tests import oracles
+from tests.conformance import Multinomial
 from tests.oracles import FALSE_ALARM, Urn, generator, random_urns
 
 CLOSE: dict[str, Any] = {"rtol": 1e-11, "atol": 1e-9}
@@ -236,3 +237,13 @@ def test_divergence_of_partitions() -> None:
     q = drpm.RandomPartition(scores, -weights, minimum=1)
     torch.testing.assert_close(drpm.partition_kl(p, q), kl_divergence(p.sizes, q.sizes))
     assert drpm.partition_kl(drpm.RandomPartition(scores, weights), p) == torch.inf
+
+
+def test_an_enumerated_law_has_a_minimum() -> None:
+    law = Multinomial(6, oracles.normal(3))
+    law.minimum = 1
+    exact = oracles.truncated(oracles.multinomial(6, law.log_weights), [1] * 3, [6] * 3)
+    assert torch.equal(law.enumerate_support(), exact.values.double())
+    torch.testing.assert_close(law.mean, exact.mean(), **CLOSE)
+    with pytest.raises(ValueError, match="and are at least 1"):
+        law.log_prob(torch.tensor([0.0, 3.0, 3.0]).double())

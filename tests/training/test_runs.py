@@ -243,6 +243,22 @@ def test_metrics_of_stages(run: RunFolder, tmp_path: Path, monkeypatch: pytest.M
 # Files.
 
 
+def test_a_link_out_of_the_folder_is_refused(run: RunFolder, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for name in ("figures", "checkpoint", "model", "metrics.jsonl"):
+        (run.path / name).symlink_to(outside / name if "." in name else outside)
+    for write in (
+        lambda: run.write_atomic("figures/new/a", b"new"),
+        lambda: run.log({"step": 1}),
+        lambda: run.checkpoint_dir,
+        lambda: run.model_dir,
+    ):
+        with pytest.raises(RunError, match="must be inside its folder"):
+            write()
+    assert not list(outside.iterdir())
+
+
 def test_a_full_disk_keeps_the_old_file(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.write_atomic("deep/notes", "ü\r\n").read_bytes() == "ü\r\n".encode()
     run.write_atomic("notes", b"old")

@@ -154,15 +154,17 @@ class SizeLaw(Law):
 class EnumeratedSizeLaw(SizeLaw):
     """A size distribution with an enumerated support: a subclass defines only its mass.
 
-    The subclass sets ``total_count`` and ``capacities`` (..., K), calls the constructor of the base
-    class, and defines ``dtype`` and :meth:`log_mass`. Tensors that it keeps begin with the batch
-    shape. Everything else is computed from the support, of at most 10,000,000 sizes. Capacities
-    must be the same throughout the batch, and not be computed from parameters, which
-    ``torch.vmap`` may hide. ``Multinomial`` in ``tests/conformance.py`` is an example.
+    The subclass sets ``total_count``, ``capacities`` (..., K) and, unless it is 0, ``minimum``,
+    calls the constructor of the base class, and defines ``dtype`` and :meth:`log_mass`. Tensors
+    that it keeps begin with the batch shape. Everything else is computed from the support, of at
+    most 10,000,000 sizes. Capacities must be the same throughout the batch, and not be computed
+    from parameters, which ``torch.vmap`` may hide. ``Multinomial`` in ``tests/conformance.py`` is
+    an example.
     """
 
     has_enumerate_support = True
     capacities: Tensor
+    minimum: int = 0  # of every size
 
     @abstractmethod
     def log_mass(self, sizes: Tensor) -> Tensor:
@@ -176,7 +178,7 @@ class EnumeratedSizeLaw(SizeLaw):
 
     @constraints.dependent_property(is_discrete=True, event_dim=1)
     def support(self) -> WholeSizes:
-        return WholeSizes(self.total_count, self.capacities)
+        return WholeSizes(self.total_count, self.capacities, self.minimum)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All possible sizes, in lexicographic order, shape ``(S, *batch_shape, K)``."""
@@ -184,7 +186,7 @@ class EnumeratedSizeLaw(SizeLaw):
 
     def _enumerated(self, *, expand: bool) -> Tensor:
         """The support in float64, whatever the parameters' type."""
-        low = torch.zeros_like(self.capacities)
+        low = torch.full_like(self.capacities, self.minimum)
         return enumerate_sizes(self.total_count, self.capacities, low, expand=expand)
 
     def _listed(self) -> tuple[Tensor, Tensor]:
@@ -193,7 +195,8 @@ class EnumeratedSizeLaw(SizeLaw):
         return sizes, self.log_mass(sizes).log_softmax(0)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        value, inside = self._inside(value, sizes_expected(self.total_count))
+        limits = f" and are at least {self.minimum}" if self.minimum else ""
+        value, inside = self._inside(value, sizes_expected(self.total_count, limits))
         normalizer = self.log_mass(self._enumerated(expand=True)).logsumexp(0)
         return self._masked(self.log_mass(value.double()) - normalizer, inside)
 

@@ -163,6 +163,16 @@ class Multitask(Experiment[MultitaskJob, TaskData, MultitaskNetwork]):
     def fingerprint(self, job: MultitaskJob, data: TaskData) -> str:
         return data.content_hash
 
+    def complete(
+        self, job: MultitaskJob, data: TaskData, given: Mapping[str, bool]
+    ) -> MultitaskJob:
+        method = job.multitask.method
+        if given.get("weighting") and method != "gradient":
+            raise ConfigError(
+                f"weighting is for the method 'gradient', but the method is {method!r}."
+            )
+        return job
+
     def check(self, job: MultitaskJob, data: TaskData) -> list[str]:
         check_multitask(data, job.multitask)
         if len(data.tasks) == 1:

@@ -78,11 +78,22 @@ class RunFolder:
 
     @property
     def checkpoint_dir(self) -> Path:
-        return self.path / CHECKPOINTS
+        return self._inside(CHECKPOINTS)
 
     @property
     def model_dir(self) -> Path:
-        return self.path / MODEL
+        return self._inside(MODEL)
+
+    def _inside(self, relative: Path | str) -> Path:
+        """The path of a file of this run; refuse one that leads out of the folder."""
+        root = self.path.resolve()
+        target = (root / relative).resolve()  # follows symbolic links
+        if target == root or not target.is_relative_to(root):
+            raise RunError(
+                f"A file of the run must be inside its folder {self.path}, but got the path "
+                f"{str(relative)!r}, which leads to {target}."
+            )
+        return self.path / relative
 
     @property
     def status(self) -> Literal["new", "interrupted", "finished"]:
@@ -161,7 +172,7 @@ class RunFolder:
 
     def write_atomic(self, relative: Path | str, content: bytes | str) -> Path:
         """Write a file of this run as a whole, text in UTF-8; missing folders are created."""
-        target = self.path / relative
+        target = self._inside(relative)
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(target, content.encode() if isinstance(content, str) else content)
         return target
@@ -173,7 +184,7 @@ class RunFolder:
         exactly once.
         """
         line = json.dumps(_plain({**record, "wall_time": round(self.wall_time, 3)}))
-        with open(self.path / METRICS, "a", encoding="utf-8") as file:
+        with open(self._inside(METRICS), "a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     def take_metrics(self, stages: Sequence[Path]) -> None:
