@@ -33,7 +33,7 @@ types: $(READY) ## check the types in src
 	$(RUN) mypy
 
 docs: $(DOCS_READY) ## build the documentation site in out/site; it runs the tutorials
-	$(RUN) sphinx -W --keep-going -E -q -b html docs out/site
+	$(RUN) sphinx -W --keep-going -E -q -j 2 -b html docs out/site
 
 bench: $(READY) ## measure time and memory on this device
 	$(RUN) benchmarks

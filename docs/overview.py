@@ -16,7 +16,7 @@ LETTERS = "ABCDEFGH"
 
 def matrix(axes: Axes, values: torch.Tensor, title: str, *, numbers: bool = False) -> None:
     """A K x n matrix of probabilities."""
-    axes.imshow(values, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    axes.imshow(values.numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
     axes.set_title(title, fontsize=10)
     axes.set_xticks(range(len(LETTERS)), LETTERS)
     axes.set_yticks(range(len(values)), [f"subset {row + 1}" for row in range(len(values))])

@@ -32,7 +32,7 @@ def draw() -> Figure:
         law = FisherHypergeometric(ELEMENTS, LOG_WEIGHTS, **limits)
         for subset, probs in enumerate(size_probs(law)):
             place = torch.arange(ELEMENTS + 1) + 0.28 * (subset - 1)
-            axis.bar(place, probs, width=0.28, label=f"weight {2**subset}")
+            axis.bar(place.numpy(), probs.numpy(), width=0.28, label=f"weight {2**subset}")
         axis.set(title=title, xlabel="size", xticks=range(0, ELEMENTS + 1, 2))
     axes[0].set_ylabel("probability")
     axes[0].legend()

@@ -28,7 +28,7 @@ def draw() -> Figure:
     samples.append(sample(TEMPERATURES[-1], hard=True))
     titles = [f"soft, temperature {temperature:g}" for temperature in TEMPERATURES]
     for axis, Y, title in zip(axes, samples, [*titles, "hard"], strict=True):
-        picture = axis.imshow(Y, vmin=0, vmax=1, aspect="auto")
+        picture = axis.imshow(Y.numpy(), vmin=0, vmax=1, aspect="auto")
         axis.set_title(title, loc="left", fontsize=9)
         axis.set_yticks(range(3), ["subset 1", "subset 2", "subset 3"])
         axis.spines[:].set_visible(False)
