@@ -126,7 +126,11 @@ def test_resumed_without_repeating_an_evaluation(
         patched.setattr(RunFolder, "log", interrupted)
         with pytest.raises(KeyboardInterrupt):
             fit(config, tmp_path / "cut")
+    run = RunFolder(tmp_path / "cut" / "training")
+    slow = [json.dumps({**record, "wall_time": 1e3}) + "\n" for record in run.metrics()]
+    run.write_atomic("metrics.jsonl", "".join(slow))
     again, _ = fit(config, tmp_path / "cut")
+    assert min(x["wall_time"] for x in run.metrics()) >= 1e3  # time goes on where it was
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name])
     logged = [

@@ -80,7 +80,7 @@ def fit_multitask(
         progress: Maps the name of a stage to its progress bar.
     """
     check_multitask(data, config)
-    network, run = make_network(data, config), RunFolder(Path(folder) / STAGE)
+    network = make_network(data, config)
     # Not the mean and standard deviation of pixels, which may differ between devices.
     names = ("images", "targets", "test_images", "test_targets")
     fit_model(
@@ -92,7 +92,7 @@ def fit_multitask(
         fingerprint=lambda: fingerprint_tensors((name, getattr(data, name)) for name in names),
         device=device,
         is_eager=config.method == "gradient",
-        before_epoch=lambda program: _evaluate_before_epoch(program, network, data, run),
+        before_epoch=lambda program, run: _evaluate_before_epoch(program, network, data, run),
         progress=progress,
     )
     return network.eval()

@@ -330,6 +330,7 @@ def fit_model(
     device: torch.device | str,
     stage: str = "training",
     is_eager: bool = False,
+    before_epoch: Callable[[Program, RunFolder], Callable[[int], None]] | None = None,
     **options: Any,
 ) -> RunFolder:
     """Train one model with the settings of an application, or resume; other settings are refused.
@@ -348,6 +349,7 @@ def fit_model(
         device: Where to train.
         stage: The path of the run in the folder.
         is_eager: Whether the objective can be neither compiled nor captured.
+        before_epoch: From the program and the run to what :func:`train` calls before each epoch.
         options: Further arguments of :func:`train_stage`.
     """
     text, training, devices = dumps(config), config.training, Devices(device)
@@ -360,5 +362,8 @@ def fit_model(
     start, end = config.temperature
     schedules = {"temperature": ExponentialSchedule(start, end, max(1, steps))}
     options |= {"devices": devices, "schedules": schedules}
+    if before_epoch is not None:
+        # What it logs goes through the run that is locked, which knows the time before it resumed.
+        options["before_epoch"] = lambda program: before_epoch(program, run)
     train_stage("training", [model], objective, training, [run], data, **options)
     return run
