@@ -269,6 +269,7 @@ def test_a_result_of_other_arguments_is_not_taken_for_finished(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
+        ({"workers": -1}, "workers must be at least 0, but got -1"),
         ({"address": "here"}, "address and gpus are for the backend 'ray'"),
         ({"device": "cuda:99"}, "device must be one .* but got 'cuda:99'"),
     ],

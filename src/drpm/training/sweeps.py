@@ -97,6 +97,8 @@ def run_sweep(
         Interrupted: On SIGINT or SIGTERM, which are passed on to the runs, so that they save a
             checkpoint.
     """
+    if workers < 0:  # none would ever begin
+        raise ConfigError(f"workers must be at least 0, but got {workers}.")
     if backend == "local" and (address is not None or gpus is not None):
         raise ConfigError("address and gpus are for the backend 'ray', but it is 'local'.")
     if device is not None:
