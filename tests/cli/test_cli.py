@@ -21,7 +21,7 @@ from tests.cli.commands import drpm, refusal
 
 ROOT = Path(__file__).parents[2]
 # Listed here, before an example adds a command of its own.
-COMMANDS = ("bench", "bounds", "data", "explore", "predict", "reproduce", *JOBS)
+COMMANDS = ("bench", "bounds", "data", "explore", "predict", "report", "reproduce", *JOBS)
 
 
 def shell(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -45,19 +45,16 @@ class Urn(NamedTuple):
 # --- arguments -------------------------------------------------------------------------------
 
 
-def resolve_capacities(
-    total: int, log_weights: Tensor, capacities: Any, *, check: bool
-) -> tuple[torch.Size, Tensor]:
-    """The batch shape and the (batch, K) float64 capacities of a size law, checked."""
+def resolve_capacities(total: int, log_weights: Tensor, capacities: Any, *, check: bool) -> Tensor:
+    """The (batch, K) float64 capacities of a size law, checked."""
     groups, device = log_weights.shape[-1], log_weights.device
     if capacities is None:
-        full = torch.full(log_weights.shape, float(total), dtype=torch.float64, device=device)
-        return log_weights.shape[:-1], full
+        return torch.full(log_weights.shape, float(total), dtype=torch.float64, device=device)
     _require_groups("capacities", capacities, groups, "a tensor of integers", scalar=False)
     batch = require_broadcast(
         "log_weights and capacities", log_weights.shape[:-1], capacities.shape[:-1]
     )
-    full = capacities.to(device=device, dtype=torch.float64)
+    full: Tensor = capacities.to(device=device, dtype=torch.float64)
     if check and can_check_values(full):
         _require_whole("capacities", full)
         if bool((full.sum(-1) < total).any()):
@@ -65,7 +62,7 @@ def resolve_capacities(
                 f"capacities must sum to at least total_count = {total}, "
                 f"but got a sum of {int(full.sum(-1).min())}."
             )
-    return batch, full.expand(*batch, groups)
+    return full.expand(*batch, groups)
 
 
 def resolve_limits(

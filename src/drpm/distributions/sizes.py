@@ -96,9 +96,7 @@ class FisherHypergeometric(SizeLaw):
         if check:
             require_finite("log_weights", log_weights)
         self.method = method
-        batch, self._capacities = resolve_capacities(
-            total_count, log_weights, capacities, check=check
-        )
+        self._capacities = resolve_capacities(total_count, log_weights, capacities, check=check)
         self._given = (capacities, minimum, maximum)
         limits = resolve_limits(total_count, self._capacities, minimum, maximum, check=check)
         self._limited = limits is not None
