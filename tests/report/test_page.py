@@ -135,7 +135,7 @@ def test_what_was_found(tmp_path: Path) -> None:
         "examples": 50,
         "examples per cluster": f"{sizes.min()} to {sizes.max()}",
         "mean confidence": pytest.approx(confidence.mean()),
-        "of examples below 0.5": f"{(confidence < 0.5).mean():.1%}",
+        "with confidence below 0.5": f"{(confidence < 0.5).mean():.1%}",
     }
     assert cells(shown["clusters"], "examples") == sizes.tolist()
     means = [confidence[arrays["latent_clusters"] == cluster].mean() for cluster in range(3)]

@@ -37,7 +37,7 @@ def describe_clusters(folder: Path, arrays: Arrays) -> dict[str, Any]:
     table = pd.DataFrame({"examples": sizes, "share": [f"{x:.1%}" for x in sizes / sizes.sum()]})
     if "confidence" in labels:
         found["mean confidence"] = trained["confidence"].mean().item()
-        found["of examples below 0.5"] = f"{(trained['confidence'] < 0.5).mean():.1%}"
+        found["with confidence below 0.5"] = f"{(trained['confidence'] < 0.5).mean():.1%}"
         table["mean confidence"] = trained.groupby("cluster")["confidence"].mean()
     if (counts := arrays.get("confusion")) is not None:
         names = np.array(names_of(arrays, "label_names"))[counts.argmax(0)]
