@@ -24,6 +24,7 @@ CONTENT = (
     "py.typed",
     "data/catalogue.toml",
     "presets/fast-cluster.toml",
+    "report/templates/explore.html",
     "report/templates/page.html",
 )
 EXTRAS = {"dev", "distributed", "docs", "parquet", "ray", "tensorboard", "torchjd", "vision"}

@@ -135,8 +135,9 @@ def cluster_order(arrays: Arrays) -> NDArray[np.int64]:
 
 
 def names_of(arrays: Arrays, key: str, count: int = 0) -> tuple[str, ...]:
-    """Names that a run stores; numbers where it has none."""
-    return tuple(map(str, arrays.get(key, range(count))))
+    """Names that a run stores, without control characters; numbers where it has none."""
+    names = map(str, arrays.get(key, range(count)))
+    return tuple("".join(filter(str.isprintable, name)) for name in names)
 
 
 def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
