@@ -438,7 +438,7 @@ def test_bad_arguments_are_refused_in_one_sentence(bad: BadCase) -> None:
 def test_devices_without_float64_are_refused(case: Case) -> None:
     with FakeTensorMode():  # a device that the machine need not have
         tensors = {name: torch.zeros(shape, device="mps") for name, shape in case.shapes.items()}
-    with pytest.raises(ValueError, match=r"^log_\w+ must be on a device that has float64.*'mps(:0)?'"):
+    with pytest.raises(ValueError, match=r"^log_\w+ must be on a device that has float64.*'mps"):
         case.make(tensors)
 
 
