@@ -114,6 +114,9 @@ def test_the_result_figures_and_page(whole: Path) -> None:
     found = result(whole)
     facts = {"examples": 1442, "shape": "1 x 8 x 8", "test examples": 355}
     assert found["data"] == {"name": "digits", **facts}
+    # Not the bound of the partition model, whose clusters are drawn together.
+    assert found["names"]["lower_bound"] == "ELBO, Gaussian mixture"
+    assert "ELBO, Gaussian mixture" in (whole / "index.html").read_text("utf-8")
     assert found["command"] == ["drpm", "cluster", *DIGITS, "--out", str(whole)]
     records = RunFolder.open(whole).metrics()
     times = [record["wall_time"] for record in records]
