@@ -27,6 +27,7 @@ from drpm.clustering.pipeline import (
     describe_pretraining,
     fit_clusterings,
     list_starts,
+    mutual_information,
 )
 from drpm.clustering.pretraining import choose_view
 from drpm.data import DATASETS, load
@@ -191,7 +192,11 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
             about += f" {choice['sentence']}"
         bound = model.lower_bounds(rows).mean().item()
         return Evaluation(
-            {**metrics, "lower_bound": bound},
+            {
+                **metrics,
+                "lower_bound": bound,
+                "mutual_information": mutual_information(log_probs["train"].exp()),
+            },
             figure_data(model, data, job.seed, labels["train"], predicted),
             {
                 **model.facts,
@@ -201,6 +206,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
                 "names": {
                     **SCORES,
                     "lower_bound": "log-density" if method == "gmm" else "ELBO, Gaussian mixture",
+                    "mutual_information": "mutual information",
                 },
                 "data": {
                     "name": data.name,

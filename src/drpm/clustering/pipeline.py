@@ -99,18 +99,18 @@ def best_start(models: Sequence[FittedClustering], rows: Tensor) -> FittedCluste
     """
     if len(models) == 1:
         return models[0]
-    figures = [mutual_information(model, rows) for model in models]
+    figures = [mutual_information(model.predict_proba(rows)) for model in models]
     kept = max(range(len(models)), key=figures.__getitem__)
     return replace(models[kept], facts={"starts": {"figures": figures, "kept": kept}})
 
 
-def mutual_information(model: FittedClustering, rows: Tensor) -> float:
-    """The mutual information of rows and clusters, in nats.
+def mutual_information(probs: Tensor) -> float:
+    """The mutual information of rows and clusters, in nats, from the predictions (n, K).
 
     It is the entropy of the mean prediction minus the mean entropy of predictions: large if every
     prediction is certain and no cluster is lost.
     """
-    probs = model.predict_proba(rows).double()
+    probs = probs.double()
     entropies = torch.special.entr(torch.cat([probs.mean(0, keepdim=True), probs])).sum(-1)
     return float(entropies[0] - entropies[1:].mean())
 

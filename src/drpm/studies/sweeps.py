@@ -111,6 +111,12 @@ def partitions() -> Iterator[SweepRun]:
         yield from clusterings(data, data, [f"drpm-vc-{kind}"], settings)
 
 
+def starts() -> Iterator[SweepRun]:
+    """Fourteen starts of contrastive pretraining, to compare figures that choose among them."""
+    for data in DIGITS:
+        yield from clusterings(data, data, ["contrastive-head"], seeds=range(14))
+
+
 TABLES = ("iris", "wine", "breast-cancer", "digits", "unequal-blobs", "stretched-blobs")
 
 
@@ -260,6 +266,7 @@ SWEEPS: Final[dict[str, Callable[[], Iterable[SweepRun]]]] = {
         stl10,
         clusters,
         partitions,
+        starts,
         tables,
         limits,
         table_2,
