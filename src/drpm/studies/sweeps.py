@@ -201,6 +201,13 @@ def factor_weights() -> Iterator[SweepRun]:
         yield factors(f"{method}/weight-{weight:g}", method, settings)
 
 
+def factor_gammas() -> Iterator[SweepRun]:
+    """Selection of gamma, the weight of the sizes, for DRPM-VAE in table-2, without labels."""
+    for gamma in WEIGHTS:
+        settings = [*factor_settings("drpm", 10, CHOSEN["drpm"]), f"gamma={gamma}"]
+        yield factors(f"drpm/gamma-{gamma:g}", "drpm", settings)
+
+
 # Several tasks
 
 NOISE = tuple(tenths / 10 for tenths in range(10))
@@ -229,10 +236,23 @@ def noise_order() -> Iterator[SweepRun]:
         yield tasks(f"drpm/noise-{ratio}", "multimnist", "drpm", settings, noise=ratio)
 
 
+# After these epochs the accuracies no longer rise.
+LONG = ("training.epochs=300", "evaluate_every=20")
+VARIANTS = {
+    "drpm-common": ("common=true",),
+    "drpm-affinity": ("partition=network", "affinities=true", "common=true"),
+}
+"""Variants of DRPM-MTL: with a subset that all tasks see, and with scores for every task."""
+
+
 def mosaic() -> Iterator[SweepRun]:
-    """Mosaics of 10, 20 and 40 digits with known noise: DRPM-MTL and baselines."""
-    for count, method in product(TASKS, ("uls", "uncertainty", "gradient", "drpm")):
-        yield tasks(f"tasks-{count}/{method}", "mosaic", method, tasks=count)
+    """Mosaics of 10, 20 and 40 digits with known noise: DRPM-MTL, its variants and baselines."""
+    methods = ("uls", "uncertainty", "gradient", "drpm", *VARIANTS)
+    for count, name in product(TASKS, methods):
+        method = name.partition("-")[0]
+        settings = [*LONG, *VARIANTS.get(name, ())]
+        settings += [] if method == "gradient" else ["training.step=compile"]
+        yield tasks(f"tasks-{count}/{name}", "mosaic", method, settings, tasks=count)
 
 
 def mosaic_free() -> Iterator[SweepRun]:
@@ -272,6 +292,7 @@ SWEEPS: Final[dict[str, Callable[[], Iterable[SweepRun]]]] = {
         table_2,
         factor_rates,
         factor_weights,
+        factor_gammas,
         noise,
         noise_order,
         mosaic,
