@@ -236,23 +236,10 @@ def noise_order() -> Iterator[SweepRun]:
         yield tasks(f"drpm/noise-{ratio}", "multimnist", "drpm", settings, noise=ratio)
 
 
-# After these epochs the accuracies no longer rise.
-LONG = ("training.epochs=300", "evaluate_every=20")
-VARIANTS = {
-    "drpm-common": ("common=true",),
-    "drpm-affinity": ("partition=network", "affinities=true", "common=true"),
-}
-"""Variants of DRPM-MTL: with a subset that all tasks see, and with scores for every task."""
-
-
 def mosaic() -> Iterator[SweepRun]:
-    """Mosaics of 10, 20 and 40 digits with known noise: DRPM-MTL, its variants and baselines."""
-    methods = ("uls", "uncertainty", "gradient", "drpm", *VARIANTS)
-    for count, name in product(TASKS, methods):
-        method = name.partition("-")[0]
-        settings = [*LONG, *VARIANTS.get(name, ())]
-        settings += [] if method == "gradient" else ["training.step=compile"]
-        yield tasks(f"tasks-{count}/{name}", "mosaic", method, settings, tasks=count)
+    """Mosaics of 10, 20 and 40 digits with known noise: DRPM-MTL and baselines."""
+    for count, method in product(TASKS, ("uls", "uncertainty", "gradient", "drpm")):
+        yield tasks(f"tasks-{count}/{method}", "mosaic", method, tasks=count)
 
 
 def mosaic_free() -> Iterator[SweepRun]:
