@@ -85,7 +85,7 @@ def test_damaged_and_missing_files_are_named_with_the_remedy(own_mnist: Path) ->
     path.unlink()
     other.unlink()
     message = refused("check", "mnist")
-    assert message == "2 of 4 files of mnist are missing; download them with drpm data fetch mnist."
+    assert message == "2 of 4 files of mnist are missing: run drpm data fetch mnist."
 
 
 def test_fetch_says_what_to_put_where(folder: Path) -> None:

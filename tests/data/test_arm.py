@@ -9,6 +9,7 @@ from scipy.spatial import ConvexHull
 from torch import Tensor
 
 from drpm.data import arm
+from drpm.data.mpi3d import FACTOR_NAMES, FACTOR_SIZES
 from drpm.data.types import DataError
 
 # Changing one factor by one changes an image by at least this much in the mean over its pixels
@@ -79,10 +80,10 @@ def test_a_solid_has_the_outline_of_its_projected_vertices(name: str) -> None:
         assert area == pytest.approx(hull.volume, rel=0.03)
 
 
-@pytest.mark.parametrize("column", range(7), ids=arm.FACTOR_NAMES)
+@pytest.mark.parametrize("column", range(7), ids=FACTOR_NAMES)
 def test_each_factor_shows(column: int) -> None:
     factors = arm.sample_factors(200, generator())
-    factors[:, column] %= arm.FACTOR_SIZES[column] - 1
+    factors[:, column] %= FACTOR_SIZES[column] - 1
     following = factors.clone()
     following[:, column] += 1
     assert_visibly_different(arm.render(factors), arm.render(following))
@@ -138,7 +139,7 @@ def test_the_data_set() -> None:
     assert dataset.input_shape == (3, 64, 64)
     assert 0 <= float(dataset.train.inputs.min()) < 0.2
     assert 0.8 < float(dataset.train.inputs.max()) <= 1
-    assert tuple(dataset.train.targets) == arm.FACTOR_NAMES
+    assert tuple(dataset.train.targets) == FACTOR_NAMES
     factors = torch.stack(list(dataset.train.targets.values()), dim=1)
     assert torch.equal(arm.render(factors), dataset.train.inputs)
     again, other = (arm.load(seed=seed, num_train=30, num_test=20) for seed in (3, 4))

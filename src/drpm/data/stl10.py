@@ -1,7 +1,7 @@
 """STL-10: natural images, as pixels or as the features of a network trained on ImageNet."""
 
-import hashlib
 import importlib
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -55,11 +55,10 @@ def load(
         pixels = read_images(path)
         labels = read_labels(folder / f"{part}_y.bin", len(pixels))
         if representation == "features" and isinstance(network, Network):
-            # Other images have another hash, so that they are not taken for these.
-            key = hashlib.sha256(f"{network.name} {pooch.file_hash(str(path))}".encode())
-            cache = f"stl10/features/{network.name}-{key.hexdigest()[:16]}.npy"
+            identity = f"{network.name} {pooch.file_hash(str(path))}"
             compute = partial(extract, pixels, network, device)
-            inputs = torch.from_numpy(cached_array(cache, compute))
+            features = cached_array(f"stl10/features/{network.name}", identity, compute)
+            inputs = torch.from_numpy(features)
         else:
             inputs = torch.from_numpy(np.ascontiguousarray(pixels)).float().div_(255)
         return Split(inputs, {"label": torch.from_numpy(labels)})
@@ -69,12 +68,9 @@ def load(
 
 def read_images(path: Path) -> NDArray[np.uint8]:
     """The images (N, 3, 96, 96) of a binary file, memory-mapped."""
-    size = path.stat().st_size
-    if size == 0 or size % np.prod(_SHAPE):
-        raise DataError(
-            f"{path} should contain images of {np.prod(_SHAPE):,} bytes each, but has "
-            f"{size:,} bytes."
-        )
+    size, each = path.stat().st_size, math.prod(_SHAPE)
+    if size == 0 or size % each:
+        raise DataError(f"{path} should contain images of {each:,} bytes, but has {size:,} bytes.")
     # The format is column-major within a channel.
     return np.memmap(path, np.uint8, "r").reshape(-1, *_SHAPE).swapaxes(2, 3)
 
@@ -96,10 +92,9 @@ def resnet50(device: Device) -> Network:
     try:
         models = importlib.import_module("torchvision.models")
         weights = models.ResNet50_Weights.IMAGENET1K_V1
+        state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
         model = models.resnet50()
-        model.load_state_dict(
-            weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
-        )
+        model.load_state_dict(state)
     # A torchvision built for another torch fails with whatever its libraries raise.
     except Exception as error:
         raise DataError(
@@ -112,10 +107,7 @@ def resnet50(device: Device) -> Network:
 
 @torch.inference_mode()
 def extract(images: NDArray[np.uint8], network: Network, device: Device) -> NDArray[np.float32]:
-    """The features (N, F) of images (N, 3, H, W) of bytes.
-
-    The images are resized to 224x224 by bicubic interpolation and not normalized.
-    """
+    """The features (N, F) of images (N, 3, H, W) of bytes, resized but not normalized."""
     features = []
     starts = range(0, len(images), _BATCH)
     for start in track(starts, f"Features of {network.name}", len(starts)):
