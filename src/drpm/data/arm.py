@@ -39,24 +39,19 @@ ARC_COLOURS = {
 SIZES = {"small": 0.21, "large": 0.34}
 HEIGHTS = {"top": 54.0, "center": 38.0, "bottom": 22.0}  # degrees above the ground
 
-# The camera. The point it looks at sinks as it rises, so that the arm moves up in the picture.
-DISTANCE = 6.0
-FOCAL_LENGTH = 3.3
+# Of the camera. The point it looks at sinks as it rises, so that the arm moves up in the picture.
+DISTANCE, FOCAL_LENGTH = 6.0, 3.3
 TARGET_HEIGHTS = (0.60, 0.70, 0.90)
 
-GROUND = 0.2
-COLUMN_HEIGHT = 0.8
-COLUMN_RADIUS = 0.15
+COLUMN_HEIGHT, COLUMN_RADIUS = 0.8, 0.15
 BASE_RADII = (0.17, 0.34)  # a ring
 ARC_RADII = (2.06, 2.5)
-ARM_LENGTH = 0.78
-ARM_RADIUS = 0.042
+ARM_LENGTH, ARM_RADIUS = 0.78, 0.042
 JOINT_RADIUS = 0.16
 # The arm hangs beside its joint: turning the base moves it even when it points upwards.
 SHOULDER_OFFSET = 0.2
 # At right angles to the arm: its rise is visible even where its end moves towards the viewer.
-LEVER_LENGTH = 0.3
-LEVER_RADIUS = 0.065
+LEVER_LENGTH, LEVER_RADIUS = 0.3, 0.065
 BOLT_RADIUS = 0.075
 
 LIGHT = (-0.45, -0.55, 0.70)
@@ -65,7 +60,6 @@ AMBIENT = 0.42
 WINDOW = 0.375  # the side of the window around an object, as a fraction of the picture's
 SUPERSAMPLING = 4  # along each side of a pixel, for the cached pictures
 EDGE_SOFTNESS = 0.4  # the depth in pixels over which two faces of a solid blend
-FAR = 1e6  # stands for "no edge or face here"
 MIN_SLOPE = 1e-4  # faces seen edge-on and lines seen end-on are not divided by less
 
 
@@ -79,19 +73,17 @@ class Solid(NamedTuple):
 
 def prism(sides: int, half_height: float, *, apex: bool = False) -> Solid:
     """An upright prism whose base has circumradius 1, or the pyramid on that base (``apex``)."""
-    angles = (torch.arange(sides) + 0.5) * (2 * math.pi / sides)
-    inradius = math.cos(math.pi / sides)
+    inradius, side = math.cos(math.pi / sides), torch.arange(sides)
+    angles = (side + 0.5) * (2 * math.pi / sides)
     lean = inradius / (2 * half_height) if apex else 0.0  # of a side of a pyramid, inwards
     offset = lean * half_height if apex else inradius
-    flat = torch.stack([angles.cos(), angles.sin()], dim=1)
-    planes = [torch.cat([flat, torch.tensor([lean, offset]).expand(sides, 2)], dim=1)]
-    planes[0] /= math.hypot(1.0, lean)
-    side = torch.arange(sides)
-    edges = [torch.stack([side, side.roll(-1)], dim=1)]
-    for number, direction in enumerate([-1.0] if apex else [-1.0, 1.0]):
-        planes.append(torch.tensor([[0.0, 0.0, direction, half_height]]))
-        edges.append(torch.stack([side, torch.full_like(side, sides + number)], dim=1))
-    return Solid(torch.cat(planes), torch.cat(edges), half_height)
+    around = torch.tensor([lean, offset]).expand(sides, 2)
+    around = torch.cat([angles.cos()[:, None], angles.sin()[:, None], around], dim=1)
+    ends = torch.tensor([[0.0, 0.0, -1.0, half_height], [0.0, 0.0, 1.0, half_height]])
+    ends = ends[: 1 if apex else 2]
+    others = [side.roll(-1), *(torch.full_like(side, sides + end) for end in range(len(ends)))]
+    edges = [torch.stack([side, other], dim=1) for other in others]
+    return Solid(torch.cat([around / math.hypot(1.0, lean), ends]), torch.cat(edges), half_height)
 
 
 ROUND = 20  # sides that look round
@@ -200,7 +192,7 @@ def convex_solid(
     lines *= torch.where(facing[:, one] > 0, 1.0, -1.0)
     slopes = torch.hypot(lines[..., 0], lines[..., 1])[..., None]
     on_outline = ((facing[:, one] > 0) != (facing[:, other] > 0)) & (slopes > MIN_SLOPE)
-    beyond = lines.new_tensor([0.0, 0.0, -FAR])
+    beyond = lines.new_tensor([0.0, 0.0, -1e6])  # where there is no edge or face
     distance = (torch.where(on_outline, lines / slopes, beyond) @ pixels).amax(dim=1)
 
     # Which face is seen is decided softly, so that the edges between faces are smooth as well.
@@ -234,7 +226,7 @@ def backgrounds(image_size: int, device: torch.device) -> Tensor:
     radius = ground[..., :2].norm(dim=-1)
 
     # A lamp above the arm: the ground darkens slowly away from it.
-    picture = GROUND * (1.06 - 0.016 * radius.clamp_max(6.0))
+    picture = 0.2 * (1.06 - 0.016 * radius.clamp_max(6.0))
     colours = constants(ARC_COLOURS.values(), device)[:, :, None]
     arc = behind & (radius > ARC_RADII[0]) & (radius < ARC_RADII[1])
     fade = (1.0 - 0.25 * sideways.abs() / ARC_RADII[1]).clamp_min(0.6)
@@ -389,11 +381,7 @@ def load(
 ) -> Dataset:
     """Images (3, 64, 64) of factors sampled without replacement; the targets are the factors.
 
-    Args:
-        device: Where to draw them. The factors are the same on every device.
-        seed: Seed of the sampled factors.
-        num_train: The number of training images.
-        num_test: The number of test images.
+    The factors depend on the seed and the numbers of images, not on the device.
     """
     drawn = mpi3d.draw_indices(seed, num_train, num_test)
     vectors = [factors_of(indices).to(device) for indices in drawn]

@@ -25,8 +25,6 @@ from drpm.data.catalogue import DataError, RemoteFile, reason
 
 VARIABLE = "DRPM_DATA"
 
-_TIMEOUT = 30  # seconds
-
 T = TypeVar("T")
 
 
@@ -89,10 +87,9 @@ def find(file: RemoteFile) -> Path | None:
 
 
 def obtain(files: Sequence[RemoteFile], *, instructions: str = "") -> dict[str, Path]:
-    """Where each file of a data set lies, by its path there, after downloading what is missing.
+    """Where :func:`find` finds each file of a data set, after downloading what is missing.
 
-    For an archive with members it is the folder that contains them. The instructions say where to
-    get files that cannot be downloaded, and end the error message.
+    The instructions say where to get files that cannot be downloaded, and end the error message.
     """
     failure = "Files are missing"
     for file in files:
@@ -113,15 +110,13 @@ def obtain(files: Sequence[RemoteFile], *, instructions: str = "") -> dict[str, 
 
 
 def download(file: RemoteFile) -> None:
-    """Download a file from the first of its URLs that serves it, and extract its members.
-
-    An archive that was put into a data folder by hand is not downloaded again.
-    """
+    """Download a file from the first of its URLs that serves it, and extract its members."""
     import requests
 
     pooch.get_logger().setLevel(logging.WARNING)
     bar = sys.stderr.isatty() and find_spec("tqdm") is not None
-    downloader = pooch.HTTPDownloader(progressbar=bar, timeout=_TIMEOUT)
+    downloader = pooch.HTTPDownloader(progressbar=bar, timeout=30)
+    # An archive that was put into a data folder by hand is not downloaded again.
     there = [folder for folder in search_folders() if (folder / file.path).is_file()]
     path = (there[0] if there else writable_folder()) / file.path
     failures = []

@@ -24,7 +24,6 @@ FASHION_CLASSES = (
     *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
 )
 MEAN, STD = 0.1307, 0.3081  # of the pixels of MNIST
-MAX_NOISE = 0.9  # of a tile of a mosaic
 
 _SIDE, _TILE = 28, 14
 _CHUNK = 2000  # images made at once
@@ -194,7 +193,7 @@ def noise_ratios(num_tasks: int) -> tuple[float, ...]:
     golden = (1 + math.sqrt(5)) / 2
     parts = [task * golden % 1 for task in range(num_tasks)]
     ranks = {part: rank for rank, part in enumerate(sorted(parts))}
-    return tuple(MAX_NOISE * ranks[part] / max(num_tasks - 1, 1) for part in parts)
+    return tuple(0.9 * ranks[part] / max(num_tasks - 1, 1) for part in parts)
 
 
 def _generators(seed: int, part: int) -> tuple[torch.Generator, ...]:
@@ -231,8 +230,8 @@ def read_idx(path: Path, *shape: int) -> NDArray[np.uint8]:
         raise DataError(f"{path} cannot be read ({reason(error)}).") from error
     start = 8 + 4 * len(shape)
     count, rest = divmod(len(content) - start, math.prod(shape))
-    header = np.array([0x801 + len(shape), count, *shape], ">u4").tobytes() if count > 0 else b""
-    if rest or not header or content[:start] != header:
+    header = [0x801 + len(shape), count, *shape]
+    if count < 1 or rest or content[:start] != np.array(header, ">u4").tobytes():
         expected = ", ".join(["N", *map(str, shape)])
         raise DataError(
             f"{path} should be an idx file of bytes ({expected}), but begins with "

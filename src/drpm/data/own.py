@@ -23,13 +23,6 @@ _LABELS = ("label", "labels", "y", "Y", "target", "targets")
 _MISSING = ["?", "-", "na", "none", "NONE", "NAN", "NaT"]  # in CSV files, besides those of pandas
 
 
-def looks_like_path(name: str | Path) -> bool:
-    """Whether a name can only be meant as a path."""
-    path = Path(name).expanduser()
-    is_path = path.exists() or path.suffix.lower() in SUFFIXES or len(path.parts) > 1
-    return bool(str(name)) and is_path
-
-
 def load(
     path: Path,
     for_prediction: bool = False,
@@ -49,7 +42,6 @@ def load(
         image_size: For folders: the height and width to resize to.
         standardize: Of tables: whether every column is centered and divided by its scale.
     """
-    path = path.expanduser()
     if not path.exists():
         raise DataError(f"{path} does not exist.")
     suffix = "folder" if path.is_dir() else path.suffix.lower()
@@ -73,9 +65,6 @@ def load(
     if len(data.train) < 2 and not for_prediction:
         raise DataError(f"{path} should contain at least two examples, but contains one.")
     return data
-
-
-# Tables.
 
 
 def read_csv(path: Path, *, header: bool = True) -> pd.DataFrame:
@@ -237,9 +226,6 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-# Arrays.
-
-
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays of an npy or npz file by name; a single one is called ``inputs``."""
     try:
@@ -309,11 +295,11 @@ def image_tensor(source: str, array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, np.float32))
 
 
-# Folders of images, whose subfolders, if there are any, are the classes.
-
-
 def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -> Dataset:
-    """Images (channels, H, W) in [0, 1]: one channel if all of them are grey, else three."""
+    """Images (channels, H, W) in [0, 1]: one channel if all of them are grey, else three.
+
+    Subfolders, if there are any, are the classes.
+    """
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if size is not None and min(size) < 1:
         raise DataError(f"image_size must be one or two integers above 0, not {image_size}.")

@@ -52,8 +52,7 @@ def load(
 
     def split(part: str) -> Split:
         path = folder / f"{part}_X.bin"
-        pixels = read_images(path)
-        labels = read_labels(folder / f"{part}_y.bin", len(pixels))
+        pixels, labels = read_part(path, folder / f"{part}_y.bin")
         if representation == "features" and isinstance(network, Network):
             identity = f"{network.name} {pooch.file_hash(str(path))}"
             compute = partial(extract, pixels, network, device)
@@ -66,25 +65,21 @@ def load(
     return Dataset("stl10", split("train"), split("test"), classes={"label": CLASSES})
 
 
-def read_images(path: Path) -> NDArray[np.uint8]:
-    """The images (N, 3, 96, 96) of a binary file, memory-mapped."""
-    size, each = path.stat().st_size, math.prod(_SHAPE)
+def read_part(images: Path, numbers: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The images (N, 3, 96, 96), memory-mapped, and the labels, from 0 to 9, of binary files."""
+    size, each = images.stat().st_size, math.prod(_SHAPE)
     if size == 0 or size % each:
-        raise DataError(f"{path} should contain images of {each:,} bytes, but has {size:,} bytes.")
-    # The format is column-major within a channel.
-    return np.memmap(path, np.uint8, "r").reshape(-1, *_SHAPE).swapaxes(2, 3)
-
-
-def read_labels(path: Path, count: int) -> NDArray[np.int64]:
-    """The labels, from 0 to 9."""
-    labels = np.fromfile(path, np.uint8)
+        raise DataError(f"{images} should contain images of {each:,} bytes, but has {size:,}.")
+    labels, count = np.fromfile(numbers, np.uint8), size // each
     low, high = (labels.min(), labels.max()) if len(labels) else (0, 0)
     if len(labels) != count or low < 1 or high > len(CLASSES):
         raise DataError(
-            f"{path} should contain {count:,} labels from 1 to {len(CLASSES)}, but contains "
+            f"{numbers} should contain {count:,} labels from 1 to {len(CLASSES)}, but contains "
             f"{len(labels):,} from {low} to {high}."
         )
-    return labels.astype(np.int64) - 1
+    # The format is column-major within a channel.
+    pixels = np.memmap(images, np.uint8, "r").reshape(-1, *_SHAPE).swapaxes(2, 3)
+    return pixels, labels.astype(np.int64) - 1
 
 
 def resnet50(device: Device) -> Network:

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import numpy as np
 import torch
@@ -14,9 +13,6 @@ from drpm.data.catalogue import DataError as DataError
 from drpm.data.catalogue import reason as reason
 
 Device = str | torch.device
-
-_TEST_SEED: Final = 3_000_000
-_HASHED_ROWS: Final = 4096  # copied from a GPU at once
 
 
 @dataclass(frozen=True)
@@ -112,7 +108,7 @@ def with_test_part(data: Dataset) -> Dataset:
 
 def split_rows(count: int) -> tuple[Tensor, Tensor]:
     """The row numbers of the training and the test split of :func:`with_test_part`."""
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(_TEST_SEED))
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(3_000_000))
     tested = max(1, round(count / 5))
     return order[tested:], order[:tested]
 
@@ -120,10 +116,9 @@ def split_rows(count: int) -> tuple[Tensor, Tensor]:
 def column_scales(rows: Tensor) -> Tensor:
     """The scale (d,) of every column of a table (n, d), by which it is divided.
 
-    The scale is the fourth root of a third of the fourth central moment: the standard deviation if
-    the column is normal, more if it has few large values, less if it has two groups. Divided by its
-    standard deviation, a column that is rarely not zero would count as much as all others, and
-    clusters depend on it.
+    It is the fourth root of a third of the fourth central moment: the standard deviation of a
+    normal column, but more of one that is rarely not zero, which would count as much as all others
+    if it were divided by that, and less of one that has two groups.
     """
     centered = rows - rows.mean(0)
     deviation = centered.square().mean(0).sqrt()
@@ -191,6 +186,6 @@ def fingerprint_tensors(named: Iterable[tuple[str, Tensor]]) -> str:
     digest = hashlib.sha256()
     for name, tensor in named:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        for rows in tensor.split(_HASHED_ROWS):
+        for rows in tensor.split(4096):  # copied from a GPU at once
             digest.update(rows.detach().contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()
