@@ -151,7 +151,6 @@ def capsule(x: Tensor, y: Tensor, ends: Tensor, radii: Tensor) -> tuple[Tensor, 
     The ends are (N, 2, 2), end and then coordinate, and their radii (N, 2).
     """
     start, along = ends[:, 0], ends[:, 1] - ends[:, 0]
-    # A line seen end-on is a point: every pixel is then nearest to its start.
     length = along.norm(dim=1, keepdim=True).clamp_min(MIN_SLOPE)
     unit = along / length
     rate = unit / length

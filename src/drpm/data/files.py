@@ -23,14 +23,12 @@ from numpy.typing import NDArray
 
 from drpm.data.catalogue import DataError, RemoteFile, reason
 
-VARIABLE = "DRPM_DATA"
-
 T = TypeVar("T")
 
 
 def search_folders() -> tuple[Path, ...]:
     """The folders that are searched, in this order: the one DRPM_DATA names, the user's cache."""
-    named = os.environ.get(VARIABLE)
+    named = os.environ.get("DRPM_DATA")
     cache = Path(pooch.os_cache("drpm"))
     return (Path(named).expanduser(), cache) if named else (cache,)
 
@@ -44,7 +42,7 @@ def writable_folder() -> Path:
             with tempfile.TemporaryFile(dir=folder):
                 return folder
     tried = " and ".join(map(str, search_folders()))
-    raise DataError(f"{VARIABLE} must name a folder that can be written, unlike {tried}.")
+    raise DataError(f"DRPM_DATA must name a folder that can be written, unlike {tried}.")
 
 
 def cached_array(start: str, identity: str, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
@@ -103,8 +101,8 @@ def obtain(files: Sequence[RemoteFile], *, instructions: str = "") -> dict[str, 
     if missing := [file.path for file in files if file.path not in paths]:
         places = " or ".join(map(str, search_folders()))
         message = f"{failure}; put {', '.join(missing)} under {places}"
-        if VARIABLE not in os.environ:
-            message += f", or in the folder given by the variable {VARIABLE}"
+        if "DRPM_DATA" not in os.environ:
+            message += ", or in the folder given by the variable DRPM_DATA"
         raise DataError(f"{message}; {instructions}." if instructions else f"{message}.")
     return paths
 

@@ -266,9 +266,8 @@ def _load_arrays(path: Path, standardize: bool | None) -> Dataset:
     num_train = len(inputs[0]) if len(inputs) > 1 else None
     if whole.ndim == 2:
         frame = pd.DataFrame(whole).rename(columns=lambda number: f"column {number + 1}")
-        return table(
-            source, frame if target is None else frame.join(target), None, standardize, num_train
-        )
+        frame = frame if target is None else frame.join(target)
+        return table(source, frame, None, standardize, num_train)
     images = image_tensor(source, whole)
     return labelled(source, images, None if standardize is None else target, num_train)
 
@@ -330,10 +329,8 @@ def image_paths(folder: Path) -> list[Path]:
         images = [x for x in found if x.suffix.lower() in IMAGE_SUFFIXES and x.name[0] != "."]
         if images:
             return images
-    raise DataError(
-        f"{folder} should contain images ({', '.join(IMAGE_SUFFIXES)}) or folders of images, but "
-        "contains none."
-    )
+    kinds = ", ".join(IMAGE_SUFFIXES)
+    raise DataError(f"{folder} should contain images ({kinds}) or folders of images, but has none.")
 
 
 def decode(path: Path, size: tuple[int, int] | None = None) -> NDArray[np.float32]:

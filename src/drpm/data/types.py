@@ -117,8 +117,8 @@ def column_scales(rows: Tensor) -> Tensor:
     """The scale (d,) of every column of a table (n, d), by which it is divided.
 
     It is the fourth root of a third of the fourth central moment: the standard deviation of a
-    normal column, but more of one that is rarely not zero, which would count as much as all others
-    if it were divided by that, and less of one that has two groups.
+    normal column, less if the column has two groups, more if few of its values are large. Divided
+    by its standard deviation, such a column would count as much as all others.
     """
     centered = rows - rows.mean(0)
     deviation = centered.square().mean(0).sqrt()
