@@ -19,7 +19,10 @@ import torch
 from torch import Tensor
 
 from drpm.data import mpi3d
-from drpm.data.mpi3d import FACTORS, factor_targets, factors_of
+from drpm.data.mpi3d import FACTOR_NAMES as FACTOR_NAMES
+from drpm.data.mpi3d import FACTOR_SIZES as FACTOR_SIZES
+from drpm.data.mpi3d import FACTORS, factor_targets
+from drpm.data.mpi3d import factors_of as factors_of
 from drpm.data.mpi3d import index_of as index_of
 from drpm.data.types import DataError, Dataset, Device, Split
 

@@ -64,7 +64,7 @@ class World:
 
 
 def arm_world(
-    device: Device = "cpu", angles: int = mpi3d.FACTOR_SIZES[-1], image_size: int = 64
+    device: Device = "cpu", angles: int = arm.FACTOR_SIZES[-1], image_size: int = 64
 ) -> World:
     """Every image of the data set `arm`.
 
@@ -81,7 +81,7 @@ def arm_world(
         images = arm.render(factors, image_size=image_size)
         return images.mul_(255).round_().to(torch.uint8)
 
-    return _world(draw, image_size, mpi3d.FACTOR_SIZES, angles, torch.device(device))
+    return _world(draw, image_size, arm.FACTOR_SIZES, angles, torch.device(device))
 
 
 def mpi3d_world(device: Device = "cpu", angles: int = mpi3d.FACTOR_SIZES[-1]) -> World:
