@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 run, refused = partial(drpm, "data"), partial(refusal, "data")
 
 
-def test_list() -> None:
+def test_list(folder: Path) -> None:
     result = run("list")
     header, *lines = [line.split("\t") for line in result.stdout.splitlines()]
     assert len(header) == len(lines[0])
@@ -39,9 +39,6 @@ def test_list() -> None:
     entries = json.loads(run("list", "--json").stdout)
     assert len(entries) == len(lines)
     assert entries[0]["licence"] == "CC BY 4.0"
-
-
-def test_list_counts_available_files(folder: Path) -> None:
     write_mnist(folder / "mnist")
     (folder / "mnist" / "t10k-labels-idx1-ubyte.gz").unlink()
     assert "mnist\t3 of 4 files\t" in run("list").stdout
@@ -67,7 +64,6 @@ def test_fetch(own_mnist: Path) -> None:
     assert f"{path}\tverified" in run("fetch", "mnist").stdout
     assert len(json.loads(run("fetch", "mnist", "--json").stdout)) == 4
     assert run("fetch", "digits").stdout == "digits needs no files.\n"
-    assert json.loads(run("fetch", "digits", "--json").stdout) == []
 
 
 def test_damaged_and_missing_files_are_named_with_the_remedy(own_mnist: Path) -> None:
@@ -85,15 +81,15 @@ def test_damaged_and_missing_files_are_named_with_the_remedy(own_mnist: Path) ->
     path.unlink()
     other.unlink()
     message = refused("check", "mnist")
-    assert message == "2 of 4 files of mnist are missing; download them with drpm data fetch mnist."
+    assert message == "2 of 4 files of mnist are missing: run drpm data fetch mnist."
 
 
 def test_fetch_says_what_to_put_where(folder: Path) -> None:
     message = refused("fetch", "celeba")
     assert "celeba/list_attr_celeba.txt" in message
     assert str(folder) in message
-    assert "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html" in message
-    assert "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html" in refused("check", "celeba")
+    for text in (message, refused("check", "celeba")):
+        assert "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html" in text
 
 
 def test_check_accepts_what_is_right(folder: Path) -> None:
@@ -114,6 +110,9 @@ def test_show_writes_a_picture() -> None:
     ]
     with Image.open("out/data/digits.png") as image:
         assert image.format == "PNG"
+    assert "part must be 'train' or 'test', but got 'all'" in refused(
+        "show", "digits", "--part", "all"
+    )
 
 
 def test_show_takes_own_data_and_options() -> None:
@@ -134,10 +133,6 @@ def test_show_takes_own_data_and_options() -> None:
 def test_every_kind_of_data_has_a_picture(shape: tuple[int, ...]) -> None:
     inputs = np.random.default_rng(0).random(shape)
     np.savez("mine.npz", x=inputs, y=np.arange(len(inputs)) % 3)
-    for part in ("train", "test"):
-        run("show", "mine.npz", "--part", part)
-        with Image.open("out/data/mine.png") as image:
-            assert len(np.unique(np.asarray(image))) > 10
-    assert "part must be 'train' or 'test', but got 'all'" in refused(
-        "show", "digits", "--part", "all"
-    )
+    run("show", "mine.npz", "--part", "test")
+    with Image.open("out/data/mine.png") as image:
+        assert len(np.unique(np.asarray(image))) > 10

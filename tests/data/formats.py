@@ -23,15 +23,11 @@ def write_mnist(folder: Path, *, train: int = 40, test: int = 20, compressed: bo
     for part, count in (("train", train), ("t10k", test)):
         images = rng.integers(0, 256, (count, 28, 28), np.uint8)
         labels = (np.arange(count) % 10).astype(np.uint8)
-        for name, array in (
-            (f"{part}-images-idx3-ubyte", images),
-            (f"{part}-labels-idx1-ubyte", labels),
-        ):
-            content = idx_bytes(array)
+        for name, array in (("images-idx3", images), ("labels-idx1", labels)):
+            content, path = idx_bytes(array), folder / f"{part}-{name}-ubyte"
             if compressed:
-                (folder / f"{name}.gz").write_bytes(gzip.compress(content))
-            else:
-                (folder / name).write_bytes(content)
+                content, path = gzip.compress(content), path.with_suffix(".gz")
+            path.write_bytes(content)
 
 
 def stl10_images(count: int, seed: int) -> NDArray[np.uint8]:
@@ -66,14 +62,6 @@ def write_celeba(folder: Path) -> None:
     head = [str(len(rows)), " ".join(CELEBA_ATTRIBUTES) + " "]
     (folder / "list_attr_celeba.txt").write_text("\n".join([*head, *rows]) + "\n")
     (folder / "list_eval_partition.txt").write_text("\n".join(split) + "\n")
-
-
-def linear_resize(source: int, target: int) -> NDArray[np.float64]:
-    """The weight of each source pixel in each target pixel: a triangle as wide as the ratio."""
-    ratio = source / target
-    centres, pixels = (np.arange(target) + 0.5) * ratio, np.arange(source) + 0.5
-    weights = np.clip(1 - np.abs(pixels - centres[:, None]) / ratio, 0, None)
-    return weights / weights.sum(axis=1, keepdims=True)
 
 
 def png_start(width: int, height: int) -> bytes:

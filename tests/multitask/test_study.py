@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from drpm.cli import app
-from drpm.data import multimnist
+from drpm.data import load
 from drpm.experiments.running import run_study
 from drpm.multitask.config import MultitaskJob
 from drpm.multitask.experiment import Multitask
@@ -30,7 +30,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 def test_runs_have_images_of_their_own_noise() -> None:
     for ratio in (0.0, 1.0):
         data = Multitask().load(MultitaskJob(noise=ratio), torch.device("cpu"))
-        assert torch.equal(data.test_images, read_tasks(multimnist.load(noise=ratio)).test_images)
+        assert torch.equal(
+            data.test_images, read_tasks(load("multimnist", noise=ratio)).test_images
+        )
 
 
 @pytest.mark.parametrize(

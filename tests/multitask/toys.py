@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from drpm.data import mosaic
+from drpm.data import mnist
 from drpm.data.types import Dataset, Split
 from drpm.multitask.config import MultitaskConfig, NetworkConfig
 from drpm.multitask.tasks import TaskData, read_tasks
@@ -62,4 +62,4 @@ def write_few_digits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mnist(folder / "mnist", train=40, test=20)
     # Mosaics can be made in any number; few will do.
     for name, count in (("num_train", 60), ("num_test", 20)):
-        monkeypatch.setitem(mosaic.load.__kwdefaults__, name, count)
+        monkeypatch.setitem(mnist.load_mosaic.__kwdefaults__, name, count)

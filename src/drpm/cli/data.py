@@ -94,15 +94,12 @@ def check(name: Name, as_json: Json = False) -> None:
             print_table(["File", "State"], [*zip(places, states, strict=True)])
         else:
             typer.echo(f"{name} needs no files.")
+        remedy = spec.instructions or f"run drpm data fetch {name}"
         if damaged := [report for report in reports if report.state == "damaged"]:
             faults = ", ".join(f"{report.path} is damaged ({report.detail})" for report in damaged)
-            remedy = spec.instructions or f"then run drpm data fetch {name}"
-            raise ValueError(f"{faults}; remove or replace the damaged files: {remedy}.")
-        if missing := [report.file for report in reports if report.state == "missing"]:
-            failure = f"{len(missing)} of {len(reports)} files of {name} are missing"
-            if not spec.instructions:
-                raise ValueError(f"{failure}; download them with drpm data fetch {name}.")
-            raise ValueError(files.missing_message(missing, failure, spec.instructions))
+            raise ValueError(f"{faults}; remove or replace the damaged files, then {remedy}.")
+        if missing := sum(report.state == "missing" for report in reports):
+            raise ValueError(f"{missing} of {len(reports)} files of {name} are missing: {remedy}.")
         if spec.inspector:
             resolve_name(spec.inspector)()
 

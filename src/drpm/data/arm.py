@@ -1,17 +1,13 @@
 r"""A rendered arm that holds an object: seven known factors determine every image.
 
 The factors and their sizes are those of MPI3D (Gondal et al., 2019), whose images show a real arm.
-These images need no file: any factor vector is rendered on demand, on any device.
+Axes are right, away from the viewer, and up; the base of the arm stands at the origin. Ground, arc
+and column do not move: their nine pictures (three camera heights, three arc colours) are cached.
 
-The axes of the scene are right, away from the viewer, and up; the base of the arm stands at the
-origin. The unit of length is about that from the ground to the upper joint. Ground, arc and column
-do not move: their nine pictures (three camera heights, three arc colours) are cached, and what
-moves is drawn over them.
-
-Outlines are signed distances: a pixel at distance :math:`d` in pixels, negative inside, is covered
-to the amount :math:`\mathrm{clamp}(1/2 - d, 0, 1)`, which makes edges smooth. Functions draw one
-figure per image: x and y are the columns and rows of the pixels, (P,) or (N, P); radii are in
-pixels, (N, 1); light is the direction to the light in the viewer's frame, (N, 3), of length 1.
+A pixel at signed distance :math:`d` from an outline, in pixels and negative inside, is covered to
+the amount :math:`\mathrm{clamp}(1/2 - d, 0, 1)`. Functions draw one figure per image: x and y are
+the columns and rows of the pixels, (P,) or (N, P); radii are in pixels, (N, 1); light is the
+direction to the light in the viewer's frame, (N, 3), of length 1.
 """
 
 import math
@@ -22,14 +18,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from drpm.data import mpi3d
 from drpm.data.mpi3d import FACTOR_NAMES as FACTOR_NAMES
 from drpm.data.mpi3d import FACTOR_SIZES as FACTOR_SIZES
-from drpm.data.mpi3d import FACTORS, NUM_IMAGES, check_factors, draw_indices, factor_targets
+from drpm.data.mpi3d import FACTORS, factor_targets
 from drpm.data.mpi3d import factors_of as factors_of
 from drpm.data.mpi3d import index_of as index_of
 from drpm.data.types import DataError, Dataset, Device, Split
-
-MIN_IMAGE_SIZE = 16
 
 OBJECT_COLOURS = {
     "white": (0.95, 0.95, 0.95),
@@ -44,43 +39,30 @@ ARC_COLOURS = {
     "sea green": (0.27, 0.45, 0.41),
     "salmon": (0.56, 0.33, 0.34),
 }
-# Of each shape, so that all have about the same size.
-RADII = (0.8, 1.0, 0.58, 1.08, 1.25, 0.9)
 SIZES = {"small": 0.21, "large": 0.34}
 HEIGHTS = {"top": 54.0, "center": 38.0, "bottom": 22.0}  # degrees above the ground
 
-NUM_ANGLES = 40
-ANGLE_STEP = math.pi / NUM_ANGLES
-
-# The camera. The point it looks at sinks as it rises, so that the arm moves up in the picture.
-DISTANCE = 6.0
-FOCAL_LENGTH = 3.3
+# Of the camera. The point it looks at sinks as it rises, so that the arm moves up in the picture.
+DISTANCE, FOCAL_LENGTH = 6.0, 3.3
 TARGET_HEIGHTS = (0.60, 0.70, 0.90)
 
-GROUND = 0.2
-COLUMN_HEIGHT = 0.8
-COLUMN_RADIUS = 0.15
+COLUMN_HEIGHT, COLUMN_RADIUS = 0.8, 0.15
 BASE_RADII = (0.17, 0.34)  # a ring
 ARC_RADII = (2.06, 2.5)
-ARM_LENGTH = 0.78
-ARM_RADIUS = 0.042
+ARM_LENGTH, ARM_RADIUS = 0.78, 0.042
 JOINT_RADIUS = 0.16
 # The arm hangs beside its joint: turning the base moves it even when it points upwards.
 SHOULDER_OFFSET = 0.2
 # At right angles to the arm: its rise is visible even where its end moves towards the viewer.
-LEVER_LENGTH = 0.3
-LEVER_RADIUS = 0.065
+LEVER_LENGTH, LEVER_RADIUS = 0.3, 0.065
 BOLT_RADIUS = 0.075
 
 LIGHT = (-0.45, -0.55, 0.70)
 AMBIENT = 0.42
 
-# The side of the window around an object, as a fraction of the picture's. No object reaches more
-# than 11 of 64 pixels from its centre.
-WINDOW = 0.375
+WINDOW = 0.375  # the side of the window around an object, as a fraction of the picture's
 SUPERSAMPLING = 4  # along each side of a pixel, for the cached pictures
 EDGE_SOFTNESS = 0.4  # the depth in pixels over which two faces of a solid blend
-FAR = 1e6  # stands for "no edge or face here"
 MIN_SLOPE = 1e-4  # faces seen edge-on and lines seen end-on are not divided by less
 
 
@@ -94,32 +76,29 @@ class Solid(NamedTuple):
 
 def prism(sides: int, half_height: float, *, apex: bool = False) -> Solid:
     """An upright prism whose base has circumradius 1, or the pyramid on that base (``apex``)."""
-    angles = (torch.arange(sides) + 0.5) * (2 * math.pi / sides)
-    inradius = math.cos(math.pi / sides)
-    # A side of a pyramid leans inwards; its plane passes through the apex.
-    lean = inradius / (2 * half_height) if apex else 0.0
+    inradius, side = math.cos(math.pi / sides), torch.arange(sides)
+    angles = (side + 0.5) * (2 * math.pi / sides)
+    lean = inradius / (2 * half_height) if apex else 0.0  # of a side of a pyramid, inwards
     offset = lean * half_height if apex else inradius
-    flat = torch.stack([angles.cos(), angles.sin()], dim=1)
-    planes = [torch.cat([flat, torch.tensor([lean, offset]).expand(sides, 2)], dim=1)]
-    planes[0] /= math.hypot(1.0, lean)
-    side = torch.arange(sides)
-    edges = [torch.stack([side, side.roll(-1)], dim=1)]
-    # The base, and the top of a prism.
-    for number, direction in enumerate([-1.0] if apex else [-1.0, 1.0]):
-        planes.append(torch.tensor([[0.0, 0.0, direction, half_height]]))
-        edges.append(torch.stack([side, torch.full_like(side, sides + number)], dim=1))
-    return Solid(torch.cat(planes), torch.cat(edges), half_height)
+    around = torch.tensor([lean, offset]).expand(sides, 2)
+    around = torch.cat([angles.cos()[:, None], angles.sin()[:, None], around], dim=1)
+    ends = torch.tensor([[0.0, 0.0, -1.0, half_height], [0.0, 0.0, 1.0, half_height]])
+    ends = ends[: 1 if apex else 2]
+    others = [side.roll(-1), *(torch.full_like(side, sides + end) for end in range(len(ends)))]
+    edges = [torch.stack([side, other], dim=1) for other in others]
+    return Solid(torch.cat([around / math.hypot(1.0, lean), ends]), torch.cat(edges), half_height)
 
 
 ROUND = 20  # sides that look round
-# In different proportions, so that no two outlines agree from every side. None is a ball.
-SHAPES: dict[str, Solid | None] = {
-    "cone": prism(ROUND, 1.4, apex=True),
-    "cube": prism(4, math.sqrt(0.5)),
-    "cylinder": prism(ROUND, 1.6),
-    "hexagonal": prism(6, 0.45),
-    "pyramid": prism(4, 0.6, apex=True),
-    "sphere": None,
+# In different proportions, so that no two outlines agree from every side, and the radius of each.
+# None is a ball.
+SHAPES: dict[str, tuple[Solid | None, float]] = {
+    "cone": (prism(ROUND, 1.4, apex=True), 0.8),
+    "cube": (prism(4, math.sqrt(0.5)), 1.0),
+    "cylinder": (prism(ROUND, 1.6), 0.58),
+    "hexagonal": (prism(6, 0.45), 1.08),
+    "pyramid": (prism(4, 0.6, apex=True), 1.25),
+    "sphere": (None, 0.9),
 }
 
 
@@ -131,20 +110,18 @@ def constants(values: Iterable[float | Sequence[float]], device: torch.device) -
 class Camera:
     """A view of the scene for each image, from the numbers of the camera heights, (N,).
 
-    The ``axes`` (N, 3, 3) are right, up and towards the viewer, one per row; ``position`` (N, 3) is
-    the viewpoint, and ``light`` (N, 3) the direction to the light in these axes.
+    The ``axes`` (N, 3, 3) are right, up and towards the viewer, one per row, in which ``light``
+    (N, 3) is the direction to the light; ``position`` (N, 3) is the viewpoint.
     """
 
     def __init__(self, heights: Tensor, image_size: int) -> None:
         self.image_size, device = image_size, heights.device
         angle = constants(map(math.radians, HEIGHTS.values()), device)[heights]
         sine, cosine, zero = angle.sin(), angle.cos(), torch.zeros_like(angle)
-        right = torch.stack([zero + 1, zero, zero], dim=1)
-        up = torch.stack([zero, sine, cosine], dim=1)
-        towards = torch.stack([zero, -cosine, sine], dim=1)
-        target = constants(TARGET_HEIGHTS, device)[heights]
-        self.position = DISTANCE * towards + torch.stack([zero, zero, target], dim=1)
-        self.axes = torch.stack([right, up, towards], dim=1)
+        rows = (zero + 1, zero, zero), (zero, sine, cosine), (zero, -cosine, sine)
+        self.axes = torch.stack([torch.stack(row, dim=1) for row in rows], dim=1)
+        self.position = DISTANCE * self.axes[:, 2]
+        self.position[:, 2] += constants(TARGET_HEIGHTS, device)[heights]
         self.light = self.axes @ constants(LIGHT, device) / math.hypot(*LIGHT)
 
     def project(self, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,11 +134,9 @@ class Camera:
 def joint_frames(horizontal: Tensor, vertical: Tensor) -> Tensor:
     """The frame at each arm's end, (N, 3, 3): columns are its side, its back, and its direction.
 
-    The base turns by the horizontal angle, then the arm rises by the vertical one. Angles are the
-    midpoints of 40 equal parts of half a turn: at its ends two settings would agree.
+    Angles are the midpoints of 40 equal parts of half a turn: at its ends two would agree.
     """
-    turn = (horizontal.float() + 0.5) * ANGLE_STEP
-    rise = (vertical.float() + 0.5) * ANGLE_STEP
+    turn, rise = ((x.float() + 0.5) * (math.pi / 40) for x in (horizontal, vertical))
     zero = torch.zeros_like(turn)
     side = torch.stack([-turn.sin(), turn.cos(), zero], dim=1)
     direction = torch.stack([rise.cos() * turn.cos(), rise.cos() * turn.sin(), rise.sin()], dim=1)
@@ -176,12 +151,9 @@ def coverage(distance: Tensor) -> Tensor:
 def capsule(x: Tensor, y: Tensor, ends: Tensor, radii: Tensor) -> tuple[Tensor, Tensor]:
     """Signed distance to a line with round ends, and the offset from its axis over its radius.
 
-    The radius changes linearly between the ends, as that of a rod in perspective; the distance is
-    exact only for a slight taper. Both results are (N, P). The ends are (N, 2, 2), end and then
-    coordinate, the radii (N, 2).
+    The ends are (N, 2, 2), end and then coordinate, and their radii (N, 2).
     """
     start, along = ends[:, 0], ends[:, 1] - ends[:, 0]
-    # A line seen end-on is a point: every pixel is then nearest to its start.
     length = along.norm(dim=1, keepdim=True).clamp_min(MIN_SLOPE)
     unit = along / length
     rate = unit / length
@@ -203,13 +175,11 @@ def ball(x: Tensor, y: Tensor, radius: Tensor, light: Tensor) -> tuple[Tensor, T
 def convex_solid(
     solid: Solid, x: Tensor, y: Tensor, rotation: Tensor, radius: Tensor, light: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """A convex solid: signed distance, and cosine between normal and light, (N, P).
+    """A convex solid around the origin: signed distance, and cosine between normal and light.
 
-    The outline consists of the edges between a visible and a hidden face, so the signed distance
-    is the largest of the distances to the lines through those. A pixel shows the face whose plane
-    lies deepest there, of those turned towards the viewer. Pixels (N, P) are measured from the
-    centre; the rotation (N, 3, 3) leads from the frame of the solid, whose unit is the radius, to
-    right, up and towards the viewer.
+    The outline consists of the edges between a visible and a hidden face. A pixel shows the face
+    whose plane lies deepest there, of those turned towards the viewer. The rotation (N, 3, 3) leads
+    from the frame of the solid, whose unit is the radius, to the viewer's.
     """
     planes, edges = solid.planes.to(rotation), solid.edges.to(x.device)
     normals, offsets = planes[:, :3] @ rotation.mT, planes[:, 3] * radius
@@ -224,7 +194,7 @@ def convex_solid(
     lines *= torch.where(facing[:, one] > 0, 1.0, -1.0)
     slopes = torch.hypot(lines[..., 0], lines[..., 1])[..., None]
     on_outline = ((facing[:, one] > 0) != (facing[:, other] > 0)) & (slopes > MIN_SLOPE)
-    beyond = lines.new_tensor([0.0, 0.0, -FAR])
+    beyond = lines.new_tensor([0.0, 0.0, -1e6])  # where there is no edge or face
     distance = (torch.where(on_outline, lines / slopes, beyond) @ pixels).amax(dim=1)
 
     # Which face is seen is decided softly, so that the edges between faces are smooth as well.
@@ -258,7 +228,7 @@ def backgrounds(image_size: int, device: torch.device) -> Tensor:
     radius = ground[..., :2].norm(dim=-1)
 
     # A lamp above the arm: the ground darkens slowly away from it.
-    picture = GROUND * (1.06 - 0.016 * radius.clamp_max(6.0))
+    picture = 0.2 * (1.06 - 0.016 * radius.clamp_max(6.0))
     colours = constants(ARC_COLOURS.values(), device)[:, :, None]
     arc = behind & (radius > ARC_RADII[0]) & (radius < ARC_RADII[1])
     fade = (1.0 - 0.25 * sideways.abs() / ARC_RADII[1]).clamp_min(0.6)
@@ -310,8 +280,8 @@ def draw_arm(camera: Camera, frames: Tensor) -> tuple[Tensor, Tensor]:
 def draw_object(camera: Camera, frames: Tensor, shape: int, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """Objects of one shape: their coverage of each pixel, and brightness times coverage, (N, P)."""
     count, image_size, device = len(frames), camera.image_size, frames.device
-    solid = tuple(SHAPES.values())[shape]
-    radius = RADII[shape] * constants(SIZES.values(), device)[sizes]
+    solid, width = tuple(SHAPES.values())[shape]
+    radius = width * constants(SIZES.values(), device)[sizes]
     # The arm holds a solid by the middle of its base, a ball by its surface.
     reach = ARM_LENGTH + (1.0 if solid is None else solid.half_height) * radius
     centre = SHOULDER_OFFSET * frames[..., 0] + reach[:, None] * frames[..., 2]
@@ -323,8 +293,7 @@ def draw_object(camera: Camera, frames: Tensor, shape: int, sizes: Tensor) -> tu
     side = min(image_size, 2 * math.ceil(image_size * WINDOW / 2))
     offset = torch.arange(side, dtype=torch.float32, device=device)
     corner = (at[:, 0] - side / 2).round_().clamp_(0, image_size - side)
-    columns = corner[:, :1] + offset
-    rows = corner[:, 1:] + offset
+    columns, rows = corner[:, :1] + offset, corner[:, 1:] + offset
     x = (columns + 0.5 - at[:, 0, :1])[:, None, :].expand(-1, side, -1).reshape(count, -1)
     y = (rows + 0.5 - at[:, 0, 1:])[:, :, None].expand(-1, -1, side).reshape(count, -1)
 
@@ -335,7 +304,6 @@ def draw_object(camera: Camera, frames: Tensor, shape: int, sizes: Tensor) -> tu
     alpha = coverage(distance)
     bright = lit.clamp_min_(0.0).mul_(1.08 - AMBIENT).add_(AMBIENT).mul_(alpha)
 
-    # Rows of the picture count downwards.
     index = (image_size - 1 - rows)[:, :, None] * image_size + columns[:, None, :]
     index = index.reshape(count, -1).long()
     empty = alpha.new_zeros(count, image_size * image_size)
@@ -381,23 +349,21 @@ def render(factors: Tensor, *, image_size: int = 64) -> Tensor:
         >>> render(red_cube).shape
         torch.Size([1, 3, 64, 64])
     """
-    check_factors(factors)
-    if image_size < MIN_IMAGE_SIZE:
-        raise DataError(f"image_size must be at least {MIN_IMAGE_SIZE}, but got {image_size}.")
+    mpi3d.check_factors(factors)
+    if image_size < 16:
+        raise DataError(f"image_size must be at least 16, but got {image_size}.")
     factors, device = factors.long(), factors.device
-    images = torch.empty(
-        len(factors), 3, image_size, image_size, dtype=torch.float32, device=device
-    )
-    # The solids have different numbers of faces, so each is drawn on its own. On a CPU, the images
-    # that are drawn at once should fit into the cache.
-    shapes, chunk = factors[:, 1], 64 if device.type == "cpu" else 2048
+    size = (len(factors), 3, image_size, image_size)
+    images = torch.empty(size, dtype=torch.float32, device=device)
+    # On a CPU, the images that are drawn at once should fit into the cache.
+    chunk = 64 if device.type == "cpu" else 2048
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the operations on one chunk take microseconds each
     try:
         # Half precision, fine for training, would shift the edges.
         with torch.autocast(device.type, enabled=False):
             for shape in range(len(SHAPES)):
-                part_of = (shapes == shape).nonzero()[:, 0]
+                part_of = (factors[:, 1] == shape).nonzero()[:, 0]
                 for part in part_of.split(chunk) if len(part_of) else ():
                     images[part] = draw(factors[part], shape, image_size)
     finally:
@@ -408,7 +374,7 @@ def render(factors: Tensor, *, image_size: int = 64) -> Tensor:
 def sample_factors(n: int, generator: torch.Generator | None = None) -> Tensor:
     """Uniform factor vectors (n, 7), on the device of the generator."""
     device = torch.device("cpu") if generator is None else generator.device
-    index = torch.randint(NUM_IMAGES, (n,), generator=generator, device=device)
+    index = torch.randint(mpi3d.NUM_IMAGES, (n,), generator=generator, device=device)
     return factors_of(index)
 
 
@@ -417,13 +383,9 @@ def load(
 ) -> Dataset:
     """Images (3, 64, 64) of factors sampled without replacement; the targets are the factors.
 
-    Args:
-        device: Where to draw them. The factors are the same on every device.
-        seed: Seed of the sampled factors.
-        num_train: The number of training images.
-        num_test: The number of test images.
+    The factors depend on the seed and the numbers of images, not on the device.
     """
-    drawn = draw_indices(seed, num_train, num_test)
+    drawn = mpi3d.draw_indices(seed, num_train, num_test)
     vectors = [factors_of(indices).to(device) for indices in drawn]
     train, test = (Split(render(each), factor_targets(each)) for each in vectors)
     return Dataset("arm", train, test, classes=FACTORS)

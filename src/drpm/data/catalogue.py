@@ -125,9 +125,11 @@ def load(
     from drpm.data import own
 
     name = str(name_or_path)
-    if name not in DATASETS and own.looks_like_path(name):
+    path = Path(name).expanduser()
+    is_path = path.exists() or path.suffix.lower() in own.SUFFIXES or len(path.parts) > 1
+    if name and is_path and name not in DATASETS:
         _check_options(options, own.load, f"The data of {name}")
-        return own.load(Path(name), for_prediction, **options).to(device)
+        return own.load(path, for_prediction, **options).to(device)
     spec = spec_of(name)
     _check_options(options, spec.load, f"The data set '{name}'")
     taken = inspect.signature(spec.load).parameters

@@ -1,6 +1,5 @@
 """CelebA: faces with forty attributes each."""
 
-import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,9 +38,7 @@ def load(
         evaluate_on: The test split: "validation" or "test".
     """
     attributes, parts, folder = read_listing()
-    tasks = list(attributes)[:num_tasks]
-
-    splits = []
+    tasks, splits = list(attributes)[:num_tasks], []
     for part in ("train", evaluate_on):
         rows = attributes[parts == _PARTS[part]]
         if rows.empty:
@@ -70,20 +67,17 @@ def read_listing() -> tuple[pd.DataFrame, "pd.Series[int]", Path]:
         columns = ["image", *names]
         values = pd.read_csv(attributes, sep=r"\s+", skiprows=2, names=columns, index_col="image")
         parts = pd.read_csv(partition, sep=r"\s+", names=["image", "part"], index_col="image")
-        # An image that is not in the partition has the part NaN.
-        joined = values.join(parts)
+        joined = values.join(parts)  # NaN where an image is not in the partition
         available = set(os.listdir(folder))
     except (OSError, ValueError) as error:
         raise DataError(f"The files of CelebA cannot be read ({reason(error)}).") from error
     if not values.isin([-1, 1]).all(axis=None):
         raise DataError(f"{attributes} should contain 1 or -1 for each attribute of each image.")
     if not joined["part"].isin(_PARTS.values()).all():
-        raise DataError(
-            f"{partition} should contain 0, 1 or 2 for each image of {attributes.name}."
-        )
-    for name in values.index:
-        if name not in available:
-            raise DataError(f"{folder / name} is missing, but is in the lists.")
+        listing = attributes.name
+        raise DataError(f"{partition} should contain 0, 1 or 2 for each image of {listing}.")
+    if missing := sorted({*values.index} - available):
+        raise DataError(f"{folder / missing[0]} is missing, but is in the lists.")
     return (values[sorted(values)] == 1).astype(np.int64), joined["part"], folder
 
 
@@ -99,9 +93,5 @@ def _read_images(paths: list[Path], part: str) -> NDArray[np.uint8]:
                 pixels[index] = np.rint(255 * image)
         return pixels
 
-    # The cache is identified by the names and sizes of the images.
-    state = hashlib.sha256()
-    for path in paths:
-        state.update(f"{path.name} {path.stat().st_size}\n".encode())
-    cache = f"celeba/cache/{part}-{SIDE}x{SIDE}-{state.hexdigest()[:16]}.npy"
-    return cached_array(cache, decode_all)
+    identity = "".join(f"{path.name} {path.stat().st_size}\n" for path in paths)
+    return cached_array(f"celeba/cache/{part}-{SIDE}x{SIDE}", identity, decode_all)

@@ -8,7 +8,7 @@ import sys
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -23,16 +23,12 @@ from numpy.typing import NDArray
 
 from drpm.data.catalogue import DataError, RemoteFile, reason
 
-VARIABLE = "DRPM_DATA"
-
-_TIMEOUT = 30  # seconds
-
 T = TypeVar("T")
 
 
 def search_folders() -> tuple[Path, ...]:
     """The folders that are searched, in this order: the one DRPM_DATA names, the user's cache."""
-    named = os.environ.get(VARIABLE)
+    named = os.environ.get("DRPM_DATA")
     cache = Path(pooch.os_cache("drpm"))
     return (Path(named).expanduser(), cache) if named else (cache,)
 
@@ -46,20 +42,19 @@ def writable_folder() -> Path:
             with tempfile.TemporaryFile(dir=folder):
                 return folder
     tried = " and ".join(map(str, search_folders()))
-    raise DataError(f"{VARIABLE} must name a folder that can be written, unlike {tried}.")
+    raise DataError(f"DRPM_DATA must name a folder that can be written, unlike {tried}.")
 
 
-def cached_array(name: str, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+def cached_array(start: str, identity: str, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
     """An array that is computed once and then read from a data folder.
 
-    Args:
-        name: Its place under the data folder, such as "celeba/cache/train.npy".
-        compute: Called if the file is missing or damaged.
+    Its path begins with ``start``, such as "celeba/cache/train", and has a hash of the identity of
+    what it was computed from.
     """
+    name = f"{start}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.npy"
     for folder in search_folders():
-        with suppress(OSError, ValueError, EOFError):
-            cached: NDArray[Any] = np.load(folder / name, allow_pickle=False)
-            return cached
+        with suppress(OSError, ValueError, EOFError):  # missing or damaged
+            return np.load(folder / name, allow_pickle=False)  # type: ignore[no-any-return]
     array = compute()
     path = writable_folder() / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,49 +85,36 @@ def find(file: RemoteFile) -> Path | None:
 
 
 def obtain(files: Sequence[RemoteFile], *, instructions: str = "") -> dict[str, Path]:
-    """Where each file lies, by its path in the data set, after downloading what is missing.
+    """Where :func:`find` finds each file of a data set, after downloading what is missing.
 
-    For an archive with members it is the folder that contains them.
-
-    Args:
-        files: The files of one data set.
-        instructions: Where to get files that cannot be downloaded; ends the error message.
+    The instructions say where to get files that cannot be downloaded, and end the error message.
     """
-    failure = ""
+    failure = "Files are missing"
     for file in files:
         if find(file) is None and file.urls:
             try:
                 download(file)
             except DataError as error:
-                failure = str(error)
+                failure = str(error).rstrip(".")
                 break  # without a network every further file would wait for its timeout
     paths = {file.path: path for file in files if (path := find(file)) is not None}
-    if missing := [file for file in files if file.path not in paths]:
-        raise DataError(missing_message(missing, failure, instructions))
+    if missing := [file.path for file in files if file.path not in paths]:
+        places = " or ".join(map(str, search_folders()))
+        message = f"{failure}; put {', '.join(missing)} under {places}"
+        if "DRPM_DATA" not in os.environ:
+            message += ", or in the folder given by the variable DRPM_DATA"
+        raise DataError(f"{message}; {instructions}." if instructions else f"{message}.")
     return paths
 
 
-def missing_message(missing: Sequence[RemoteFile], failure: str, instructions: str) -> str:
-    """A sentence that says why files are missing, where they belong and where to get them."""
-    names = ", ".join(file.path for file in missing)
-    folders = " or ".join(map(str, search_folders()))
-    start = failure.rstrip(".") or "Files are missing"
-    message = f"{start}; put {names} under {folders}"
-    if VARIABLE not in os.environ:
-        message += f", or in the folder given by the variable {VARIABLE}"
-    return f"{message}; {instructions}." if instructions else f"{message}."
-
-
 def download(file: RemoteFile) -> None:
-    """Download a file from the first of its URLs that serves it, and extract its members.
-
-    An archive that was put into a data folder by hand is not downloaded again.
-    """
+    """Download a file from the first of its URLs that serves it, and extract its members."""
     import requests
 
     pooch.get_logger().setLevel(logging.WARNING)
     bar = sys.stderr.isatty() and find_spec("tqdm") is not None
-    downloader = pooch.HTTPDownloader(progressbar=bar, timeout=_TIMEOUT)
+    downloader = pooch.HTTPDownloader(progressbar=bar, timeout=30)
+    # An archive that was put into a data folder by hand is not downloaded again.
     there = [folder for folder in search_folders() if (folder / file.path).is_file()]
     path = (there[0] if there else writable_folder()) / file.path
     failures = []
@@ -140,7 +122,8 @@ def download(file: RemoteFile) -> None:
         try:
             pooch.retrieve(url, file.known_hash, path.name, path.parent, downloader=downloader)
             if file.known_hash or not (failure := _damage(path, file)):
-                _extract(path, writable_folder() / Path(file.path).parent, list(file.members))
+                if file.members:
+                    _extract(path, (writable_folder() / file.path).parent, list(file.members))
                 return
             path.unlink()
         except requests.HTTPError as error:
@@ -157,8 +140,6 @@ def download(file: RemoteFile) -> None:
 
 def _extract(archive: Path, target: Path, members: list[str]) -> None:
     """Extract files of an archive, each of which appears only when it is complete."""
-    if not members:
-        return
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target) as folder:
         pooch.Untar(members, extract_dir=folder)(str(archive), "download", None)
@@ -182,11 +163,11 @@ def check(file: RemoteFile) -> FileReport:
     path = find(file)
     if path is None:
         return FileReport(file, None, "missing")
-    parts = {path / x: replace(file, known_hash=f"md5:{y}") for x, y in file.members.items()}
-    for place, part in (parts or {path: file}).items():
+    members = {path / x: replace(file, known_hash=f"md5:{y}") for x, y in file.members.items()}
+    for place, part in (members or {path: file}).items():
         if fault := _damage(place, part):
             return FileReport(file, place, "damaged", fault)
-    if all(file.members.values()) and (file.members or file.known_hash or file.content_sha256):
+    if members or file.known_hash or file.content_sha256:
         return FileReport(file, path, "verified")
     return FileReport(file, path, "present", "no published hash")
 
@@ -201,7 +182,7 @@ def _damage(path: Path, file: RemoteFile) -> str:
             found = hashlib.file_digest(content, algorithm or "sha256").hexdigest()
     except (OSError, EOFError, zlib.error) as error:
         return f"cannot be read: {reason(error)}"
-    return "" if found == expected.lower() else "has a different hash"
+    return "" if found == expected else "has a different hash"
 
 
 def open_content(path: Path) -> BufferedIOBase:
@@ -211,11 +192,11 @@ def open_content(path: Path) -> BufferedIOBase:
     return gzip.open(path) if compressed else path.open("rb")
 
 
-def track(items: Iterable[T], description: str, total: int) -> Iterator[T]:
+def track(items: Iterable[T], description: str, total: int) -> Iterable[T]:
     """Iterate with a progress bar on the error stream, if that is a terminal."""
-    from rich import progress
     from rich.console import Console
+    from rich.progress import track as rich_track
 
     console = Console(stderr=True)
-    options: Any = {"console": console, "disable": not console.is_terminal, "transient": True}
-    yield from progress.track(items, description, total, **options)
+    shown = console.is_terminal
+    return rich_track(items, description, total, console=console, disable=not shown, transient=True)

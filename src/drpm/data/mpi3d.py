@@ -31,7 +31,6 @@ FACTOR_NAMES = tuple(FACTORS)
 FACTOR_SIZES = tuple(len(values) for values in FACTORS.values())
 NUM_IMAGES = prod(FACTOR_SIZES)
 
-_SIDE = 64
 Variant = Literal["toy", "realistic", "real"]
 
 
@@ -43,11 +42,9 @@ def check_factors(factors: Tensor) -> None:
         raise DataError(f"factors must be integers of shape (..., 7), but got {kind}, {shape}.")
     wrong = (factors < 0) | (factors >= torch.tensor(FACTOR_SIZES, device=factors.device))
     if wrong.any():
-        place = int(wrong.nonzero()[0, -1])
-        raise DataError(
-            f"The factor '{FACTOR_NAMES[place]}' must be from 0 to {FACTOR_SIZES[place] - 1}, but "
-            f"got {int(factors[wrong][0])}."
-        )
+        place, value = int(wrong.nonzero()[0, -1]), int(factors[wrong][0])
+        name, last = FACTOR_NAMES[place], FACTOR_SIZES[place] - 1
+        raise DataError(f"The factor '{name}' must be from 0 to {last}, but got {value}.")
 
 
 def index_of(factors: Tensor) -> Tensor:
@@ -69,11 +66,9 @@ def factors_of(indices: Tensor) -> Tensor:
         >>> factors_of(torch.tensor(172801)).tolist()
         [1, 0, 0, 0, 0, 0, 1]
     """
-    if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < NUM_IMAGES:
-        raise DataError(
-            f"An index must be from 0 to {NUM_IMAGES - 1}, but got {int(indices.min())} to "
-            f"{int(indices.max())}."
-        )
+    low, high = map(int, indices.aminmax()) if indices.numel() else (0, 0)
+    if low < 0 or high >= NUM_IMAGES:
+        raise DataError(f"An index must be from 0 to {NUM_IMAGES - 1}, but got {low} to {high}.")
     return torch.stack(torch.unravel_index(indices.long(), FACTOR_SIZES), dim=-1)
 
 
@@ -98,16 +93,16 @@ def open_images(variant: Variant = "toy") -> NDArray[np.uint8]:
     """All images (1,036,800, 64, 64, 3) as bytes, memory-mapped; downloaded if not on disk."""
     (file,) = DATASETS["mpi3d"].files
     if variant != "toy":
-        urls = [url.replace("toy", variant) for url in file.urls]
         # The second mirror served damaged photographs for a time, and these have no known hash.
-        urls = urls[:1] if variant == "real" else urls
-        file = RemoteFile(f"mpi3d/mpi3d_{variant}.npz", tuple(urls))
+        urls = file.urls[:1] if variant == "real" else file.urls
+        served = tuple(url.replace("toy", variant) for url in urls)
+        file = RemoteFile(f"mpi3d/mpi3d_{variant}.npz", served)
     (path,) = obtain([file]).values()
     try:
-        pixels = map_array(path, "images")
+        pixels = _map_images(path)
     except Exception as error:  # numpy and zipfile raise many kinds on damaged files
         raise DataError(f"{path} cannot be read ({reason(error)}).") from error
-    expected = (NUM_IMAGES, _SIDE, _SIDE, 3)
+    expected = (NUM_IMAGES, 64, 64, 3)
     if pixels.shape != expected or pixels.dtype != np.uint8:
         raise DataError(
             f"{path} should contain bytes of shape {expected} under 'images', but contains "
@@ -116,10 +111,10 @@ def open_images(variant: Variant = "toy") -> NDArray[np.uint8]:
     return pixels
 
 
-def map_array(path: Path, name: str) -> NDArray[Any]:
-    """Memory-map an array of an npz file; one that is compressed is read whole."""
+def _map_images(path: Path) -> NDArray[Any]:
+    """Memory-map the array ``images`` of an npz file; one that is compressed is read whole."""
     with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-        member = archive.getinfo(f"{name}.npy")
+        member = archive.getinfo("images.npy")
         if member.compress_type != zipfile.ZIP_STORED:
             with archive.open(member) as stream:
                 return npy.read_array(stream, allow_pickle=False)

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,9 @@ from drpm.data.types import DataError, Dataset, Split, column_scales, reason
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
-_CHANNELS = (1, 3)
 _INPUTS = ("inputs", "x", "X", "data", "images")
 _LABELS = ("label", "labels", "y", "Y", "target", "targets")
-_PARTS = ("x_train", "y_train", "x_test", "y_test")
-_MISSING = ("?", "-", "na", "none", "NONE", "NAN", "NaT")  # in CSV files, besides those of pandas
-_SHOWN = 5  # columns that an error names
-
-
-def looks_like_path(name: str | Path) -> bool:
-    """Whether a name can only be meant as a path."""
-    path = Path(name).expanduser()
-    is_path = path.exists() or path.suffix.lower() in SUFFIXES or len(path.parts) > 1
-    return bool(str(name)) and is_path
+_MISSING = ["?", "-", "na", "none", "NONE", "NAN", "NaT"]  # in CSV files, besides those of pandas
 
 
 def load(
@@ -51,7 +42,6 @@ def load(
         image_size: For folders: the height and width to resize to.
         standardize: Of tables: whether every column is centered and divided by its scale.
     """
-    path = path.expanduser()
     if not path.exists():
         raise DataError(f"{path} does not exist.")
     suffix = "folder" if path.is_dir() else path.suffix.lower()
@@ -77,9 +67,6 @@ def load(
     return data
 
 
-# Tables.
-
-
 def read_csv(path: Path, *, header: bool = True) -> pd.DataFrame:
     """The columns of a CSV file as texts; without a header, which names them, they are numbered."""
     try:
@@ -91,7 +78,7 @@ def read_csv(path: Path, *, header: bool = True) -> pd.DataFrame:
             sep=max(",;\t", key=first.count),
             header=None,
             dtype=object,
-            na_values=list(_MISSING),
+            na_values=_MISSING,
             skipinitialspace=True,
             encoding="utf-8-sig",
         ).dropna(how="all")
@@ -136,15 +123,9 @@ def table(
     standardize: bool | None = True,
     num_train: int | None = None,
 ) -> Dataset:
-    """A data set from named columns of equal length: numbers, or texts of numbers.
-
-    Every column except the labels is standardized; ``preprocessing`` has the ``mean`` and
-    ``std`` of each.
+    """A data set from named columns of numbers, or texts of numbers; errors name the source.
 
     Args:
-        source: The file that errors name.
-        columns: The values by column name.
-        label_column: The target; by default ``label`` if there is such a column.
         standardize: If False, columns keep their values, with mean 0 and divisor 1. If None, for
             prediction: in double precision, without labels, and one row is enough.
         num_train: How many rows come before the test split; None if there is none.
@@ -164,19 +145,18 @@ def table(
             f"{source} should have {least} or more rows and 1 or more columns of inputs, but has "
             f"{len(frame)} and {len(names)}."
         )
-    converted = [_convert(features[name]) for name in features]
-    texts = [
+    converted, texts = zip(*(_convert(features[name]) for name in features), strict=True)
+    if others := [
         f"{name} ('{textwrap.shorten(text, 30, placeholder='...')}')"
-        for name, (_, text) in zip(names, converted, strict=True)
+        for name, text in zip(names, texts, strict=True)
         if text is not None
-    ]
-    if texts:
+    ]:
         raise DataError(
-            f"{source} should contain numbers only, but has other values in {listed(texts)}: "
+            f"{source} should contain numbers only, but has other values in {listed(others)}: "
             "remove these columns, or name the label column (label_column; on the command line "
             "-o label_column=NAME)."
         )
-    numbers = np.stack([column for column, _ in converted], axis=1)
+    numbers = np.stack(converted, axis=1)
     _refuse(source, "missing or infinite values", names, ~np.isfinite(numbers).all(0))
     largest = np.abs(numbers).max(0)
     _refuse(source, "numbers too large for single precision", names, largest > np.finfo("f4").max)
@@ -203,10 +183,7 @@ def labelled(
     num_train: int | None = None,
     **facts: Any,
 ) -> Dataset:
-    """A data set from inputs (N, ...), labels (N,) whose name is that of the target, and facts.
-
-    Whole numbers and texts become class indices; other numbers have no classes.
-    """
+    """A data set from inputs (N, ...) and labels (N,); whole numbers and texts are classes."""
     targets, classes = {}, {}
     if labels is not None:
         name = str(labels.name)
@@ -224,21 +201,16 @@ def labelled(
             targets[name] = torch.from_numpy(codes.astype(np.int64))
             classes[name] = tuple(f"{x:.0f}" if text is None else str(x) for x in found)
     whole = Split(inputs, targets)
-    if num_train is None:
-        return Dataset(source, whole, whole, classes, **facts)
-    train, test = whole[:num_train], whole[num_train:]
-    return Dataset(source, train, test, classes, **facts)
+    parts = (whole, whole) if num_train is None else (whole[:num_train], whole[num_train:])
+    return Dataset(source, *parts, classes, **facts)
 
 
 def _convert(column: "pd.Series[Any]") -> tuple[NDArray[np.float64], str | None]:
     """A column as numbers, NaN where a value is missing, and its first value that is neither."""
     values = column.to_numpy()
-    try:
-        if values.dtype.kind in "biufOU":
-            with np.errstate(over="ignore"):
-                return values.astype(np.float64), None
-    except (TypeError, ValueError):
-        pass
+    if values.dtype.kind in "biufOU":
+        with suppress(TypeError, ValueError), np.errstate(over="ignore"):
+            return values.astype(np.float64), None
     numbers = pd.to_numeric(column.astype(str), errors="coerce").to_numpy(np.float64)
     others = column[np.isnan(numbers) & column.notna()]
     return numbers, str(others.iloc[0]) if len(others) else ""
@@ -251,11 +223,7 @@ def _refuse(source: str, fault: str, names: Sequence[str], is_bad: Any) -> None:
 
 def listed(names: Sequence[str]) -> str:
     """The first names, and how many there are besides."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
-
-
-# Arrays.
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
@@ -275,7 +243,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 def _load_arrays(path: Path, standardize: bool | None) -> Dataset:
     """A table or images: one array, inputs and labels by their usual names, or two splits."""
     source, arrays = str(path), read_arrays(path)
-    if all(name in arrays for name in _PARTS):
+    if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
         inputs, labels = ([arrays[f"{x}_{part}"] for part in ("train", "test")] for x in "xy")
     else:
         label = next((name for name in _LABELS if name in arrays), None)
@@ -298,23 +266,19 @@ def _load_arrays(path: Path, standardize: bool | None) -> Dataset:
     num_train = len(inputs[0]) if len(inputs) > 1 else None
     if whole.ndim == 2:
         frame = pd.DataFrame(whole).rename(columns=lambda number: f"column {number + 1}")
-        return table(
-            source, frame if target is None else frame.join(target), None, standardize, num_train
-        )
+        frame = frame if target is None else frame.join(target)
+        return table(source, frame, None, standardize, num_train)
     images = image_tensor(source, whole)
     return labelled(source, images, None if standardize is None else target, num_train)
 
 
 def image_tensor(source: str, array: NDArray[Any]) -> Tensor:
-    """Images (N, channels, H, W) in [0, 1] from bytes, or from floats in [0, 1].
-
-    The array is (N, H, W), (N, channels, H, W) or (N, H, W, channels); errors name the source.
-    """
+    """Images (N, channels, H, W) in [0, 1] from bytes, or from floats in [0, 1]."""
     if array.ndim == 3:
         array = array[:, None]
-    elif array.ndim == 4 and array.shape[1] not in _CHANNELS and array.shape[3] in _CHANNELS:
+    elif array.ndim == 4 and array.shape[1] not in (1, 3) and array.shape[3] in (1, 3):
         array = array.transpose(0, 3, 1, 2)
-    if array.ndim != 4 or array.shape[1] not in _CHANNELS or 0 in array.shape:
+    if array.ndim != 4 or array.shape[1] not in (1, 3) or 0 in array.shape:
         raise DataError(
             f"{source} should contain a table (rows, columns) or images (number, height, width), "
             f"with 1 or 3 channels before or after the last two, but has shape {array.shape}."
@@ -330,14 +294,10 @@ def image_tensor(source: str, array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, np.float32))
 
 
-# Folders of images, whose subfolders, if there are any, are the classes.
-
-
 def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -> Dataset:
     """Images (channels, H, W) in [0, 1]: one channel if all of them are grey, else three.
 
-    The folder holds images, or one folder of images for each class. Without an ``image_size``, the
-    height and width to resize to, all must have the same.
+    Subfolders, if there are any, are the classes.
     """
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if size is not None and min(size) < 1:
@@ -369,17 +329,12 @@ def image_paths(folder: Path) -> list[Path]:
         images = [x for x in found if x.suffix.lower() in IMAGE_SUFFIXES and x.name[0] != "."]
         if images:
             return images
-    raise DataError(
-        f"{folder} should contain images ({', '.join(IMAGE_SUFFIXES)}) or folders of images, but "
-        "contains none."
-    )
+    kinds = ", ".join(IMAGE_SUFFIXES)
+    raise DataError(f"{folder} should contain images ({kinds}) or folders of images, but has none.")
 
 
 def decode(path: Path, size: tuple[int, int] | None = None) -> NDArray[np.float32]:
-    """A grey (1, H, W) or RGB (3, H, W) image in [0, 1]; grey images of 16 bits keep their depth.
-
-    The size is the height and width to resize to.
-    """
+    """A grey (1, H, W) or RGB (3, H, W) image in [0, 1], resized to a height and width."""
     from PIL import Image
 
     try:

@@ -1,7 +1,7 @@
 """STL-10: natural images, as pixels or as the features of a network trained on ImageNet."""
 
-import hashlib
 import importlib
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -52,14 +52,12 @@ def load(
 
     def split(part: str) -> Split:
         path = folder / f"{part}_X.bin"
-        pixels = read_images(path)
-        labels = read_labels(folder / f"{part}_y.bin", len(pixels))
+        pixels, labels = read_part(path, folder / f"{part}_y.bin")
         if representation == "features" and isinstance(network, Network):
-            # Other images have another hash, so that they are not taken for these.
-            key = hashlib.sha256(f"{network.name} {pooch.file_hash(str(path))}".encode())
-            cache = f"stl10/features/{network.name}-{key.hexdigest()[:16]}.npy"
+            identity = f"{network.name} {pooch.file_hash(str(path))}"
             compute = partial(extract, pixels, network, device)
-            inputs = torch.from_numpy(cached_array(cache, compute))
+            features = cached_array(f"stl10/features/{network.name}", identity, compute)
+            inputs = torch.from_numpy(features)
         else:
             inputs = torch.from_numpy(np.ascontiguousarray(pixels)).float().div_(255)
         return Split(inputs, {"label": torch.from_numpy(labels)})
@@ -67,28 +65,21 @@ def load(
     return Dataset("stl10", split("train"), split("test"), classes={"label": CLASSES})
 
 
-def read_images(path: Path) -> NDArray[np.uint8]:
-    """The images (N, 3, 96, 96) of a binary file, memory-mapped."""
-    size = path.stat().st_size
-    if size == 0 or size % np.prod(_SHAPE):
-        raise DataError(
-            f"{path} should contain images of {np.prod(_SHAPE):,} bytes each, but has "
-            f"{size:,} bytes."
-        )
-    # The format is column-major within a channel.
-    return np.memmap(path, np.uint8, "r").reshape(-1, *_SHAPE).swapaxes(2, 3)
-
-
-def read_labels(path: Path, count: int) -> NDArray[np.int64]:
-    """The labels, from 0 to 9."""
-    labels = np.fromfile(path, np.uint8)
+def read_part(images: Path, numbers: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The images (N, 3, 96, 96), memory-mapped, and the labels, from 0 to 9, of binary files."""
+    size, each = images.stat().st_size, math.prod(_SHAPE)
+    if size == 0 or size % each:
+        raise DataError(f"{images} should contain images of {each:,} bytes, but has {size:,}.")
+    labels, count = np.fromfile(numbers, np.uint8), size // each
     low, high = (labels.min(), labels.max()) if len(labels) else (0, 0)
     if len(labels) != count or low < 1 or high > len(CLASSES):
         raise DataError(
-            f"{path} should contain {count:,} labels from 1 to {len(CLASSES)}, but contains "
+            f"{numbers} should contain {count:,} labels from 1 to {len(CLASSES)}, but contains "
             f"{len(labels):,} from {low} to {high}."
         )
-    return labels.astype(np.int64) - 1
+    # The format is column-major within a channel.
+    pixels = np.memmap(images, np.uint8, "r").reshape(-1, *_SHAPE).swapaxes(2, 3)
+    return pixels, labels.astype(np.int64) - 1
 
 
 def resnet50(device: Device) -> Network:
@@ -96,10 +87,9 @@ def resnet50(device: Device) -> Network:
     try:
         models = importlib.import_module("torchvision.models")
         weights = models.ResNet50_Weights.IMAGENET1K_V1
+        state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
         model = models.resnet50()
-        model.load_state_dict(
-            weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
-        )
+        model.load_state_dict(state)
     # A torchvision built for another torch fails with whatever its libraries raise.
     except Exception as error:
         raise DataError(
@@ -112,10 +102,7 @@ def resnet50(device: Device) -> Network:
 
 @torch.inference_mode()
 def extract(images: NDArray[np.uint8], network: Network, device: Device) -> NDArray[np.float32]:
-    """The features (N, F) of images (N, 3, H, W) of bytes.
-
-    The images are resized to 224x224 by bicubic interpolation and not normalized.
-    """
+    """The features (N, F) of images (N, 3, H, W) of bytes, resized but not normalized."""
     features = []
     starts = range(0, len(images), _BATCH)
     for start in track(starts, f"Features of {network.name}", len(starts)):

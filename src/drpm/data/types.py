@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import numpy as np
 import torch
@@ -14,10 +13,6 @@ from drpm.data.catalogue import DataError as DataError
 from drpm.data.catalogue import reason as reason
 
 Device = str | torch.device
-
-TEST_PART: Final = 0.2
-_TEST_SEED: Final = 3_000_000
-_HASHED_ROWS: Final = 4096  # copied from a GPU at once
 
 
 @dataclass(frozen=True)
@@ -113,18 +108,17 @@ def with_test_part(data: Dataset) -> Dataset:
 
 def split_rows(count: int) -> tuple[Tensor, Tensor]:
     """The row numbers of the training and the test split of :func:`with_test_part`."""
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(_TEST_SEED))
-    tested = max(1, round(TEST_PART * count))
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(3_000_000))
+    tested = max(1, round(count / 5))
     return order[tested:], order[:tested]
 
 
 def column_scales(rows: Tensor) -> Tensor:
     """The scale (d,) of every column of a table (n, d), by which it is divided.
 
-    The scale is the fourth root of a third of the fourth central moment: the standard deviation if
-    the column is normal, more if it has few large values, less if it has two groups. Divided by its
-    standard deviation, a column that is rarely not zero would count as much as all others, and
-    clusters depend on it.
+    It is the fourth root of a third of the fourth central moment: the standard deviation of a
+    normal column, less if the column has two groups, more if few of its values are large. Divided
+    by its standard deviation, such a column would count as much as all others.
     """
     centered = rows - rows.mean(0)
     deviation = centered.square().mean(0).sqrt()
@@ -139,8 +133,7 @@ def scale_of(data: Dataset) -> tuple[Tensor, Tensor] | tuple[None, None]:
     mean, std = data.preprocessing.get("mean"), data.preprocessing.get("std")
     if mean is None or std is None:
         return None, None
-    shape = data.input_shape
-    shift, scale = (x.cpu().double().expand(shape).flatten() for x in (mean, std))
+    shift, scale = (x.cpu().double().expand(data.input_shape).flatten() for x in (mean, std))
     return shift, scale
 
 
@@ -159,12 +152,8 @@ def scaled_rows(
 ) -> Tensor:
     """Rows (n, d) as a model was trained on them, in double precision on the CPU.
 
-    Args:
-        name: The argument that errors name.
-        data: (n, d), or (n, ...) with inputs of the shape.
-        shape: Of one input.
-        shift: (d,) from :func:`scale_of`; None if data is not standardized.
-        scale: (d,) likewise.
+    The data is (n, d), or (n, ...) with inputs of the shape; shift and scale are those of
+    :func:`scale_of`, and errors name the data.
     """
     if isinstance(data, Tensor | np.ndarray) and "complex" in str(data.dtype):
         raise ValueError(f"{name} must be real numbers, but got complex ones.")
@@ -185,13 +174,7 @@ def scaled_rows(
 
 
 def fingerprint(data: Dataset) -> str:
-    """The SHA-256 of all inputs and targets of a data set.
-
-    Example:
-        >>> from drpm.data import load
-        >>> fingerprint(load("digits")) == fingerprint(load("digits"))
-        True
-    """
+    """The SHA-256 of all inputs and targets of a data set."""
     splits = [data.train] if data.test is data.train else [data.train, data.test]
     return fingerprint_tensors(
         pair for split in splits for pair in (("", split.inputs), *sorted(split.targets.items()))
@@ -203,6 +186,6 @@ def fingerprint_tensors(named: Iterable[tuple[str, Tensor]]) -> str:
     digest = hashlib.sha256()
     for name, tensor in named:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        for rows in tensor.split(_HASHED_ROWS):
+        for rows in tensor.split(4096):  # copied from a GPU at once
             digest.update(rows.detach().contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()

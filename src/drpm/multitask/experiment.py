@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drpm.data import load, multimnist
+from drpm.data import load
 from drpm.data.catalogue import content_hash
 from drpm.data.types import fingerprint_tensors, with_test_part
 from drpm.experiments.base import Evaluation, Experiment, parse_options
@@ -337,7 +337,7 @@ def _images(data: TaskData) -> FigureSpec:
 @cache
 def _noisy_images() -> NDArray[np.uint8]:
     columns = [
-        read_tasks(multimnist.load(noise=ratio, num_train=1, num_test=_SHOWN)).test_images
+        read_tasks(load("multimnist", noise=ratio, num_train=1, num_test=_SHOWN)).test_images
         for ratio in NOISE
     ]
     return torch.stack(columns, 1).numpy()

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from matplotlib.figure import Figure
 
-from drpm.data.mosaic import noise_ratios, task_names
+from drpm.data.mnist import noise_ratios, task_names
 from drpm.multitask.config import METHOD_NAMES
 from drpm.report.plots import Series, draw_stored, series_panels
 from drpm.report.tables import Table, metric_columns, parse_published, summarize_metrics
