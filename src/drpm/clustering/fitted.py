@@ -75,8 +75,7 @@ class FittedClustering:
         Returns:
             Rows (n, d), as all other methods take them.
         """
-        rows = scaled_rows("data", data, self.shape, self.shift, self.scale)
-        return rows.to(self.mixture.means)
+        return scaled_rows("data", data, self.shape, self.shift, self.scale).to(self.mixture.means)
 
     def from_rows(self, rows: Tensor) -> Tensor:
         """Undo the scaling of rows (n, d) and return them in the shape of the inputs."""

@@ -258,11 +258,10 @@ def vade_objective(
     codes = posterior.sample((), generator)
     fit = model.autoencoder.log_likelihood(batch["rows"], codes).sum()
     mixture = model.prior.mixture()
-    log_weights = mixture.log_weights
-    log_probs = (mixture.log_densities(codes) + log_weights).log_softmax(-1)
+    log_probs = (mixture.log_densities(codes) + mixture.log_weights).log_softmax(-1)
     probs = log_probs.exp()
     latent = (probs * divergences(posterior, mixture)).sum()
-    clusters = (probs * (log_probs - log_weights)).sum()
+    clusters = (probs * (log_probs - mixture.log_weights)).sum()
     terms = {"reconstruction": -fit / n, "latent": latent / n, "clusters": clusters / n}
     return {"loss": torch.stack(list(terms.values())).sum(), **terms}
 
