@@ -1,14 +1,16 @@
-"""Choosing the number of clusters: the rule, and from a table to the page of the choice."""
+"""Choices of a run: the number of clusters, the best of several starts, limits of their sizes."""
 
+import itertools
 import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.datasets import make_blobs
 
-from drpm.clustering import choosing
-from drpm.clustering.choosing import decide
+from drpm.clustering import pipeline
+from drpm.clustering.pipeline import decide
 from drpm.training.runs import RunFolder
 from tests.cli.commands import drpm, refusal
 
@@ -20,10 +22,10 @@ SMALL = [
     "--set=partitions=2",
     "--set=annealing_steps=12",
     "--set=weights=odds",
-    "--set=pretraining.training.epochs=30",
+    "--set=pretraining.training.epochs=20",
     "--set=pretraining.training.batch_size=40",
     "--set=pretraining.training.learning_rate=1e-2",
-    "--set=training.epochs=20",
+    "--set=training.epochs=8",
     "--set=training.batch_size=40",
     "--set=training.learning_rate=1e-2",
 ]
@@ -62,14 +64,15 @@ def test_fewer_clusters_within_a_standard_error() -> None:
         assert votes == {"elbo": taken, "stability": 3, "silhouette": 2}
 
 
+@pytest.mark.usefixtures("blank_pictures")
 def test_three_groups_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thirteen deviations apart; at twelve seeds of rows and training 3 was taken every time."""
+    """Thirteen deviations apart."""
     noise = np.random.default_rng(0).normal(0, 0.3, (150, 4))
     rows = 4 * np.eye(4)[np.arange(150) % 3] + noise
     np.savetxt(tmp_path / "rows.csv", rows, delimiter=",", header="a,b,c,d", comments="")
     out = tmp_path / "out"
     command: Any = ["cluster", tmp_path / "rows.csv", "--clusters=2-4", *SMALL, "--out", out]
-    fit, fitted = choosing.fit_clusterings, []
+    fit, fitted = pipeline.fit_clusterings, []
 
     def interrupt(data: Any, shape: Any, config: Any, starts: Any, **options: Any) -> Any:
         if config.clusters == 4 and fitted == [2, 3]:
@@ -78,13 +81,13 @@ def test_three_groups_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         fitted.append(config.clusters)
         return fit(data, shape, config, starts, **options)
 
-    monkeypatch.setattr(choosing, "fit_clusterings", interrupt)
+    monkeypatch.setattr(pipeline, "fit_clusterings", interrupt)
     drpm(*command, code=128 + signal.SIGINT)
     file = out / "candidates" / "3" / "starts" / "1" / "training" / "result.json"
     before = file.read_bytes()
     result = drpm(*command)
-    # The candidates of before were not trained again.
-    assert fitted == [2, 3, 0, 2, 3, 4]
+    # The candidates of before were not trained again; the choice is fitted to all rows.
+    assert fitted == [2, 3, 0, 2, 3, 4, 3]
     assert file.read_bytes() == before
     choice = RunFolder.open(out).result()["choice"]
     assert choice["clusters"] == [2, 3, 4]
@@ -96,8 +99,39 @@ def test_three_groups_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     labels = np.genfromtxt(out / "labels.csv", delimiter=",", names=True, dtype=None)
     assert len(labels) == 150
     assert set(labels["cluster"]) == {0, 1, 2}
-    predicted = tmp_path / "new.csv"
-    drpm("predict", out, tmp_path / "rows.csv", "--out", predicted)
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_limits_and_starts_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = itertools.count()
+    monkeypatch.setattr(pipeline, "mutual_information", lambda probs: float(next(figures)))
+    X, y = make_blobs([40, 12, 8], centers=None, random_state=0)
+    file, out = tmp_path / "blobs.csv", tmp_path / "out"
+    np.savetxt(file, np.c_[X, y], delimiter=",", header="a,b,label", comments="")
+    settings = ["--set", "training.epochs=1", "--set", "pretraining.training.epochs=1"]
+    given = ["--compare", "--starts=2", "--min-size=15", "--max-size=25", "--device=cpu"]
+    drpm("cluster", file, *given, *settings, "--out", out)
+    result = RunFolder.open(out).result()
+    assert result["starts"]["kept"] == 1
+    # The other methods start from the pretraining that was kept.
+    kept = (out / "starts" / "1" / "pretraining" / "config.toml").read_bytes()
+    assert (out / "others" / "vade" / "pretraining" / "config.toml").read_bytes() == kept
+    assert {"DRPM-VC", "VaDE", "k-means"} <= set(result["comparison"])
+    # Scores and figures are those of the labels that meet the limits.
+    labels = np.genfromtxt(out / "labels.csv", delimiter=",", names=True, dtype=None)["cluster"]
+    sizes = np.bincount(labels, minlength=3)
+    assert sizes.min() >= 15
+    assert sizes.max() <= 25
+    confusion = np.zeros((3, 3), int)
+    np.add.at(confusion, (y, labels), 1)
+    with np.load(out / "arrays.npz") as arrays:
+        assert arrays["confusion"].tolist() == confusion.tolist()
+    for limits, sentence in {
+        ("--clusters=3", "--min-size=21"): "min_size must be at most 20",
+        # Two clusters could not meet what five could.
+        ("--clusters=2-5", "--max-size=14"): "max_size must be at least 30",
+    }.items():
+        assert refusal("cluster", file, *limits, "--out", tmp_path / "new").startswith(sentence)
 
 
 @pytest.mark.parametrize("text", ["1-3", "5-2", "4-4", "2-", "2-x", "2-3-4"])

@@ -1,9 +1,11 @@
-"""Settings of a clustering: refusals in one sentence, and which clusters a training starts from."""
+"""Settings of a clustering: refusals, initial clusters, and the sweeps of the paper's tables."""
 
 import pytest
 
 from drpm.clustering.config import ClusteringConfig
-from drpm.training.config import override
+from drpm.clustering.pipeline import describe_pretraining
+from drpm.studies.sweeps import find
+from drpm.training.config import load_preset, override
 from drpm.training.errors import ConfigError
 
 
@@ -46,3 +48,36 @@ def test_initial_clusters(settings: str, images: str, rows: str) -> None:
     config = override(ClusteringConfig(), settings.split())
     assert config.initial_clusters((1, 8, 8)) == images
     assert config.initial_clusters((3,)) == rows
+
+
+def variants_of(sweep: str) -> dict[str, dict[str, ClusteringConfig]]:
+    """From the folder of studies that share pretraining, to a variant, to its settings."""
+    found: dict[str, dict[str, ClusteringConfig]] = {}
+    for run in find(sweep):
+        preset = load_preset(ClusteringConfig, run.arguments["preset"])
+        config = override(preset, run.arguments["settings"])
+        group, variant = run.folder.split("/")
+        found.setdefault(group, {})[variant] = config
+    return found
+
+
+@pytest.mark.parametrize("name", ["table-1", "table-reconstruction", "clusters", "stl10"])
+def test_every_study_loads_and_shares_one_pretraining(name: str) -> None:
+    assert all(run.arguments["share"] for run in find(name))
+    for variants in variants_of(name).values():
+        starts = {
+            describe_pretraining(config, 0, config.likelihood)
+            for config in variants.values()
+            if config.method != "gmm"
+        }
+        assert len(starts) == 1
+
+
+def test_reconstruction_changes_nothing_but_pretraining() -> None:
+    main = variants_of("table-1")
+    for data, variants in variants_of("table-reconstruction").items():
+        for name, config in variants.items():
+            assert config.pretraining.kind == "reconstruction"
+            assert config.pretraining.training.epochs == 50
+            changes = ["pretraining.kind=reconstruction", "pretraining.training.epochs=50"]
+            assert config == override(main[data][name], changes)

@@ -56,17 +56,9 @@ def naive_parameters(model: MixtureVAE, batch: Batch) -> tuple[Tensor, Tensor]:
             for k in range(clusters - 1)
         ]
         scores = [[u * math.log(x) for x in row] for row in odds] + [[0.0] * len(table)]
-    shares = []
-    for mean in posterior.mean:
-        logs = [
-            float(Normal(m, v.sqrt()).log_prob(mean).sum().detach())
-            for m, v in zip(mixture.means, mixture.variances, strict=True)
-        ]
-        # In units of the largest: a row may be too far from all clusters for any other.
-        densities = [math.exp(log - max(logs)) for log in logs]
-        shares.append([density / sum(densities) for density in densities])
-    weights = torch.tensor(shares, dtype=torch.float64).mean(0) + 1e-6
-    return torch.tensor(scores, dtype=torch.float64), weights.log()
+    clusters_of = Normal(mixture.means, mixture.variances.sqrt())
+    shares = clusters_of.log_prob(posterior.mean[:, None]).sum(-1).detach().softmax(-1)
+    return torch.tensor(scores, dtype=torch.float64), (shares.mean(0) + 1e-6).log()
 
 
 def mode_sizes(n: int, log_weights: Tensor) -> Tensor:
@@ -103,8 +95,6 @@ def best_orders(log_scores: Tensor, values: Tensor) -> Tensor:
         found.append(torch.stack(masses).max())
     return torch.stack(found)
 
-
-# The two parts of the partition's divergence.
 
 CASES = [(4, 3, 0), (5, 2, 1), (5, 1, 4)]
 PARTITIONS = {"order": RandomPartition, "affinity": AffinityPartition}
@@ -181,9 +171,6 @@ def test_the_gradient_of_a_term_is_that_of_its_expectation(kind: str, objective:
     assert abs(expected) > 5 * error  # zero is far off
 
 
-# The whole loss.
-
-
 @pytest.mark.parametrize("partition", PARTITIONS)
 @pytest.mark.parametrize("objective", ["bounds", "exact"])
 @pytest.mark.parametrize(("n", "clusters", "seed"), [(4, 3, 0), (5, 2, 1), (5, 3, 2), (4, 1, 3)])
@@ -244,9 +231,6 @@ def test_a_negative_term_of_the_sizes_counts_as_none(monkeypatch: pytest.MonkeyP
     assert found["sizes"] == 0
 
 
-# Gradients.
-
-
 def gradients(objective: str, term: str, **changes: Any) -> dict[str, Tensor]:
     """The parameters that a term moves, with their gradients."""
     config = settings(clusters=2, objective=objective, partitions=99, **changes)
@@ -282,9 +266,6 @@ def test_what_each_term_trains(objective: str, partition: str) -> None:
     assert all(name.startswith("autoencoder.") for name in fit)
 
 
-# Stacked runs.
-
-
 @pytest.mark.parametrize(
     ("method", "objective", "partition"),
     [("vade", "bounds", "order"), *itertools.product(["drpm-vc"], ["bounds", "exact"], PARTITIONS)],
@@ -310,17 +291,13 @@ def test_stacked_runs_have_the_terms_of_their_own_models(
             model.autoencoder.mean.bias.zero_()
         features.append(means[torch.tensor(labels)])
     training = TrainingConfig(epochs=1, batch_size=6, precision="64-true")
-
-    def one(step: Tensor) -> Tensor:
-        return torch.ones((), dtype=torch.float64)
-
     program = Program(
         both,
         OBJECTIVES[method],
         {"rows": rows},
         training,
         run_data={"features": torch.stack(features)},
-        schedules={"temperature": one, "beta": one},
+        schedules={"temperature": torch.ones_like, "beta": torch.ones_like},
     )
     expected = [
         OBJECTIVES[method](model, {"rows": rows, "features": own}, schedule(1.0, 1.0), generator())

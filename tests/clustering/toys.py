@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Independent, Normal, kl_divergence
+from torch.distributions import Normal, kl_divergence
 
 from drpm.clustering.config import AutoencoderConfig, ClusteringConfig
 from drpm.clustering.mixtures import Mixture
@@ -70,18 +70,8 @@ def posterior_of(model: MixtureVAE, batch: Batch) -> Posterior:
 
 
 def divergence_table(posterior: Posterior, mixture: Mixture) -> Tensor:
-    """KL of every row's posterior from every cluster, one pair at a time."""
-
-    def gaussian(mean: Tensor, variance: Tensor) -> Independent:
-        return Independent(Normal(mean, variance.sqrt()), 1)
-
-    rows = [
-        torch.stack(
-            [
-                kl_divergence(gaussian(m, v.exp()), gaussian(*cluster))
-                for cluster in zip(mixture.means, mixture.variances, strict=True)
-            ]
-        )
-        for m, v in zip(*posterior, strict=True)
-    ]
-    return torch.stack(rows).detach()
+    """KL of every row's posterior from every cluster, (..., n, K)."""
+    means, deviations = posterior.mean, (posterior.log_variance / 2).exp()
+    rows = Normal(means[..., :, None, :], deviations[..., :, None, :])
+    clusters = Normal(mixture.means[..., None, :, :], mixture.variances.sqrt()[..., None, :, :])
+    return kl_divergence(rows, clusters).sum(-1).detach()

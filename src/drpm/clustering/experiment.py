@@ -8,27 +8,16 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Final, get_args
 
-import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, pad
 
-from drpm.clustering.choosing import CANDIDATES, FIGURES, choose_clusters
+from drpm.clustering import pipeline
 from drpm.clustering.config import ClusteringJob, Method
 from drpm.clustering.fitted import FittedClustering, assign, check_limits, clustering_scores
 from drpm.clustering.models import choose_likelihood, require_unit_interval
-from drpm.clustering.pipeline import (
-    STARTS,
-    Start,
-    best_start,
-    describe_pretraining,
-    fit_clusterings,
-    list_starts,
-    mutual_information,
-)
 from drpm.clustering.pretraining import choose_view
 from drpm.data import DATASETS, load
 from drpm.data.catalogue import content_hash, file_names
@@ -70,7 +59,13 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
     """DRPM-VC and its baselines."""
 
     scores: ClassVar[Mapping[str, str]] = SCORES
-    outputs: ClassVar[tuple[str, ...]] = (*STAGES, STARTS, OTHERS, CANDIDATES, LABELS)
+    outputs: ClassVar[tuple[str, ...]] = (
+        *STAGES,
+        pipeline.STARTS,
+        OTHERS,
+        pipeline.CANDIDATES,
+        LABELS,
+    )
 
     def load(self, job: ClusteringJob, device: torch.device) -> Dataset:
         options = parse_options(job.options)
@@ -121,7 +116,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
             return
         likelihood = choose_likelihood(data.train.inputs, jobs[0].clustering.likelihood)
         for job, folder in zip(jobs, folders, strict=True):
-            text = describe_pretraining(job.clustering, job.seed, likelihood)
+            text = pipeline.describe_pretraining(job.clustering, job.seed, likelihood)
             for other in map(RunFolder, place.glob(f"*/{folder.name}/{PRETRAINING}")):
                 others = configs.loads(
                     ClusteringJob, RunFolder.open(other.path.parent).config_text()
@@ -143,14 +138,14 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         options: dict[str, Any] = {"progress": progress, "devices": devices}
         choice: dict[str, Any] = {}
         if jobs[0].candidates is not None:  # then it is the only one
-            choice["choice"] = choose_clusters(rows, shape, jobs[0], folders[0], **options)
+            choice["choice"] = pipeline.choose_clusters(rows, shape, jobs[0], folders[0], **options)
             config = replace(config, clusters=choice["choice"]["taken"])
         runs = [
-            list_starts(folder, job.seed, job.starts)
+            pipeline.list_starts(folder, job.seed, job.starts)
             for job, folder in zip(jobs, folders, strict=True)
         ]
-        models = iter(fit_clusterings(rows, shape, config, list(chain(*runs)), **options))
-        best = [best_start([next(models) for _ in starts], rows) for starts in runs]
+        models = iter(pipeline.fit_clusterings(rows, shape, config, list(chain(*runs)), **options))
+        best = [pipeline.best_start([next(models) for _ in starts], rows) for starts in runs]
         return [replace(model, facts={**model.facts, **choice}) for model in best]
 
     def evaluate(
@@ -165,7 +160,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         shift, scale = scale_of(data)
         model = replace(model, config=job.clustering, shift=shift, scale=scale)
         kept = model.facts.get("starts", {}).get("kept", 0)
-        start = list_starts(run.path, job.seed, job.starts)[kept]
+        start = pipeline.list_starts(run.path, job.seed, job.starts)[kept]
         log_probs = predict_splits(model, data)
         labels = {name: part.argmax(-1) for name, part in log_probs.items()}
         labels["train"] = assign(log_probs["train"], job.min_size, job.max_size)
@@ -177,15 +172,11 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         comparison = {NAMES[method]: metrics} if metrics else {}
         if job.compare and metrics:
             comparison |= _compare(job, data, run, start, progress)
-        facts = {
-            **model.facts,
-            "labels": labels["train"].tolist(),
-            "names": column_names(data),
-        }
-        replace(model, facts=facts).save(run.model_dir)
-        table = label_table(log_probs, labels, file_names(job.data, len(data.train)))
-        run.write_atomic(LABELS, table)
-        stages = [start.folder / stage for stage in STAGES]
+        saved = {"labels": labels["train"].tolist(), "names": column_names(data)}
+        replace(model, facts={**model.facts, **saved}).save(run.model_dir)
+        files = file_names(job.data, len(data.train))
+        run.write_atomic(LABELS, label_table(log_probs, labels, files))
+        stages = (start.folder / stage for stage in STAGES)
         run.take_metrics([stage for stage in stages if stage.exists()])
         about = f"Scores on {'all examples' if data.test is data.train else 'the test split'}."
         if choice := model.facts.get("choice"):
@@ -195,7 +186,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
             {
                 **metrics,
                 "lower_bound": bound,
-                "mutual_information": mutual_information(log_probs["train"].exp()),
+                "mutual_information": pipeline.mutual_information(log_probs["train"].exp()),
             },
             figure_data(model, data, job.seed, labels["train"], predicted),
             {
@@ -224,9 +215,9 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         """Choices of the number of clusters; scores of all methods, as mean and deviation."""
         shown: list[Table | str] = []
         for choice in (result["choice"] for result in results if "choice" in result):
-            columns = (choice[name] for name in ("clusters", *FIGURES))
+            columns = (choice[name] for name in ("clusters", *pipeline.FIGURES))
             rows = [[str(x), *(f"{y:.3f}" for y in ys)] for x, *ys in zip(*columns, strict=True)]
-            shown += [Table(["Clusters", *FIGURES.values()], rows), choice["sentence"]]
+            shown += [Table(["Clusters", *pipeline.FIGURES.values()], rows), choice["sentence"]]
         comparisons = [result["comparison"] for result in results]
         if len(comparisons[0]) < 2:
             return shown
@@ -245,16 +236,19 @@ def _score(data: Dataset, predicted: Any) -> dict[str, float]:
 
 
 def _compare(
-    job: ClusteringJob, data: Dataset, run: RunFolder, start: Start, progress: ProgressFactory
+    job: ClusteringJob,
+    data: Dataset,
+    run: RunFolder,
+    start: pipeline.Start,
+    progress: ProgressFactory,
 ) -> dict[str, dict[str, float]]:
     """Scores of all other methods from the pretraining of a start, and of k-means on the rows."""
     config, pretrained = job.clustering, start.folder / PRETRAINING
     rows, test_rows = data.train.inputs.flatten(1), data.test.inputs.flatten(1)
     found = {}
     for method in get_args(Method):
-        if method == config.method or (
-            method == "contrastive-head" and config.pretraining.kind != "contrastive"
-        ):
+        lacks_head = method == "contrastive-head" and config.pretraining.kind != "contrastive"
+        if method == config.method or lacks_head:
             continue
         folder, name = run.path / OTHERS / method, NAMES[method]
         if method != "gmm":
@@ -266,11 +260,11 @@ def _compare(
         if method == "vade":
             # A short training does not recover from variances that start as large as the means.
             other = replace(other, freeze_encoder=False, copy_mean_head=False)
-        (fitted,) = fit_clusterings(
+        (fitted,) = pipeline.fit_clusterings(
             rows,
             data.input_shape,
             other,
-            [Start(folder, start.seed)],
+            [pipeline.Start(folder, start.seed)],
             progress=lambda stage, name=name: progress(f"{name}, {stage}"),  # type: ignore[misc]
         )
         found[name] = _score(data, fitted.predict(test_rows, sampled=True))
@@ -310,13 +304,7 @@ def predict_splits(model: FittedClustering, data: Dataset) -> dict[str, Tensor]:
 def label_table(
     log_probs: Mapping[str, Tensor], labels: Mapping[str, Tensor], files: Sequence[str]
 ) -> str:
-    """The cluster of every example and its probability, as a CSV file.
-
-    Args:
-        log_probs: Those of the clusters, by split; one with an empty name is all of the data.
-        labels: The clusters of each split.
-        files: The file of every example, if each has its own.
-    """
+    """The cluster of every example and its probability, as CSV; a split may have no name."""
     tables = []
     for name, cluster in labels.items():
         confidence = log_probs[name].gather(-1, cluster[:, None]).squeeze(-1).exp()
@@ -329,9 +317,6 @@ def label_table(
     return text
 
 
-# Figures.
-
-
 def figure_data(
     fitted: FittedClustering, data: Dataset, seed: int, labels: Tensor, predicted: Tensor
 ) -> bytes:
@@ -339,13 +324,14 @@ def figure_data(
     arrays = {**_samples(fitted, data, seed), **_predictions(fitted, data, labels, predicted)}
     arrays |= _examples(fitted, data, labels, arrays.pop("columns", slice(None)))
     if choice := fitted.facts.get("choice"):
-        arrays["choice"] = np.array([choice[name] for name in ("clusters", *FIGURES)])
-        arrays["choice_names"] = np.array([*FIGURES.values()])
-        arrays["choice_taken"] = np.array(choice["taken"])
-    return pack_arrays(arrays)
+        arrays["choice"] = [choice[name] for name in ("clusters", *pipeline.FIGURES)]
+        arrays |= {"choice_names": [*pipeline.FIGURES.values()], "choice_taken": choice["taken"]}
+    return pack_arrays(
+        {name: x.cpu().numpy() if isinstance(x, Tensor) else x for name, x in arrays.items()}
+    )
 
 
-def _samples(fitted: FittedClustering, data: Dataset, seed: int) -> dict[str, NDArray[Any]]:
+def _samples(fitted: FittedClustering, data: Dataset, seed: int) -> dict[str, Any]:
     """Samples of every cluster and of a partition."""
     device, clusters = fitted.device, fitted.clusters
     generator = torch.Generator(device).manual_seed(seed)
@@ -354,10 +340,9 @@ def _samples(fitted: FittedClustering, data: Dataset, seed: int) -> dict[str, ND
     samples = fitted.from_rows(fitted.sample(each, generator)).unflatten(0, (clusters, count))
     members = fitted.draw_partition(PARTITION, generator).sort().values
     points = fitted.from_rows(fitted.sample(members, generator))
-    arrays = {"partition_clusters": _array(members)}
+    arrays: dict[str, Any] = {"partition_clusters": members}
     if len(data.input_shape) > 1:
-        arrays["samples"], arrays["partition_points"] = _image_array(samples), _image_array(points)
-        return arrays
+        return {**arrays, "samples": _pixels(samples), "partition_points": _pixels(points)}
     names = data.columns
     if (width := data.input_shape[0]) > COLUMNS:
         # Those in which the means of the clusters differ most, in standard deviations.
@@ -366,63 +351,56 @@ def _samples(fitted: FittedClustering, data: Dataset, seed: int) -> dict[str, ND
         chosen = spread.nan_to_num(0, posinf=0).topk(COLUMNS).indices.sort().values
         samples, points = (x[..., chosen.to(x.device)] for x in (samples, points))
         names = tuple(names[i] if names else f"column {i + 1}" for i in chosen.tolist())
-        arrays["num_columns"], arrays["columns"] = np.array(width), _array(chosen)
+        arrays |= {"num_columns": width, "columns": chosen.cpu()}
     if names:
-        arrays["column_names"] = np.array(names)
-    return {**arrays, "samples": _array(samples), "partition_points": _array(points)}
+        arrays["column_names"] = names
+    return {**arrays, "samples": samples, "partition_points": points}
 
 
 def _predictions(
     fitted: FittedClustering, data: Dataset, members: Tensor, predicted: Tensor
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, Any]:
     """Clusters and codes of the data."""
     rows = data.test.inputs.flatten(1)
-    sizes = torch.bincount(members, minlength=fitted.clusters)
-    arrays = {
-        "latent": _array(_principal_plane(fitted.embed(rows[:POINTS]).double()).float()),
-        "latent_clusters": _array(predicted[:POINTS]),
-        "sizes": _array(sizes),
+    arrays: dict[str, Any] = {
+        "latent": _principal_plane(fitted.embed(rows[:POINTS]).double()).float(),
+        "latent_clusters": predicted[:POINTS],
+        "sizes": torch.bincount(members, minlength=fitted.clusters),
     }
     labels, names = class_labels(data, data.test), class_names(data)
     if labels is not None:
         places, shape = labels * fitted.clusters + predicted, (len(names), fitted.clusters)
-        arrays["latent_labels"] = _array(labels[:POINTS])
-        arrays["confusion"] = _array(places.bincount(minlength=math.prod(shape)).reshape(shape))
-        arrays["label_names"] = np.array(names)
+        confusion = places.bincount(minlength=math.prod(shape)).reshape(shape)
+        arrays |= {"latent_labels": labels[:POINTS], "confusion": confusion, "label_names": names}
     return arrays
 
 
 def _examples(
     fitted: FittedClustering, data: Dataset, members: Tensor, columns: Any
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, Any]:
     """Examples for the map of the codes; of a table also the means of its columns by cluster."""
     rows = fitted.from_rows(data.test.inputs[:POINTS].flatten(1))
     if len(data.input_shape) > 1:
         *channels, height, width = (min(THUMBNAIL, side) for side in data.input_shape)
         count = THUMBNAILS // math.prod((*channels, height, width))
-        return {"examples": _image_array(adaptive_avg_pool2d(rows[:count], (height, width)))}
+        return {"examples": _pixels(adaptive_avg_pool2d(rows[:count], (height, width)))}
     whole, members = data.train.inputs, members.to(data.train.inputs.device)
     means = torch.stack([whole[members == index].mean(0) for index in range(fitted.clusters)])
     zeros, deviations = whole.new_zeros(1, whole.shape[1]), whole.std(0, correction=0)
     scale = fitted.from_rows(deviations) - fitted.from_rows(zeros)
     return {
-        "examples": _array(rows)[:, columns],
-        "column_means": _array(fitted.from_rows(means.nan_to_num()))[:, columns],
-        "column_deviations": _array(scale)[0, columns],
+        "examples": rows.cpu()[:, columns],
+        "column_means": fitted.from_rows(means.nan_to_num()).cpu()[:, columns],
+        "column_deviations": scale.cpu()[0, columns],
     }
 
 
-def _array(tensor: Tensor) -> NDArray[Any]:
-    array: NDArray[Any] = tensor.detach().cpu().numpy()
-    return array
-
-
-def _image_array(images: Tensor) -> NDArray[Any]:
+def _pixels(images: Tensor) -> Tensor:
     """Images without a single channel; as bytes if their values lie in [0, 1]."""
     if images.dim() >= 4 and images.shape[-3] == 1:
         images = images.squeeze(-3)
     in_range = bool(((images >= 0) & (images <= 1)).all())
-    return _array((images * 255).round().to(torch.uint8) if in_range else images)
+    return (images * 255).round().to(torch.uint8) if in_range else images
 
 
 def _principal_plane(codes: Tensor) -> Tensor:

@@ -75,8 +75,7 @@ class FittedClustering:
         Returns:
             Rows (n, d), as all other methods take them.
         """
-        rows = scaled_rows("data", data, self.shape, self.shift, self.scale)
-        return rows.to(self.mixture.means)
+        return scaled_rows("data", data, self.shape, self.shift, self.scale).to(self.mixture.means)
 
     def from_rows(self, rows: Tensor) -> Tensor:
         """Undo the scaling of rows (n, d) and return them in the shape of the inputs."""
@@ -104,22 +103,22 @@ class FittedClustering:
         generator = None
         if sampled and self.config.method == "vade":
             generator = torch.Generator(self.device).manual_seed(0)  # the same at every call
-        return in_batches(lambda part: self._log_probs(part, generator), rows)
 
-    def _log_probs(self, points: Tensor, generator: torch.Generator | None) -> Tensor:
-        if self.autoencoder is not None:
-            features = self.autoencoder.encoder(points)
-            if self.head is not None:
-                log_probs: Tensor = self.head(features).log_softmax(-1)
-                return log_probs
-            points = self.autoencoder.mean(features)
-            if generator is not None:
-                points = self.autoencoder.posterior(features).sample((), generator)
-        logits = self.mixture.log_densities(points)
-        # In the partition model, single rows have no weights.
-        if self.config.method != "drpm-vc":
-            logits = logits + self.mixture.log_weights
-        return logits.log_softmax(-1)
+        def logits(points: Tensor) -> Tensor:
+            if self.autoencoder is not None:
+                features = self.autoencoder.encoder(points)
+                if self.head is not None:
+                    scores: Tensor = self.head(features)
+                    return scores
+                points = self.autoencoder.mean(features)
+                if generator is not None:
+                    points = self.autoencoder.posterior(features).sample((), generator)
+            densities = self.mixture.log_densities(points)
+            # In the partition model, single rows have no weights.
+            is_partition = self.config.method == "drpm-vc"
+            return densities if is_partition else densities + self.mixture.log_weights
+
+        return in_batches(logits, rows).log_softmax(-1)
 
     def predict_proba(self, rows: Tensor) -> Tensor:
         """The probability of every cluster given each row, (n, K)."""
@@ -137,10 +136,7 @@ class FittedClustering:
     def sample(self, clusters: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Sample a row from each of the given clusters (m,)."""
         means, variances = self.mixture.means[clusters], self.mixture.variances[clusters]
-        noise = torch.randn(
-            means.shape, dtype=means.dtype, device=means.device, generator=generator
-        )
-        return self.decode(means + noise * variances.sqrt())
+        return self.decode(torch.normal(means, variances.sqrt(), generator=generator))
 
     def draw_partition(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw the clusters of ``count`` rows from the prior over partitions."""
@@ -157,11 +153,8 @@ class FittedClustering:
         """
         if self.autoencoder is None:
             mixture = Mixture(*(x.double() for x in self.mixture))
-
-            def log_prob(part: Tensor) -> Tensor:
-                return (mixture.log_densities(part.double()) + mixture.log_weights).logsumexp(-1)
-
-            return in_batches(log_prob, rows, 1024).to(rows.dtype)
+            found = in_batches(lambda part: mixture.log_prob(part.double()), rows, 1024)
+            return found.to(rows.dtype)
         autoencoder = self.autoencoder
         generator = torch.Generator(self.device).manual_seed(0)
 
@@ -191,9 +184,8 @@ class FittedClustering:
         for name, module in (("autoencoder", self.autoencoder), ("head", self.head)):
             if module is not None:
                 tensors |= {f"{name}.{key}": x for key, x in module.state_dict().items()}
-        for name, part in (("shift", self.shift), ("scale", self.scale)):
-            if part is not None:
-                tensors[name] = part
+        if self.shift is not None and self.scale is not None:
+            tensors |= {"shift": self.shift, "scale": self.scale}
         description = {
             "kind": "clustering",
             "config": configs.dumps(self.config),
@@ -239,24 +231,18 @@ def check_limits(rows: int, clusters: int, **limits: int | None) -> None:
     for name, limit in limits.items():
         if limit is not None:
             require_count(name, limit)
-    share = f"since {clusters} clusters share {rows} rows"
-    if low is not None and high is not None and low > high:
-        raise ValueError(f"{lowest} must be at most {highest}, {high}, but got {low}.")
+    share, least = f"since {clusters} clusters share {rows} rows", -(-rows // clusters)
     if low is not None and low * clusters > rows:
         raise ValueError(f"{lowest} must be at most {rows // clusters}, {share}, but got {low}.")
     if high is not None and high * clusters < rows:
-        least = -(-rows // clusters)
         raise ValueError(f"{highest} must be at least {least}, {share}, but got {high}.")
 
 
 def assign(log_probs: Tensor, minimum: int | None, maximum: int | None) -> Tensor:
-    """The clusters (n,) of largest total log-probability (n, K) whose sizes meet the limits.
-
-    The linear program of a transportation problem has integral vertices, so its solution by the
-    simplex method is the exact optimum.
-    """
+    """The clusters (n,) of largest total log-probability (n, K) whose sizes meet the limits."""
     if minimum is None and maximum is None:
         return log_probs.argmax(-1)
+    # This transportation problem has integral vertices: the simplex method finds the optimum.
     rows, clusters = log_probs.shape
     sizes = kron(np.ones((1, rows)), eye_array(clusters), format="csr")
     low, high = minimum or 0, maximum or rows
@@ -274,22 +260,7 @@ def assign(log_probs: Tensor, minimum: int | None, maximum: int | None) -> Tenso
 
 
 def clustering_scores(labels: Any, clusters: Any) -> dict[str, float]:
-    """Normalized mutual information, adjusted Rand index and accuracy.
-
-    The accuracy is that under the best one-to-one matching of clusters and labels.
-
-    References:
-        Kuhn, *The Hungarian method for the assignment problem*, 1955.
-
-    Args:
-        labels: The class of each point, (n,) integers in a tensor, array or sequence.
-        clusters: The cluster of each point, likewise.
-
-    Example:
-        >>> scores = clustering_scores([0, 0, 1, 1, 2, 2], [2, 2, 0, 0, 1, 0])
-        >>> {name: round(score, 3) for name, score in scores.items()}
-        {'nmi': 0.74, 'ari': 0.444, 'accuracy': 0.833}
-    """
+    """Scores of clusters (n,); the accuracy is that of the best one-to-one matching to labels."""
     pair = [x.cpu().numpy() if isinstance(x, Tensor) else x for x in (labels, clusters)]
     table = contingency_matrix(*pair)
     return {

@@ -21,13 +21,11 @@ from drpm.training.errors import ConfigError
 from drpm.training.program import Batch, Objective, Terms
 
 Law = RandomPartition | AffinityPartition
+_PARTS = ("means", "log_variances", "log_weights")
 
 
 class Autoencoder(nn.Module):
-    """From rows (..., d) to Gaussian posteriors of latent codes, and from codes to rows.
-
-    The likelihood is ``"bernoulli"`` or ``"gaussian"``.
-    """
+    """From rows (..., d) to Gaussian posteriors of latent codes, and from codes to rows."""
 
     def __init__(self, columns: int, config: AutoencoderConfig, likelihood: str) -> None:
         super().__init__()
@@ -77,28 +75,24 @@ class MixturePrior(nn.Module):
         self.log_variances = nn.Parameter(torch.zeros(clusters, latent))
         self.log_weights = nn.Parameter(torch.full((clusters,), -math.log(clusters)))
         self.register_buffer("detached", torch.zeros(()))
-        for name in ("means", "log_variances", "log_weights"):
+        for name in _PARTS:
             self.register_buffer(f"fixed_{name}", torch.zeros_like(getattr(self, name)))
 
     def mixture(self) -> Mixture:
-        def current(name: str) -> Tensor:
-            # A choice between tensors instead of branches, so that a captured step can change it.
-            return torch.where(
-                self.detached > 0.5, getattr(self, f"fixed_{name}"), getattr(self, name)
-            )
-
-        log_variances = current("log_variances")
+        # A choice between tensors instead of branches, so that a captured step can change it.
+        means, log_variances, log_weights = (
+            torch.where(self.detached > 0.5, getattr(self, f"fixed_{name}"), getattr(self, name))
+            for name in _PARTS
+        )
         if self.shared_variances:
             log_variances = log_variances.mean(-2, keepdim=True).expand_as(log_variances)
-        return Mixture(
-            current("log_weights").log_softmax(-1), current("means"), log_variances.exp()
-        )
+        return Mixture(log_weights.log_softmax(-1), means, log_variances.exp())
 
     @torch.no_grad()
     def set_mixture(self, mixture: Mixture, *, detached: bool = False) -> None:
         """Replace the mixture; if detached, by a constant that is no longer trained."""
         values = (mixture.means, mixture.variances.log(), mixture.log_weights)
-        for name, value in zip(("means", "log_variances", "log_weights"), values, strict=True):
+        for name, value in zip(_PARTS, values, strict=True):
             getattr(self, f"fixed_{name}" if detached else name).copy_(value)
         self.detached.fill_(float(detached))
 
@@ -181,15 +175,11 @@ def partition_objective(
 def partition_parameters(
     model: MixtureVAE, posterior: Posterior, mixture: Mixture, distance: Tensor
 ) -> tuple[Tensor, Tensor]:
-    r"""The log-scores and log-weights (K,) of the partition of a batch, from divergences (n, K).
+    """The log-scores and log-weights (K,) of the partition of a batch, from divergences (n, K).
 
-    By order, there is one score for each row, (n,), which falls with the index of the nearest
-    cluster. By affinity, there is one for each cluster and row, (K, n): the odds of the cluster
-    against all later ones, from which it takes the row, to the power of the scale u,
-
-    .. math:: a_{ki} = u \Bigl(-D_{ik} - \log \sum_{j > k} e^{-D_{ij}}\Bigr).
-
-    Divergences D alone would leave the rows that are far from all clusters to the last ones.
+    By order, the score of a row falls with the index of its nearest cluster, (n,). By affinity, it
+    is the odds of a cluster against all later ones, from which it takes the row, (K, n):
+    divergences alone would leave the rows that are far from all clusters to the last ones.
 
     Weights are the mean responsibilities of the batch or their odds. Only the scale has a gradient:
     that of a divergence through its scores vanishes where the partition follows its posterior.
@@ -216,9 +206,8 @@ def bound_terms(parts: Parts, law: Law, mixture: Mixture) -> tuple[Tensor, Tenso
     .. math:: \log\frac{q(Y)}{p(Y)} \le \log\frac{q(n)}{p(n)} + \sum_k \log n_k!
               + \max_\pi \log q(\pi \mid n) + \log n!
 
-    This is the upper bound of ``log_prob_bounds`` for q and the lower one for p, whose scores are
-    all equal. The maximum is over all orders, or by affinity over those that lead to Y, in the mean
-    over the given partitions.
+    The scores of p are all equal. The maximum is over all orders, or by affinity over those that
+    lead to Y, in the mean over the given partitions.
     """
     sizes, n = parts.sizes[0], law.event_shape[-1]
     if isinstance(law, RandomPartition):
@@ -232,10 +221,7 @@ def bound_terms(parts: Parts, law: Law, mixture: Mixture) -> tuple[Tensor, Tenso
 
 
 def exact_terms(parts: Parts, law: Law, mixture: Mixture) -> tuple[Tensor, Tensor]:
-    """The log-ratio of the partition and its prior: sizes, and the partition given the sizes.
-
-    Like the bounds, it uses the most likely sizes instead of a sample of them.
-    """
+    """The log-ratio of the partition and its prior: sizes, and the partition given the sizes."""
     sizes, n = parts.sizes[0], law.event_shape[-1]
     fills = law.fill_log_prob(parts.Y)
     # The log-mass of given samples has a gradient of mean zero: the score-function part counts.
@@ -245,11 +231,7 @@ def exact_terms(parts: Parts, law: Law, mixture: Mixture) -> tuple[Tensor, Tenso
 
 
 def _size_divergence(sizes: Tensor, law: Law, mixture: Mixture) -> Tensor:
-    """log q(sizes) - log p(sizes), with a gradient in the prior's weights only.
-
-    The sizes follow an exponential family: the gradient is the mean minus the sizes, and needs no
-    backward pass through the normalizer.
-    """
+    """log q(sizes) - log p(sizes), with a gradient in the prior's weights only."""
     with torch.no_grad():
         # Both distributions at once, for half the operations.
         both = torch.stack([law.log_weights, mixture.log_weights])
@@ -258,6 +240,7 @@ def _size_divergence(sizes: Tensor, law: Law, mixture: Mixture) -> Tensor:
         # The binomial coefficients of both are the same.
         gap = (sizes * (both[0] - both[1]).double()).sum(-1)
         value = (gap - log_normalizers[0] + log_normalizers[1]).to(both.dtype)
+        # The gradient of an exponential family needs no pass through the normalizer.
         slope = means[1].to(both.dtype) - sizes
     linear = (slope * mixture.log_weights).sum(-1)
     return value + (linear - linear.detach())
@@ -275,17 +258,15 @@ def vade_objective(
     codes = posterior.sample((), generator)
     fit = model.autoencoder.log_likelihood(batch["rows"], codes).sum()
     mixture = model.prior.mixture()
-    log_weights = mixture.log_weights
-    log_probs = (mixture.log_densities(codes) + log_weights).log_softmax(-1)
+    log_probs = (mixture.log_densities(codes) + mixture.log_weights).log_softmax(-1)
     probs = log_probs.exp()
     latent = (probs * divergences(posterior, mixture)).sum()
-    clusters = (probs * (log_probs - log_weights)).sum()
+    clusters = (probs * (log_probs - mixture.log_weights)).sum()
     terms = {"reconstruction": -fit / n, "latent": latent / n, "clusters": clusters / n}
     return {"loss": torch.stack(list(terms.values())).sum(), **terms}
 
 
 OBJECTIVES: dict[str, Objective] = {"drpm-vc": partition_objective, "vade": vade_objective}
-"""The losses of the methods that are trained after pretraining."""
 
 
 def in_batches(function: Callable[[Tensor], Tensor], rows: Tensor, size: int = 8192) -> Tensor:
@@ -320,13 +301,14 @@ def standardization(
     rows = rows.double()
     likelihood = choose_likelihood(rows, likelihood)
     if likelihood == "bernoulli":
+        require_unit_interval("X", rows)
         return likelihood, None, None
     # Columns of a table have their own units; pixels share one.
-    some = rows if len(shape) == 1 else rows.reshape(-1, 1)
+    is_table = len(shape) == 1
+    some = rows if is_table else rows.reshape(-1, 1)
     deviation = some.std(0, correction=0)
     # A constant column differs from its mean by rounding only.
     noise = 10 * torch.finfo(torch.float32).eps * some.abs().amax(0)
-    scale = column_scales(rows) if len(shape) == 1 else deviation
-    scale = torch.where(deviation > noise, scale, 1.0)
+    scale = torch.where(deviation > noise, column_scales(rows) if is_table else deviation, 1.0)
     shift, scale = (x.expand(rows.shape[1]).clone() for x in (some.mean(0), scale))
     return likelihood, shift, scale

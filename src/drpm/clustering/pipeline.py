@@ -1,23 +1,23 @@
-"""Fitting a clustering: pretraining, initial clusters, training.
-
-Several starts are trained together. Each has its own folder; interrupted stages are resumed.
-"""
+"""Fitting a clustering: pretraining, initial clusters, training; the choice among several."""
 
 import copy
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
+from itertools import combinations
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import adjusted_rand_score, silhouette_score
 from torch import Tensor
 
-from drpm.clustering.config import TRAINED, ClusteringConfig
+from drpm.clustering.config import TRAINED, ClusteringConfig, ClusteringJob
 from drpm.clustering.fitted import FittedClustering
 from drpm.clustering.mixtures import Mixture, estimate_mixture, fit_mixture
 from drpm.clustering.models import OBJECTIVES, MixtureVAE, choose_likelihood, in_batches
@@ -34,6 +34,14 @@ from drpm.training.program import ExponentialSchedule, Program, Schedule
 from drpm.training.runs import RunFolder, open_run
 
 STARTS: Final = "starts"
+CANDIDATES: Final = "candidates"
+FIGURES: Final = {"elbo": "held-out ELBO", "stability": "stability", "silhouette": "silhouette"}
+
+# In the choice of the number of clusters.
+_HELD_OUT: Final = 0.2  # of the rows
+_STARTS: Final = 2  # at least, of every candidate
+_POINTS: Final = 2000  # whose silhouette is computed, in quadratic time
+_EQUAL: Final = 0.05  # adjusted Rand indices that differ by less are equally stable
 
 
 class Start(NamedTuple):
@@ -52,34 +60,51 @@ def fit_clusterings(
     progress: ProgressFactory = lambda stage: None,
     devices: Devices | None = None,
 ) -> list[FittedClustering]:
-    """Cluster rows from every start; all are trained together.
-
-    Args:
-        rows: (n, d), the training data on the device of the training.
-        shape: The shape of an input; a row is a flattened input.
-        config: The hyperparameters.
-        starts: The folders and seeds.
-        progress: Maps the name of a stage to its progress bar.
-        devices: Connects the processes of a training on several devices.
-    """
-    rows = rows.float()
+    """Cluster rows (n, d), flattened inputs of a shape; all starts are trained together."""
+    rows, seeds = rows.float(), [start.seed for start in starts]
     if config.method == "gmm":
-        return [FittedClustering(config, shape, _fit(rows, config, seed)) for _, seed in starts]
-    stages = _Stages(rows, shape, config, starts, progress, devices or Devices(rows.device))
-    stages.pretrain()
-    stages.initialize_clusters()
+        return [FittedClustering(config, shape, _fit(rows, config, seed)) for seed in seeds]
+    devices = devices or Devices(rows.device)
+    options: dict[str, Any] = {"progress": progress, "devices": devices}
+    likelihood = choose_likelihood(rows, config.likelihood)
+    origin = config.initial_clusters(shape)
+    # With variances of their own, a wide and a narrow cluster may replace two that are apart.
+    shared = origin == "likelier"
+    models, pretrained = [], []
+    for seed in seeds:
+        with seeded(seed):
+            model = MixtureVAE(rows.shape[1], config, likelihood, shared_variances=shared)
+            contrastive = ContrastiveModel(
+                model.autoencoder, config.clusters, config.pretraining, shape
+            )
+        models.append(model.to(rows.device))
+        pretrained.append(contrastive.to(rows.device))
+    texts = [describe_pretraining(config, seed, likelihood) for seed in seeds]
+    runs = [
+        open_run(start.folder / "pretraining", text, devices=devices)
+        for start, text in zip(starts, texts, strict=True)
+    ]
+    _pretrain(pretrained, rows, config, seeds[0], runs, **options)
+    for model, contrastive, seed in zip(models, pretrained, seeds, strict=True):
+        model.prior.set_mixture(initial_clusters(rows, contrastive, config, origin, seed))
     if config.method in TRAINED:
-        stages.train()
+        trainings = [replace(config.training, seed=seed) for seed in seeds]
+        texts = [configs.dumps(replace(config, training=each)) for each in trainings]
+        runs = [
+            open_run(start.folder / "training", text, devices=devices)
+            for start, text in zip(starts, texts, strict=True)
+        ]
+        _train(models, rows, config, seeds, runs, **options)
     found = []
-    for model, pretrained, start in zip(stages.models, stages.pretrained, starts, strict=True):
+    for model, contrastive, seed in zip(models, pretrained, seeds, strict=True):
         mixture = Mixture(*(x.detach() for x in model.prior.mixture()))
         # Variances can overflow although their logarithms, which the loop checks, do not.
         if not all(x.isfinite().all() for x in mixture):
             raise RunError(
-                f"The clusters of seed {start.seed} were not finite after training: start again "
+                f"The clusters of seed {seed} were not finite after training: start again "
                 "with a smaller learning rate."
             )
-        head = pretrained.clusters if config.method == "contrastive-head" else None
+        head = contrastive.clusters if config.method == "contrastive-head" else None
         found.append(FittedClustering(config, shape, mixture, model.autoencoder, head))
     return found
 
@@ -93,10 +118,7 @@ def list_starts(folder: Path, seed: int, count: int) -> list[Start]:
 
 
 def best_start(models: Sequence[FittedClustering], rows: Tensor) -> FittedClustering:
-    """The clustering of largest mutual information of rows and clusters, which needs no labels.
-
-    Its ``facts["starts"]`` has the figures of all starts and which one was kept.
-    """
+    """The clustering of largest mutual information of rows and clusters; its facts list all."""
     if len(models) == 1:
         return models[0]
     figures = [mutual_information(model.predict_proba(rows)) for model in models]
@@ -105,12 +127,9 @@ def best_start(models: Sequence[FittedClustering], rows: Tensor) -> FittedCluste
 
 
 def mutual_information(probs: Tensor) -> float:
-    """The mutual information of rows and clusters, in nats, from the predictions (n, K).
-
-    It is the entropy of the mean prediction minus the mean entropy of predictions: large if every
-    prediction is certain and no cluster is lost.
-    """
+    """The mutual information of rows and clusters, in nats, from the predictions (n, K)."""
     probs = probs.double()
+    # Large if every prediction is certain and no cluster is lost.
     entropies = torch.special.entr(torch.cat([probs.mean(0, keepdim=True), probs])).sum(-1)
     return float(entropies[0] - entropies[1:].mean())
 
@@ -143,168 +162,126 @@ def likelier_clusters(
 ) -> Mixture:
     """The moments of the codes in the clusters (n,) of the head or of k-means on the rows.
 
-    Codes of a table need not separate clusters better than its rows, and the head prefers clusters
-    of equal size. All clusters get the same variances.
+    The head prefers clusters of equal size. All clusters get the same variances.
     """
     means = KMeans(config.clusters, n_init=10, random_state=seed % 2**32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters
         labels = torch.from_numpy(means.fit_predict(rows.cpu().numpy())).to(head)
-
-    def log_likelihood(mixture: Mixture) -> float:
-        log_probs = in_batches(lambda x: mixture.log_densities(x) + mixture.log_weights, codes)
-        return log_probs.logsumexp(-1).mean().item()
-
     one_hot = [F.one_hot(x, config.clusters).to(codes) for x in (labels, head)]
     mixtures = [estimate_mixture(codes, x, reg_covar=config.mixture.floor) for x in one_hot]
-    best = max(mixtures, key=log_likelihood)
+    best = max(mixtures, key=lambda mixture: in_batches(mixture.log_prob, codes).mean().item())
     shared = (best.log_weights.exp()[:, None] * best.variances).sum(0)
     return best._replace(variances=shared.expand_as(best.variances))
 
 
-@dataclass
-class _Stages:
-    """The stages of a fit, for one or more starts."""
+def _pretrain(
+    models: Sequence[ContrastiveModel],
+    rows: Tensor,
+    config: ClusteringConfig,
+    seed: int,
+    runs: Sequence[RunFolder],
+    **options: Any,
+) -> None:
+    is_contrastive = config.pretraining.kind == "contrastive"
+    for model in models:
+        # Several devices would wait for the gradients of modules that the loss does not use.
+        model.autoencoder.log_variance.requires_grad_(False)
+        model.instances.requires_grad_(is_contrastive)
+        model.clusters.requires_grad_(is_contrastive)
+    train_stage(
+        "pretraining",
+        models,
+        contrastive_objective if is_contrastive else reconstruction_objective,
+        replace(config.pretraining.training, seed=seed),
+        runs,
+        {"rows": rows},
+        **options,
+    )
+    for network in (model.autoencoder for model in models):
+        network.log_variance.requires_grad_()
+        if config.method == "vade" and config.copy_mean_head:
+            network.log_variance.load_state_dict(network.mean.state_dict())
+        elif is_contrastive:
+            network.reset_variance()
 
-    rows: Tensor
-    shape: torch.Size
-    config: ClusteringConfig
-    starts: Sequence[Start]
-    progress: ProgressFactory
-    devices: Devices
-    models: list[MixtureVAE] = field(default_factory=list)
-    pretrained: list[ContrastiveModel] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        config, columns = self.config, self.rows.shape[-1]
-        self.likelihood = choose_likelihood(self.rows, config.likelihood)
-        # With variances of their own, a wide and a narrow cluster may replace two clusters of a
-        # table that are apart.
-        shared = config.initial_clusters(self.shape) == "likelier"
-        for _, seed in self.starts:
-            with seeded(seed):
-                model = MixtureVAE(columns, config, self.likelihood, shared_variances=shared)
-                model = model.to(self.rows.device)
-                contrastive = ContrastiveModel(
-                    model.autoencoder, config.clusters, config.pretraining, self.shape
-                )
-            self.models.append(model)
-            self.pretrained.append(contrastive.to(self.rows.device))
+@torch.no_grad()
+def initial_clusters(
+    rows: Tensor, model: ContrastiveModel, config: ClusteringConfig, origin: str, seed: int
+) -> Mixture:
+    """The clusters at the start of training; ``origin`` is that of the settings."""
+    features = in_batches(model.autoencoder.encoder, rows)
+    codes = model.autoencoder.mean(features)
+    if origin == "head":
+        probs = in_batches(model.clusters, features).softmax(-1)
+        # Without EM steps, which would only see the codes and undo what the head learned.
+        found = estimate_mixture(codes, probs, reg_covar=config.mixture.floor)
+    elif origin == "likelier":
+        head = in_batches(model.clusters, features).argmax(-1)
+        found = likelier_clusters(rows, codes, head, config, seed)
+    else:
+        found = _fit(codes, config, seed)
+    if config.mixture.code_variance and config.method in TRAINED:
+        own = model.autoencoder.log_variance(features).exp().mean(0)
+        found = found._replace(variances=found.variances + own)
+    return found
 
-    def pretrain(self) -> None:
-        config = self.config.pretraining
-        is_contrastive = config.kind == "contrastive"
-        for contrastive in self.pretrained:
-            # Several devices would wait for the gradients of modules that the loss does not use.
-            contrastive.autoencoder.log_variance.requires_grad_(False)
-            contrastive.instances.requires_grad_(is_contrastive)
-            contrastive.clusters.requires_grad_(is_contrastive)
-        train_stage(
-            "pretraining",
-            self.pretrained,
-            contrastive_objective if is_contrastive else reconstruction_objective,
-            replace(config.training, seed=self.starts[0].seed),
-            self._open(
-                "pretraining",
-                lambda seed: describe_pretraining(self.config, seed, self.likelihood),
-            ),
-            {"rows": self.rows},
-            devices=self.devices,
-            progress=self.progress,
-        )
-        for model in self.models:
-            model.autoencoder.log_variance.requires_grad_()
-            if self.config.method == "vade" and self.config.copy_mean_head:
-                model.autoencoder.log_variance.load_state_dict(model.autoencoder.mean.state_dict())
-            elif is_contrastive:
-                model.autoencoder.reset_variance()
 
-    @torch.no_grad()
-    def initialize_clusters(self) -> None:
-        config = self.config
-        origin = config.initial_clusters(self.shape)
-        for model, pretrained, start in zip(self.models, self.pretrained, self.starts, strict=True):
-            features = in_batches(model.autoencoder.encoder, self.rows)
-            codes = model.autoencoder.mean(features)
-            if origin == "head":
-                probs = in_batches(pretrained.clusters, features).softmax(-1)
-                # Without EM steps, which would only see the codes and undo what the head learned.
-                found = estimate_mixture(codes, probs, reg_covar=config.mixture.floor)
-            elif origin == "likelier":
-                head = in_batches(pretrained.clusters, features).argmax(-1)
-                found = likelier_clusters(self.rows, codes, head, config, start.seed)
-            else:
-                found = _fit(codes, config, start.seed)
-            if config.mixture.code_variance and config.method in TRAINED:
-                own = model.autoencoder.log_variance(features).exp().mean(0)
-                found = found._replace(variances=found.variances + own)
-            model.prior.set_mixture(found)
+def _train(
+    models: Sequence[MixtureVAE],
+    rows: Tensor,
+    config: ClusteringConfig,
+    seeds: Sequence[int],
+    runs: Sequence[RunFolder],
+    **options: Any,
+) -> None:
+    data, run_data = {"rows": rows}, {}
+    if config.freeze_encoder:
+        # The features of a frozen encoder are computed once.
+        encoders = [model.autoencoder.encoder.requires_grad_(False) for model in models]
+        features = [in_batches(encoder, rows) for encoder in encoders]
+        if len(models) == 1:
+            data["features"] = features[0]
+        else:
+            run_data["features"] = torch.stack(features)
 
-    def train(self) -> None:
-        config = self.config
-        data, run_data = {"rows": self.rows}, {}
-        if config.freeze_encoder:
-            # The features of a frozen encoder are computed once.
-            with torch.no_grad():
-                encoders = [model.autoencoder.encoder for model in self.models]
-                features = [in_batches(encoder, self.rows) for encoder in encoders]
-            if len(self.models) == 1:
-                data["features"] = features[0]
-            else:
-                run_data["features"] = torch.stack(features)
-            for encoder in encoders:
-                encoder.requires_grad_(False)
-        train_stage(
-            "training",
-            self.models,
-            OBJECTIVES[config.method],
-            replace(config.training, seed=self.starts[0].seed),
-            self._open(
-                "training",
-                lambda seed: configs.dumps(
-                    replace(config, training=replace(config.training, seed=seed))
-                ),
-            ),
-            data,
-            devices=self.devices,
-            run_data=run_data,
-            schedules=build_schedules(config),
-            before_epoch=None if config.refit_every is None else self._refitter,
-            progress=self.progress,
-        )
-
-    def _open(self, stage: str, describe: Callable[[int], str]) -> list[RunFolder]:
-        """The folders of a stage, which hold the settings of every seed."""
-        return [
-            open_run(folder / stage, describe(seed), devices=self.devices)
-            for folder, seed in self.starts
-        ]
-
-    def _refitter(self, program: Program) -> Callable[[int], None]:
+    def refitter(program: Program) -> Callable[[int], None]:
         """Refits the mixture to the current codes every few epochs while the temperature falls."""
-        config, every = self.config, self.config.refit_every or 1
-        scratch = copy.deepcopy(self.models[0])
+        scratch = copy.deepcopy(models[0])
 
         @torch.no_grad()
         def refit(epoch: int) -> None:
             falls = epoch * program.steps_per_epoch < config.annealing_steps
-            if epoch == 0 or epoch % every or not falls:
+            if config.refit_every is None or epoch == 0 or epoch % config.refit_every or not falls:
                 return
-            tensors = program.tensors()
-            for run, (_, seed) in enumerate(self.starts):
-                generator = torch.Generator(self.rows.device).manual_seed(seed + epoch)
-                scratch.load_state_dict(program.model_state(run))
-                features = in_batches(scratch.autoencoder.encoder, self.rows)
+            for run, seed in enumerate(seeds):
+                generator = torch.Generator(rows.device).manual_seed(seed + epoch)
+                state = program.model_state(run)
+                scratch.load_state_dict(state)
+                features = in_batches(scratch.autoencoder.encoder, rows)
                 posterior = scratch.autoencoder.posterior(features)
                 sampled = config.refit_to == "samples"
                 codes = posterior.sample((), generator) if sampled else posterior.mean
                 found = _fit(codes, config, seed + epoch)
                 scratch.prior.set_mixture(found, detached=config.refit_detaches_prior)
                 for name, value in scratch.prior.state_dict().items():
-                    target = tensors[f"prior.{name}"]
-                    (target[run] if program.is_stacked else target).copy_(value)
+                    state[f"prior.{name}"].copy_(value)
 
         return refit
+
+    train_stage(
+        "training",
+        models,
+        OBJECTIVES[config.method],
+        replace(config.training, seed=seeds[0]),
+        runs,
+        data,
+        run_data=run_data,
+        schedules=build_schedules(config),
+        before_epoch=refitter,
+        **options,
+    )
 
 
 def build_schedules(config: ClusteringConfig) -> dict[str, Schedule]:
@@ -314,3 +291,83 @@ def build_schedules(config: ClusteringConfig) -> dict[str, Schedule]:
     if config.beta > 0:
         beta = ExponentialSchedule(0.1 * config.beta, config.beta, steps)
     return {"temperature": ExponentialSchedule(*config.temperature, steps), "beta": beta}
+
+
+def choose_clusters(
+    rows: Tensor,
+    shape: torch.Size,
+    job: ClusteringJob,
+    folder: Path,
+    *,
+    progress: ProgressFactory,
+    devices: Devices,
+) -> dict[str, Any]:
+    """Fit all candidates of a job to four fifths of the rows, and choose one as in :func:`decide`.
+
+    Each is fitted from two starts, or as many as the job has; interrupted fits are resumed.
+    """
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(job.seed))
+    held_out, fitted = rows[order].tensor_split([max(1, int(_HELD_OUT * len(rows)))])
+    clusters, bounds, figures = [*job.candidate_range], [], []
+    for count in clusters:
+        models = fit_clusterings(
+            fitted,
+            shape,
+            replace(job.clustering, clusters=count),
+            list_starts(folder / CANDIDATES / str(count), job.seed, max(_STARTS, job.starts)),
+            progress=lambda stage, count=count: progress(f"{count} clusters, {stage}"),  # type: ignore[misc]
+            devices=devices,
+        )
+        elbos = torch.stack([model.lower_bounds(held_out) for model in models])
+        bounds.append(elbos.double().mean(0).cpu().numpy())
+        labels = [model.predict(rows).cpu() for model in models]
+        # Starts that leave a cluster empty agree on fewer clusters.
+        is_full = all(len(each.unique()) == count for each in labels)
+        pairs = [is_full * adjusted_rand_score(*pair) for pair in combinations(labels, 2)]
+        widths = [_silhouette(model, rows, x) for model, x in zip(models, labels, strict=True)]
+        figures.append((np.mean(pairs), np.mean(widths)))
+    stability, silhouette = np.array(figures).T
+    return decide(clusters, np.stack(bounds), stability, silhouette)
+
+
+def _silhouette(model: FittedClustering, rows: Tensor, labels: Tensor) -> float:
+    """The mean silhouette of the codes; that of a single cluster is the lowest possible."""
+    codes, labels = model.embed(rows[:_POINTS]).cpu(), labels[:_POINTS]
+    if not 1 < len(labels.unique()) < len(labels):
+        return -1.0
+    return float(silhouette_score(codes.numpy(), labels.numpy()))
+
+
+def decide(
+    clusters: Sequence[int],
+    bounds: NDArray[Any],
+    stability: NDArray[Any],
+    silhouette: NDArray[Any],
+) -> dict[str, Any]:
+    """Choose the median of what three figures take, of C candidates in ascending order.
+
+    The ELBO of held-out rows (C, n) takes the fewest clusters whose mean is within a standard error
+    of the best, by differences of the same rows; the stability between starts (C,) the most
+    clusters that are as stable as any; the silhouette (C,) the highest.
+    """
+    elbo = bounds.mean(1)
+    gaps = bounds[elbo.argmax()] - bounds
+    errors = gaps.std(1) / np.sqrt(bounds.shape[1])
+    best = {
+        "elbo": np.flatnonzero(gaps.mean(1) <= errors)[0],
+        "stability": np.flatnonzero(stability >= stability.max() - _EQUAL)[-1],
+        "silhouette": silhouette.argmax(),
+    }
+    votes = {name: clusters[place] for name, place in best.items()}
+    taken = sorted(votes.values())[1]
+    agree = sum(vote == taken for vote in votes.values())
+    each = ", ".join(f"{FIGURES[name]} {vote}" for name, vote in votes.items())
+    return {
+        "clusters": list(clusters),
+        "elbo": elbo.tolist(),
+        "stability": stability.tolist(),
+        "silhouette": silhouette.tolist(),
+        "votes": votes,
+        "taken": taken,
+        "sentence": f"{agree} of 3 figures choose {taken} clusters: {each}.",
+    }

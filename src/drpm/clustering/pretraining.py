@@ -77,12 +77,11 @@ def contrastive_objective(
     left, right = model.clusters(features).softmax(-1).chunk(2)
     # Noise in a table is not a pattern to learn: codes of both views decode to the row.
     targets = torch.cat([first, first]) if len(model.shape) == 1 else rows
-    errors = reconstruction_error(model.autoencoder, features, targets)
     terms = {
         "instances": contrastive_loss(one, other, config.instance_temperature),
         "clusters": contrastive_loss(left.mT, right.mT, config.cluster_temperature),
         "imbalance": imbalance(left) + imbalance(right),
-        "reconstruction": errors.sum() / 2,
+        "reconstruction": reconstruction_error(model.autoencoder, features, targets).sum() / 2,
     }
     return {"loss": torch.stack(list(terms.values())).sum(), **terms}
 
@@ -98,9 +97,6 @@ def reconstruction_objective(
     return {"loss": reconstruction_error(model.autoencoder, features, batch["rows"]).mean()}
 
 
-# Augmentations.
-
-
 def affine(
     uniform: Uniform,
     degrees: float,
@@ -108,13 +104,7 @@ def affine(
     scale: tuple[float, float],
     shear: float,
 ) -> tuple[Tensor, Tensor]:
-    """Draw a rotation, translation, scale and shear for every image.
-
-    The translation is a fraction of the image; the shear is in degrees, in both directions.
-
-    Returns:
-        Matrices (N, 2, 2) and shifts (N, 2) of :func:`warp`.
-    """
+    """A random rotation, translation (a share of the image), scale and shear for :func:`warp`."""
     turn = uniform(-degrees, degrees) * math.pi / 180
     zoom = 1 / uniform(*scale)
     lean = [(uniform(-shear, shear) * math.pi / 180).tan() for _ in range(2)]
@@ -128,13 +118,7 @@ def affine(
 def resized_crop(
     uniform: Uniform, area: tuple[float, float], aspect: tuple[float, float] = (3 / 4, 4 / 3)
 ) -> tuple[Tensor, Tensor]:
-    """Draw a crop of every image, which is resized to the whole image.
-
-    Its area is a fraction of the image, at most the whole; its aspect is width divided by height.
-
-    Returns:
-        Matrices (N, 2, 2) and shifts (N, 2) of :func:`warp`.
-    """
+    """A random crop, resized to the whole image, for :func:`warp`; aspect is width over height."""
     part = uniform(*area)
     ratio = uniform(math.log(aspect[0]), math.log(aspect[1])).exp()
     width, height = ((part * x).sqrt().clamp_max(1) for x in (ratio, 1 / ratio))

@@ -124,12 +124,10 @@ def _draw_clusters(results: Path) -> Figure:
     return series_panels(panels, "clusters", "Scores against the number of clusters", columns=3)
 
 
+_DRPM: Final = [f"table-1/{data}/drpm-vc" for data in DATA.values()]
 _SAMPLES: Final = [
-    *(
-        f"table-1/{data}/{method}"
-        for data in DATA.values()
-        for method in ("drpm-vc", "drpm-vc-exact")
-    ),
+    *_DRPM,
+    *(f"{study}-exact" for study in _DRPM),
     *(f"table-reconstruction/{data}/drpm-vc" for data in DATA.values()),
     "clusters/k-20/drpm-vc",
 ]
@@ -140,9 +138,7 @@ FIGURES: Final = {
         for study in _SAMPLES
     },
     **{
-        f"table-1-{data}-drpm-vc-partition": partial(
-            draw_stored, f"table-1/{data}/drpm-vc/seed-0", "partition"
-        )
-        for data in DATA.values()
+        f"{study}-partition".replace("/", "-"): partial(draw_stored, f"{study}/seed-0", "partition")
+        for study in _DRPM
     },
 }
