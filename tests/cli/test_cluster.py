@@ -107,7 +107,7 @@ def test_labels_and_scores(whole: Path) -> None:
     scores = clustering_scores(load("digits").test.targets["label"], clusters)
     metrics = result(whole)["metrics"]
     assert {name: metrics[name] for name in scores} == pytest.approx(scores)
-    assert set(metrics) == {"nmi", "ari", "accuracy", "lower_bound", "mutual_information"}
+    assert set(metrics) == {"nmi", "ari", "accuracy", "lower_bound", "neighbor_agreement"}
 
 
 def test_the_result_figures_and_page(whole: Path) -> None:
@@ -200,7 +200,7 @@ def test_the_models_of_a_table(tmp_path: Path) -> None:
     assert '<th scope="col">VaDE</th>' in page
     folder = tmp_path / "drpm-vc"
     assert pictures(folder) == FIGURES - {"partition", "confusion"}
-    assert set(result(folder)["metrics"]) == {"lower_bound", "mutual_information"}
+    assert set(result(folder)["metrics"]) == {"lower_bound", "neighbor_agreement"}
     with np.load(folder / "arrays.npz") as arrays:
         assert arrays["column_names"].tolist() == ["height", "depth", "share"]
         assert arrays["sizes"].sum() == 500

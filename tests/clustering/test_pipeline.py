@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.neighbors import NearestNeighbors
 from torch import Tensor
 
 from drpm.clustering import pipeline
@@ -20,7 +21,12 @@ from drpm.clustering.config import (
 )
 from drpm.clustering.fitted import FittedClustering, clustering_scores
 from drpm.clustering.mixtures import Mixture
-from drpm.clustering.pipeline import Start, fit_clusterings, likelier_clusters
+from drpm.clustering.pipeline import (
+    Start,
+    fit_clusterings,
+    likelier_clusters,
+    neighbor_agreement,
+)
 from drpm.training.checkpoint import load_model
 from drpm.training.config import TrainingConfig
 from drpm.training.loop import TrainingProgress
@@ -271,3 +277,20 @@ def test_tables_start_at_the_likelier_clusters(better: str) -> None:
     found = likelier_clusters(rows, codes, head, ClusteringConfig(clusters=2), 0)
     assert sorted(found.means[:, 0].round().tolist()) == [-1, 1]
     assert torch.equal(found.variances[0], found.variances[1])
+
+
+def test_neighbor_agreement() -> None:
+    """Against scikit-learn's neighbors, and 1 for separate groups, 0 for a single cluster."""
+    rows = torch.randn(120, 3, generator=generator(2))
+    labels = torch.randint(4, (120,), generator=generator(3))
+    _, nearest = NearestNeighbors(n_neighbors=11).fit(rows.numpy()).kneighbors(rows.numpy())
+    same = labels[torch.from_numpy(nearest[:, 1:])] == labels[:, None]
+    chance = float((labels.bincount() / 120).square().sum())
+    expected = (same.double().mean().item() - chance) / (1 - chance)
+    assert neighbor_agreement(rows, labels) == pytest.approx(expected, abs=1e-6)
+    assert neighbor_agreement(blobs(), LABELS) == 1
+    assert neighbor_agreement(blobs(), (LABELS + 1) % CLUSTERS) == 1
+    assert neighbor_agreement(blobs(), torch.zeros_like(LABELS)) == 0
+    # A cluster that is split in two has fewer neighbors of its own.
+    split = torch.where(torch.arange(ROWS) < 45, LABELS, LABELS + CLUSTERS)
+    assert neighbor_agreement(blobs(), split) < 0.7

@@ -210,7 +210,7 @@ class ClusteringJob(Job):
         None, "Largest number of training examples in a cluster of labels.csv."
     )
     starts: int = option(
-        1, "Number of starts; the best by mutual information, without labels, is kept."
+        1, "Number of starts; the best by neighbor agreement, without labels, is kept."
     )
     candidates: str | None = None
     clustering: ClusteringConfig = field(default_factory=ClusteringConfig)

@@ -45,8 +45,9 @@ class DRPMClustering(ClusteringEstimator):
             assignment of largest total log-probability that meets them; :meth:`predict` labels
             every row by itself and ignores them.
         size_max: The largest number of training rows in a cluster.
-        n_init: The number of starts, which are trained together. The one with the highest mutual
-            information of rows and clusters is kept; ``model_.facts["starts"]`` lists all.
+        n_init: The number of starts, which are trained together. The one whose clusters most
+            often contain the nearest neighbors of their rows is kept; ``model_.facts["starts"]``
+            lists the figures of all.
         device: The device of the training; ``"auto"`` uses a GPU if there is one.
         verbose: Whether to show progress.
         random_state: The seed or generator of all random numbers.

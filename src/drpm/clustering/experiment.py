@@ -186,7 +186,9 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
             {
                 **metrics,
                 "lower_bound": bound,
-                "mutual_information": pipeline.mutual_information(log_probs["train"].exp()),
+                "neighbor_agreement": pipeline.neighbor_agreement(
+                    data.train.inputs.flatten(1), labels["train"]
+                ),
             },
             figure_data(model, data, job.seed, labels["train"], predicted),
             {
@@ -197,7 +199,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
                 "names": {
                     **SCORES,
                     "lower_bound": "log-density" if method == "gmm" else "ELBO, Gaussian mixture",
-                    "mutual_information": "mutual information",
+                    "neighbor_agreement": "neighbor agreement",
                 },
                 "data": {
                     "name": data.name,

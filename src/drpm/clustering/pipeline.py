@@ -34,6 +34,8 @@ from drpm.training.program import ExponentialSchedule, Program, Schedule
 from drpm.training.runs import RunFolder, open_run
 
 STARTS: Final = "starts"
+_SAMPLE: Final = 5000  # rows whose neighbors are compared
+_NEIGHBORS: Final = 10
 CANDIDATES: Final = "candidates"
 FIGURES: Final = {"elbo": "held-out ELBO", "stability": "stability", "silhouette": "silhouette"}
 
@@ -118,20 +120,30 @@ def list_starts(folder: Path, seed: int, count: int) -> list[Start]:
 
 
 def best_start(models: Sequence[FittedClustering], rows: Tensor) -> FittedClustering:
-    """The clustering of largest mutual information of rows and clusters; its facts list all."""
+    """The clustering of the highest :func:`neighbor_agreement`; its facts list all."""
     if len(models) == 1:
         return models[0]
-    figures = [mutual_information(model.predict_proba(rows)) for model in models]
+    figures = [neighbor_agreement(rows, model.predict(rows)) for model in models]
     kept = max(range(len(models)), key=figures.__getitem__)
     return replace(models[kept], facts={"starts": {"figures": figures, "kept": kept}})
 
 
-def mutual_information(probs: Tensor) -> float:
-    """The mutual information of rows and clusters, in nats, from the predictions (n, K)."""
-    probs = probs.double()
-    # Large if every prediction is certain and no cluster is lost.
-    entropies = torch.special.entr(torch.cat([probs.mean(0, keepdim=True), probs])).sum(-1)
-    return float(entropies[0] - entropies[1:].mean())
+def neighbor_agreement(rows: Tensor, labels: Tensor) -> float:
+    r"""How often the nearest neighbors of a row are in its cluster, corrected for chance.
+
+    .. math:: \frac{a - c}{1 - c}
+
+    with a the share of neighbors in the same cluster and c the share of all pairs: 1 if no
+    neighbors are separated, 0 for random clusters or only one. The neighbors are the ten nearest
+    among 5,000 random rows.
+    """
+    chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:_SAMPLE]
+    rows, labels = rows[chosen.to(rows.device)].float(), labels.to(rows.device)[chosen]
+    distances = torch.cdist(rows, rows).fill_diagonal_(torch.inf)
+    nearest = distances.topk(min(_NEIGHBORS, len(rows) - 1), largest=False).indices
+    agreement = (labels[nearest] == labels[:, None]).double().mean()
+    chance = (labels.bincount().double() / len(labels)).square().sum()
+    return float((agreement - chance) / (1 - chance)) if chance < 1 else 0.0
 
 
 def describe_pretraining(config: ClusteringConfig, seed: int, likelihood: str) -> str:
