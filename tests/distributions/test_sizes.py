@@ -15,7 +15,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.distributions import kl_divergence
 
 import drpm
-from drpm.distributions import size_statistics, size_tables
+from drpm.distributions import size_tables, size_urns
 from tests import oracles
 from tests.oracles import FALSE_ALARM, Urn, generator, random_urns
 
@@ -391,7 +391,7 @@ def test_two_groups_are_listed_as_their_tables_have_them(
     noise, slopes = oracles.normal(3, 5, 1, 9, seed=2), oracles.normal(5, 1, 9, seed=3)
     temperature = torch.tensor(0.7).double()
     general = size_tables.suffix_tables(law._urn).relax(noise, temperature)
-    mode = size_statistics.soft_mode(law._urn, temperature)
+    mode = size_urns.soft_mode(law._urn, temperature)
     for found, expected in (
         (law.relax(noise, temperature), general),
         (law.relax(None, temperature), mode),

@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 import torch
 
-from drpm.relaxation.reparameterization import gumbel_like, straight_through
+from drpm.relaxation.operators import gumbel_like, straight_through
 from tests.oracles import FALSE_ALARM, generator
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from drpm.relaxation import sorting
-from drpm.relaxation.sorting import (
+from drpm.relaxation import operators
+from drpm.relaxation.operators import (
     SORTS,
     order_descending,
     permutation_matrix,
@@ -83,10 +83,10 @@ def test_logits_without_a_sort(n: int, scale: float, monkeypatch: pytest.MonkeyP
     """As in compiled code on a GPU, where sorts are counted."""
     scores = (scale * normal(3, n)).requires_grad_()
     factors = normal(3, n, n, seed=1)
-    expected = sorting.neural_sort(scores)
+    expected = operators.neural_sort(scores)
     (slopes,) = torch.autograd.grad((factors * expected).sum(), scores)
-    monkeypatch.setattr(sorting, "counted", lambda scores: True)
-    found = sorting.neural_sort(scores)
+    monkeypatch.setattr(operators, "counted", lambda scores: True)
+    found = operators.neural_sort(scores)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
     torch.testing.assert_close(
         torch.autograd.grad((factors * found).sum(), scores)[0], slopes, rtol=1e-6, atol=1e-9

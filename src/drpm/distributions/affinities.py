@@ -20,8 +20,7 @@ from drpm.distributions.validation import (
     require_vector,
 )
 from drpm.relaxation.filling import fill_by_rows_softly
-from drpm.relaxation.reparameterization import straight_through
-from drpm.relaxation.sorting import order_descending
+from drpm.relaxation.operators import order_descending, straight_through
 
 
 class AffinityPartition(PartitionLaw):

@@ -15,8 +15,7 @@ from drpm.distributions.validation import (
     require_indices,
     require_vector,
 )
-from drpm.relaxation.reparameterization import gumbel_like, materialize
-from drpm.relaxation.sorting import sort_descending
+from drpm.relaxation.operators import gumbel_like, materialize, sort_descending
 
 
 class PlackettLuce(OrderLaw):

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drpm.relaxation.reparameterization import apply, maps_leading
+from drpm.relaxation.operators import Operation, apply
 
 # The integrand is cut where it has fallen by 32 nats (1e-14). Left of its peak it falls at least
 # as fast as e^x, right of it as exp(-e^x): the stretch is at most some 40 units long, and a step
@@ -130,8 +130,7 @@ def _place_nodes(race: _Race) -> tuple[Tensor, Tensor]:
     return left[..., None] + step[..., None] * torch.arange(_NODES, **kind), step
 
 
-@maps_leading
-class _RaceLogProb(torch.autograd.Function):
+class _RaceLogProb(Operation):
     """log of the integral, block by block, and its closed-form gradient in the edges."""
 
     @staticmethod
@@ -248,8 +247,7 @@ def rank_expectations(log_scores: Tensor, values: Tensor) -> Tensor:
     return means
 
 
-@maps_leading
-class _RankExpectations(torch.autograd.Function):
+class _RankExpectations(Operation):
     """The integral over arrival times, some of them at a time, in both directions."""
 
     @staticmethod
@@ -268,8 +266,7 @@ class _RankExpectations(torch.autograd.Function):
         return apply(_RankGradients, *ctx.saved_tensors, grad)
 
 
-@maps_leading
-class _RankGradients(torch.autograd.Function):
+class _RankGradients(Operation):
     """The backward pass as a function of its own, so that it maps over batches as well."""
 
     @staticmethod
@@ -283,10 +280,6 @@ class _RankGradients(torch.autograd.Function):
             grad_scores += some[0]
             grad_values += some[1]
         return grad_scores, grad_values
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        pass
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:

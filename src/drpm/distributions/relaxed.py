@@ -16,7 +16,8 @@ from drpm.distributions.partitions import (
     fill,
     window_differences,
 )
-from drpm.distributions.size_tables import boundary_survival, window_width
+from drpm.distributions.size_tables import boundary_survival
+from drpm.distributions.size_urns import window_width
 from drpm.distributions.sizes import FisherHypergeometric
 from drpm.distributions.validation import (
     Assignment,
@@ -28,8 +29,13 @@ from drpm.distributions.validation import (
     require_vector,
 )
 from drpm.relaxation.filling import can_fuse, fill_softly
-from drpm.relaxation.reparameterization import gumbel_like, straight_through
-from drpm.relaxation.sorting import SORTS, order_descending, permutation_matrix
+from drpm.relaxation.operators import (
+    SORTS,
+    gumbel_like,
+    order_descending,
+    permutation_matrix,
+    straight_through,
+)
 
 _LARGEST = 1e30  # far from overflow in float32 even when summed over all elements
 

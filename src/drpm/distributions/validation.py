@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from drpm.relaxation.reparameterization import is_transformed
+from drpm.relaxation.operators import is_transformed
 
 
 def can_check_values(tensor: Tensor) -> bool:

@@ -15,8 +15,7 @@ from drpm.distributions.partitions import RandomPartition, partition_kl
 from drpm.distributions.relaxed import RelaxedFisherHypergeometric, RelaxedRandomPartition
 from drpm.distributions.size_tables import list_pair
 from drpm.factors.config import FactorsConfig
-from drpm.relaxation.reparameterization import straight_through
-from drpm.relaxation.sorting import permuted, sort_descending
+from drpm.relaxation.operators import permuted, sort_descending, straight_through
 from drpm.training.program import Batch
 
 # In nats: a divergence that is no more than rounding error.

@@ -32,12 +32,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drpm.relaxation.reparameterization import apply, is_transformed, maps_leading, straight_through
-from drpm.relaxation.sorting import (
+from drpm.relaxation.operators import (
     SORTS,
+    Operation,
+    apply,
     distance_sums,
     distance_sums_gradient,
+    is_transformed,
     order_descending,
+    straight_through,
 )
 
 # Up to this many matrix entries (batch x n x n) the whole of P is the quickest; it is also the path
@@ -125,8 +128,7 @@ def fill_softly(
         return filled
 
 
-@maps_leading
-class _Fill(torch.autograd.Function):
+class _Fill(Operation):
     """Y by NeuralSort or SoftSort, in blocks."""
 
     @staticmethod
@@ -281,17 +283,12 @@ def _fill_streamed(alpha: Tensor, ranked: Tensor, distance: Tensor, sort: str) -
     return out.movedim(2, 1).reshape(alpha.shape)
 
 
-@maps_leading
-class _StreamedGradients(torch.autograd.Function):
+class _StreamedGradients(Operation):
     """The backward pass as a function of its own, so that it maps over batches as well."""
 
     @staticmethod
     def forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         return _streamed_gradients(*inputs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:

@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from drpm.relaxation.filling import fill_softly
-from drpm.relaxation.reparameterization import apply, needs_plain, plain_gradients
+from drpm.relaxation.operators import apply, needs_plain, plain_gradients
 
 _PROGRAMS = 256  # keep every processor of a large GPU busy
 _COUNTS = ["fillings", "elements", "groups"]  # one program for all of their values
@@ -325,7 +325,7 @@ class _Fill(torch.autograd.Function):
                 soft = fill_softly(windows, scores.clamp(-1e30, 1e30), "neuralsort")
                 return soft.to(windows.dtype)
 
-            return *plain_gradients(plain, (windows, scores), (grad,)), None, None
+            return *plain_gradients(plain, (windows, scores), grad), None, None
         return *_gradients(windows, scores, order, grad.contiguous()), None, None
 
 
