@@ -40,7 +40,7 @@ class Multinomial(EnumeratedSizeLaw):
     ) -> None:
         self.total_count = require_count("total_count", total_count)
         require_vector("log_weights", log_weights, "group")
-        if self._validating(validate_args):
+        if validate_args is not False:
             require_finite("log_weights", log_weights)
         self.log_weights = log_weights
         shape, device = log_weights.shape, log_weights.device

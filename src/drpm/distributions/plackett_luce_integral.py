@@ -164,10 +164,8 @@ class _RaceLogProb(Operation):
 def block_log_probs(log_scores: Tensor, members: Tensor) -> Tensor:
     """The log-probability that every block comes in before all later ones, (..., K).
 
-    Args:
-        log_scores: (..., K, n), the scores by which every block races, or (..., 1, n) for all.
-        members: (..., K, n), with one-hot columns. Blocks are in order of arrival, and may be
-            empty.
+    Every block races by its own scores (..., K, n), or all by the same (..., 1, n). Members
+    (..., K, n) have one-hot columns; blocks may be empty.
     """
     members = members.to(log_scores.dtype)
     batch = torch.broadcast_shapes(log_scores.shape[:-2], members.shape[:-2])
@@ -229,14 +227,8 @@ def rank_expectations(log_scores: Tensor, values: Tensor) -> Tensor:
 
     Given that element i arrives at time t, the number of others before it is Poisson-binomial.
     Its expectation is taken through the characteristic function, with element i's factor divided
-    out, and then integrated over the logarithm of the arrival time.
-
-    Args:
-        log_scores: (..., n).
-        values: (..., K, n), the value of K functions at ranks 1..n.
-
-    Returns:
-        (..., K, n): for every function and element.
+    out, and then integrated over the logarithm of the arrival time. From the values of K functions
+    at ranks 1..n, (..., K, n), to their expectations for every element, (..., K, n).
     """
     batch = torch.broadcast_shapes(log_scores.shape[:-1], values.shape[:-2])
     # A common factor of the scores changes no rank; without it all members share one clock.

@@ -1,6 +1,7 @@
 """Relaxed sizes, orders and partitions."""
 
 from abc import abstractmethod
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -24,9 +25,7 @@ from drpm.distributions.validation import (
     NonNegativeSum,
     WholeSizes,
     finite_vector,
-    positive,
     require_choice,
-    require_vector,
 )
 from drpm.relaxation.filling import can_fuse, fill_softly
 from drpm.relaxation.operators import (
@@ -117,7 +116,7 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         tensor([1., 1., 4.])
     """
 
-    arg_constraints = {"temperature": positive, "log_weights": finite_vector}  # noqa: RUF012
+    arg_constraints = {"temperature": constraints.positive, "log_weights": finite_vector}  # noqa: RUF012
     discrete: FisherHypergeometric
 
     def __init__(
@@ -133,31 +132,17 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         validate_args: bool | None = None,
     ) -> None:
         require_choice("hard", hard, (True, False))
-        discrete = FisherHypergeometric(
-            total_count,
-            log_weights,
-            capacities,
-            minimum=minimum,
-            maximum=maximum,
-            validate_args=validate_args,
-        )
+        limits: Any = {"minimum": minimum, "maximum": maximum, "validate_args": validate_args}
+        discrete = FisherHypergeometric(total_count, log_weights, capacities, **limits)
         super().__init__(temperature, discrete, log_weights, hard)
 
     @constraints.dependent_property(event_dim=1)
     def support(self) -> constraints.Constraint:
         return self.discrete.support if self.hard else NonNegativeSum(self.total_count, 1)
 
-    @property
-    def total_count(self) -> int:
-        return self.discrete.total_count
-
-    @property
-    def log_weights(self) -> Tensor:
-        return self.discrete.log_weights
-
-    @property
-    def capacities(self) -> Tensor:
-        return self.discrete.capacities
+    total_count = property(attrgetter("discrete.total_count"))
+    log_weights = property(attrgetter("discrete.log_weights"))
+    capacities = property(attrgetter("discrete.capacities"))
 
     def draw(
         self, shape: torch.Size, *, noise: bool, generator: torch.Generator | None = None
@@ -201,7 +186,7 @@ class RelaxedPlackettLuce(RelaxedLaw):
                 [1., 0., 0.]])
     """
 
-    arg_constraints = {"temperature": positive, "log_scores": finite_vector}  # noqa: RUF012
+    arg_constraints = {"temperature": constraints.positive, "log_scores": finite_vector}  # noqa: RUF012
     discrete: PlackettLuce
 
     def __init__(
@@ -226,9 +211,7 @@ class RelaxedPlackettLuce(RelaxedLaw):
         # A permutation matrix assigns one element to every rank.
         return Assignment(WholeSizes(n, 1, 1)) if self.hard else NonNegativeSum(n, 2)
 
-    @property
-    def log_scores(self) -> Tensor:
-        return self.discrete.log_scores
+    log_scores = property(attrgetter("discrete.log_scores"))
 
     def _relax(
         self, shape: torch.Size, generator: torch.Generator | None, *, noise: bool
@@ -252,6 +235,7 @@ class RelaxedPartitionLaw(RelaxedLaw):
     """Base class of relaxed partitions: hard, soft, or soft with hard sizes."""
 
     discrete: PartitionLaw
+    _scores: Any  # of the elements, (..., n) or (..., K, n)
 
     @abstractmethod
     def _fill(self, sizes: SizeDraw, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -262,13 +246,8 @@ class RelaxedPartitionLaw(RelaxedLaw):
         soft = NonNegativeSum(self.event_shape[1], 2)
         return self.discrete.support if self.hard is True else soft
 
-    @property
-    def log_weights(self) -> Tensor:
-        return self.discrete.log_weights
-
-    @property
-    def capacities(self) -> Tensor:
-        return self.discrete.capacities
+    log_weights = property(attrgetter("discrete.log_weights"))
+    capacities = property(attrgetter("discrete.capacities"))
 
     def rsample_parts(
         self,
@@ -294,7 +273,7 @@ class RelaxedPartitionLaw(RelaxedLaw):
         require_choice("noise", noise, ("both", "order", "none"))
         law: Any = self.discrete.sizes
         sizes = draw_softly(law, self.temperature, shape, generator, noise=noise == "both")
-        scores = noisy_scores(self.discrete._scores, shape, generator, noise=noise != "none")
+        scores = noisy_scores(self._scores, shape, generator, noise=noise != "none")
         partition, order = self._fill(sizes, scores)
         return partition, sizes, order
 
@@ -339,7 +318,7 @@ class RelaxedRandomPartition(RelaxedPartitionLaw):
     """
 
     arg_constraints = {  # noqa: RUF012
-        "temperature": positive,
+        "temperature": constraints.positive,
         "log_scores": finite_vector,
         "log_weights": finite_vector,
     }
@@ -360,21 +339,12 @@ class RelaxedRandomPartition(RelaxedPartitionLaw):
     ) -> None:
         require_choice("hard", hard, (True, False, "sizes"))
         require_choice("sort", sort, tuple(SORTS))
-        require_vector("log_scores", log_scores, "element")
-        discrete = RandomPartition(
-            log_scores,
-            log_weights,
-            capacities,
-            minimum=minimum,
-            maximum=maximum,
-            validate_args=validate_args,
-        )
+        limits: Any = {"minimum": minimum, "maximum": maximum, "validate_args": validate_args}
+        discrete = RandomPartition(log_scores, log_weights, capacities, **limits)
         self.sort = sort
         super().__init__(temperature, discrete, log_scores, hard)
 
-    @property
-    def log_scores(self) -> Tensor:
-        return self.discrete.log_scores
+    log_scores = _scores = property(attrgetter("discrete.log_scores"))
 
     def _fill(self, sizes: SizeDraw, scores: Tensor) -> tuple[Tensor, Tensor]:
         order = order_descending(scores.detach())

@@ -58,45 +58,44 @@ def is_listed(total: int, groups: int) -> bool:
     return groups == 2 and window_width(total) == total + 1
 
 
-class Pair(NamedTuple):
-    """All sizes of two groups, by the size of the first."""
+def list_pair(total: int, log_weights: Tensor, urn: Urn | None = None) -> Tensor:
+    """Log-masses (..., n + 1), not normalized, of two groups by the size of the first.
 
-    log_masses: Tensor  # (..., n + 1), not normalized
-
-    def mode(self) -> Tensor:
-        """The most likely sizes; of two equally likely ones, those with the larger first group."""
-        second = self.log_masses.detach().flip(-1).argmax(-1, keepdim=True)
-        return self._sizes(self.log_masses.shape[-1] - 1 - second)
-
-    def relax(self, noise: Tensor | None, temperature: Tensor) -> SoftSizes:
-        """A draw with Gumbel noise (..., 1, n + 1), or the mode, as soft sizes."""
-        logits = self.log_masses[..., None, :]
-        if noise is None:
-            hard = self.mode()
-        else:
-            logits = logits + noise.flip(-1)  # noise runs over the size of the second group
-            hard = self._sizes(logits.detach().argmax(-1))
-        return SoftSizes(hard, torch.softmax(logits / temperature[..., None, None], -1))
-
-    def _sizes(self, first: Tensor) -> Tensor:
-        total = self.log_masses.shape[-1] - 1
-        return torch.cat([first, total - first], -1).to(self.log_masses.dtype)
-
-
-def list_pair(total: int, log_weights: Tensor, urn: Urn | None = None) -> Pair:
-    """List the sizes of two groups, of n places each if there is no urn to say otherwise."""
+    Without an urn, each has n places.
+    """
     first = torch.arange(total + 1, dtype=log_weights.dtype, device=log_weights.device)
     sizes = torch.stack([first, total - first])
     log_masses = (sizes * log_weights[..., None]).sum(-2)
     if urn is None:
-        return Pair(log_masses + 2 * (math.lgamma(total + 1) - torch.lgamma(sizes + 1).sum(-2)))
+        return log_masses + 2 * (math.lgamma(total + 1) - torch.lgamma(sizes + 1).sum(-2))
     with torch.no_grad():
         possible = (sizes <= urn.capacities[..., None]).all(-2)
         if urn.limits is not None:
             low, high = (x[..., None] for x in urn.limits)
             possible &= ((sizes >= low) & (sizes <= high)).all(-2)
         binomials = log_binomial(urn.capacities[..., None], sizes).sum(-2)
-    return Pair(torch.where(possible, log_masses + binomials, IMPOSSIBLE))
+    return torch.where(possible, log_masses + binomials, IMPOSSIBLE)
+
+
+def pair_mode(log_masses: Tensor) -> Tensor:
+    """The most likely sizes; of two equally likely ones, those with the larger first group."""
+    second = log_masses.detach().flip(-1).argmax(-1, keepdim=True)
+    return _pair_sizes(log_masses, log_masses.shape[-1] - 1 - second)
+
+
+def relax_pair(log_masses: Tensor, noise: Tensor | None, temperature: Tensor) -> SoftSizes:
+    """A draw with Gumbel noise (..., 1, n + 1), or the mode, as soft sizes."""
+    logits = log_masses[..., None, :]
+    if noise is None:
+        hard = pair_mode(log_masses)
+    else:
+        logits = logits + noise.flip(-1)  # noise runs over the size of the second group
+        hard = _pair_sizes(log_masses, logits.detach().argmax(-1))
+    return SoftSizes(hard, torch.softmax(logits / temperature[..., None, None], -1))
+
+
+def _pair_sizes(log_masses: Tensor, first: Tensor) -> Tensor:
+    return torch.cat([first, log_masses.shape[-1] - 1 - first], -1).to(log_masses.dtype)
 
 
 # --- tables ----------------------------------------------------------------------------------
@@ -352,10 +351,7 @@ def boundary_survival(probs: Tensor) -> Tensor:
     The generating function of a sum is the product of those of its terms. Fourier transforms
     evaluate them on a circle, and invert the product. With p nodes on a radius r, masses beyond n
     are counted r^p times where they do not belong, and rounding errors up to r^-n times:
-    3 (n + 1) nodes keep both near 1e-12.
-
-    Args:
-        probs: (..., j, n + 1), the distributions of independent sizes over 0..n.
+    3 (n + 1) nodes keep both near 1e-12. Sizes are independent, with ``probs`` (..., j, n + 1).
     """
     laws = probs
     if probs.shape[-2] > 1 and probs.numel() > 0:
@@ -373,13 +369,9 @@ def _circle(probs: Tensor) -> tuple[int, Tensor]:
     """The number of nodes and the powers of the radius."""
     count, n = probs.shape[-2], probs.shape[-1] - 1
     whole = count * n + 1
-    nodes = _round_up(min(whole, 3 * (n + 1)))
+    nodes = min(whole, 3 * (n + 1))
+    step = 1 << max(0, nodes.bit_length() - 4)
+    nodes = -(-nodes // step) * step  # a power of two times 8 to 16, which transforms are fast at
     fall = 0.0 if nodes >= whole else _ROUNDING / (nodes + n)
     powers = torch.arange(n + 1, dtype=probs.dtype, device=probs.device)
     return nodes, torch.exp(-fall * powers)
-
-
-def _round_up(length: int) -> int:
-    """The next length that a Fourier transform is fast at: a power of two times 8 to 16."""
-    step = 1 << max(0, length.bit_length() - 4)
-    return -(-length // step) * step

@@ -220,18 +220,11 @@ def look_up(log_binomials: Tensor, sizes: Tensor) -> Tensor:
 def search_tilt(
     urn: Urn, sizes: Callable[[Tensor], Tensor], *, digits: int, cells: int = 256
 ) -> tuple[Tensor, Tensor]:
-    """Find the tilt at which the sizes of tilted groups sum to the total.
+    """A tilt at which sizes sum to at most the total, and a distance to one that gives more.
 
-    Returns a tilt that gives at most the total, and a distance to one that gives more, which is
-    ``2^digits`` times shorter than the first bracket.
-
-    Args:
-        urn: The groups.
-        sizes: From the logits (..., C, K) of C tilts to sizes that grow with them, such as the
-            means of binomials.
-        digits: How far the bracket shrinks.
-        cells: The number of tilts that are tried at once: few large operations instead of many
-            small ones, unless K is large.
+    ``sizes`` maps the logits (..., C, K) of C tilts to sizes that grow with them. The distance is
+    ``2^digits`` times shorter than the first bracket. ``cells`` tilts are tried at once: few large
+    operations instead of many small ones, unless K is large.
     """
     groups = urn.log_weights.shape[-1]
     if urn.unbounded:  # the group of the largest weight can take everything

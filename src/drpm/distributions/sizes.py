@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.distributions import constraints, register_kl
 
 from drpm.distributions import size_tables, size_urns
-from drpm.distributions.base import SizeLaw, enumerate_sizes, sizes_expected
+from drpm.distributions.base import SizeLaw, enumerate_sizes
 from drpm.distributions.size_tables import SuffixTables
 from drpm.distributions.size_urns import (
     IMPOSSIBLE,
@@ -94,7 +94,7 @@ class FisherHypergeometric(SizeLaw):
         self.total_count = require_count("total_count", total_count)
         require_vector("log_weights", log_weights, "group")
         require_choice("method", method, ("exact", "merged"))
-        check = self._validating(validate_args)
+        check = validate_args is not False
         if check:
             require_finite("log_weights", log_weights)
         self.method = method
@@ -137,10 +137,6 @@ class FisherHypergeometric(SizeLaw):
         limits = Limits(self._low, self._high) if self._limited else None
         return Urn(total, n, weights, self._capacities, limits, self._given[0] is None)
 
-    def _expected(self) -> str:
-        limits = ", the minimum and the maximum" if self._limited else ""
-        return sizes_expected(self.total_count, limits)
-
     def _refuse_merged(self, what: str) -> None:
         if self.method == "merged":
             raise NotImplementedError(
@@ -149,7 +145,7 @@ class FisherHypergeometric(SizeLaw):
             )
 
     @property
-    def _pair(self) -> size_tables.Pair | None:
+    def _pair(self) -> Tensor | None:
         """All sizes of two groups, where these are few."""
         if not size_tables.is_listed(self.total_count, self.event_shape[0]):
             return None
@@ -160,7 +156,7 @@ class FisherHypergeometric(SizeLaw):
     def relax(self, noise: Tensor | None, temperature: Tensor) -> SoftSizes:
         """A draw with Gumbel noise (..., K - 1, W), or the mode, as soft sizes (K >= 2)."""
         if (pair := self._pair) is not None:
-            return pair.relax(noise, temperature)
+            return size_tables.relax_pair(pair, noise, temperature)
         if noise is None:
             return size_urns.soft_mode(self._urn, temperature)
         return size_tables.suffix_tables(self._urn).relax(noise, temperature)
@@ -199,11 +195,11 @@ class FisherHypergeometric(SizeLaw):
         """The mode in float64, whatever the parameters' type."""
         self._refuse_merged("mode")
         if (pair := self._pair) is not None:
-            return pair.mode()
+            return size_tables.pair_mode(pair)
         return size_urns.mode(self._urn)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        value, inside = self._inside(value, self._expected())
+        value, inside = self._inside(value)
         sizes = value.double()
         if self.method == "merged":
             return self._masked(self._merged_conditionals(sizes).sum(-1), inside)
@@ -213,7 +209,7 @@ class FisherHypergeometric(SizeLaw):
 
     def conditional_log_probs(self, value: Tensor) -> Tensor:
         r"""(..., K): :math:`\log p(n_k \mid n_1, \dots, n_{k-1})`; they sum to ``log_prob``."""
-        value, inside = self._inside(value, self._expected())
+        value, inside = self._inside(value)
         sizes, merged = value.double(), self.method == "merged"
         found = self._merged_conditionals(sizes) if merged else self._exact_conditionals(sizes)
         return self._masked(found, None if inside is None else inside[..., None])

@@ -145,16 +145,6 @@ finite_vector = constraints.independent(_Finite(), 1)
 finite_matrix = constraints.independent(_Finite(), 2)
 
 
-class _Positive(constraints.Constraint):
-    """Positive, finite numbers."""
-
-    def check(self, value: Tensor) -> Tensor:
-        return torch.isfinite(value) & (value > 0)
-
-
-positive = _Positive()
-
-
 class WholeSizes(constraints.Constraint):
     """Integer sizes of at least a minimum that sum to a total and fit their capacities."""
 

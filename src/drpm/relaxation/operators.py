@@ -61,7 +61,7 @@ class Operation(torch.autograd.Function):
         """By default, nothing is kept for the backward pass."""
 
     @classmethod
-    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:  # type: ignore[override]
+    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
         def leading(value: Any, dim: int | None) -> Any:
             """The mapped dimension first, where a batch is expected."""
             if not isinstance(value, Tensor):
@@ -82,7 +82,8 @@ def in_graph(operation: type[Operation]) -> Callable[..., Any]:
     def call(*inputs: Any) -> Any:
         return apply(operation, *inputs)
 
-    return torch.compiler.allow_in_graph(call)
+    torch.compiler.allow_in_graph(call)
+    return call
 
 
 def is_transformed(tensor: Tensor) -> bool:
