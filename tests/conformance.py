@@ -400,16 +400,6 @@ BAD = [
                 lambda p: p.expand((3,)).log_prob_bounds(torch.zeros(K, N)),
                 "value",
             ),
-            (
-                "bounds-order",
-                lambda p: p.log_prob_bounds(ONE_HOT, torch.tensor([1, 0, 2, 3, 4])),
-                "order",
-            ),
-            (
-                "bounds-order-twice",
-                lambda p: p.log_prob_bounds(ONE_HOT, torch.tensor([0, 0, 1, 3, 2])),
-                "order",
-            ),
         )
     ],
     *[

@@ -209,24 +209,6 @@ def test_capacities_far_beyond_the_total(capacity: int) -> None:
     assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM
 
 
-# --- boundaries -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scale", [0.0, 1.0, 50.0])
-def test_full_urn_has_one_outcome(scale: float) -> None:
-    capacities = torch.tensor([2, 0, 3, 1])
-    weights = random_weights(4, scale, 3).requires_grad_()
-    law = drpm.FisherHypergeometric(6, weights, capacities)
-    for value in (law.sample(), law.mode, law.mean):
-        torch.testing.assert_close(value, capacities.double())
-    log_prob = law.log_prob(capacities.double())
-    assert abs(log_prob) < 1e-9
-    assert law.variance.abs().max() < 1e-9
-    assert abs(law.entropy()) < 1e-9
-    (grad,) = torch.autograd.grad(log_prob, weights)
-    assert grad.abs().max() < 1e-9
-
-
 # --- samples --------------------------------------------------------------------------------
 
 
@@ -237,6 +219,7 @@ def test_full_urn_has_one_outcome(scale: float) -> None:
         (6, {}, 5.0),
         (5, {"capacities": [2, 5, 0, 3]}, 1.0),
         (40, {"capacities": [30, 9, 20]}, 0.3),
+        (90, {"capacities": [90, 90]}, 1.0),
         (6, {"minimum": [1, 0, 2, 0], "maximum": [6, 2, 3, 6]}, 0.5),
         (8, {"minimum": [4, 1], "maximum": [6, 8]}, 0.5),
         (150, {"minimum": [40, 50, 40], "maximum": [60, 150, 55]}, 0.5),

@@ -1,6 +1,5 @@
 """Partitions in which every subset has its own scores of the elements, and their relaxation."""
 
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -232,7 +231,7 @@ class RelaxedAffinityPartition(RelaxedPartitionLaw):
         )
         super().__init__(temperature, discrete, log_affinities, hard)
 
-    log_affinities = _scores = property(attrgetter("discrete.log_affinities"))
+    log_affinities = _scores = property(lambda self: self.discrete.log_affinities)
 
     def _fill(self, sizes: SizeDraw, scores: Tensor) -> tuple[Tensor, Tensor]:
         parts = self.discrete.fill_parts(sizes.hard, scores)

@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -147,8 +146,8 @@ class PartitionLaw(Law):
         return Assignment(self.sizes.support)  # type: ignore[arg-type]
 
     # Where the size law has them.
-    log_weights = property(attrgetter("sizes.log_weights"))
-    capacities = property(attrgetter("sizes.capacities"))
+    log_weights = property(lambda self: self.sizes.log_weights)
+    capacities = property(lambda self: self.sizes.capacities)
 
     def draws(self, num_samples: int, generator: torch.Generator | None) -> Iterator[Parts]:
         """``num_samples`` draws along a leading dimension, some of them at a time."""
@@ -308,7 +307,7 @@ class RandomPartition(PartitionLaw):
         event = sizes.event_shape + order.event_shape
         super().__init__(batch, event, validate_args)
 
-    log_scores = property(attrgetter("order.log_scores"))
+    log_scores = property(lambda self: self.order.log_scores)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -1,7 +1,6 @@
 """Relaxed sizes, orders and partitions."""
 
 from abc import abstractmethod
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -140,9 +139,9 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
     def support(self) -> constraints.Constraint:
         return self.discrete.support if self.hard else NonNegativeSum(self.total_count, 1)
 
-    total_count = property(attrgetter("discrete.total_count"))
-    log_weights = property(attrgetter("discrete.log_weights"))
-    capacities = property(attrgetter("discrete.capacities"))
+    total_count = property(lambda self: self.discrete.total_count)
+    log_weights = property(lambda self: self.discrete.log_weights)
+    capacities = property(lambda self: self.discrete.capacities)
 
     def draw(
         self, shape: torch.Size, *, noise: bool, generator: torch.Generator | None = None
@@ -211,7 +210,7 @@ class RelaxedPlackettLuce(RelaxedLaw):
         # A permutation matrix assigns one element to every rank.
         return Assignment(WholeSizes(n, 1, 1)) if self.hard else NonNegativeSum(n, 2)
 
-    log_scores = property(attrgetter("discrete.log_scores"))
+    log_scores = property(lambda self: self.discrete.log_scores)
 
     def _relax(
         self, shape: torch.Size, generator: torch.Generator | None, *, noise: bool
@@ -246,8 +245,8 @@ class RelaxedPartitionLaw(RelaxedLaw):
         soft = NonNegativeSum(self.event_shape[1], 2)
         return self.discrete.support if self.hard is True else soft
 
-    log_weights = property(attrgetter("discrete.log_weights"))
-    capacities = property(attrgetter("discrete.capacities"))
+    log_weights = property(lambda self: self.discrete.log_weights)
+    capacities = property(lambda self: self.discrete.capacities)
 
     def rsample_parts(
         self,
@@ -344,7 +343,7 @@ class RelaxedRandomPartition(RelaxedPartitionLaw):
         self.sort = sort
         super().__init__(temperature, discrete, log_scores, hard)
 
-    log_scores = _scores = property(attrgetter("discrete.log_scores"))
+    log_scores = _scores = property(lambda self: self.discrete.log_scores)
 
     def _fill(self, sizes: SizeDraw, scores: Tensor) -> tuple[Tensor, Tensor]:
         order = order_descending(scores.detach())
