@@ -55,6 +55,18 @@ class Enumeration(NamedTuple):
         return (self.mass[seen] * (self.log_mass[seen] - other.log_mass[seen])).sum()
 
 
+def kept_bytes(compute: Callable[[], Tensor]) -> tuple[Tensor, int]:
+    """A result, and the size of what is kept for its backward pass."""
+    kept: list[int] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept.append(tensor.untyped_storage().nbytes())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        return compute(), sum(kept)
+
+
 # ---------------------------------------------------------------------------------------------
 # random inputs
 

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from tests import oracles
-
-
-def normal(n: int, seed: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(n, dtype=torch.float64, generator=generator)
+from tests.oracles import normal
 
 
 @pytest.mark.parametrize("scale", [1.0, 50.0, 300.0])
 def test_partition_masses_three_ways(scale: float) -> None:
-    scores, weights = scale * normal(6, 0), scale * normal(3, 1)
+    scores, weights = scale * normal(6, seed=0), scale * normal(3, seed=1)
     law, sizes = oracles.random_partition(scores, weights), oracles.fisher(6, weights)
     assert abs(law.mass.sum() - 1) < 1e-12
     table = {tuple(v): float(m) for v, m in zip(sizes.values.tolist(), sizes.log_mass, strict=True)}
@@ -30,7 +25,7 @@ def test_partition_masses_three_ways(scale: float) -> None:
 
 
 def test_rank_probabilities_two_ways() -> None:
-    scores = 3 * normal(10, 2).numpy()
+    scores = 3 * normal(10, seed=2).numpy()
     ranks = oracles.rank_probabilities(scores)
     np.testing.assert_allclose(ranks.sum(0), 1.0)
     np.testing.assert_allclose(ranks.sum(1), 1.0)
@@ -40,7 +35,7 @@ def test_rank_probabilities_two_ways() -> None:
 
 
 def test_sizes_two_ways() -> None:
-    weights, capacities = 30 * normal(4, 3), [3, 7, 0, 5]
+    weights, capacities = 30 * normal(4, seed=3), [3, 7, 0, 5]
     law = oracles.fisher(8, weights, capacities)
     log_p0, mean = oracles.fisher_high_precision(8, weights.tolist(), capacities)
     assert float(oracles.fisher_log_normalizer(8, weights, capacities)) == pytest.approx(log_p0)

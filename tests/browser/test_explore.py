@@ -14,8 +14,7 @@ from torch import Tensor
 
 import drpm
 from drpm.cli.explore import render_page
-from drpm.relaxation.reparameterization import gumbel_like
-from drpm.relaxation.sorting import neural_sort
+from drpm.relaxation.operators import gumbel_like, neural_sort
 from tests.oracles import FALSE_ALARM, assignments, chi_square_p_value, to_matrix
 
 PARTITIONS = Path(drpm.__file__).parent / "report" / "templates" / "partitions.js"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import pickle
 import re
@@ -27,11 +26,7 @@ from tests.conformance import BAD, CASES, DISCRETE, RELAXED, BadCase, Case
 from tests.oracles import generator
 
 BATCHES = [(), (3,), (2, 3), (1,), (0,), (2, 0)]
-cuda = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
-DEVICES = ["cpu", pytest.param("cuda", marks=cuda)]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 discrete = pytest.mark.parametrize("case", DISCRETE, ids=lambda case: case.name)
 relaxed = pytest.mark.parametrize("case", RELAXED, ids=lambda case: case.name)
@@ -307,7 +302,6 @@ def test_half_precision_stays_finite(case: Case, mode: str) -> None:
 
 @discrete
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_agrees_with_cpu(case: Case) -> None:
     host, device = case.build((3,)), case.build((3,), device="cuda")
     value = host.sample((20,), generator=generator())
@@ -328,7 +322,6 @@ def test_cuda_agrees_with_cpu(case: Case) -> None:
 
 @relaxed
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_relaxed_mode_on_cuda_agrees_with_cpu(case: Case) -> None:
     results = []
     for place in ("cpu", "cuda"):
@@ -465,7 +458,9 @@ def test_nothing_hangs_without_validation(case: Case, wrong: float) -> None:
 
 @discrete
 def test_outside_the_support(case: Case) -> None:
-    loud, quiet = case.build((2,)), case.build((2,), validate_args=False)
+    """Members of a batch that are outside do not spoil values and gradients of the others."""
+    tensors = {k: v.requires_grad_() for k, v in case.tensors((2,)).items()}
+    loud, quiet = case.make(tensors), case.make(tensors, validate_args=False)
     value = loud.sample()
     wrong = value.clone()
     if value.dtype == torch.int64:
@@ -476,22 +471,12 @@ def test_outside_the_support(case: Case) -> None:
         wrong[0, 0] += 1
     with pytest.raises(ValueError, match="value must"):
         loud.log_prob(wrong)
-    found = quiet.log_prob(wrong)
-    assert found[0] == -math.inf
-    torch.testing.assert_close(found[1], loud.log_prob(value)[1])
-
-
-@discrete
-def test_outside_the_support_has_harmless_gradients(case: Case) -> None:
-    tensors = {k: v.requires_grad_() for k, v in case.tensors((2,)).items()}
-    law = case.make(tensors, validate_args=False)
-    value = law.sample()
-    wrong = value.clone()
-    wrong[0] = 0
-    log_prob = law.log_prob(wrong)
-    log_prob[1].backward()
-    for name, tensor in tensors.items():
-        assert torch.isfinite(tensor.grad).all(), name
+    for bad in (wrong, torch.stack([0 * value[0], value[1]])):
+        found = quiet.log_prob(bad)
+        torch.testing.assert_close(found[1], loud.log_prob(value)[1])
+        for grad in torch.autograd.grad(found[1], list(tensors.values())):
+            assert torch.isfinite(grad).all()
+    assert quiet.log_prob(wrong)[0] == -math.inf
 
 
 @every_case
@@ -510,18 +495,13 @@ def test_validation_can_be_switched(case: Case) -> None:
 
 
 @every_case
-@pytest.mark.parametrize("how", ["pickle", "deepcopy"])
-def test_copies(case: Case, how: str) -> None:
+def test_copies(case: Case) -> None:
     law = case.build((2,))
-    copies: dict[str, Callable] = {
-        "pickle": lambda x: pickle.loads(pickle.dumps(x)),
-        "deepcopy": copy.deepcopy,
-    }
     used = case.build((2,))
     used.sample()
     statistics(case, used)  # caches, if any, must not break the copy
     for original in (law, used):
-        twin = copies[how](original)
+        twin = pickle.loads(pickle.dumps(original))
         assert type(twin) is type(law)
         assert repr(twin) == repr(law)
         assert twin.batch_shape == law.batch_shape

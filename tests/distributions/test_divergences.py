@@ -8,7 +8,6 @@ import itertools
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import gradcheck
 from torch.distributions import kl_divergence
 
 import drpm
@@ -153,21 +152,3 @@ def test_registered_with_torch() -> None:
         torch.manual_seed(3)
         assert torch.equal(found, drpm.partition_kl(first, second))
     assert drpm.partition_kl(r, r) == 0
-
-
-def test_gradcheck_in_q() -> None:
-    """With the draws of p held fixed the estimate is a plain function of q's parameters."""
-    s, w = parameters(4, 3, 1.0, 1)
-    leaves = tuple(t.requires_grad_() for t in parameters(4, 3, 1.0, 2))
-    p = drpm.RandomPartition(s, w)
-    for estimate in ("exact", "bounds"):
-        assert gradcheck(
-            lambda t, v, estimate=estimate: drpm.partition_kl(
-                p,
-                drpm.RandomPartition(t, v),
-                num_samples=4,
-                generator=generator(0),
-                estimate=estimate,
-            ),
-            leaves,
-        )

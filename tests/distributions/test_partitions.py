@@ -40,74 +40,69 @@ LAWS: dict[str, Any] = {
 }
 
 
-def cases(n: int, groups: int) -> list[tuple[Tensor, Tensor, Tensor | None]]:
-    found: list[tuple[Tensor, Tensor, Tensor | None]] = []
+def cases(kind: str, n: int, groups: int) -> list[tuple[Tensor, Tensor, list[int] | None]]:
+    """Scores and weights of like scales and unlike ones, ties, a full urn, a group without room."""
+    found: list[tuple[Tensor, Tensor, list[int] | None]] = []
+
+    def draw(scale: float, seed: int) -> tuple[Tensor, Tensor]:
+        scores, weights = parameters(n, groups, scale, seed)
+        return scores if kind == "scores" else scale * normal(groups, n, seed=seed), weights
+
     for index, scale in enumerate(SCALES):
-        found.append((*parameters(n, groups, scale, 100 * n + 10 * groups + index), None))
-    scores, weights = parameters(n, groups, 2.0, n)
-    # scores and weights of unlike scales, ties, a full urn, a group without room
-    found += [
+        found.append((*draw(scale, 100 * n + 10 * groups + index), None))
+    scores, weights = draw(2.0, n)
+    return [
+        *found,
         (50 * scores, 0.1 * weights, None),
         (scores.round(), 10 * weights, None),
-        (scores, weights, torch.tensor(oracles.full_urn(n, groups))),
-        (10 * scores, weights, torch.tensor(oracles.closed_group(n, groups))),
+        (scores, weights, oracles.full_urn(n, groups)),
+        (10 * scores, weights, oracles.closed_group(n, groups)),
     ]
-    return found
-
-
-def oracle(scores: Tensor, weights: Tensor, capacities: Tensor | None) -> oracles.Enumeration:
-    return oracles.random_partition(
-        scores, weights, None if capacities is None else capacities.tolist()
-    )
 
 
 def build(
-    scores: Tensor, weights: Tensor, capacities: Tensor | None, **options: Any
-) -> drpm.RandomPartition:
-    return drpm.RandomPartition(scores, weights, capacities, **options)
+    kind: str, scores: Tensor, weights: Tensor, capacities: list[int] | None, **options: Any
+) -> Any:
+    room = None if capacities is None else torch.tensor(capacities)
+    return LAWS[kind][0](scores, weights, room, **options)
 
 
 # --- brute force ----------------------------------------------------------------------------
 
 
 @small
-def test_masses_marginals_and_mode_equal_enumeration(n: int, groups: int) -> None:
-    for scores, weights, capacities in cases(n, groups):
-        law = build(scores, weights, capacities)
-        exact = oracle(scores, weights, capacities)
+@pytest.mark.parametrize("kind", LAWS)
+def test_masses_bounds_marginals_and_mode_equal_enumeration(kind: str, n: int, groups: int) -> None:
+    for case in cases(kind, n, groups):
+        law, exact = build(kind, *case), LAWS[kind][1](*case)
         possible = exact.log_mass > -math.inf
-        log_prob = law.log_prob(exact.values[possible])
+        values, log_mass = exact.values[possible], exact.log_mass[possible]
+        log_prob = law.log_prob(values)
         assert abs(log_prob.exp().sum() - 1) < 1e-10
-        torch.testing.assert_close(log_prob, exact.log_mass[possible], rtol=0, atol=1e-9)
-        marginals = law.marginals()
-        torch.testing.assert_close(marginals, exact.mean(), rtol=0, atol=1e-9)
-        assert torch.equal(law.mean, marginals)
-        mode = law.mode
-        assert law.support.check(mode)
-        torch.testing.assert_close(law.log_prob(mode), exact.log_mass.max(), rtol=0, atol=1e-9)
+        torch.testing.assert_close(log_prob, log_mass, rtol=1e-12, atol=1e-9)
         if not possible.all():
-            quiet = build(scores, weights, capacities, validate_args=False)
+            quiet = build(kind, *case, validate_args=False)
             assert (quiet.log_prob(exact.values[~possible]) == -math.inf).all()
             assert not law.support.check(exact.values[~possible]).any()
-
-
-@small
-def test_bounds_sandwich_the_exact_value(n: int, groups: int) -> None:
-    for scores, weights, capacities in cases(n, groups):
-        law = build(scores, weights, capacities)
-        exact = oracle(scores, weights, capacities)
-        possible = exact.log_mass > -math.inf
-        values = exact.values[possible]
         lower, upper = law.log_prob_bounds(values)
-        assert (lower <= exact.log_mass[possible] + 1e-9).all()
-        assert (upper >= exact.log_mass[possible] - 1e-9).all()
-        # and are the paper's: one compatible order below, n_k! times the likeliest above
+        slack = 1e-9 + 1e-12 * log_mass.abs()
+        assert (lower <= log_mass + slack).all()
+        assert (upper >= log_mass - slack).all()
+        if kind == "affinities":
+            counts = torch.lgamma(values.sum(-1) + 1).sum(-1)
+            torch.testing.assert_close(upper - lower, counts, rtol=1e-9, atol=1e-9)
+            continue
+        # The bounds are the paper's: one compatible order below, n_k! times the likeliest above.
         for index in range(0, len(values), max(1, len(values) // 10)):
-            labels = values[index].argmax(0)
             sizes = law.sizes.log_prob(values[index].sum(-1))
-            expected = oracles.bounds(scores, labels, sizes)
-            torch.testing.assert_close(lower[index], expected[0], rtol=0, atol=1e-9)
-            torch.testing.assert_close(upper[index], expected[1], rtol=0, atol=1e-9)
+            expected = oracles.bounds(case[0], values[index].argmax(0), sizes)
+            found = (lower[index], upper[index])
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+        marginals, mode = law.marginals(), law.mode
+        torch.testing.assert_close(marginals, exact.mean(), rtol=0, atol=1e-9)
+        assert torch.equal(law.mean, marginals)
+        assert law.support.check(mode)
+        torch.testing.assert_close(law.log_prob(mode), exact.log_mass.max(), rtol=0, atol=1e-9)
 
 
 COMPATIBLE, LABELS = [0, 2, 4, 1, 3], [0, 2, 0, 2, 1]
@@ -308,7 +303,7 @@ def check_gradient_of_the_entropy(
     leaves = [t.requires_grad_() for t in tensors]
     n, groups = map(len, leaves)
     capacities = room and room(n, groups)
-    law = build(*leaves, None if capacities is None else torch.tensor(capacities))
+    law = build("scores", *leaves, capacities)
     entropy = law.entropy(GRADIENT_DRAWS, generator=generator())
     sizes = oracles.fisher(n, leaves[1], capacities)
     found = torch.autograd.grad(entropy - sizes.entropy(), leaves)

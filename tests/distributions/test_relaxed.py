@@ -63,22 +63,6 @@ def test_hard_partitions_follow_the_discrete_law(
 
 
 @any_temperature
-def test_hard_sizes_follow_the_discrete_law(temperature: float) -> None:
-    weights = parameters(1, 4, 1.0, 3)[1]
-    capacities = [6, 2, 0, 5]
-    exact = oracles.fisher(6, weights, capacities)
-    law = drpm.RelaxedFisherHypergeometric(temperature, 6, weights, torch.tensor(capacities))
-    samples = law.rsample((DRAWS,), generator=generator(1))
-    counts = oracles.count_values(samples, exact.values)
-    assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM / 2
-    exact = oracles.fisher(90, weights[:2])  # large enough for a window of sizes
-    law = drpm.RelaxedFisherHypergeometric(temperature, 90, weights[:2])
-    samples = law.rsample((DRAWS,), generator=generator(2))
-    counts = oracles.count_values(samples, exact.values)
-    assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM / 2
-
-
-@any_temperature
 @any_sort
 def test_hard_orders_follow_the_discrete_law(temperature: float, sort: str) -> None:
     scores = parameters(4, 1, 1.0, 3)[0]

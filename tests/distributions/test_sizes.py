@@ -15,7 +15,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.distributions import kl_divergence
 
 import drpm
-from drpm.distributions import size_statistics, size_tables
+from drpm.distributions import size_tables, size_urns
 from tests import oracles
 from tests.oracles import FALSE_ALARM, Urn, generator, random_urns
 
@@ -209,24 +209,6 @@ def test_capacities_far_beyond_the_total(capacity: int) -> None:
     assert oracles.chi_square_p_value(counts, exact.mass.numpy()) > FALSE_ALARM
 
 
-# --- boundaries -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scale", [0.0, 1.0, 50.0])
-def test_full_urn_has_one_outcome(scale: float) -> None:
-    capacities = torch.tensor([2, 0, 3, 1])
-    weights = random_weights(4, scale, 3).requires_grad_()
-    law = drpm.FisherHypergeometric(6, weights, capacities)
-    for value in (law.sample(), law.mode, law.mean):
-        torch.testing.assert_close(value, capacities.double())
-    log_prob = law.log_prob(capacities.double())
-    assert abs(log_prob) < 1e-9
-    assert law.variance.abs().max() < 1e-9
-    assert abs(law.entropy()) < 1e-9
-    (grad,) = torch.autograd.grad(log_prob, weights)
-    assert grad.abs().max() < 1e-9
-
-
 # --- samples --------------------------------------------------------------------------------
 
 
@@ -237,6 +219,7 @@ def test_full_urn_has_one_outcome(scale: float) -> None:
         (6, {}, 5.0),
         (5, {"capacities": [2, 5, 0, 3]}, 1.0),
         (40, {"capacities": [30, 9, 20]}, 0.3),
+        (90, {"capacities": [90, 90]}, 1.0),
         (6, {"minimum": [1, 0, 2, 0], "maximum": [6, 2, 3, 6]}, 0.5),
         (8, {"minimum": [4, 1], "maximum": [6, 8]}, 0.5),
         (150, {"minimum": [40, 50, 40], "maximum": [60, 150, 55]}, 0.5),
@@ -391,7 +374,7 @@ def test_two_groups_are_listed_as_their_tables_have_them(
     noise, slopes = oracles.normal(3, 5, 1, 9, seed=2), oracles.normal(5, 1, 9, seed=3)
     temperature = torch.tensor(0.7).double()
     general = size_tables.suffix_tables(law._urn).relax(noise, temperature)
-    mode = size_statistics.soft_mode(law._urn, temperature)
+    mode = size_urns.soft_mode(law._urn, temperature)
     for found, expected in (
         (law.relax(noise, temperature), general),
         (law.relax(None, temperature), mode),

@@ -17,7 +17,7 @@ from drpm.multitask.methods import (
 )
 from drpm.multitask.models import MultitaskNetwork, multitask_objective
 from drpm.nn import TaskSplit
-from drpm.relaxation.reparameterization import apply
+from drpm.relaxation.operators import apply
 from drpm.training.errors import ConfigError
 from tests.multitask.toys import settings, some_bytes
 from tests.oracles import generator

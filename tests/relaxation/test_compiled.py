@@ -10,8 +10,8 @@ from torch._dynamo.backends.common import aot_autograd
 from torch.func import grad, vmap
 
 from drpm import RelaxedRandomPartition
-from drpm.relaxation import sorting
-from drpm.relaxation.reparameterization import materialize, straight_through
+from drpm.relaxation import operators
+from drpm.relaxation.operators import materialize, straight_through
 from tests.oracles import normal
 
 # Traces as inductor does, but calls torch's own operations.
@@ -32,14 +32,14 @@ def rounded(x: Tensor) -> Tensor:
 
 
 def ranked(x: Tensor) -> Tensor:
-    scores, order, ranks = sorting.sort_descending(x)
-    again = sorting.permuted(scores.cumsum(-1), ranks, order)
+    scores, order, ranks = operators.sort_descending(x)
+    again = operators.permuted(scores.cumsum(-1), ranks, order)
     return (again * x).sum() + (scores.pow(3) * torch.arange(x.shape[-1])).sum()
 
 
 def sorted_softly(x: Tensor) -> Tensor:
     weights = torch.arange(x.shape[-1] ** 2).reshape(x.shape[-1], -1)
-    return sum((weights * sort(x)).square().sum() for sort in sorting.SORTS.values())
+    return sum((weights * sort(x)).square().sum() for sort in operators.SORTS.values())
 
 
 @pytest.mark.parametrize("function", [cubes, rounded, ranked, sorted_softly])
@@ -74,14 +74,14 @@ def test_partitions_that_are_counted(
     step = vmap(step, randomness="different") if mapped else step
     torch.manual_seed(0)
     expected = step(*inputs)
-    monkeypatch.setattr(sorting, "counted", lambda scores: torch.compiler.is_compiling())
+    monkeypatch.setattr(operators, "counted", lambda scores: torch.compiler.is_compiling())
     torch.manual_seed(0)
     found = compiled(step)(*inputs)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     assert all(bool(slopes.abs().sum() > 0) for slopes in found)
 
 
-@pytest.mark.parametrize("sort", sorting.SORTS)
+@pytest.mark.parametrize("sort", operators.SORTS)
 def test_gradients_of_sorts_are_not_written_into_zeros(sort: str) -> None:
     """What reads them could come first in what torch compiles for a CPU."""
     operations: list[str] = []
@@ -90,7 +90,7 @@ def test_gradients_of_sorts_are_not_written_into_zeros(sort: str) -> None:
         operations.extend(str(node.target) for node in graph.graph.nodes)
         return graph.forward
 
-    step = vmap(grad(lambda x: sorting.SORTS[sort](x).square().sum()))
+    step = vmap(grad(lambda x: operators.SORTS[sort](x).square().sum()))
     torch.compiler.reset()
     torch.compile(step, backend=aot_autograd(fw_compiler=look), fullgraph=True)(normal(2, 3, 5))
     assert any("gather" in name for name in operations)

@@ -120,15 +120,8 @@ def test_memory_is_linear(sort: str) -> None:
     scores = (5 * normal(n)).float().requires_grad_()
     alpha = torch.zeros(3, n)
     alpha[0, : n // 3], alpha[1, n // 3 : n // 2], alpha[2, n // 2 :] = 1, 1, 1
-    kept: list[int] = []
-
-    def pack(tensor: Tensor) -> Tensor:
-        kept.append(tensor.untyped_storage().nbytes())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        value = fill_softly(alpha, 100 * scores, sort)
-    assert sum(kept) < 200 * n * 8
+    value, kept = oracles.kept_bytes(lambda: fill_softly(alpha, 100 * scores, sort))
+    assert kept < 200 * n * 8
     (value[0] * torch.linspace(0, 1, n)).sum().backward()
     assert torch.isfinite(scores.grad).all()
     assert scores.grad.abs().max() > 0

@@ -11,9 +11,8 @@ from drpm.clustering.config import AutoencoderConfig, ClusteringConfig
 from drpm.clustering.mixtures import Mixture
 from drpm.data.types import column_scales
 from drpm.distributions.affinities import AffinityPartition, RelaxedAffinityPartition
-from drpm.distributions.estimators import leave_one_out_surrogate
 from drpm.distributions.orders import best_order_log_prob
-from drpm.distributions.partitions import Parts, RandomPartition
+from drpm.distributions.partitions import Parts, RandomPartition, leave_one_out_surrogate
 from drpm.distributions.relaxed import RelaxedRandomPartition
 from drpm.distributions.sizes import FisherHypergeometric
 from drpm.nn.encoders import Posterior, dense_layers

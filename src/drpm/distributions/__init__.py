@@ -5,9 +5,8 @@ Importing any of them imports all, because some register KL divergences with tor
 
 from drpm.distributions.affinities import AffinityPartition, RelaxedAffinityPartition
 from drpm.distributions.base import EnumeratedSizeLaw, OrderLaw, SizeLaw
-from drpm.distributions.estimators import score_function_loss
 from drpm.distributions.orders import PlackettLuce, subset_permutation_log_prob
-from drpm.distributions.partitions import RandomPartition, partition_kl
+from drpm.distributions.partitions import RandomPartition, partition_kl, score_function_loss
 from drpm.distributions.relaxed import (
     RelaxedFisherHypergeometric,
     RelaxedPlackettLuce,

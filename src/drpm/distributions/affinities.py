@@ -1,7 +1,10 @@
 """Partitions in which every subset has its own scores of the elements, and their relaxation."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.distributions import constraints
 
 from drpm.distributions import plackett_luce_integral
 from drpm.distributions.orders import noisy_scores, order_within
@@ -12,7 +15,6 @@ from drpm.distributions.validation import (
     describe,
     finite_matrix,
     finite_vector,
-    positive,
     require_broadcast,
     require_choice,
     require_finite,
@@ -20,8 +22,7 @@ from drpm.distributions.validation import (
     require_vector,
 )
 from drpm.relaxation.filling import fill_by_rows_softly
-from drpm.relaxation.reparameterization import straight_through
-from drpm.relaxation.sorting import order_descending
+from drpm.relaxation.operators import order_descending, straight_through
 
 
 class AffinityPartition(PartitionLaw):
@@ -78,16 +79,10 @@ class AffinityPartition(PartitionLaw):
                 f"log_affinities must have shape (..., {groups}, n), one row for each of the "
                 f"{groups} groups of log_weights, but got {describe(log_affinities)}."
             )
-        if self._validating(validate_args):
+        if validate_args is not False:
             require_finite("log_affinities", log_affinities)
-        sizes = FisherHypergeometric(
-            rows[1],
-            log_weights,
-            capacities,
-            minimum=minimum,
-            maximum=maximum,
-            validate_args=validate_args,
-        )
+        limits: Any = {"minimum": minimum, "maximum": maximum, "validate_args": validate_args}
+        sizes = FisherHypergeometric(rows[1], log_weights, capacities, **limits)
         names = "log_affinities and log_weights"
         batch = require_broadcast(names, log_affinities.shape[:-2], sizes.batch_shape)
         self.sizes = sizes.broadcast(batch)
@@ -97,10 +92,6 @@ class AffinityPartition(PartitionLaw):
     @property
     def dtype(self) -> torch.dtype:
         return torch.promote_types(self.log_affinities.dtype, self.sizes.dtype)
-
-    @property
-    def _scores(self) -> Tensor:
-        return self.log_affinities
 
     def draw_parts(self, shape: torch.Size, *, generator: torch.Generator | None = None) -> Parts:
         sizes = self.sizes.draw_sizes(shape, generator)
@@ -163,12 +154,7 @@ class AffinityPartition(PartitionLaw):
 
 
 def order_by_rows(sizes: Tensor, scores: Tensor) -> Tensor:
-    """The element at every rank if each subset takes its best of what is left, int64 (..., n).
-
-    Args:
-        sizes: (..., K), integers.
-        scores: (..., K, n), the scores by which every subset chooses.
-    """
+    """The element at every rank if each subset takes its best of what is left, int64 (..., n)."""
     n = scores.shape[-1]
     *orders, last = order_descending(scores.detach()).unbind(-2)
     rank = torch.zeros_like(last)  # counted from 1, and 0 where an element is left
@@ -221,7 +207,7 @@ class RelaxedAffinityPartition(RelaxedPartitionLaw):
     """
 
     arg_constraints = {  # noqa: RUF012
-        "temperature": positive,
+        "temperature": constraints.positive,
         "log_affinities": finite_matrix,
         "log_weights": finite_vector,
     }
@@ -245,9 +231,7 @@ class RelaxedAffinityPartition(RelaxedPartitionLaw):
         )
         super().__init__(temperature, discrete, log_affinities, hard)
 
-    @property
-    def log_affinities(self) -> Tensor:
-        return self.discrete.log_affinities
+    log_affinities = _scores = property(lambda self: self.discrete.log_affinities)
 
     def _fill(self, sizes: SizeDraw, scores: Tensor) -> tuple[Tensor, Tensor]:
         parts = self.discrete.fill_parts(sizes.hard, scores)

@@ -33,15 +33,13 @@ class Law(Distribution, ABC):
     ``torch.compile`` sets it to False for the rest of the process.
     """
 
+    _expected: str  # what an event must be, in an error message
+
     def __init__(
         self, batch_shape: torch.Size, event_shape: torch.Size, validate_args: bool | None
     ) -> None:
         super().__init__(batch_shape, event_shape, validate_args=False)
-        self._validate_args = self._validating(validate_args)
-
-    @staticmethod
-    def _validating(validate_args: bool | None) -> bool:
-        return True if validate_args is None else validate_args
+        self._validate_args = validate_args is not False
 
     @property
     @abstractmethod
@@ -85,7 +83,7 @@ class Law(Distribution, ABC):
         """This law if it has the batch shape, and otherwise an expanded copy."""
         return self if self.batch_shape == batch_shape else self.expand(batch_shape)
 
-    def _inside(self, value: Tensor, expected: str) -> tuple[Tensor, Tensor | None]:
+    def _inside(self, value: Tensor) -> tuple[Tensor, Tensor | None]:
         """Check events. The second result is None if they were checked and are in the support.
 
         Otherwise it is the mask of those that do, and the first has zeros in place of the others,
@@ -97,7 +95,9 @@ class Law(Distribution, ABC):
             if not bool(inside.all()):
                 events = value.expand(*inside.shape, *self.event_shape)
                 bad = events[~inside][0] if inside.dim() else value
-                raise ValueError(f"value must be {expected}, but got {_short(bad)}.")
+                shown = str(bad.detach().cpu().tolist())
+                shown = shown if len(shown) <= 80 else shown[:77] + "..."
+                raise ValueError(f"value must be {self._expected}, but got {shown}.")
             return value, None
         mask = inside.reshape(*inside.shape, *(1 for _ in self.event_shape))
         return torch.where(mask, value, torch.zeros_like(value)), inside
@@ -109,11 +109,6 @@ class Law(Distribution, ABC):
         return log_prob.to(self.dtype)
 
 
-def _short(event: Tensor) -> str:
-    text = str(event.detach().cpu().tolist())
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
 class SizeLaw(Law):
     """A distribution over the sizes of K subsets of ``total_count`` elements.
 
@@ -123,6 +118,10 @@ class SizeLaw(Law):
     """
 
     total_count: int
+
+    @property
+    def _expected(self) -> str:  # type: ignore[override]
+        return f"whole sizes that sum to {self.total_count} and fit the capacities and the limits"
 
     @abstractmethod
     def draw_sizes(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
@@ -195,8 +194,7 @@ class EnumeratedSizeLaw(SizeLaw):
         return sizes, self.log_mass(sizes).log_softmax(0)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        limits = f" and are at least {self.minimum}" if self.minimum else ""
-        value, inside = self._inside(value, sizes_expected(self.total_count, limits))
+        value, inside = self._inside(value)
         normalizer = self.log_mass(self._enumerated(expand=True)).logsumexp(0)
         return self._masked(self.log_mass(value.double()) - normalizer, inside)
 
@@ -249,11 +247,6 @@ class EnumeratedSizeLaw(SizeLaw):
 def _pick(listed: Tensor, index: Tensor) -> Tensor:
     """Members (R, ..., K) of a list (S, ..., K), by an index (R, ...)."""
     return listed.gather(0, index[..., None].expand(*index.shape, listed.shape[-1]))
-
-
-def sizes_expected(total: int, limits: str = "") -> str:
-    """What an error message says of possible sizes."""
-    return f"whole sizes that sum to {total} and fit the capacities{limits}"
 
 
 def enumerate_sizes(total: int, capacities: Tensor, minimum: Tensor, *, expand: bool) -> Tensor:

@@ -15,8 +15,7 @@ from drpm.distributions.validation import (
     require_indices,
     require_vector,
 )
-from drpm.relaxation.reparameterization import gumbel_like, materialize
-from drpm.relaxation.sorting import sort_descending
+from drpm.relaxation.operators import gumbel_like, materialize, sort_descending
 
 
 class PlackettLuce(OrderLaw):
@@ -46,10 +45,11 @@ class PlackettLuce(OrderLaw):
 
     arg_constraints = {"log_scores": finite_vector}  # noqa: RUF012
     support = permutation
+    _expected = "an order of all elements"
 
     def __init__(self, log_scores: Tensor, *, validate_args: bool | None = None) -> None:
         require_vector("log_scores", log_scores, "element")
-        if self._validating(validate_args):
+        if validate_args is not False:
             require_finite("log_scores", log_scores)
         self.log_scores = log_scores
         super().__init__(log_scores.shape[:-1], log_scores.shape[-1:], validate_args)
@@ -67,8 +67,12 @@ class PlackettLuce(OrderLaw):
         return noisy_scores(self.log_scores, shape, generator).argsort(-1, descending=True)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        value, inside = self._inside(value, "an order of all elements")
-        return self._masked(_order_log_prob(self.log_scores.double(), value), inside)
+        value, inside = self._inside(value)
+        shape = torch.broadcast_shapes(self.log_scores.shape, value.shape)
+        index = value.long().clamp(0, shape[-1] - 1).expand(shape)
+        drawn = self.log_scores.double().expand(shape).gather(-1, index)
+        log_prob = (drawn - drawn.flip(-1).logcumsumexp(-1).flip(-1)).sum(-1)
+        return self._masked(log_prob, inside)
 
     def block_log_probs(self, members: Tensor) -> Tensor:
         scores = self.log_scores.double()[..., None, :]
@@ -104,13 +108,6 @@ def noisy_scores(
     """Log-scores with Gumbel noise, in float64: ties are as rare as they should be."""
     scores = log_scores.double().expand(shape + log_scores.shape)
     return scores + gumbel_like(scores, generator) if noise else scores
-
-
-def _order_log_prob(log_scores: Tensor, order: Tensor) -> Tensor:
-    shape = torch.broadcast_shapes(log_scores.shape, order.shape)
-    index = order.long().clamp(0, shape[-1] - 1).expand(shape)
-    drawn = log_scores.expand(shape).gather(-1, index)
-    return (drawn - drawn.flip(-1).logcumsumexp(-1).flip(-1)).sum(-1)
 
 
 def subset_permutation_log_prob(
@@ -165,18 +162,10 @@ def subset_permutation_log_prob(
 
 
 def best_order_log_prob(log_scores: Tensor) -> Tensor:
-    r"""The log-probability of the most likely order, with its first derivatives.
+    r"""The log-probability of the most likely order of (..., n) scores, with first derivatives.
 
     The sum of :math:`s_r - c_r` over ranks, with c the log-sum of the scores from a rank on. Its
     slope in s_r is 1 less the sum of :math:`e^{s_r - c_q}` over the ranks q up to r.
-
-    Args:
-        log_scores: (..., n).
-
-    Example:
-        >>> log_scores = torch.tensor([0.0, 2.0, 1.0])
-        >>> law = PlackettLuce(log_scores)
-        >>> torch.testing.assert_close(best_order_log_prob(log_scores), law.log_prob(law.mode))
     """
     scores = log_scores.double()
     if scores.shape[-1] > _PAIRED_UP_TO:

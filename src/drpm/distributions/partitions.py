@@ -1,8 +1,8 @@
-"""The distribution over partitions: sample sizes and an order, and fill the subsets."""
+"""The distribution over partitions, and unbiased gradients of expectations over samples."""
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.distributions import constraints, kl_divergence, register_kl
 
 from drpm.distributions.base import Law, OrderLaw, SizeLaw
-from drpm.distributions.estimators import leave_one_out_surrogate
 from drpm.distributions.orders import PlackettLuce
 from drpm.distributions.sizes import FisherHypergeometric, sizes_kl
 from drpm.distributions.validation import (
@@ -45,14 +44,67 @@ class Parts(NamedTuple):
     order: Tensor  # (..., n) int64
 
 
-def fill(sizes: Tensor, order: Tensor, dtype: torch.dtype) -> Parts:
-    """The partition whose subsets take the elements one after another.
+def leave_one_out_surrogate(costs: Tensor, log_probs: Tensor) -> Tensor:
+    """The mean cost over the first dimension, with an unbiased gradient attached.
+
+    The log-probability of each sample is weighted by the difference between its cost and the mean
+    cost of the other samples; this baseline is independent of the sample, so the gradient remains
+    unbiased.
+    """
+    draws = costs.shape[0]
+    others = (costs.sum(0) - costs) / (draws - 1) if draws > 1 else torch.zeros_like(costs)
+    advantage = (costs - others).detach()
+    return (costs + advantage * (log_probs - log_probs.detach())).mean(0)
+
+
+def score_function_loss(
+    law: Law,
+    cost: Callable[[Tensor], Tensor],
+    num_samples: int,
+    *,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    r"""The expected cost of a sample, with unbiased gradients in the parameters.
+
+    .. math:: \nabla E_{y \sim p}[c(y)] = E_{y \sim p}[\nabla c(y) + c(y) \nabla \log p(y)]
+
+    Use it if the cost is only defined for discrete samples.
 
     Args:
-        sizes: (..., K), integers.
-        order: (..., n), the element at every rank.
-        dtype: The type of Y.
+        law: Any distribution with ``sample`` and ``log_prob``.
+        cost: Maps samples of shape ``(num_samples, *batch_shape, *event_shape)`` to costs of shape
+            ``(num_samples, *batch_shape)``; may itself be differentiable in other parameters.
+        num_samples: Number of samples; at least two for the leave-one-out baseline.
+
+    Returns:
+        The mean cost, shape ``batch_shape``: a loss to call ``backward`` on.
+
+    Example:
+        >>> from drpm import PlackettLuce
+        >>> scores = torch.zeros(3, requires_grad=True)
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> first_is_2 = lambda order: (order[..., 0] == 2).float()
+        >>> loss = score_function_loss(PlackettLuce(scores), first_is_2, 5000, generator=generator)
+        >>> loss.backward()
+        >>> bool(scores.grad[2] > 0 > scores.grad[0])
+        True
     """
+    shape = (require_count("num_samples", num_samples),)
+    # Laws of torch itself take no generator.
+    draws = law.sample(shape) if generator is None else law.sample(shape, generator=generator)
+    costs = cost(draws)
+    expected = torch.Size([num_samples]) + law.batch_shape
+    if costs.shape != expected:
+        raise ValueError(
+            f"cost must return one number per draw, shape {tuple(expected)}, "
+            f"but got shape {tuple(costs.shape)}."
+        )
+    log_probs: Tensor = law.log_prob(draws)
+    return leave_one_out_surrogate(costs, log_probs)
+
+
+def fill(sizes: Tensor, order: Tensor, dtype: torch.dtype) -> Parts:
+    """The partition whose subsets, of whole sizes (..., K), take the elements in their order."""
     stops = sizes.double().cumsum(-1)[..., :-1, None]
     ranks = torch.arange(order.shape[-1], dtype=stops.dtype, device=order.device)
     at_rank = (ranks >= stops).sum(-2)
@@ -67,11 +119,7 @@ class PartitionLaw(Law):
     """Base class of distributions over partitions: sizes first, then an order that fills them."""
 
     sizes: SizeLaw
-
-    @property
-    @abstractmethod
-    def _scores(self) -> Tensor:
-        """The log-scores of the elements, (..., n) or (..., K, n)."""
+    _expected = "an assignment matrix with one-hot columns"
 
     @abstractmethod
     def draw_parts(self, shape: torch.Size, *, generator: torch.Generator | None = None) -> Parts:
@@ -97,16 +145,9 @@ class PartitionLaw(Law):
     def support(self) -> Assignment:
         return Assignment(self.sizes.support)  # type: ignore[arg-type]
 
-    @property
-    def log_weights(self) -> Tensor:
-        weights: Tensor = self.sizes.log_weights  # type: ignore[attr-defined]
-        return weights
-
-    @property
-    def capacities(self) -> Tensor:
-        """The number of places in every group, where the size law has them."""
-        capacities: Tensor = self.sizes.capacities  # type: ignore[attr-defined]
-        return capacities
+    # Where the size law has them.
+    log_weights = property(lambda self: self.sizes.log_weights)
+    capacities = property(lambda self: self.sizes.capacities)
 
     def draws(self, num_samples: int, generator: torch.Generator | None) -> Iterator[Parts]:
         """``num_samples`` draws along a leading dimension, some of them at a time."""
@@ -123,7 +164,7 @@ class PartitionLaw(Law):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The exact log-probability, with gradients, in time and memory linear in n."""
-        value, inside = self._inside(value, "an assignment matrix with one-hot columns")
+        value, inside = self._inside(value)
         return self._masked(self.size_log_prob(value) + self.fill_log_prob(value), inside)
 
     def size_log_prob(self, value: Tensor) -> Tensor:
@@ -142,7 +183,7 @@ class PartitionLaw(Law):
             value: An assignment matrix (..., K, n).
             order: The order that led to it, (..., n); the most likely compatible one if omitted.
         """
-        value, inside = self._inside(value, "an assignment matrix with one-hot columns")
+        value, inside = self._inside(value)
         value = value.double()
         if order is None:
             order = self.most_likely_order(value)
@@ -235,19 +276,10 @@ class RandomPartition(PartitionLaw):
     ) -> None:
         require_vector("log_scores", log_scores, "element")
         require_vector("log_weights", log_weights, "group")
-        self._set_laws(
-            FisherHypergeometric(
-                log_scores.shape[-1],
-                log_weights,
-                capacities,
-                minimum=minimum,
-                maximum=maximum,
-                validate_args=validate_args,
-            ),
-            PlackettLuce(log_scores, validate_args=validate_args),
-            validate_args,
-            "log_scores and log_weights",
-        )
+        limits: Any = {"minimum": minimum, "maximum": maximum, "validate_args": validate_args}
+        sizes = FisherHypergeometric(log_scores.shape[-1], log_weights, capacities, **limits)
+        order = PlackettLuce(log_scores, validate_args=validate_args)
+        self._set_laws(sizes, order, validate_args, "log_scores and log_weights")
 
     @classmethod
     def from_laws(
@@ -275,14 +307,7 @@ class RandomPartition(PartitionLaw):
         event = sizes.event_shape + order.event_shape
         super().__init__(batch, event, validate_args)
 
-    @property
-    def log_scores(self) -> Tensor:
-        scores: Tensor = self.order.log_scores  # type: ignore[attr-defined]
-        return scores
-
-    @property
-    def _scores(self) -> Tensor:
-        return self.log_scores
+    log_scores = property(lambda self: self.order.log_scores)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -395,16 +420,12 @@ def partition_kl(
             costs.append(counts + best - q.order_log_prob(draw.Y, draw.order))
         log_probs.append(p.size_log_prob(draw.Y) + log_fill)
     orders = leave_one_out_surrogate(torch.cat(costs), torch.cat(log_probs))
-    sizes = _between_sizes(p.sizes, q.sizes).double()
+    # Torch remembers which function it found; whatever was compiled before that, or before it finds
+    # another, would be compiled again.
+    known = all(isinstance(law.sizes, FisherHypergeometric) for law in (p, q))
+    between: Callable[..., Tensor] = sizes_kl if known else kl_divergence
+    sizes = between(p.sizes, q.sizes).double()
     return (sizes + orders).to(torch.promote_types(p.dtype, q.dtype))
-
-
-def _between_sizes(p: SizeLaw, q: SizeLaw) -> Tensor:
-    if isinstance(p, FisherHypergeometric) and isinstance(q, FisherHypergeometric):
-        # Torch remembers which function it found; whatever was compiled before that, or before it
-        # finds another, would be compiled again.
-        return sizes_kl(p, q)
-    return kl_divergence(p, q)
 
 
 register_kl(PartitionLaw, PartitionLaw)(lambda p, q: partition_kl(p, q))

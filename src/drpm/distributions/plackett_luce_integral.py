@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drpm.relaxation.reparameterization import apply, maps_leading
+from drpm.relaxation.operators import Operation, apply
 
 # The integrand is cut where it has fallen by 32 nats (1e-14). Left of its peak it falls at least
 # as fast as e^x, right of it as exp(-e^x): the stretch is at most some 40 units long, and a step
@@ -130,8 +130,7 @@ def _place_nodes(race: _Race) -> tuple[Tensor, Tensor]:
     return left[..., None] + step[..., None] * torch.arange(_NODES, **kind), step
 
 
-@maps_leading
-class _RaceLogProb(torch.autograd.Function):
+class _RaceLogProb(Operation):
     """log of the integral, block by block, and its closed-form gradient in the edges."""
 
     @staticmethod
@@ -165,10 +164,8 @@ class _RaceLogProb(torch.autograd.Function):
 def block_log_probs(log_scores: Tensor, members: Tensor) -> Tensor:
     """The log-probability that every block comes in before all later ones, (..., K).
 
-    Args:
-        log_scores: (..., K, n), the scores by which every block races, or (..., 1, n) for all.
-        members: (..., K, n), with one-hot columns. Blocks are in order of arrival, and may be
-            empty.
+    Every block races by its own scores (..., K, n), or all by the same (..., 1, n). Members
+    (..., K, n) have one-hot columns; blocks may be empty.
     """
     members = members.to(log_scores.dtype)
     batch = torch.broadcast_shapes(log_scores.shape[:-2], members.shape[:-2])
@@ -230,14 +227,8 @@ def rank_expectations(log_scores: Tensor, values: Tensor) -> Tensor:
 
     Given that element i arrives at time t, the number of others before it is Poisson-binomial.
     Its expectation is taken through the characteristic function, with element i's factor divided
-    out, and then integrated over the logarithm of the arrival time.
-
-    Args:
-        log_scores: (..., n).
-        values: (..., K, n), the value of K functions at ranks 1..n.
-
-    Returns:
-        (..., K, n): for every function and element.
+    out, and then integrated over the logarithm of the arrival time. From the values of K functions
+    at ranks 1..n, (..., K, n), to their expectations for every element, (..., K, n).
     """
     batch = torch.broadcast_shapes(log_scores.shape[:-1], values.shape[:-2])
     # A common factor of the scores changes no rank; without it all members share one clock.
@@ -248,8 +239,7 @@ def rank_expectations(log_scores: Tensor, values: Tensor) -> Tensor:
     return means
 
 
-@maps_leading
-class _RankExpectations(torch.autograd.Function):
+class _RankExpectations(Operation):
     """The integral over arrival times, some of them at a time, in both directions."""
 
     @staticmethod
@@ -268,8 +258,7 @@ class _RankExpectations(torch.autograd.Function):
         return apply(_RankGradients, *ctx.saved_tensors, grad)
 
 
-@maps_leading
-class _RankGradients(torch.autograd.Function):
+class _RankGradients(Operation):
     """The backward pass as a function of its own, so that it maps over batches as well."""
 
     @staticmethod
@@ -283,10 +272,6 @@ class _RankGradients(torch.autograd.Function):
             grad_scores += some[0]
             grad_values += some[1]
         return grad_scores, grad_values
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        pass
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:

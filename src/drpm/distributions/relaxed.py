@@ -16,20 +16,24 @@ from drpm.distributions.partitions import (
     fill,
     window_differences,
 )
-from drpm.distributions.size_tables import boundary_survival, window_width
+from drpm.distributions.size_tables import boundary_survival
+from drpm.distributions.size_urns import window_width
 from drpm.distributions.sizes import FisherHypergeometric
 from drpm.distributions.validation import (
     Assignment,
     NonNegativeSum,
     WholeSizes,
     finite_vector,
-    positive,
     require_choice,
-    require_vector,
 )
 from drpm.relaxation.filling import can_fuse, fill_softly
-from drpm.relaxation.reparameterization import gumbel_like, straight_through
-from drpm.relaxation.sorting import SORTS, order_descending, permutation_matrix
+from drpm.relaxation.operators import (
+    SORTS,
+    gumbel_like,
+    order_descending,
+    permutation_matrix,
+    straight_through,
+)
 
 _LARGEST = 1e30  # far from overflow in float32 even when summed over all elements
 
@@ -111,7 +115,7 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         tensor([1., 1., 4.])
     """
 
-    arg_constraints = {"temperature": positive, "log_weights": finite_vector}  # noqa: RUF012
+    arg_constraints = {"temperature": constraints.positive, "log_weights": finite_vector}  # noqa: RUF012
     discrete: FisherHypergeometric
 
     def __init__(
@@ -127,31 +131,17 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         validate_args: bool | None = None,
     ) -> None:
         require_choice("hard", hard, (True, False))
-        discrete = FisherHypergeometric(
-            total_count,
-            log_weights,
-            capacities,
-            minimum=minimum,
-            maximum=maximum,
-            validate_args=validate_args,
-        )
+        limits: Any = {"minimum": minimum, "maximum": maximum, "validate_args": validate_args}
+        discrete = FisherHypergeometric(total_count, log_weights, capacities, **limits)
         super().__init__(temperature, discrete, log_weights, hard)
 
     @constraints.dependent_property(event_dim=1)
     def support(self) -> constraints.Constraint:
         return self.discrete.support if self.hard else NonNegativeSum(self.total_count, 1)
 
-    @property
-    def total_count(self) -> int:
-        return self.discrete.total_count
-
-    @property
-    def log_weights(self) -> Tensor:
-        return self.discrete.log_weights
-
-    @property
-    def capacities(self) -> Tensor:
-        return self.discrete.capacities
+    total_count = property(lambda self: self.discrete.total_count)
+    log_weights = property(lambda self: self.discrete.log_weights)
+    capacities = property(lambda self: self.discrete.capacities)
 
     def draw(
         self, shape: torch.Size, *, noise: bool, generator: torch.Generator | None = None
@@ -195,7 +185,7 @@ class RelaxedPlackettLuce(RelaxedLaw):
                 [1., 0., 0.]])
     """
 
-    arg_constraints = {"temperature": positive, "log_scores": finite_vector}  # noqa: RUF012
+    arg_constraints = {"temperature": constraints.positive, "log_scores": finite_vector}  # noqa: RUF012
     discrete: PlackettLuce
 
     def __init__(
@@ -220,9 +210,7 @@ class RelaxedPlackettLuce(RelaxedLaw):
         # A permutation matrix assigns one element to every rank.
         return Assignment(WholeSizes(n, 1, 1)) if self.hard else NonNegativeSum(n, 2)
 
-    @property
-    def log_scores(self) -> Tensor:
-        return self.discrete.log_scores
+    log_scores = property(lambda self: self.discrete.log_scores)
 
     def _relax(
         self, shape: torch.Size, generator: torch.Generator | None, *, noise: bool
@@ -246,6 +234,7 @@ class RelaxedPartitionLaw(RelaxedLaw):
     """Base class of relaxed partitions: hard, soft, or soft with hard sizes."""
 
     discrete: PartitionLaw
+    _scores: Any  # of the elements, (..., n) or (..., K, n)
 
     @abstractmethod
     def _fill(self, sizes: SizeDraw, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -256,13 +245,8 @@ class RelaxedPartitionLaw(RelaxedLaw):
         soft = NonNegativeSum(self.event_shape[1], 2)
         return self.discrete.support if self.hard is True else soft
 
-    @property
-    def log_weights(self) -> Tensor:
-        return self.discrete.log_weights
-
-    @property
-    def capacities(self) -> Tensor:
-        return self.discrete.capacities
+    log_weights = property(lambda self: self.discrete.log_weights)
+    capacities = property(lambda self: self.discrete.capacities)
 
     def rsample_parts(
         self,
@@ -288,7 +272,7 @@ class RelaxedPartitionLaw(RelaxedLaw):
         require_choice("noise", noise, ("both", "order", "none"))
         law: Any = self.discrete.sizes
         sizes = draw_softly(law, self.temperature, shape, generator, noise=noise == "both")
-        scores = noisy_scores(self.discrete._scores, shape, generator, noise=noise != "none")
+        scores = noisy_scores(self._scores, shape, generator, noise=noise != "none")
         partition, order = self._fill(sizes, scores)
         return partition, sizes, order
 
@@ -333,7 +317,7 @@ class RelaxedRandomPartition(RelaxedPartitionLaw):
     """
 
     arg_constraints = {  # noqa: RUF012
-        "temperature": positive,
+        "temperature": constraints.positive,
         "log_scores": finite_vector,
         "log_weights": finite_vector,
     }
@@ -354,21 +338,12 @@ class RelaxedRandomPartition(RelaxedPartitionLaw):
     ) -> None:
         require_choice("hard", hard, (True, False, "sizes"))
         require_choice("sort", sort, tuple(SORTS))
-        require_vector("log_scores", log_scores, "element")
-        discrete = RandomPartition(
-            log_scores,
-            log_weights,
-            capacities,
-            minimum=minimum,
-            maximum=maximum,
-            validate_args=validate_args,
-        )
+        limits: Any = {"minimum": minimum, "maximum": maximum, "validate_args": validate_args}
+        discrete = RandomPartition(log_scores, log_weights, capacities, **limits)
         self.sort = sort
         super().__init__(temperature, discrete, log_scores, hard)
 
-    @property
-    def log_scores(self) -> Tensor:
-        return self.discrete.log_scores
+    log_scores = _scores = property(lambda self: self.discrete.log_scores)
 
     def _fill(self, sizes: SizeDraw, scores: Tensor) -> tuple[Tensor, Tensor]:
         order = order_descending(scores.detach())

@@ -22,15 +22,19 @@ from torch import Tensor
 
 from drpm.distributions.size_urns import (
     IMPOSSIBLE,
+    Mean,
+    SoftSizes,
     Urn,
+    invert,
     log_binomial,
     look_up,
     tilt,
     truncate,
+    window_width,
 )
-from drpm.relaxation.reparameterization import (
-    apply,
-    maps_leading,
+from drpm.relaxation.operators import (
+    Operation,
+    in_graph,
     needs_plain,
     plain_gradients,
     straight_through,
@@ -38,31 +42,9 @@ from drpm.relaxation.reparameterization import (
 
 _TINY = 1e-300
 
-# Half-width of a window of totals, in units of the largest possible deviation sqrt(n)/2, plus a
-# margin for small n where tails are heavier than Gaussian. The mass outside is below 1e-19.
-_WINDOW_DEVIATIONS = 9.5
-_WINDOW_MARGIN = 24
-
 # Added to values of generating functions, so that none of them is zero.
 _NEARLY_ZERO = 1e-30
 _ROUNDING = 37.0  # minus the logarithm of a rounding error
-
-
-class SoftSizes(NamedTuple):
-    """Sizes as integers and as distributions over 0..n."""
-
-    hard: Tensor  # (..., K)
-    probs: Tensor  # (..., K - 1, n + 1) of every size but the last
-
-
-def half_window(total: int) -> int:
-    """How far from its mean a sum of sizes may lie: about 5 sqrt(n), at most n."""
-    return min(total, math.ceil(_WINDOW_DEVIATIONS * math.sqrt(total) / 2) + _WINDOW_MARGIN)
-
-
-def window_width(total: int) -> int:
-    """How many totals a table holds: all of them for small n, about 10 sqrt(n) for large."""
-    return min(total + 1, 2 * half_window(total) + 1)
 
 
 # --- two groups ------------------------------------------------------------------------------
@@ -76,45 +58,44 @@ def is_listed(total: int, groups: int) -> bool:
     return groups == 2 and window_width(total) == total + 1
 
 
-class Pair(NamedTuple):
-    """All sizes of two groups, by the size of the first."""
+def list_pair(total: int, log_weights: Tensor, urn: Urn | None = None) -> Tensor:
+    """Log-masses (..., n + 1), not normalized, of two groups by the size of the first.
 
-    log_masses: Tensor  # (..., n + 1), not normalized
-
-    def mode(self) -> Tensor:
-        """The most likely sizes; of two equally likely ones, those with the larger first group."""
-        second = self.log_masses.detach().flip(-1).argmax(-1, keepdim=True)
-        return self._sizes(self.log_masses.shape[-1] - 1 - second)
-
-    def relax(self, noise: Tensor | None, temperature: Tensor) -> SoftSizes:
-        """A draw with Gumbel noise (..., 1, n + 1), or the mode, as soft sizes."""
-        logits = self.log_masses[..., None, :]
-        if noise is None:
-            hard = self.mode()
-        else:
-            logits = logits + noise.flip(-1)  # noise runs over the size of the second group
-            hard = self._sizes(logits.detach().argmax(-1))
-        return SoftSizes(hard, torch.softmax(logits / temperature[..., None, None], -1))
-
-    def _sizes(self, first: Tensor) -> Tensor:
-        total = self.log_masses.shape[-1] - 1
-        return torch.cat([first, total - first], -1).to(self.log_masses.dtype)
-
-
-def list_pair(total: int, log_weights: Tensor, urn: Urn | None = None) -> Pair:
-    """List the sizes of two groups, of n places each if there is no urn to say otherwise."""
+    Without an urn, each has n places.
+    """
     first = torch.arange(total + 1, dtype=log_weights.dtype, device=log_weights.device)
     sizes = torch.stack([first, total - first])
     log_masses = (sizes * log_weights[..., None]).sum(-2)
     if urn is None:
-        return Pair(log_masses + 2 * (math.lgamma(total + 1) - torch.lgamma(sizes + 1).sum(-2)))
+        return log_masses + 2 * (math.lgamma(total + 1) - torch.lgamma(sizes + 1).sum(-2))
     with torch.no_grad():
         possible = (sizes <= urn.capacities[..., None]).all(-2)
         if urn.limits is not None:
             low, high = (x[..., None] for x in urn.limits)
             possible &= ((sizes >= low) & (sizes <= high)).all(-2)
         binomials = log_binomial(urn.capacities[..., None], sizes).sum(-2)
-    return Pair(torch.where(possible, log_masses + binomials, IMPOSSIBLE))
+    return torch.where(possible, log_masses + binomials, IMPOSSIBLE)
+
+
+def pair_mode(log_masses: Tensor) -> Tensor:
+    """The most likely sizes; of two equally likely ones, those with the larger first group."""
+    second = log_masses.detach().flip(-1).argmax(-1, keepdim=True)
+    return _pair_sizes(log_masses, log_masses.shape[-1] - 1 - second)
+
+
+def relax_pair(log_masses: Tensor, noise: Tensor | None, temperature: Tensor) -> SoftSizes:
+    """A draw with Gumbel noise (..., 1, n + 1), or the mode, as soft sizes."""
+    logits = log_masses[..., None, :]
+    if noise is None:
+        hard = pair_mode(log_masses)
+    else:
+        logits = logits + noise.flip(-1)  # noise runs over the size of the second group
+        hard = _pair_sizes(log_masses, logits.detach().argmax(-1))
+    return SoftSizes(hard, torch.softmax(logits / temperature[..., None, None], -1))
+
+
+def _pair_sizes(log_masses: Tensor, first: Tensor) -> Tensor:
+    return torch.cat([first, log_masses.shape[-1] - 1 - first], -1).to(log_masses.dtype)
 
 
 # --- tables ----------------------------------------------------------------------------------
@@ -197,7 +178,8 @@ class SuffixTables(NamedTuple):
         In reverse order of the groups, these are suffix sums of what has been taken.
         """
         steps, shift = self.log_steps.exp().flip(-2), self.shift.flip(-1)
-        return _log_suffix(self.log_weights.flip(-1), steps, shift).flip(-2, -1)
+        found: Tensor = _log_suffix(self.log_weights.flip(-1), steps, shift)[0]
+        return found.flip(-2, -1)
 
     def boundary_probs(self) -> Tensor:
         """(..., K - 1, W): the probability of every total in every boundary's window."""
@@ -259,21 +241,11 @@ def suffix_tables(urn: Urn) -> SuffixTables:
         log_steps = sizes * logits[..., None] - normalizer[..., None] + binomials
         log_scale = normalizer.sum(-1) - urn.total * tilted
     # Conditional on the total, neither the tilt nor the normalizers matter, nor their gradients.
-    log_suffix = _log_suffix(weights, log_steps.exp(), shift)
+    log_suffix, _ = _log_suffix(weights, log_steps.exp(), shift)
     return SuffixTables(first, shift, sizes, log_steps, weights, log_suffix, log_scale, n)
 
 
-def _log_suffix(log_weights: Tensor, steps: Tensor, shift: Tensor) -> Tensor:
-    found: Tensor = apply(_LogSuffix, log_weights, steps, shift)[0]
-    return found
-
-
-# Torch's compiler does not map custom functions; what it takes as it is, torch.func does.
-torch.compiler.allow_in_graph(_log_suffix)
-
-
-@maps_leading
-class _LogSuffix(torch.autograd.Function):
+class _LogSuffix(Operation):
     """Log-masses (..., K - 1, W) of suffix sums from the masses (..., K, 2 W - 1) of all steps.
 
     The derivative of a step's log-mass in the group's log-weight is its size, which is a
@@ -303,7 +275,7 @@ class _LogSuffix(torch.autograd.Function):
                 grown = steps * ((shift[..., None] + offsets) * growth).exp()
                 return _safe_log(_suffix_masses(grown))
 
-            return *plain_gradients(plain, (log_weights,), (grad,)), None, None
+            return *plain_gradients(plain, (log_weights,), grad), None, None
         grad = torch.where(masses > _TINY, grad, 0.0)
         pulls = (grad / masses.clamp_min(_TINY)).unbind(-2)
         running = [pulls[0]]
@@ -317,21 +289,18 @@ class _LogSuffix(torch.autograd.Function):
         return F.pad(found, (1, 0)), None, None
 
 
+_log_suffix = in_graph(_LogSuffix)
+
+
 def _suffix_masses(steps: Tensor) -> Tensor:
-    """(..., K - 1, W): the masses of groups k..K together, for k = 2..K."""
-    last = steps[..., -1, (steps.shape[-1] - 1) // 2 :]
-    return _convolve_in_turn(steps[..., 1:-1, :].flip(-2), last).flip(-2)
+    """(..., K - 1, W): the masses of groups k..K together, for k = 2..K.
 
-
-def _convolve_in_turn(steps: Tensor, start: Tensor) -> Tensor:
-    """(..., j + 1, W): a mass and its convolutions with j step tables, one after the other.
-
-    T'[r] = sum over c of step[r - c + W - 1] T[c].
+    Group after group from the last one, T'[r] = sum over c of step[r - c + W - 1] T[c].
     """
-    masses = [start]
-    for step in steps.unbind(-2):
+    masses = [steps[..., -1, (steps.shape[-1] - 1) // 2 :]]
+    for step in reversed(steps[..., 1:-1, :].unbind(-2)):
         masses.append(_correlate(step, masses[-1].flip(-1)))
-    return torch.stack(masses, -2)
+    return torch.stack(masses[::-1], -2)
 
 
 def _correlate(steps: Tensor, vector: Tensor) -> Tensor:
@@ -352,6 +321,27 @@ def _safe_log(mass: Tensor) -> Tensor:
     return torch.where(mass > _TINY, mass.clamp_min(_TINY).log(), IMPOSSIBLE)
 
 
+def mean(urn: Urn) -> Mean:
+    """The exact mean of every group's size, and the normalizer, in O(K) whatever n.
+
+    With limits the binomials are truncated and have no closed form: the time is O(K n).
+    """
+    if not _has_tables(urn):
+        return invert(urn)
+    tables = suffix_tables(urn)
+    return Mean(tables.log_normalizer(), tables.mean())
+
+
+def log_normalizer(urn: Urn) -> Tensor:
+    r""":math:`\log [x^n] \prod_k (1 + \omega_k x)^{m_k}`, where limits truncate the factors."""
+    return suffix_tables(urn).log_normalizer() if _has_tables(urn) else invert(urn).log_normalizer
+
+
+def _has_tables(urn: Urn) -> bool:
+    """Whether limits matter: the only group takes everything."""
+    return urn.limits is not None and urn.log_weights.shape[-1] > 1
+
+
 # --- boundaries ------------------------------------------------------------------------------
 
 
@@ -361,10 +351,7 @@ def boundary_survival(probs: Tensor) -> Tensor:
     The generating function of a sum is the product of those of its terms. Fourier transforms
     evaluate them on a circle, and invert the product. With p nodes on a radius r, masses beyond n
     are counted r^p times where they do not belong, and rounding errors up to r^-n times:
-    3 (n + 1) nodes keep both near 1e-12.
-
-    Args:
-        probs: (..., j, n + 1), the distributions of independent sizes over 0..n.
+    3 (n + 1) nodes keep both near 1e-12. Sizes are independent, with ``probs`` (..., j, n + 1).
     """
     laws = probs
     if probs.shape[-2] > 1 and probs.numel() > 0:
@@ -382,13 +369,9 @@ def _circle(probs: Tensor) -> tuple[int, Tensor]:
     """The number of nodes and the powers of the radius."""
     count, n = probs.shape[-2], probs.shape[-1] - 1
     whole = count * n + 1
-    nodes = _round_up(min(whole, 3 * (n + 1)))
+    nodes = min(whole, 3 * (n + 1))
+    step = 1 << max(0, nodes.bit_length() - 4)
+    nodes = -(-nodes // step) * step  # a power of two times 8 to 16, which transforms are fast at
     fall = 0.0 if nodes >= whole else _ROUNDING / (nodes + n)
     powers = torch.arange(n + 1, dtype=probs.dtype, device=probs.device)
     return nodes, torch.exp(-fall * powers)
-
-
-def _round_up(length: int) -> int:
-    """The next length that a Fourier transform is fast at: a power of two times 8 to 16."""
-    step = 1 << max(0, length.bit_length() - 4)
-    return -(-length // step) * step

@@ -5,12 +5,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import constraints, register_kl
 
-from drpm.distributions import size_statistics, size_tables
-from drpm.distributions.base import SizeLaw, enumerate_sizes, sizes_expected
-from drpm.distributions.size_tables import SoftSizes, SuffixTables
+from drpm.distributions import size_tables, size_urns
+from drpm.distributions.base import SizeLaw, enumerate_sizes
+from drpm.distributions.size_tables import SuffixTables
 from drpm.distributions.size_urns import (
     IMPOSSIBLE,
     Limits,
+    Mean,
+    SoftSizes,
     Urn,
     attained,
     log_binomial,
@@ -27,7 +29,7 @@ from drpm.distributions.validation import (
     require_finite,
     require_vector,
 )
-from drpm.relaxation.reparameterization import gumbel_like
+from drpm.relaxation.operators import gumbel_like
 
 _DRAW_BUDGET = 1 << 24
 
@@ -41,7 +43,7 @@ class FisherHypergeometric(SizeLaw):
     A minimum and a maximum truncate this distribution; weights and capacities keep their meaning.
 
     Normalizer, moments, entropy and divergence are exact, in O(K) or O(K n) time; see
-    :mod:`drpm.distributions.size_statistics` and :mod:`drpm.distributions.size_tables`.
+    :mod:`drpm.distributions.size_urns` and :mod:`drpm.distributions.size_tables`.
 
     References:
         Fisher, "The logic of inductive inference", 1935.
@@ -92,7 +94,7 @@ class FisherHypergeometric(SizeLaw):
         self.total_count = require_count("total_count", total_count)
         require_vector("log_weights", log_weights, "group")
         require_choice("method", method, ("exact", "merged"))
-        check = self._validating(validate_args)
+        check = validate_args is not False
         if check:
             require_finite("log_weights", log_weights)
         self.method = method
@@ -135,10 +137,6 @@ class FisherHypergeometric(SizeLaw):
         limits = Limits(self._low, self._high) if self._limited else None
         return Urn(total, n, weights, self._capacities, limits, self._given[0] is None)
 
-    def _expected(self) -> str:
-        limits = ", the minimum and the maximum" if self._limited else ""
-        return sizes_expected(self.total_count, limits)
-
     def _refuse_merged(self, what: str) -> None:
         if self.method == "merged":
             raise NotImplementedError(
@@ -147,7 +145,7 @@ class FisherHypergeometric(SizeLaw):
             )
 
     @property
-    def _pair(self) -> size_tables.Pair | None:
+    def _pair(self) -> Tensor | None:
         """All sizes of two groups, where these are few."""
         if not size_tables.is_listed(self.total_count, self.event_shape[0]):
             return None
@@ -158,20 +156,20 @@ class FisherHypergeometric(SizeLaw):
     def relax(self, noise: Tensor | None, temperature: Tensor) -> SoftSizes:
         """A draw with Gumbel noise (..., K - 1, W), or the mode, as soft sizes (K >= 2)."""
         if (pair := self._pair) is not None:
-            return pair.relax(noise, temperature)
+            return size_tables.relax_pair(pair, noise, temperature)
         if noise is None:
-            return size_statistics.soft_mode(self._urn, temperature)
+            return size_urns.soft_mode(self._urn, temperature)
         return size_tables.suffix_tables(self._urn).relax(noise, temperature)
 
-    def exact_mean(self) -> size_statistics.Mean:
+    def exact_mean(self) -> Mean:
         """The mean in float64, whatever the parameters' type, and log P_0 with it."""
-        return size_statistics.mean(self._urn)
+        return size_tables.mean(self._urn)
 
     @property
     def log_normalizer(self) -> Tensor:
         """The exact log P_0; its gradient in the log-weights is the mean."""
         self._refuse_merged("log_normalizer")
-        return size_statistics.log_normalizer(self._urn).to(self.dtype)
+        return size_tables.log_normalizer(self._urn).to(self.dtype)
 
     @property
     def mean(self) -> Tensor:
@@ -197,21 +195,21 @@ class FisherHypergeometric(SizeLaw):
         """The mode in float64, whatever the parameters' type."""
         self._refuse_merged("mode")
         if (pair := self._pair) is not None:
-            return pair.mode()
-        return size_statistics.mode(self._urn)
+            return size_tables.pair_mode(pair)
+        return size_urns.mode(self._urn)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        value, inside = self._inside(value, self._expected())
+        value, inside = self._inside(value)
         sizes = value.double()
         if self.method == "merged":
             return self._masked(self._merged_conditionals(sizes).sum(-1), inside)
         urn = self._urn
         terms = log_binomial(urn.capacities, sizes) + sizes * urn.log_weights
-        return self._masked(terms.sum(-1) - size_statistics.log_normalizer(urn), inside)
+        return self._masked(terms.sum(-1) - size_tables.log_normalizer(urn), inside)
 
     def conditional_log_probs(self, value: Tensor) -> Tensor:
         r"""(..., K): :math:`\log p(n_k \mid n_1, \dots, n_{k-1})`; they sum to ``log_prob``."""
-        value, inside = self._inside(value, self._expected())
+        value, inside = self._inside(value)
         sizes, merged = value.double(), self.method == "merged"
         found = self._merged_conditionals(sizes) if merged else self._exact_conditionals(sizes)
         return self._masked(found, None if inside is None else inside[..., None])
@@ -221,7 +219,7 @@ class FisherHypergeometric(SizeLaw):
         remaining = urn.total - sizes.cumsum(-1) + sizes
         # The groups from k on are an urn of their own.
         suffixes = [
-            size_statistics.log_normalizer(urn.behind(k, remaining[..., k]))
+            size_tables.log_normalizer(urn.behind(k, remaining[..., k]))
             for k in range(sizes.shape[-1])
         ]
         suffix = torch.stack(suffixes, -1)
@@ -247,7 +245,7 @@ class FisherHypergeometric(SizeLaw):
         pair = torch.stack([sizes[..., :-1], remaining - sizes[..., :-1]], -1)
         terms = log_binomial(capacities, pair) + pair * weights
         urn = Urn(remaining, self.total_count, weights, capacities)
-        conditionals = terms.sum(-1) - size_statistics.log_normalizer(urn)
+        conditionals = terms.sum(-1) - size_tables.log_normalizer(urn)
         return F.pad(conditionals, (0, 1))  # the last group takes what is left
 
     def draw_sizes(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
@@ -380,7 +378,7 @@ def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
     p, q = p.expand(batch), q.expand(batch)
     log_normalizer, mean = p.exact_mean()
     gaps = p.log_weights.double() - q.log_weights.double()
-    divergence = (mean * gaps).sum(-1) + size_statistics.log_normalizer(q._urn) - log_normalizer
+    divergence = (mean * gaps).sum(-1) + size_tables.log_normalizer(q._urn) - log_normalizer
     if not _same_binomials(p, q):
         p_room, q_room = p._capacities, q._capacities
         binomials = p.expected_log_binomials(p_room) - p.expected_log_binomials(q_room)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import constraints
 
-from drpm.relaxation.reparameterization import is_transformed
+from drpm.relaxation.operators import is_transformed
 
 
 def can_check_values(tensor: Tensor) -> bool:
@@ -143,16 +143,6 @@ class _Finite(constraints.Constraint):
 
 finite_vector = constraints.independent(_Finite(), 1)
 finite_matrix = constraints.independent(_Finite(), 2)
-
-
-class _Positive(constraints.Constraint):
-    """Positive, finite numbers."""
-
-    def check(self, value: Tensor) -> Tensor:
-        return torch.isfinite(value) & (value > 0)
-
-
-positive = _Positive()
 
 
 class WholeSizes(constraints.Constraint):

@@ -15,8 +15,7 @@ from drpm.distributions.partitions import RandomPartition, partition_kl
 from drpm.distributions.relaxed import RelaxedFisherHypergeometric, RelaxedRandomPartition
 from drpm.distributions.size_tables import list_pair
 from drpm.factors.config import FactorsConfig
-from drpm.relaxation.reparameterization import straight_through
-from drpm.relaxation.sorting import permuted, sort_descending
+from drpm.relaxation.operators import permuted, sort_descending, straight_through
 from drpm.training.program import Batch
 
 # In nats: a divergence that is no more than rounding error.
@@ -90,7 +89,7 @@ class _LearnedCount(Aggregation):
     def size_divergence(self, log_weights: Tensor, costs: Tensor | float = 0.0) -> Tensor:
         """KL divergence of the size law from its prior plus the expected cost of sizes, (B,)."""
         log_probs, prior = (
-            list_pair(self.config.latent, x.double()).log_masses.log_softmax(-1)
+            list_pair(self.config.latent, x.double()).log_softmax(-1)
             for x in (log_weights, self.prior)
         )
         return (log_probs.exp() * (log_probs - prior + costs)).sum(-1).to(log_weights.dtype)

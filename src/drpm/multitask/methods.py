@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from drpm.multitask.config import MultitaskConfig, Weighting
 from drpm.multitask.networks import build_encoder
 from drpm.nn import TaskPartition, TaskSplit
-from drpm.relaxation.reparameterization import apply
+from drpm.relaxation.operators import apply
 from drpm.training.errors import ConfigError
 
 

@@ -32,12 +32,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from drpm.relaxation.reparameterization import apply, is_transformed, maps_leading, straight_through
-from drpm.relaxation.sorting import (
+from drpm.relaxation.operators import (
     SORTS,
+    Operation,
+    apply,
     distance_sums,
     distance_sums_gradient,
+    is_transformed,
     order_descending,
+    straight_through,
 )
 
 # Up to this many matrix entries (batch x n x n) the whole of P is the quickest; it is also the path
@@ -99,13 +102,9 @@ def fill_softly(
 ) -> Tensor:
     """Y = alpha P for a relaxed sort of ``scores``, or a hard Y with the gradient of that one.
 
-    Args:
-        alpha: (..., K, n), the weight of every rank in every subset.
-        scores: (..., n), noisy log-scores divided by the temperature.
-        sort: ``"neuralsort"``, ``"softsort"`` or ``"sinkhorn"``, which couples all rows and always
-            builds the matrix.
-        order: (..., n), the descending order of the scores, if it is known.
-        hard: (..., K, n), the values to return. The soft ones are then needed backwards only.
+    alpha (..., K, n) weighs every rank in every subset. The scores (..., n) are noisy and divided
+    by the temperature; their descending order is computed if it is not given. Sinkhorn's sort
+    couples all rows and always builds the matrix.
     """
     n = scores.shape[-1]
     batch = scores.shape[:-1]
@@ -125,8 +124,7 @@ def fill_softly(
         return filled
 
 
-@maps_leading
-class _Fill(torch.autograd.Function):
+class _Fill(Operation):
     """Y by NeuralSort or SoftSort, in blocks."""
 
     @staticmethod
@@ -186,11 +184,6 @@ class _Block(NamedTuple):
         return self.rows[:, _ROWS // 2 : _ROWS // 2 + 1]
 
 
-def _slope(rows: Tensor, n: int) -> Tensor:
-    """NeuralSort's factor of the scores at ranks counted from zero."""
-    return n - 1 - 2 * rows
-
-
 def _last_within(ranked: Tensor, distance: Tensor, rows: Tensor, sort: str, side: int) -> Tensor:
     """The furthest rank on one side of each row whose weight is not negligible, by bisection."""
     n = ranked.shape[-1]
@@ -201,7 +194,7 @@ def _last_within(ranked: Tensor, distance: Tensor, rows: Tensor, sort: str, side
         here, there = ranked.gather(-1, rows), ranked.gather(-1, columns)
         if sort == "softsort":
             return (here - there).abs() > fall
-        drop = _slope(rows, n) * (there - here) - (
+        drop = (n - 1 - 2 * rows) * (there - here) - (
             distance.gather(-1, columns) - distance.gather(-1, rows)
         )
         return drop < -fall
@@ -261,7 +254,7 @@ def _weights(
         return _Weights(torch.softmax(-gap.abs(), -1), gap.sign())
     # log-weight(r, p) = base_p - 2 (r - c) (s_p - s_c) with c the block's central row.
     shifted = column_scores - ranked[entry, block.middle]
-    slope = _slope(block.middle, ranked.shape[-1]).to(ranked.dtype)
+    slope = (ranked.shape[-1] - 1 - 2 * block.middle).to(ranked.dtype)
     base = slope * shifted - (distance[entry, block.columns] - distance[entry, block.middle])
     offset = (block.rows - block.middle).to(ranked.dtype)[..., None]
     logits = base[:, None] - 2 * offset * shifted[:, None]
@@ -279,25 +272,6 @@ def _fill_streamed(alpha: Tensor, ranked: Tensor, distance: Tensor, sort: str) -
         probs = _weights(block, s, d, sort, a.dtype).probs
         _add(out, block, block.columns, probs.mT @ _pick(a, block))
     return out.movedim(2, 1).reshape(alpha.shape)
-
-
-@maps_leading
-class _StreamedGradients(torch.autograd.Function):
-    """The backward pass as a function of its own, so that it maps over batches as well."""
-
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        return _streamed_gradients(*inputs)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise NotImplementedError(
-            "streamed partitions have no second derivatives inside torch.func."
-        )
 
 
 def _streamed_gradients(
@@ -324,7 +298,7 @@ def _streamed_gradients(
             continue
         base = inner.sum(-2).to(s.dtype)
         tilted = (weights.shape_term * inner).sum(-2).to(s.dtype)
-        slope = _slope(block.middle, n).to(s.dtype)
+        slope = (n - 1 - 2 * block.middle).to(s.dtype)
         _add(grad_scores, block, block.columns, slope * base - 2 * tilted)
         _add(grad_distance, block, block.columns, -base)
     return (
@@ -332,6 +306,18 @@ def _streamed_gradients(
         grad_scores.reshape(ranked.shape),
         grad_distance.reshape(distance.shape),
     )
+
+
+class _StreamedGradients(Operation):
+    """The backward pass as a function of its own, so that it maps over batches as well."""
+
+    forward = staticmethod(_streamed_gradients)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise NotImplementedError(
+            "streamed partitions have no second derivatives inside torch.func."
+        )
 
 
 def _pick(alpha: Tensor, block: _Block) -> Tensor:
@@ -365,11 +351,7 @@ _FLATTEST = 1e-100
 def fill_by_rows_softly(sizes: Tensor, scores: Tensor) -> Tensor:
     """Y (..., K, n) if each subset in turn takes soft shares of what is left; columns sum to one.
 
-    Time and memory are linear in n.
-
-    Args:
-        sizes: (..., K), which sum to n.
-        scores: (..., K, n), by which every subset chooses, divided by the temperature, in float64.
+    Sizes (..., K) sum to n. Scores are divided by the temperature, in float64.
     """
     *rows, last = scores.unbind(-2)
     # In logarithms, small shares keep their gradients. Nothing depends on the scores of the last

@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from drpm.relaxation.filling import fill_softly
-from drpm.relaxation.reparameterization import apply, needs_plain, plain_gradients
+from drpm.relaxation.operators import apply, needs_plain, plain_gradients
 
 _PROGRAMS = 256  # keep every processor of a large GPU busy
 _COUNTS = ["fillings", "elements", "groups"]  # one program for all of their values
@@ -235,14 +235,7 @@ def rank_gradient_kernel(
 
 
 def fill_fused(alpha: Tensor, scores: Tensor, order: Tensor, sizes: Tensor | None) -> Tensor:
-    """Y (..., K, n) in float32, or a one-hot Y with the gradient of the soft one.
-
-    Args:
-        alpha: (..., K, n), the weight of every rank in every subset.
-        scores: (..., n), scores divided by the temperature, in float64.
-        order: (..., n), their descending order.
-        sizes: (..., K), the whole sizes of a one-hot Y, with alpha's batch; None for a soft one.
-    """
+    """As :func:`fill_softly`, in float32; whole sizes (..., K) with alpha's batch for a hard Y."""
     batch = torch.broadcast_shapes(alpha.shape[:-2], scores.shape[:-1])
     groups, n = alpha.shape[-2:]
     shared = alpha.shape[:-2]
@@ -250,27 +243,12 @@ def fill_fused(alpha: Tensor, scores: Tensor, order: Tensor, sizes: Tensor | Non
         shared = batch
     windows = alpha.expand(*shared, groups, n).reshape(-1, groups, n)
     many = windows.shape[0]
-    filled: Tensor = apply(
-        _Fill,
-        windows.float().contiguous(),
-        scores.expand(*batch, n).reshape(-1, many, n).contiguous(),
-        order.expand(*batch, n).reshape(-1, many, n).contiguous(),
-        None if sizes is None else sizes.expand(*shared, groups).reshape(-1, groups).contiguous(),
-    )
+    if sizes is not None:
+        sizes = sizes.expand(*shared, groups).reshape(-1, groups).contiguous()
+    scores, order = (x.expand(*batch, n).reshape(-1, many, n).contiguous() for x in (scores, order))
+    with torch.cuda.device_of(scores):  # whichever device is the current one
+        filled: Tensor = apply(_Fill, windows.float().contiguous(), scores, order, sizes)
     return filled.reshape(*batch, groups, n)
-
-
-def _launch(kernel: Any, grid: tuple[int, ...], like: Tensor, *args: Any, **options: Any) -> None:
-    """Run a kernel on the device of a tensor, whichever device is the current one."""
-    if not grid[0]:
-        return
-    with torch.cuda.device_of(like):
-        kernel[grid](*args, **options)
-
-
-def _power_of_two(count: int) -> int:
-    """The smallest that is not less than a count."""
-    return 1 << max(0, count - 1).bit_length()
 
 
 def _tile(draws: int, n: int, groups: int) -> dict[str, int]:
@@ -278,7 +256,7 @@ def _tile(draws: int, n: int, groups: int) -> dict[str, int]:
 
     The best of 27 settings on an H200: thin tiles for one long order, square ones for many.
     """
-    blocks = max(16, _power_of_two(groups))
+    blocks = max(16, triton.next_power_of_2(groups))
     if draws * -(-n // 32) < _PROGRAMS:
         return {"KB": blocks, "OWN": 16, "OTHER": 128, "num_warps": 4}
     return {"KB": blocks, "OWN": 32, "OTHER": 64, "num_warps": 2}
@@ -288,7 +266,7 @@ def _ranked(scores: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
     """Sorted scores and the sums of their distances to all others."""
     n, rows = scores.shape[-1], (scores.shape[:-1].numel(),)
     ranked, distances = torch.empty_like(scores), torch.empty_like(scores)
-    _launch(rank_kernel, rows, scores, scores, order, ranked, distances, n, _power_of_two(n))
+    rank_kernel[rows](scores, order, ranked, distances, n, triton.next_power_of_2(n))
     return ranked, distances
 
 
@@ -301,15 +279,12 @@ class _Fill(torch.autograd.Function):
         tile, counts = _tile(draws * many, n, groups), (many, n, groups)
         grid = (draws * many, -(-n // tile["OWN"]))
         if sizes is not None:  # the soft values are needed backwards only
-            hard = (sizes, order, filled, *counts, tile["KB"], tile["OWN"])
-            _launch(hard_fill_kernel, grid, scores, *hard)
+            hard_fill_kernel[grid](sizes, order, filled, *counts, tile["KB"], tile["OWN"])
             return filled
         ranked = _ranked(scores, order)
         normalizers = windows.new_empty(scores.shape)
-        sums = (*ranked, normalizers, n, tile["OWN"], tile["OTHER"])
-        _launch(normalizer_kernel, grid, scores, *sums)
-        soft = (windows, *ranked, normalizers, order, filled, *counts)
-        _launch(fill_kernel, grid, scores, *soft, **tile)
+        normalizer_kernel[grid](*ranked, normalizers, n, tile["OWN"], tile["OTHER"])
+        fill_kernel[grid](windows, *ranked, normalizers, order, filled, *counts, **tile)
         return filled
 
     @staticmethod
@@ -325,8 +300,9 @@ class _Fill(torch.autograd.Function):
                 soft = fill_softly(windows, scores.clamp(-1e30, 1e30), "neuralsort")
                 return soft.to(windows.dtype)
 
-            return *plain_gradients(plain, (windows, scores), (grad,)), None, None
-        return *_gradients(windows, scores, order, grad.contiguous()), None, None
+            return *plain_gradients(plain, (windows, scores), grad), None, None
+        with torch.cuda.device_of(grad):
+            return *_gradients(windows, scores, order, grad.contiguous()), None, None
 
 
 def _gradients(
@@ -342,9 +318,9 @@ def _gradients(
     tile = _tile(draws * many, n, counts[-1])
     grid = (draws * many, -(-n // tile["OWN"]))
     rows = (windows, *ranked, normalizers, order, grad, windows_grad, pulls, *counts)
-    _launch(windows_gradient_kernel, grid, scores, *rows, **tile)
+    windows_gradient_kernel[grid](*rows, **tile)
     columns = (windows, *ranked, normalizers, pulls, order, grad, ranked_grad, distances_grad)
-    _launch(scores_gradient_kernel, grid, scores, *columns, *counts, **tile)
-    back = (order, ranked_grad, distances_grad, scores_grad, n, _power_of_two(n))
-    _launch(rank_gradient_kernel, grid[:1], scores, *back)
+    scores_gradient_kernel[grid](*columns, *counts, **tile)
+    back = (order, ranked_grad, distances_grad, scores_grad, n, triton.next_power_of_2(n))
+    rank_gradient_kernel[grid[:1]](*back)
     return windows_grad[0] if draws == 1 else windows_grad.sum(0), scores_grad

@@ -1,21 +1,178 @@
-r"""Relaxed permutation matrices of a sort in descending order.
+r"""Gumbel noise, discrete values with continuous gradients, and relaxed sorts.
 
-Row r of a matrix is the (soft) choice of the element at rank r. All operators take scores already
-divided by the temperature, and n x n memory; :mod:`drpm.relaxation.filling` avoids that.
+Row r of a relaxed permutation matrix is the (soft) choice of the element at rank r, in descending
+order. All sorts take scores already divided by the temperature, and n x n memory;
+:mod:`drpm.relaxation.filling` avoids that.
 """
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from drpm.relaxation.reparameterization import apply, maps_leading, materialize
-
 SINKHORN_ROUNDS = 20
 
 # Up to here it is quicker, in compiled code on a GPU, to count how many are ahead of each.
 _COUNTED_UP_TO = 512
+
+
+def gumbel_like(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Standard Gumbel noise with the shape, type and device of a tensor.
+
+    Drawn in float64 and only then cast: float32 has too few distinct uniform numbers for a
+    million elements without ties.
+    """
+    noise = torch.rand(like.shape, dtype=torch.float64, device=like.device, generator=generator)
+    return noise.clamp_min_(1e-300).log_().neg_().log_().neg_().to(like.dtype)
+
+
+def apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
+    """Call a custom function; torch leaves its ``apply`` without types.
+
+    At every call torch asks for the signature of ``forward``, and inspecting a function takes
+    longer than many a kernel: it is inspected once.
+    """
+    if torch.compiler.is_compiling():
+        return function.apply(*inputs)
+    forward = function.forward
+    if not hasattr(forward, "__signature__"):
+        forward.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    try:
+        return function.apply(*inputs)
+    except NotImplementedError as error:
+        # Torch says "You must implement the jvp function for custom autograd.Function to use it
+        # with forward mode AD." A `jvp` of ours that said better would keep the compiler from
+        # following the function.
+        if "jvp function" not in str(error):
+            raise
+        raise NotImplementedError(
+            f"The operation {function.__name__} has no forward-mode derivatives (torch.func.jvp, "
+            "torch.autograd.forward_ad); use reverse mode, such as torch.func.vjp or backward()."
+        ) from None
+
+
+class Operation(torch.autograd.Function):
+    """A custom function of tensors with any leading dimensions, over which torch.func maps it."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """By default, nothing is kept for the backward pass."""
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
+        def leading(value: Any, dim: int | None) -> Any:
+            """The mapped dimension first, where a batch is expected."""
+            if not isinstance(value, Tensor):
+                return value
+            whole = (info.batch_size, *value.shape)
+            return value.expand(whole) if dim is None else value.movedim(dim, 0)
+
+        out = apply(cls, *map(leading, inputs, in_dims))
+        return out, (0 if isinstance(out, Tensor) else (0,) * len(out))
+
+
+def in_graph(operation: type[Operation]) -> Callable[..., Any]:
+    """An operation as a function that a compiler takes as it is.
+
+    Torch's compiler does not map custom functions; what it takes as it is, torch.func does.
+    """
+
+    def call(*inputs: Any) -> Any:
+        return apply(operation, *inputs)
+
+    torch.compiler.allow_in_graph(call)
+    return call
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether a tensor stands for others inside a ``torch.func`` transform."""
+    if torch.compiler.is_compiling():
+        return False  # a compiler sees through transforms
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def needs_plain(grad: Tensor) -> bool:
+    """Whether a backward pass has to be made of plain operations.
+
+    This is the case where its own derivatives are requested, and for ``is_grads_batched``, whose
+    tensors no custom function can look into.
+    """
+    if torch._C._functorch.is_legacy_batchedtensor(grad):
+        return True
+    return torch.is_grad_enabled() and not is_transformed(grad)
+
+
+def plain_gradients(
+    function: Callable[..., Tensor], leaves: Sequence[Tensor], grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    """The gradients of a function in some tensors; None in those that require none."""
+    with torch.enable_grad():
+        out = function(*leaves)
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    again = torch.is_grad_enabled()
+    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=again))
+    return tuple(next(found) if leaf.requires_grad else None for leaf in leaves)
+
+
+def materialize(tensor: Tensor) -> Tensor:
+    """The same tensor, whose entries a compiler computes once.
+
+    A compiler that fuses an operation into the next repeats it for every use of its result. Where
+    all pairs of n entries are formed, that is n times, noise and logarithms included: ten times
+    what a step of clustering costs otherwise.
+    """
+    value: Tensor = _materialize(tensor)
+    return value
+
+
+@torch.library.custom_op("drpm::materialize", mutates_args=())
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.clone()
+
+
+_copy.register_fake(torch.empty_like)
+
+
+class _Materialize(Operation):
+    @staticmethod
+    def forward(tensor: Tensor) -> Tensor:
+        value: Tensor = _copy(tensor)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
+_materialize = in_graph(_Materialize)
+
+
+def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
+    """The value of ``hard``, to the last bit, with the gradient of ``soft``."""
+    if torch.compiler.is_compiling():
+        value: Tensor = _straight_through(*torch.broadcast_tensors(hard, soft))
+        return value
+    return hard + (soft - soft.detach())
+
+
+class _StraightThrough(Operation):
+    """In this form a compiler leaves out what is soft where only its gradient is needed."""
+
+    @staticmethod
+    def forward(hard: Tensor, soft: Tensor) -> Tensor:
+        return hard.to(soft.dtype, copy=True)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        return None, grad
+
+
+_straight_through = in_graph(_StraightThrough)
+
+
+# --- sorts -----------------------------------------------------------------------------------
 
 
 class Sorted(NamedTuple):
@@ -68,21 +225,12 @@ def permuted(values: Tensor, order: Tensor, ranks: Tensor) -> Tensor:
     before that, so that the gradient is lost without a word.
     """
     if torch.compiler.is_compiling():
-        return _permuted(values, order, ranks)
+        found: Tensor = _permuted(values, order, ranks)
+        return found
     return values.gather(-1, order)
 
 
-def _permuted(values: Tensor, order: Tensor, ranks: Tensor) -> Tensor:
-    found: Tensor = apply(_Permuted, values, order, ranks)
-    return found
-
-
-# Torch's compiler does not map custom functions; what it takes as it is, torch.func does.
-torch.compiler.allow_in_graph(_permuted)
-
-
-@maps_leading
-class _Permuted(torch.autograd.Function):
+class _Permuted(Operation):
     @staticmethod
     def forward(values: Tensor, order: Tensor, ranks: Tensor) -> Tensor:
         return values.gather(-1, order)
@@ -95,6 +243,9 @@ class _Permuted(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         order, ranks = ctx.saved_tensors
         return _permuted(grad, ranks, order), None, None
+
+
+_permuted = in_graph(_Permuted)
 
 
 def distance_sums(ranked: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Tasks share a layer's neurons: what each of them sees, and that the split is learned."""
+"""A head returns a law for each row; tasks share a layer's neurons, and the split is learned."""
 
 import math
 import re
@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from drpm import FisherHypergeometric
-from drpm.nn import TaskPartition, TaskSplit, size_penalty
+from drpm import RelaxedAffinityPartition, RelaxedRandomPartition
+from drpm.nn import PartitionHead, TaskPartition, TaskSplit, size_penalty
 from tests.oracles import FALSE_ALARM, chi_square_p_value, generator
 
 
@@ -232,38 +232,6 @@ def test_equal_affinities_give_tasks_equal_shares(common: bool) -> None:
     torch.testing.assert_close(masks, torch.full_like(masks, (1 + common) / subsets))
 
 
-def test_equal_tasks_keep_nearly_equal_sizes() -> None:
-    """Forty networks of five tasks that are all the same, trained at once, four neurons a task."""
-    networks, tasks, neurons = 40, 5, 20
-    torch.manual_seed(0)
-    layers = [TaskPartition(neurons, tasks, affinities=True) for _ in range(networks)]
-    parameters, buffers = torch.func.stack_module_state(layers)
-    x = torch.randn(networks, 24, 6)
-    truth = (x @ torch.randn(networks, 6, 6)).relu() @ torch.randn(networks, 6, 1)
-    truth = (truth / truth.std((1, 2), keepdim=True))[:, None]
-    shared = torch.randn(networks, 6, neurons).div(6**0.5).requires_grad_()
-    heads = torch.randn(networks, tasks, neurons, 1).div(neurons**0.5).requires_grad_()
-    optimizer = torch.optim.Adam([*parameters.values(), shared, heads], 0.1)
-
-    def split(parameters: Any, buffers: Any, seen: Tensor) -> Any:
-        return torch.func.functional_call(layers[0], (parameters, buffers), (seen,))
-
-    losses = []
-    for _ in range(30):
-        copies = torch.vmap(split)(parameters, buffers, (x @ shared).relu())
-        loss = (copies @ heads - truth).square().mean((1, 2, 3)).sum()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0] / 5
-    sizes = FisherHypergeometric(neurons, parameters["law.log_weights"].detach()).mode.mean(0)
-    # Tried with three seeds, 120 networks: 3.83, 3.94, 4.12, 3.99 and 4.11 neurons, with a standard
-    # error of 0.06 (0.11 of one seed). The first has a little less, so the margin is this deviation
-    # and more than five errors of one seed.
-    assert sizes.tolist() == pytest.approx([4.0] * 5, abs=0.8)
-
-
 # The regularizer.
 
 
@@ -363,3 +331,44 @@ def test_in_a_cuda_graph(in_features: int | None) -> None:
         found = layer(*inputs)
     graph.replay()
     torch.testing.assert_close(found, expected)
+
+
+# The head.
+
+
+def test_a_law_for_every_row() -> None:
+    head = PartitionHead(3, 5, 2)
+    features = torch.randn(4, 7, 3, generator=generator())
+    law = head(features)
+    assert isinstance(law, RelaxedRandomPartition)
+    assert isinstance(PartitionHead(3, 5, 2, affinities=True)(features), RelaxedAffinityPartition)
+    assert (law.batch_shape, law.event_shape) == ((4, 7), (2, 5))
+    torch.testing.assert_close(law.log_scores, head.log_scores(features))
+    torch.testing.assert_close(law.log_weights, head.log_weights(features))
+    draw = law.rsample(generator=generator(1))
+    assert (draw.sum(-2) == 1).all()
+    assert ((draw == 0) | (draw == 1)).all()
+
+
+def test_temperature() -> None:
+    head = PartitionHead(3, 5, 2, temperature=0.7)
+    features = torch.zeros(3)
+    assert head(features).temperature == pytest.approx(0.7)
+    assert head(features, 0.2).temperature == pytest.approx(0.2)
+    assert head(features, torch.tensor(0.3)).temperature == pytest.approx(0.3)
+    # It may be set anew, and come from where numbers come from.
+    head.temperature.fill_(0.5)
+    head.temperature *= 0.5
+    assert head(features).temperature == 0.25
+    for value in (np.float32(0.5), torch.tensor(0.5)):
+        assert PartitionHead(3, 5, 2, temperature=value).temperature == 0.5
+    assert "hard=True, temperature=0.25" in repr(head)
+    # It goes where the layer goes.
+    assert PartitionHead(3, 5, 2).load_state_dict(head.state_dict()).missing_keys == []
+    assert nn.Sequential(head).double()[0].temperature.dtype == torch.float64
+
+
+@pytest.mark.parametrize("arguments", [(0, 5, 2), (3, 5.0, 2), (3, 5, -1)])
+def test_bad_numbers(arguments: Any) -> None:
+    with pytest.raises(ValueError, match="must be an integer of at least 1"):
+        PartitionHead(*arguments)

@@ -1,24 +1,50 @@
-"""Relaxed sorts against the textbook, and in their limits."""
+"""Noise, the straight-through estimator, and relaxed sorts against the textbook."""
 
 from __future__ import annotations
 
 import pytest
+import scipy.stats
 import torch
 from torch.autograd import gradcheck
 
-from drpm.relaxation import sorting
-from drpm.relaxation.sorting import (
+from drpm.relaxation import operators
+from drpm.relaxation.operators import (
     SORTS,
+    gumbel_like,
     order_descending,
     permutation_matrix,
     sort_by_counting,
     sort_descending,
+    straight_through,
 )
 from tests import oracles
-from tests.oracles import normal
+from tests.oracles import FALSE_ALARM, generator, normal
 
 TEXTBOOK = {"neuralsort": oracles.neuralsort, "softsort": oracles.softsort}
 any_sort = pytest.mark.parametrize("sort", sorted(SORTS))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_noise_is_gumbel(dtype: torch.dtype) -> None:
+    noise = gumbel_like(torch.zeros(50_000, dtype=dtype), generator())
+    assert noise.dtype == dtype
+    assert torch.isfinite(noise).all()
+    assert scipy.stats.kstest(noise.numpy(), "gumbel_r").pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_straight_through_has_the_hard_value_and_the_soft_gradient(dtype: torch.dtype) -> None:
+    """``hard - soft + soft`` would lose the hard value beside a large soft one."""
+    soft = torch.randn(100_000, dtype=dtype).mul(10).exp().requires_grad_()
+    factors = torch.randn(100_000, dtype=dtype)
+    for hard in (torch.zeros_like(soft), torch.ones_like(soft), 7 * torch.ones_like(soft)):
+        value = straight_through(hard, 2 * soft)
+        assert torch.equal(value, hard)
+        (grad,) = torch.autograd.grad((value * factors).sum(), soft)
+        assert torch.equal(grad, 2 * factors)
+
+
+# --- sorts ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sort", sorted(TEXTBOOK))
@@ -60,12 +86,10 @@ def test_gradients_are_finite_at_ties_and_extremes(sort: str) -> None:
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e6])
 def test_counting_sorts_as_sorting_does(scale: float) -> None:
-    generator = torch.Generator().manual_seed(0)
-    scores = scale * torch.randn(3, 40, generator=generator, dtype=torch.float64)
+    scores, factors = scale * normal(3, 40), normal(3, 40, seed=1)
     scores[:, 5:9] = scores[:, 20:24]  # ties keep the order of their elements
     scores[0, :7] = -torch.inf
     scores.requires_grad_()
-    factors = torch.randn(3, 40, generator=generator, dtype=torch.float64)
     expected, found = sort_descending(scores), sort_by_counting(scores)
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
@@ -83,10 +107,10 @@ def test_logits_without_a_sort(n: int, scale: float, monkeypatch: pytest.MonkeyP
     """As in compiled code on a GPU, where sorts are counted."""
     scores = (scale * normal(3, n)).requires_grad_()
     factors = normal(3, n, n, seed=1)
-    expected = sorting.neural_sort(scores)
+    expected = operators.neural_sort(scores)
     (slopes,) = torch.autograd.grad((factors * expected).sum(), scores)
-    monkeypatch.setattr(sorting, "counted", lambda scores: True)
-    found = sorting.neural_sort(scores)
+    monkeypatch.setattr(operators, "counted", lambda scores: True)
+    found = operators.neural_sort(scores)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
     torch.testing.assert_close(
         torch.autograd.grad((factors * found).sum(), scores)[0], slopes, rtol=1e-6, atol=1e-9
