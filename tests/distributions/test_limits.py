@@ -219,3 +219,21 @@ def test_an_enumerated_law_has_a_minimum() -> None:
     torch.testing.assert_close(law.mean, exact.mean(), **CLOSE)
     with pytest.raises(ValueError, match=r"value must.*limits"):
         law.log_prob(torch.tensor([0.0, 3.0, 3.0]).double())
+
+
+def test_second_derivatives_inside_torch_func_are_refused() -> None:
+    """Those of plain autograd are right: they equal the covariance."""
+    log_weights = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64)
+
+    def log_normalizer(log_weights: torch.Tensor) -> torch.Tensor:
+        return drpm.FisherHypergeometric(7, log_weights, minimum=1).log_normalizer
+
+    with pytest.raises(NotImplementedError, match="sizes have no second derivatives inside"):
+        torch.func.jacrev(torch.func.grad(log_normalizer))(log_weights)
+    law = drpm.FisherHypergeometric(7, log_weights, minimum=1)
+    sizes = law.enumerate_support()
+    probs = law.log_prob(sizes).exp()[:, None]
+    centered = sizes - law.mean
+    covariance = (probs * centered).mT @ centered
+    hessian = torch.autograd.functional.hessian(log_normalizer, log_weights)
+    torch.testing.assert_close(hessian, covariance)

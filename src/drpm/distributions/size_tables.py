@@ -34,7 +34,9 @@ from drpm.distributions.size_urns import (
 )
 from drpm.relaxation.operators import (
     Operation,
+    apply,
     in_graph,
+    is_transformed,
     needs_plain,
     plain_gradients,
     straight_through,
@@ -276,17 +278,36 @@ class _LogSuffix(Operation):
                 return _safe_log(_suffix_masses(grown))
 
             return *plain_gradients(plain, (log_weights,), grad), None, None
-        grad = torch.where(masses > _TINY, grad, 0.0)
-        pulls = (grad / masses.clamp_min(_TINY)).unbind(-2)
-        running = [pulls[0]]
-        for step, pull in zip(steps[..., 1:-1, :].unbind(-2), pulls[1:], strict=True):
-            running.append(pull + _correlate(step, running[-1]).flip(-1))
-        weights = torch.stack(running, -2) * masses  # of the totals, later groups' pulls included
-        position = torch.arange(width, dtype=grad.dtype, device=grad.device)
-        ahead, behind = weights, (weights - grad)[..., 1:, :]
-        sums = shift[..., 1:] * ahead.sum(-1) + (ahead * position).sum(-1)
-        found = sums - F.pad((behind * position).sum(-1), (0, 1))
-        return F.pad(found, (1, 0)), None, None
+        inputs = (steps, shift, masses, grad)
+        transformed = is_transformed(grad)
+        found = apply(_SuffixGradients, *inputs) if transformed else _suffix_gradients(*inputs)
+        return found, None, None
+
+
+class _SuffixGradients(Operation):
+    """The backward pass as a function of its own, so that it refuses to be differentiated."""
+
+    @staticmethod
+    def forward(*inputs: Tensor) -> Tensor:
+        return _suffix_gradients(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise NotImplementedError("sizes have no second derivatives inside torch.func.")
+
+
+def _suffix_gradients(steps: Tensor, shift: Tensor, masses: Tensor, grad: Tensor) -> Tensor:
+    """The gradient of the log-masses in the log-weights."""
+    grad = torch.where(masses > _TINY, grad, 0.0)
+    pulls = (grad / masses.clamp_min(_TINY)).unbind(-2)
+    running = [pulls[0]]
+    for step, pull in zip(steps[..., 1:-1, :].unbind(-2), pulls[1:], strict=True):
+        running.append(pull + _correlate(step, running[-1]).flip(-1))
+    weights = torch.stack(running, -2) * masses  # of the totals, later groups' pulls included
+    position = torch.arange(grad.shape[-1], dtype=grad.dtype, device=grad.device)
+    ahead, behind = weights, (weights - grad)[..., 1:, :]
+    sums = shift[..., 1:] * ahead.sum(-1) + (ahead * position).sum(-1)
+    return F.pad(sums - F.pad((behind * position).sum(-1), (0, 1)), (1, 0))
 
 
 _log_suffix = in_graph(_LogSuffix)
