@@ -48,7 +48,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     for place in ("drpm.studies.sweeps", "drpm.cli.reproduce"):
         monkeypatch.setattr(f"{place}.SWEEPS", {"table-x": table, "broken": broken})
-    monkeypatch.setattr(sweeps, "open_workers", open_inline)
+    monkeypatch.setattr(sweeps, "LocalProcesses", open_inline)
     monkeypatch.chdir(tmp_path)
     return found
 

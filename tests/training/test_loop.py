@@ -69,7 +69,7 @@ def test_a_run_from_start_to_finish(tmp_path: Path) -> None:
 
 def test_no_epochs(tmp_path: Path) -> None:
     (program, runs), calls = begin(tmp_path, epochs=0), []
-    train(program, runs, before_epoch=calls.append)
+    train(program, runs, before_epoch=lambda *arguments: calls.append(arguments))
     assert same(program.model_state(), make_model().state_dict())
     assert runs[0].status == "finished"
     assert calls == []
@@ -114,10 +114,10 @@ def test_the_learning_rate_decays_and_survives_a_stop(tmp_path: Path) -> None:
     assert seen == [0.8] * 10 + [0.4] * 10 + [0.2] * 5
 
 
-def shrink(program: Program, calls: list[int]) -> Callable[[int], None]:
+def shrink(calls: list[int]) -> Callable[..., None]:
     """Changes the tensors in place, differently in each epoch."""
 
-    def change(epoch: int) -> None:
+    def change(program: Program, runs: Any, epoch: int) -> None:
         calls.append(epoch)
         with torch.no_grad():
             for tensor in program.tensors().values():
@@ -146,7 +146,7 @@ def test_a_signal_finishes_the_step_and_saves(
         models = [make_model(seed) for seed in range(width)]
         program, calls = Program(models, objective, points(), config), []
         runs = [make_run(tmp_path / f"{name}{index}", config) for index in range(width)]
-        train(program, runs, before_epoch=shrink(program, calls), **options)
+        train(program, runs, before_epoch=shrink(calls), **options)
         return program, runs[-1], calls
 
     whole, _, calls = run("whole", noisy_squares)

@@ -95,7 +95,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeps, "open_workers", lambda *_: Inline())
+    monkeypatch.setattr(sweeps, "LocalProcesses", lambda *_: Inline())
 
 
 def diary(out: Path, word: str = "begins") -> list[str]:
@@ -131,7 +131,7 @@ def test_what_is_finished_is_skipped_and_the_rest_is_run(
     assert states(found) == {"a": "finished", "b": "skipped", "c": "finished"}
     assert interrupted.result()["metrics"]["lines"] == 2
     assert diary(tmp_path) == ["a", "c"]
-    monkeypatch.setattr(sweeps, "open_workers", lambda *_: pytest.fail("a worker"))
+    monkeypatch.setattr(sweeps, "LocalProcesses", lambda *_: pytest.fail("a worker"))
     assert set(states(run_sweep(sweep, tmp_path)).values()) == {"skipped"}
 
 
@@ -223,7 +223,7 @@ def test_a_signal_lets_the_runs_save_and_the_same_sweep_resumes(tmp_path: Path) 
     assert stopped.value.exit_code == 128 + signal.SIGTERM
     assert (tmp_path / "a" / "checkpoint" / "saved").exists()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweeps, "open_workers", lambda *_: Inline())
+        patch.setattr(sweeps, "LocalProcesses", lambda *_: Inline())
         assert set(states(run_sweep(sweep, tmp_path)).values()) == {"finished"}
 
 

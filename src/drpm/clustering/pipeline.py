@@ -269,7 +269,7 @@ class _Stages:
             devices=self.devices,
             run_data=run_data,
             schedules=build_schedules(config),
-            before_epoch=None if config.refit_every is None else self._refitter,
+            before_epoch=None if config.refit_every is None else self._refit,
             progress=self.progress,
         )
 
@@ -280,31 +280,26 @@ class _Stages:
             for folder, seed in self.starts
         ]
 
-    def _refitter(self, program: Program) -> Callable[[int], None]:
-        """Refits the mixture to the current codes every few epochs while the temperature falls."""
+    @torch.no_grad()
+    def _refit(self, program: Program, runs: Sequence[RunFolder], epoch: int) -> None:
+        """Refit the mixture to the current codes every few epochs while the temperature falls."""
         config, every = self.config, self.config.refit_every or 1
-        scratch = copy.deepcopy(self.models[0])
-
-        @torch.no_grad()
-        def refit(epoch: int) -> None:
-            falls = epoch * program.steps_per_epoch < config.annealing_steps
-            if epoch == 0 or epoch % every or not falls:
-                return
-            tensors = program.tensors()
-            for run, (_, seed) in enumerate(self.starts):
-                generator = torch.Generator(self.rows.device).manual_seed(seed + epoch)
-                scratch.load_state_dict(program.model_state(run))
-                features = in_batches(scratch.autoencoder.encoder, self.rows)
-                posterior = scratch.autoencoder.posterior(features)
-                sampled = config.refit_to == "samples"
-                codes = posterior.sample((), generator) if sampled else posterior.mean
-                found = _fit(codes, config, seed + epoch)
-                scratch.prior.set_mixture(found, detached=config.refit_detaches_prior)
-                for name, value in scratch.prior.state_dict().items():
-                    target = tensors[f"prior.{name}"]
-                    (target[run] if program.is_stacked else target).copy_(value)
-
-        return refit
+        falls = epoch * program.steps_per_epoch < config.annealing_steps
+        if epoch == 0 or epoch % every or not falls:
+            return
+        tensors, scratch = program.tensors(), copy.deepcopy(self.models[0])
+        for run, (_, seed) in enumerate(self.starts):
+            generator = torch.Generator(self.rows.device).manual_seed(seed + epoch)
+            scratch.load_state_dict(program.model_state(run))
+            features = in_batches(scratch.autoencoder.encoder, self.rows)
+            posterior = scratch.autoencoder.posterior(features)
+            sampled = config.refit_to == "samples"
+            codes = posterior.sample((), generator) if sampled else posterior.mean
+            found = _fit(codes, config, seed + epoch)
+            scratch.prior.set_mixture(found, detached=config.refit_detaches_prior)
+            for name, value in scratch.prior.state_dict().items():
+                target = tensors[f"prior.{name}"]
+                (target[run] if program.is_stacked else target).copy_(value)
 
 
 def build_schedules(config: ClusteringConfig) -> dict[str, Schedule]:

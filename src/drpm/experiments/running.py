@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from drpm.experiments.base import D, Experiment, J, Job, M, find_experiment, find_job
+from drpm.experiments.base import D, Experiment, J, M, find_experiment, find_job
 from drpm.report.tables import DEVIATION, summarize_results
 from drpm.training import config as configs
 from drpm.training.devices import Devices, connect
@@ -55,13 +55,9 @@ def run_jobs(
 ) -> list[dict[str, Any]]:
     """Run jobs that differ in their seeds, or resume them; finished ones are skipped.
 
-    With several devices all processes call this, and the first one writes.
-
-    Args:
-        folders: The run folder of each job; that of a different job is refused.
-        command: The command that repeats all of them.
-        overwrite: Whether to start again if a folder holds a run.
-        share: As ``place`` in :meth:`~drpm.experiments.base.Experiment.share`.
+    A folder of a different job is refused unless it is to be overwritten. ``command`` repeats all
+    jobs; ``share`` is the ``place`` of :meth:`~drpm.experiments.base.Experiment.share`. With
+    several devices all processes call this, and the first one writes.
 
     Returns:
         The content of every ``result.json``, with the folder and the page.
@@ -140,7 +136,7 @@ def run_study(
     Args:
         settings: Changes to the preset, as ``name=value``.
         options: Fields of the job, by name.
-        config: The digest of the configuration; refused where the configuration has changed.
+        config: The digest of the configuration; refused if the configuration has changed.
         share: Whether studies in the same folder share the stages that they have in common.
         device: Where to run; not part of what identifies the study.
     """
@@ -168,7 +164,7 @@ def run_study(
             data,
             [folder / f"seed-{seed}" for seed in seeds],
             devices=devices,
-            command=_command_line(kind, preset, settings, options, seeds),
+            command=_command_line(described, options),
             share=folder.parent if share else None,
         )
         stacked = len(results[0].get("stacked", ())) > 1
@@ -190,14 +186,8 @@ def configure(command: str, preset: str, settings: Sequence[str]) -> tuple[Any, 
     return config, hashlib.sha256(configs.dumps(config).encode()).hexdigest()[:16]
 
 
-def _command_line(
-    kind: type[Job],
-    preset: str,
-    settings: Sequence[str],
-    options: Mapping[str, Any],
-    seeds: Sequence[int],
-) -> list[str]:
-    words = ["drpm", kind.command]
+def _command_line(study: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+    words = ["drpm", study["command"]]
     for name, value in options.items():
         if name == "data":
             words.insert(2, str(value))
@@ -205,6 +195,6 @@ def _command_line(
             words += [word for each in value for word in ("--option", each)]
         else:
             words += [f"--{name.replace('_', '-')}", str(value)]
-    words += ["--preset", preset]
-    words += [word for setting in settings for word in ("--set", setting)]
-    return [*words, "--seeds", ",".join(map(str, seeds))]
+    words += ["--preset", study["preset"]]
+    words += [word for setting in study["settings"] for word in ("--set", setting)]
+    return [*words, "--seeds", ",".join(map(str, study["seeds"]))]

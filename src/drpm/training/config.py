@@ -161,9 +161,6 @@ def require_classes(name: str, labels: "Tensor", examples: int, classes: int) ->
         )
 
 
-# Reading and writing.
-
-
 def build(cls: type[C], mapping: Mapping[str, Any], base: C | None = None) -> C:
     """A configuration from nested dictionaries; others are those of ``base``, or the defaults."""
     known: Any = cls() if base is None else base
@@ -303,9 +300,6 @@ def names(config: Any) -> list[str]:
     """The dotted names of all settings of a configuration."""
     known = flatten(dataclasses.asdict(config))
     return [name for name, value in known if not isinstance(value, Mapping)]
-
-
-# Messages.
 
 
 def suggest(name: str, known: Sequence[str]) -> str:

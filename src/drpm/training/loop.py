@@ -117,12 +117,15 @@ def note_signals() -> Iterator[list[int]]:
 ProgressFactory = Callable[[str], TrainingProgress | None]
 """From the name of a stage to its progress display."""
 
+BeforeEpoch = Callable[[Program, Sequence[RunFolder], int], None]
+"""Called with the program, the folders of its runs, and the number of an epoch."""
+
 
 def train(
     program: Program,
     runs: Sequence[RunFolder],
     *,
-    before_epoch: Callable[[int], None] | None = None,
+    before_epoch: BeforeEpoch | None = None,
     progress: TrainingProgress | None = None,
 ) -> None:
     """Train from the last checkpoint, if any, to the last epoch; save the models, finish the runs.
@@ -133,9 +136,8 @@ def train(
     Args:
         program: One run, or stacked runs.
         runs: One folder for each run; the first one holds the checkpoint.
-        before_epoch: Called with the number of each epoch, from 0 on, before it starts. It may
-            change the model in place, as a function of the model and the number alone: a resumed
-            run calls it again.
+        before_epoch: Called before each epoch with its number, from 0 on. It may change the model
+            in place, as a function of the model and the number alone: a resumed run calls it again.
         progress: Receives every report. It must not wait for another thread that trains.
 
     Raises:
@@ -183,7 +185,7 @@ def _take_steps(
     program: Program,
     runs: Sequence[RunFolder],
     step: int,
-    before_epoch: Callable[[int], None] | None,
+    before_epoch: BeforeEpoch | None,
     progress: TrainingProgress | None,
 ) -> None:
     config, devices, per_epoch = program.config, program.devices, program.steps_per_epoch
@@ -203,7 +205,7 @@ def _take_steps(
             if step % per_epoch == 0:
                 program.set_learning_rate(learning_rate(config, step // per_epoch))
                 if before_epoch is not None:
-                    before_epoch(step // per_epoch)
+                    before_epoch(program, runs, step // per_epoch)
                 program.shuffle()
             take_step()
             step += 1
@@ -297,7 +299,7 @@ def train_stage(
     data: Mapping[str, Tensor],
     *,
     devices: Devices,
-    before_epoch: Callable[[Program], Callable[[int], None]] | None = None,
+    before_epoch: BeforeEpoch | None = None,
     progress: ProgressFactory = lambda stage: None,
     **options: Any,
 ) -> None:
@@ -307,13 +309,12 @@ def train_stage(
         stage: The name of this training for the progress display.
         models: One model, or several to be trained together; they are trained in place.
         runs: The run of every model.
-        before_epoch: From the program to what :func:`train` calls before each epoch.
+        before_epoch: As in :func:`train`.
         options: Like the others, arguments of :class:`~drpm.training.program.Program`.
     """
     if not all(run.status == "finished" for run in runs):
         program = Program(models, objective, data, config, devices=devices, **options)
-        hook = None if before_epoch is None else before_epoch(program)
-        train(program, runs, before_epoch=hook, progress=progress(stage))
+        train(program, runs, before_epoch=before_epoch, progress=progress(stage))
     for model, run in zip(models, runs, strict=True):
         load_modules(run.model_dir, load_model(run.model_dir).tensors, {"": model})
         model.to(devices.device)
@@ -330,27 +331,14 @@ def fit_model(
     device: torch.device | str,
     stage: str = "training",
     is_eager: bool = False,
-    before_epoch: Callable[[Program, RunFolder], Callable[[int], None]] | None = None,
     **options: Any,
 ) -> RunFolder:
-    """Train one model with the settings of an application, or resume; other settings are refused.
+    """Train one model with the settings of an application, or resume; others are refused.
 
-    Other data are refused too, unless the folder is itself a run, such as a job's: its settings
-    identify the data, which may differ in the last digit on another device.
-
-    Args:
-        model: It is trained in place.
-        objective: What is minimized, with the scheduled number ``temperature``.
-        config: The settings; ``training`` and ``temperature``, at the start and at the end, are
-            among them.
-        folder: The folder of all stages.
-        data: Tensors of examples.
-        fingerprint: Computes the content hash of the data.
-        device: Where to train.
-        stage: The path of the run in the folder.
-        is_eager: Whether the objective can be neither compiled nor captured.
-        before_epoch: From the program and the run to what :func:`train` calls before each epoch.
-        options: Further arguments of :func:`train_stage`.
+    Other data, by their fingerprint, are refused too, unless the folder is itself a run, whose
+    settings identify the data: on another device the data may differ in the last digit. The
+    settings have ``training`` and ``temperature``, the numbers from which and to which it is
+    annealed; an eager objective can be neither compiled nor captured.
     """
     text, training, devices = dumps(config), config.training, Devices(device)
     if not (Path(folder) / CONFIG).exists():
@@ -362,8 +350,5 @@ def fit_model(
     start, end = config.temperature
     schedules = {"temperature": ExponentialSchedule(start, end, max(1, steps))}
     options |= {"devices": devices, "schedules": schedules}
-    if before_epoch is not None:
-        # What it logs goes through the run that is locked, which knows the time before it resumed.
-        options["before_epoch"] = lambda program: before_epoch(program, run)
     train_stage("training", [model], objective, training, [run], data, **options)
     return run

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -18,24 +18,15 @@ Batch = dict[str, Tensor]
 Terms = Mapping[str, Tensor]
 
 
-class Objective(Protocol):
-    """Returns named scalars, of which ``"loss"`` is minimized and the others are logged.
+Objective = Callable[[Any, Batch, Mapping[str, Tensor], torch.Generator | None], Terms]
+"""From the model, a batch, the schedules' values and a generator to named scalars.
 
-    ``generator`` is the source of all noise; None stands for the default generator of the device,
-    which dropout uses in any case. Both are part of a checkpoint.
-    """
-
-    def __call__(
-        self,
-        model: Any,
-        batch: Batch,
-        schedule: Mapping[str, Tensor],
-        generator: torch.Generator | None,
-    ) -> Terms: ...
-
+``"loss"`` is minimized and the others are logged. The generator is the source of all noise; None
+stands for the default generator of the device, which dropout uses in any case. Both are part of a
+checkpoint.
+"""
 
 Augmentation = Callable[[Batch, torch.Generator | None], Batch]
-
 
 Schedule = Callable[[Tensor], Tensor]
 """A scalar, such as a temperature, from the number of earlier steps; both float64 tensors."""
@@ -100,17 +91,12 @@ def make_optimizer(
     parameters: Sequence[Tensor], config: TrainingConfig, device: torch.device
 ) -> torch.optim.Optimizer:
     """The configured optimizer; on CUDA in a form that a CUDA graph can replay."""
-    on_cuda = device.type == "cuda"
-    # A learning rate on the device can change between replays of one graph.
-    rate: Any = (
-        torch.tensor(config.learning_rate, device=device) if on_cuda else config.learning_rate
-    )
     # On the CPU a loop over the parameters is as fast.
-    common: dict[str, Any] = {
-        "lr": rate,
-        "weight_decay": config.weight_decay,
-        **({"fused": True} if on_cuda else {"foreach": False}),
-    }
+    common: dict[str, Any] = {"lr": config.learning_rate, "foreach": False}
+    if device.type == "cuda":
+        # A learning rate on the device can change between replays of one graph.
+        common = {"lr": torch.tensor(config.learning_rate, device=device), "fused": True}
+    common["weight_decay"] = config.weight_decay
     if config.optimizer == "sgd":
         return torch.optim.SGD(parameters, momentum=config.betas[0], **common)
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
@@ -180,7 +166,13 @@ class Program:
             raise ConfigError(f"devices must be 1 for stacked runs, but got {self.devices.count}.")
         self.data = {name: self._adapt(x) for name, x in data.items()}
         self.run_data = {name: self._adapt(x) for name, x in (run_data or {}).items()}
-        self.examples = _count_examples(self.data, self.run_data)
+        lengths = {name: len(x) for name, x in self.data.items()}
+        lengths |= {name: x.shape[1] for name, x in self.run_data.items()}
+        if len(set(lengths.values())) != 1 or 0 in lengths.values():
+            raise ValueError(
+                f"data must contain tensors of equal, nonzero length, but got lengths {lengths}."
+            )
+        self.examples = next(iter(lengths.values()))
         self.batch_size = min(config.batch_size, self.examples)
         self.steps_per_epoch = count_steps(self.examples, config, self.devices.count)
         # Processes differ in their noise, by so much that neighbouring seeds do not share it.
@@ -188,6 +180,10 @@ class Program:
         self.generator = torch.Generator(self.device).manual_seed(self.seed)
         # Steps since the start, and since the start of the epoch.
         self._counters = torch.zeros(2, dtype=torch.int64, device=self.device)
+        # Torch's own generator, which dropout and compiled steps use.
+        self._noise = torch.default_generator
+        if self.device.type == "cuda":
+            self._noise = torch.cuda.default_generators[self._counters.device.index]
         self.step_count, self._cursor = self._counters[0], self._counters[1:]
         shape = (self.width, self.batch_size) if self.is_stacked else (self.batch_size,)
         self.order = self._counters.new_zeros(self.steps_per_epoch, *shape)
@@ -250,7 +246,7 @@ class Program:
         self.rewind()
 
     def rewind(self) -> None:
-        """Return to the first batch of the epoch."""
+        """Return to the first batch of the epoch; after the last one there is no next batch."""
         self._cursor.zero_()
         self._read = 0
 
@@ -279,22 +275,19 @@ class Program:
 
     def step(self) -> None:
         """Take one optimizer step on the next batch."""
-        terms = self._differentiate(self.batch(), self.schedule_values())
+        batch, schedule = self.batch(), self.schedule_values()
+        if self.is_stacked:
+            gradients, terms = self._find_gradients(batch, schedule)
+            for name, parameter in self._trained.items():
+                # Compiled gradients are views, whose bases would slow down compiling the optimizer.
+                parameter.grad = gradients[name].detach()
+        else:
+            self.optimizer.zero_grad()
+            terms = self._evaluate(batch, schedule)
+            terms["loss"].backward()
         self.update()
         self._record(terms)
         self._counters.add_(1)
-
-    def _differentiate(self, batch: Batch, schedule: Mapping[str, Tensor]) -> Terms:
-        if not self.is_stacked:
-            self.optimizer.zero_grad()
-            terms: Terms = self._evaluate(batch, schedule)
-            terms["loss"].backward()
-            return terms
-        gradients, terms = self._find_gradients(batch, schedule)
-        for name, parameter in self._trained.items():
-            # Compiled gradients are views, whose bases would slow down compiling the optimizer.
-            parameter.grad = gradients[name].detach()
-        return terms
 
     def _find_gradients(
         self, batch: Batch, schedule: Mapping[str, Tensor]
@@ -343,7 +336,7 @@ class Program:
         """Everything that the next step depends on; all processes call this together."""
         own = {
             "generator": self.generator.get_state(),
-            "noise": _default_generator(self._counters.device).get_state(),
+            "noise": self._noise.get_state(),
             "order": self.order.cpu(),
         }
         groups = {f"ranks.{rank}": each for rank, each in enumerate(self.devices.gather(own))}
@@ -359,9 +352,7 @@ class Program:
         Tensors are changed in place, since a captured graph refers to their memory.
         """
         started = sum(name.startswith("ranks.") and name.endswith(".order") for name in state)
-        rank = f"ranks.{min(self.devices.rank, started - 1)}"
-        order = state[f"{rank}.order"]
-        before = f"{tuple(order.shape)} on {started}"
+        before = f"{tuple(state['ranks.0.order'].shape)} on {started}"
         now = f"{tuple(self.order.shape)} on {self.devices.count}"
         if before != now:
             raise RunError(
@@ -372,9 +363,10 @@ class Program:
             for name, tensor in self.tensors().items():
                 tensor.copy_(state[f"model.{name}"])
         self._load_moments(state)
+        rank = f"ranks.{self.devices.rank}"
         self.generator.set_state(state[f"{rank}.generator"].cpu())
-        _default_generator(self._counters.device).set_state(state[f"{rank}.noise"].cpu())
-        self.order.copy_(order)
+        self._noise.set_state(state[f"{rank}.noise"].cpu())
+        self.order.copy_(state[f"{rank}.order"])
         self._counters.copy_(state["counters"])
         self._read = int(self._cursor)
 
@@ -392,20 +384,3 @@ class Program:
             for moment, value in moments.items():
                 # A moment that was not saved starts at zero.
                 value.copy_(state.get(f"optimizer.{index}.{moment}", torch.zeros(())))
-
-
-def _count_examples(data: Mapping[str, Tensor], run_data: Mapping[str, Tensor]) -> int:
-    lengths = {name: len(x) for name, x in data.items()}
-    lengths |= {name: x.shape[1] for name, x in run_data.items()}
-    if len(set(lengths.values())) != 1 or 0 in lengths.values():
-        raise ValueError(
-            f"data must contain tensors of equal, nonzero length, but got the lengths {lengths}."
-        )
-    return next(iter(lengths.values()))
-
-
-def _default_generator(device: torch.device) -> torch.Generator:
-    """Torch's own generator of a device, which dropout and compiled steps use."""
-    if device.type == "cuda":
-        return torch.cuda.default_generators[device.index]
-    return torch.default_generator
