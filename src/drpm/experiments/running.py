@@ -25,8 +25,7 @@ def prepare(
 ) -> tuple[J, D, Devices, list[str]]:
     """Load the data of a job and check that both fit, before anything is written.
 
-    ``given`` is as in :meth:`~drpm.experiments.base.Experiment.complete`. The device is by default
-    that of the job.
+    ``given`` is as in ``Experiment.complete``; the device is by default that of the job.
     """
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1 and not job.several_devices:
@@ -94,18 +93,15 @@ def run_jobs(
         devices.barrier()
     if not devices.is_first:
         return []
-    title = experiment.title(jobs[0], data)
-    return [_with_page(run, title) for run in runs]
-
-
-def _with_page(run: RunFolder, title: str) -> dict[str, Any]:
-    """The result of a run; its page, which is written last, is written if it is missing."""
     from drpm.report import write_page
 
-    page = (run.path / PAGE).resolve()
-    if not page.exists():
-        page = write_page(run.path, title=title)
-    return {**run.result(), "folder": str(run.path), "page": str(page)}
+    results = []
+    for run in runs:
+        page = (run.path / PAGE).resolve()
+        if not page.exists():
+            page = write_page(run.path, title=experiment.title(jobs[0], data))
+        results.append({**run.result(), "folder": str(run.path), "page": str(page)})
+    return results
 
 
 def write_summary(folder: Path, results: Sequence[dict[str, Any]]) -> None:
@@ -131,14 +127,10 @@ def run_study(
 ) -> None:
     """Run a study, or resume it: the runs ``seed-<seed>``, as the command writes them.
 
-    The study's ``result.json`` has the mean and the deviation of every metric.
-
-    Args:
-        settings: Changes to the preset, as ``name=value``.
-        options: Fields of the job, by name.
-        config: The digest of the configuration; refused if the configuration has changed.
-        share: Whether studies in the same folder share the stages that they have in common.
-        device: Where to run; not part of what identifies the study.
+    The study's ``result.json`` has the mean and the deviation of every metric. The settings are
+    changes to the preset, the options fields of the job by name, and ``config`` the digest that the
+    configuration must have. Studies in the same folder may share the stages that they have in
+    common. The device is not part of what identifies a study.
     """
     kind, (chosen, digest) = find_job(command), configure(command, preset, settings)
     if config not in (None, digest):
@@ -177,10 +169,7 @@ def run_study(
 
 
 def configure(command: str, preset: str, settings: Sequence[str]) -> tuple[Any, str]:
-    """The configuration of a command from a preset and changes to it, and a digest of all of it.
-
-    The meaning of a preset's name may change; the digest then changes too.
-    """
+    """The configuration of a command from a preset and changes to it, and a digest of all of it."""
     start = configs.load_preset(type(find_job(command)().config), preset)
     config = configs.override(start, settings)
     return config, hashlib.sha256(configs.dumps(config).encode()).hexdigest()[:16]

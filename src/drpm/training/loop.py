@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import torch
 from torch import Tensor, nn
 
-from drpm.training.checkpoint import (
-    load_latest,
-    load_model,
-    load_modules,
-    save_model,
-    save_state,
-)
+from drpm.training.checkpoint import load_latest, load_model, load_modules, save_model, save_state
 from drpm.training.compiling import CapturedStep, compile_step
 from drpm.training.config import TrainingConfig, dumps
 from drpm.training.devices import TRAINING_LOCK, Devices, matmul_precision
@@ -42,11 +36,7 @@ _SECONDS_PER_LINE: Final = 10.0
 
 @final
 class TrainingProgress:
-    """Steps, loss, steps per second and time left: a bar on a terminal, lines elsewhere.
-
-    Args:
-        console: A console of rich; by default the error stream.
-    """
+    """Steps, loss, steps per second and time left: a bar on a terminal, lines elsewhere."""
 
     def __init__(self, console: "Console | None" = None) -> None:
         from rich.console import Console
@@ -69,9 +59,8 @@ class TrainingProgress:
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         elapsed = time.monotonic() - self._begin
         rate = (step - self._first) / max(elapsed, 1e-9)
-        text = f"{rate:,.0f} steps/s" if rate >= 10 else f"{rate:.2g} steps/s"
-        if "loss" in metrics:
-            text = f"loss {metrics['loss']:.4g}, {text}"
+        speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+        text = f"loss {metrics['loss']:.4g}, {speed} steps/s"
         if step < self._total:
             seconds = (self._total - step) / max(rate, 1e-9)
             text += f", {timedelta(seconds=round(seconds))} left"
@@ -118,7 +107,11 @@ ProgressFactory = Callable[[str], TrainingProgress | None]
 """From the name of a stage to its progress display."""
 
 BeforeEpoch = Callable[[Program, Sequence[RunFolder], int], None]
-"""Called with the program, the folders of its runs, and the number of an epoch."""
+"""Called with the program, the folders of its runs, and the number of an epoch, from 0 on.
+
+It may change the model in place, as a function of the model and the number alone: a resumed run
+calls it again.
+"""
 
 
 def train(
@@ -130,15 +123,9 @@ def train(
 ) -> None:
     """Train from the last checkpoint, if any, to the last epoch; save the models, finish the runs.
 
-    The folders are locked and other threads wait meanwhile. With several devices all processes
-    call this; the first one writes and shows progress.
-
-    Args:
-        program: One run, or stacked runs.
-        runs: One folder for each run; the first one holds the checkpoint.
-        before_epoch: Called before each epoch with its number, from 0 on. It may change the model
-            in place, as a function of the model and the number alone: a resumed run calls it again.
-        progress: Receives every report. It must not wait for another thread that trains.
+    There is one folder for each run; the first one holds the checkpoint. They are locked and other
+    threads wait meanwhile; the progress display must not wait for another thread that trains. With
+    several devices all processes call this; the first one writes and shows progress.
 
     Raises:
         Interrupted: On SIGINT or SIGTERM, after the step is finished and saved.
@@ -194,9 +181,7 @@ def _take_steps(
     take_step = _prepare(program, total - step)
     written = runs if devices.is_first else []
     with ExitStack() as stack:
-        events = _open_events(written, step)
-        for writer in events:
-            stack.callback(writer.close)
+        events = [stack.enter_context(writer) for writer in _open_events(written, step)]
         if progress is not None:
             progress.start(total, step)
             stack.callback(progress.stop)
@@ -309,7 +294,6 @@ def train_stage(
         stage: The name of this training for the progress display.
         models: One model, or several to be trained together; they are trained in place.
         runs: The run of every model.
-        before_epoch: As in :func:`train`.
         options: Like the others, arguments of :class:`~drpm.training.program.Program`.
     """
     if not all(run.status == "finished" for run in runs):

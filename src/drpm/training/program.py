@@ -55,8 +55,7 @@ class ExponentialSchedule:
     def __call__(self, step: Tensor) -> Tensor:
         rate = -(math.log(self.end) - math.log(self.start)) / self.steps
         value = self.start * torch.exp(-rate * step)
-        rises = self.end > self.start
-        return value.clamp(max=self.end) if rises else value.clamp(min=self.end)
+        return value.clamp(max=self.end) if self.end > self.start else value.clamp(min=self.end)
 
 
 class LossModule(nn.Module):
@@ -122,13 +121,8 @@ class Program:
 
     Runs that differ only in their seed apply the same operations to tensors of the same shapes.
     ``torch.func.vmap`` stacks them along a leading dimension S, so that they need as many kernel
-    launches as one run, which is most of the cost of a small model on a GPU.
-
-    :meth:`state` is the whole state, so a restored program continues bit for bit. A step changes
-    tensors in place and reads none back, as a CUDA graph requires.
-
-    With several devices the processes split one permutation of the examples. An epoch shows every
-    example once, except those that ``drop_last`` omits or that fill up the last step.
+    launches as one run, which is most of the cost of a small model on a GPU. A step changes tensors
+    in place and reads none back, as a CUDA graph requires; :meth:`state` is all that it depends on.
 
     Args:
         models: A model, or S models of one architecture, each initialized from its own seed.
@@ -289,9 +283,7 @@ class Program:
         self._record(terms)
         self._counters.add_(1)
 
-    def _find_gradients(
-        self, batch: Batch, schedule: Mapping[str, Tensor]
-    ) -> tuple[dict[str, Tensor], Terms]:
+    def _find_gradients(self, batch: Batch, schedule: State) -> tuple[State, Terms]:
         # torch.func records its own graph.
         with torch.no_grad():
             gradients, terms = self._gradients(self._trained, self._fixed, batch, schedule)
@@ -299,15 +291,11 @@ class Program:
         return {name: x.contiguous() for name, x in gradients.items()}, dict(terms)
 
     def _loss(
-        self,
-        trained: dict[str, Tensor],
-        fixed: dict[str, Tensor],
-        batch: Batch,
-        schedule: Mapping[str, Tensor],
+        self, trained: State, fixed: State, batch: Batch, schedule: State
     ) -> tuple[Tensor, Terms]:
         """The loss of one run as a function of its parameters."""
         tensors = {f"model.{name}": x for name, x in (trained | fixed).items()}
-        terms: Terms = functional_call(self._loss_module, tensors, (batch, dict(schedule)))
+        terms: Terms = functional_call(self._loss_module, tensors, (batch, schedule))
         return terms["loss"], terms
 
     def update(self) -> None:
@@ -373,13 +361,11 @@ class Program:
     def _load_moments(self, state: State) -> None:
         optimizer = self.optimizer.state_dict()
         if not optimizer["state"]:
-            saved: dict[int, dict[str, Tensor]] = {}
-            for name, x in state.items():
-                if name.startswith("optimizer."):
-                    _, index, moment = name.split(".")
-                    saved.setdefault(int(index), {})[moment] = x
+            saved: dict[int, State] = {}
+            for name in (name for name in state if name.startswith("optimizer.")):
+                _, index, moment = name.split(".")
+                saved.setdefault(int(index), {})[moment] = state[name]
             self.optimizer.load_state_dict({**optimizer, "state": saved})
-            return
         for index, moments in optimizer["state"].items():
             for moment, value in moments.items():
                 # A moment that was not saved starts at zero.

@@ -1,8 +1,4 @@
-"""Sweeps: the runs behind a table or a figure, run one after the other or several at once.
-
-Finished runs are skipped, interrupted ones are resumed, and one that fails is retried once, so the
-same command completes a sweep that was stopped or killed.
-"""
+"""Sweeps: the runs behind a table or a figure, one after the other or several at once."""
 
 import json
 import multiprocessing
@@ -80,7 +76,7 @@ def run_sweep(
         backend: ``local`` for processes of this machine, ``ray`` for a cluster.
         workers: The number of runs at once; 0 for one per core, or all that the cluster has room
             for.
-        address: The address of the Ray cluster.
+        address: The Ray cluster; None for that of the environment, or one on this machine.
         gpus: The GPUs of each run on the cluster; None for 1 if the cluster has GPUs.
         device: The device of the runs; None for that of each run.
         progress: Called at every change with a run and the number of those that are settled.
@@ -242,10 +238,7 @@ def _end_with_parent() -> None:
 
 @final
 class RayTasks:
-    """A task on a Ray cluster for every call.
-
-    Without an address it is the cluster of the environment, or one on this machine alone.
-    """
+    """A task on a Ray cluster for every call."""
 
     def __init__(self, workers: int, address: str | None, gpus: float | None) -> None:
         self.size = workers or sys.maxsize
