@@ -176,7 +176,7 @@ def test_an_error_of_the_objective_is_raised(tmp_path: Path) -> None:
 
 
 @both
-@torch._dynamo.config.patch(recompile_limit=1)
+@torch._dynamo.config.patch(recompile_limit=2)
 def test_many_programs_in_one_process(stacked: bool) -> None:
     """Torch compiles one function a few times and then no more, which would go unnoticed."""
     compilations = []
@@ -188,7 +188,7 @@ def test_many_programs_in_one_process(stacked: bool) -> None:
     double = torch.compile(lambda x: 2 * x, backend=backend)
     double(torch.ones(3))
     found = []
-    for _ in range(2):
+    for _ in range(3):
         program = make(stacked)
         fuse(program)
         before = dict(torch._dynamo.utils.counters["stats"])
@@ -197,7 +197,7 @@ def test_many_programs_in_one_process(stacked: bool) -> None:
         found.append({name: count - before.get(name, 0) for name, count in after.items()})
     # The schedule, the terms with their gradients, and the optimizer.
     assert found[0]["unique_graphs"] == 3
-    assert found[1] == found[0]
+    assert found[0] == found[1] == found[2]
     # What the caller has compiled stays compiled, and the caller can compile more.
     double(torch.ones(3))
     assert len(compilations) == 1
