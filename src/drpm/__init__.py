@@ -42,7 +42,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # The laws need torch, which takes a second to import. They are imported on first use, so that
-    # the command line's help does not wait for it.
-
     __getattr__, __dir__ = fetch_from(__name__, {"distributions": __all__})

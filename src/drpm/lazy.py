@@ -1,7 +1,4 @@
-"""Packages that import their names on first use.
-
-Reading the settings of an application should not wait for torch and scikit-learn.
-"""
+"""Packages that import their names on first use: ``--help`` does not wait for torch."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +10,7 @@ from typing import Any
 def fetch_from(
     package: str, places: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's ``__getattr__`` and ``__dir__``.
-
-    Args:
-        package: Its name.
-        places: Its modules, and what comes from each of them.
-    """
+    """A package's ``__getattr__`` and ``__dir__``, from the names in each of its modules."""
     homes = {name: f"{package}.{place}" for place, names in places.items() for name in names}
 
     def fetch(name: str) -> Any:

@@ -48,7 +48,8 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     for place in ("drpm.studies.sweeps", "drpm.cli.reproduce"):
         monkeypatch.setattr(f"{place}.SWEEPS", {"table-x": table, "broken": broken})
-    monkeypatch.setattr(sweeps, "open_workers", open_inline)
+    for workers in ("LocalProcesses", "RayTasks"):
+        monkeypatch.setattr(sweeps, workers, open_inline)
     monkeypatch.chdir(tmp_path)
     return found
 
@@ -95,7 +96,7 @@ def test_a_run_that_fails() -> None:
 def test_options_arrive(opened: list[Any]) -> None:
     run("table-x", "--backend", "ray", "--workers", "0", "--address", "there:1", "--gpus", "0.5")
     run("table-x", "--out", "other", "--workers", "3", "--device", "cpu")
-    assert opened == [("ray", 0, "there:1", 0.5), ("local", 3, None, None)]
+    assert opened == [(0, "there:1", 0.5), (3,)]
     for out, device in (("out/reproduce/table-x", "auto"), ("other", "cpu")):
         assert RunFolder.open(f"{out}/a/seed-0").result()["metrics"] == {"device": device}
 

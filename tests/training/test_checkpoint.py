@@ -3,6 +3,7 @@
 import pickle
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,7 @@ def make_state(value: float = 0.0) -> State:
     }
 
 
-def assert_same(actual: Any, expected: Any) -> None:
-    assert actual.keys() == expected.keys()
-    for name, tensor in expected.items():
-        assert actual[name].dtype == tensor.dtype
-        assert torch.equal(actual[name], tensor)
+assert_same = partial(torch.testing.assert_close, rtol=0, atol=0)
 
 
 def load(folder: Path) -> Checkpoint:
@@ -55,9 +52,6 @@ def value_of(state: Any) -> float:
     value = float(state["counters"][0])
     assert_same(state, make_state(value))
     return value
-
-
-# Round trips.
 
 
 def test_a_state_comes_back(tmp_path: Path) -> None:
@@ -91,21 +85,6 @@ def test_nothing_is_pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert value_of(load(tmp_path).state) == 3
     save_model(tmp_path / "model", {"w": torch.ones(2)}, {})
     load_model(tmp_path / "model")
-
-
-# Which checkpoints there are.
-
-
-def test_the_newest_is_kept(tmp_path: Path) -> None:
-    assert load_latest(tmp_path / "nowhere") is None
-    assert load_latest(tmp_path) is None
-    for step in (10, 20, 1_000_000):
-        save_state(tmp_path, make_state(), step)
-        assert load(tmp_path).step == step
-        assert len(list(tmp_path.iterdir())) == 1
-
-
-# Crashes.
 
 
 class Crash(BaseException):
@@ -165,7 +144,7 @@ def test_a_crash_at_any_call_leaves_the_old_state_or_the_new_one(
         loaded = load_latest(folder)
         outcomes.add(None if loaded is None else value_of(loaded.state))
         # The next save works, and nothing is left of the one that was cut short.
-        save_state(folder, make_state(100), 100)
+        save_state(folder, make_state(100), 1_000_000)
         assert value_of(load(folder).state) == 100
         assert len(list(folder.iterdir())) == 1
     assert outcomes == {saved, 99}
@@ -183,29 +162,18 @@ def test_a_model_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert seen == {1, 2}
 
 
-# Damage.
-
-
-def truncate(path: Path) -> None:
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2])
-
-
 def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-3 * len(data) // 8] ^= 1
     path.write_bytes(bytes(data))
 
 
-@pytest.mark.parametrize("damage", [truncate, flip])
-def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     save_state(tmp_path, make_state(), 1)
-    damage(next(tmp_path.iterdir()))
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(RunError, match=r"is damaged: step-000001-.* its checksum; choose another"):
         load_latest(tmp_path)
-
-
-# Models.
 
 
 def test_a_model_comes_back(tmp_path: Path) -> None:

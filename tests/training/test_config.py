@@ -60,8 +60,6 @@ class Job:
     outer: Outer = field(default_factory=Outer)
 
 
-# TOML.
-
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
 floats = st.floats(allow_nan=False, allow_infinity=False)
 inners = st.builds(Inner, texts, st.lists(st.integers(), max_size=3).map(tuple), floats)
@@ -110,9 +108,6 @@ def test_a_file_is_read_and_named_in_errors(tmp_path: Path) -> None:
         read_mapping(tmp_path / "nowhere.toml")
 
 
-# Presets.
-
-
 def test_presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("drpm.training.config.PRESETS", tmp_path)
     files = {
@@ -140,19 +135,13 @@ def test_presets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert complaint in str(caught.value)
 
 
-# Building.
-
-
-def test_other_settings_come_from_the_base_or_the_defaults() -> None:
-    base = Outer(count=7, inner=Inner(name="own"))
-    found = build(Outer, {"inner": {"rate": 0.5}}, base)
-    assert found == replace(base, inner=replace(base.inner, rate=0.5))
+def test_settings_are_converted_and_others_come_from_the_base_or_the_defaults() -> None:
+    base = Outer(count=7, cap=7, inner=Inner(name="own"))
+    given = {"scale": 2, "pair": [0, 1], "cap": "none", "inner": {"rate": 0.5}}
+    inner = replace(base.inner, rate=0.5)
+    expected = replace(base, scale=2.0, pair=(0.0, 1.0), cap=None, inner=inner)
+    assert repr(build(Outer, given, base)) == repr(expected)
     assert build(Outer, {"inner": {"name": "x"}}).inner == Inner(name="x", rate=0.25)
-
-
-def test_whole_numbers_become_floats_and_lists_tuples() -> None:
-    config = build(Outer, {"scale": 2, "pair": [0, 1], "cap": "none"}, Outer(cap=7))
-    assert repr((config.scale, config.pair, config.cap)) == "(2.0, (0.0, 1.0), None)"
 
 
 @pytest.mark.parametrize(
@@ -191,9 +180,6 @@ def test_what_does_not_fit_is_refused(mapping: Any, complaint: str) -> None:
             build(Job, {"outer": mapping})
 
 
-# Overrides.
-
-
 @pytest.mark.parametrize(
     ("assignment", "name", "value"),
     [
@@ -230,21 +216,15 @@ def test_nested_settings_are_overridden_and_the_last_one_wins() -> None:
         ("count", "A setting must have the form name=value, but got 'count'."),
         ("=3", "A setting must have the form name=value, but got '=3'."),
         ("count=none", "count must be a valid integer, but got None."),
-        ("scale=inf", "scale must be a finite number, but got 'inf'."),
-        ("training.epoch=3", "training.epoch is not a setting; did you mean training.epochs?"),
         ("trainng.epochs=3", "trainng is not a setting; did you mean training?"),
         ("training.lr=3", "training.lr is not a setting; there are training.epochs, training.ba"),
         ("training.epochs.x=3", "training.epochs must be a valid integer, but got {'x': '3'}."),
-        ("kind=neural", "kind must be 'neuralsort' or 'softsort', but got 'neural'."),
     ],
 )
 def test_a_wrong_override_is_refused(assignment: str, complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         override(Outer(), [assignment])
     assert str(caught.value).startswith(complaint)
-
-
-# The training settings.
 
 
 @pytest.mark.parametrize(
@@ -268,9 +248,6 @@ def test_training_settings_that_cannot_be(name: str, value: Any) -> None:
     for make in (lambda given: build(TrainingConfig, given), lambda x: TrainingConfig(**x)):
         with pytest.raises(ConfigError, match=f"^{name} must be .*, but got "):
             make({name: value})
-
-
-# What is made in Python.
 
 
 @pytest.mark.parametrize(

@@ -18,15 +18,7 @@ from drpm.training.errors import ConfigError, RunError
 from drpm.training.loop import train
 from drpm.training.program import Program
 from drpm.training.runs import RunFolder
-from tests.training.toys import (
-    begin,
-    make_model,
-    points,
-    settings,
-    squares,
-    steps_of,
-    take_steps,
-)
+from tests.training.toys import begin, make_model, points, settings, squares, steps_of, take_steps
 
 ROOT = Path(__file__).parents[2]
 
@@ -158,11 +150,9 @@ def test_two_processes(tmp_path: Path) -> None:
         assert found["resumed"]
         assert ") at step 1." in found["complaint"]
         assert "on 2 devices and can only be resumed with those" in found["other_count"]
+        assert found["precisions"] == [["tf32", "ieee"]] * 2
     for name in ("whole", "cut"):
         assert steps_of(RunFolder.open(tmp_path / name)) == list(range(1, 21))
-
-
-# The precision of products belongs to the process.
 
 
 def state() -> tuple[str, bool]:
@@ -183,46 +173,3 @@ def test_a_run_sets_it_and_restores_it(tmp_path: Path, precision: Any) -> None:
         train(*begin(tmp_path, objective, matmul=precision))
     assert seen == [(precision, precision == "high"), ("highest", False)]
     assert state() == before
-
-
-# In a process of its own, because what is set this way cannot be unset.
-OPERATION_BY_OPERATION = """
-import torch
-from drpm.training.devices import matmul_precision
-
-def values():
-    backends = torch.backends
-    return [part.fp32_precision for part in (backends.cuda.matmul, backends.cudnn.conv)]
-
-torch.backends.cuda.matmul.fp32_precision = "tf32"
-torch.backends.cudnn.conv.fp32_precision = "ieee"
-with matmul_precision("highest"):
-    assert values() == ["tf32", "ieee"], values()
-assert values() == ["tf32", "ieee"], values()
-"""
-
-
-@pytest.mark.skipif(
-    not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch is older than that"
-)
-def test_precisions_of_single_operations_stay() -> None:
-    subprocess.run([sys.executable, "-c", OPERATION_BY_OPERATION], check=True)
-
-
-@pytest.mark.cuda
-def test_products_and_convolutions_on_a_gpu() -> None:
-    a, b = torch.rand(2, 256, 256, device="cuda", dtype=torch.float64)
-    images, kernels = torch.rand(8, 32, 16, 16, device="cuda"), torch.rand(32, 32, 3, 3).cuda()
-    convolution = torch.nn.functional.conv2d(images.double(), kernels.double())
-
-    def errors() -> list[float]:
-        product = a.float() @ b.float()
-        convolved = torch.nn.functional.conv2d(images, kernels)
-        pairs = ((product, a @ b), (convolved, convolution))
-        return [((found - exact) / exact).abs().max().item() for found, exact in pairs]
-
-    with matmul_precision("highest"):
-        assert max(errors()) < 1e-5
-    with matmul_precision("high"):
-        # Where there is no TF32, this is float32 as well.
-        assert max(errors()) < 1e-2

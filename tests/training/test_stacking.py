@@ -41,15 +41,6 @@ def scaled_squares(
     return {**terms, "loss": batch["scale"].mean() * terms["loss"]}
 
 
-def columns(values: Tensor) -> Tensor:
-    """The same number for all examples of a run, (S, N)."""
-    return values[:, None].expand(-1, EXAMPLES).contiguous()
-
-
-def states(program: Program) -> list[dict[str, Tensor]]:
-    return [copied(program.model_state(run)) for run in range(program.width)]
-
-
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_each_run_of_a_stack_equals_that_run_alone(optimizer: Any) -> None:
     """Without noise, and each given the batches that it had in the stack."""
@@ -85,7 +76,7 @@ def test_each_run_has_its_own_batches_and_noise() -> None:
 def test_runs_do_not_influence_each_other() -> None:
     data = points()
     x = torch.stack([data.pop("x")] * 3)
-    scale = torch.ones(3)
+    scale = torch.ones(3, EXAMPLES)
 
     def end(x: Tensor, scale: Tensor) -> list[dict[str, Tensor]]:
         program = Program(
@@ -93,10 +84,10 @@ def test_runs_do_not_influence_each_other() -> None:
             scaled_squares,
             data,
             settings(optimizer="sgd", learning_rate=1e-3),
-            run_data={"x": x, "scale": columns(scale)},
+            run_data={"x": x, "scale": scale},
         )
         take_steps(program, 12)
-        return states(program)
+        return [copied(program.model_state(run)) for run in range(3)]
 
     before = end(x, scale)
     other_x, other_scale = x.clone(), scale.clone()
@@ -141,10 +132,6 @@ def test_augmentations_and_dropout_differ_between_runs() -> None:
         assert abs(first - second) > 1e-4
 
 
-class Killed(BaseException):
-    """Neither caught nor cleaned up after."""
-
-
 def test_a_group_of_runs_resumes_bit_for_bit(tmp_path: Path) -> None:
     config = settings(epochs=4, checkpoint_steps=3, log_every=2)
 
@@ -154,7 +141,7 @@ def test_a_group_of_runs_resumes_bit_for_bit(tmp_path: Path) -> None:
         def objective(*arguments: Any) -> dict[str, Tensor]:
             calls.append(1)
             if len(calls) == stop:
-                raise Killed
+                raise KeyboardInterrupt
             return noisy_squares(*arguments)
 
         program = make_stack(3, objective, **vars(config))
@@ -165,7 +152,7 @@ def test_a_group_of_runs_resumes_bit_for_bit(tmp_path: Path) -> None:
     whole, expected = run("whole")
     for stop in (2, 5, 7, 3):
         torch.rand(3)
-        with pytest.raises(Killed):
+        with pytest.raises(KeyboardInterrupt):
             run("cut", stop)
     program, cut = run("cut")
     for run_index in range(3):

@@ -10,8 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -95,7 +95,7 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeps, "open_workers", lambda *_: Inline())
+    monkeypatch.setattr(sweeps, "LocalProcesses", lambda *_: Inline())
 
 
 def diary(out: Path, word: str = "begins") -> list[str]:
@@ -116,9 +116,6 @@ def wait_until(condition: Callable[[], object], seconds: float = 600.0) -> None:
         time.sleep(0.02)
 
 
-# What is run, and how often.
-
-
 @pytest.mark.usefixtures("inline")
 def test_what_is_finished_is_skipped_and_the_rest_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -131,7 +128,7 @@ def test_what_is_finished_is_skipped_and_the_rest_is_run(
     assert states(found) == {"a": "finished", "b": "skipped", "c": "finished"}
     assert interrupted.result()["metrics"]["lines"] == 2
     assert diary(tmp_path) == ["a", "c"]
-    monkeypatch.setattr(sweeps, "open_workers", lambda *_: pytest.fail("a worker"))
+    monkeypatch.setattr(sweeps, "LocalProcesses", lambda *_: pytest.fail("a worker"))
     assert set(states(run_sweep(sweep, tmp_path)).values()) == {"skipped"}
 
 
@@ -171,16 +168,6 @@ def test_whatever_a_job_does_the_sweep_goes_on(
     assert states(found) == {"a": "failed", "b": "finished"}
     assert found[0].reason.endswith(reason)
 
-
-@pytest.mark.usefixtures("inline")
-def test_a_run_in_use_is_left_to_its_process(tmp_path: Path) -> None:
-    with open_run(tmp_path / "a", "").lock():
-        found = run_sweep([SweepRun("a", TRAIN), SweepRun("b", TRAIN)], tmp_path)
-    assert states(found) == {"a": "failed", "b": "finished"}
-    assert f"is in use by process {os.getpid()}" in found[0].reason
-
-
-# Processes that die.
 
 SCRIPT = """
 import sys
@@ -223,7 +210,7 @@ def test_a_signal_lets_the_runs_save_and_the_same_sweep_resumes(tmp_path: Path) 
     assert stopped.value.exit_code == 128 + signal.SIGTERM
     assert (tmp_path / "a" / "checkpoint" / "saved").exists()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweeps, "open_workers", lambda *_: Inline())
+        patch.setattr(sweeps, "LocalProcesses", lambda *_: Inline())
         assert set(states(run_sweep(sweep, tmp_path)).values()) == {"finished"}
 
 
@@ -248,9 +235,6 @@ def test_a_ray_cluster_that_loses_a_worker(tmp_path: Path, monkeypatch: pytest.M
     assert set(states(found).values()) == {"finished"}, found
     assert [run.attempts for run in found] == [2, 1]
     assert sorted(diary(tmp_path)) == ["killed", "killed", "other"]
-
-
-# What is written and what is refused.
 
 
 @pytest.mark.usefixtures("inline")
@@ -279,15 +263,11 @@ def test_bad_options_are_refused(tmp_path: Path, options: dict[str, Any], compla
         run_sweep([SweepRun("a", TRAIN)], tmp_path, **options)
 
 
-def refuse(**_: Any) -> None:
-    raise ConnectionError("nobody answers")
-
-
 @pytest.mark.parametrize(
     ("module", "complaint"),
     [
         (None, r"needs the package ray.*pip install 'drpm\[ray\]'"),
-        (SimpleNamespace(init=refuse), r"no Ray cluster at there:1: .*nobody answers"),
+        (Mock(init=Mock(side_effect=OSError("nobody"))), r"no Ray cluster at there:1: .*nobody"),
     ],
 )
 def test_a_missing_ray_is_named(

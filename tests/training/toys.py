@@ -1,6 +1,6 @@
 """Small models, objectives and run folders that the tests of training share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,3 @@ def take_steps(program: Program, count: int, step: Callable[[], None] | None = N
         (step or program.step)()
         values.append(program.readings().values)
     return torch.cat(values)
-
-
-def losses(program: Program, count: int) -> Sequence[float]:
-    found: list[float] = take_steps(program, count)[:, 0, 0].tolist()
-    return found

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from drpm.training.config import dumps
-from drpm.training.devices import Devices, connect
+from drpm.training.devices import Devices, connect, matmul_precision
 from drpm.training.errors import Interrupted, RunError
 from drpm.training.loop import train
 from drpm.training.program import Program
@@ -98,6 +98,15 @@ def report(folder: Path, devices: Devices) -> dict[str, Any]:
     return found
 
 
+def precisions() -> list[list[str]]:
+    """Those of single operations, which a run leaves as they are; they cannot be unset again."""
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn.conv
+    products.fp32_precision, convolutions.fp32_precision = "tf32", "ieee"
+    with matmul_precision("highest"):
+        inside = [products.fp32_precision, convolutions.fp32_precision]
+    return [inside, [products.fp32_precision, convolutions.fp32_precision]]
+
+
 def threads() -> list[str]:
     """The names of this process's threads, where the system tells."""
     return [(task / "comm").read_text().strip() for task in Path("/proc/self/task").glob("*")]
@@ -114,3 +123,4 @@ if __name__ == "__main__":
         (folder / f"rank-{found['rank']}.json").write_text(text)
 
     found.update(report(folder, connect(CONFIG)))
+    found["precisions"] = precisions()

@@ -219,7 +219,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         for choice in (result["choice"] for result in results if "choice" in result):
             columns = (choice[name] for name in ("clusters", *pipeline.FIGURES))
             rows = [[str(x), *(f"{y:.3f}" for y in ys)] for x, *ys in zip(*columns, strict=True)]
-            shown += [Table(["Clusters", *pipeline.FIGURES.values()], rows), choice["sentence"]]
+            shown += [(["Clusters", *pipeline.FIGURES.values()], rows), choice["sentence"]]
         comparisons = [result["comparison"] for result in results]
         if len(comparisons[0]) < 2:
             return shown
@@ -228,7 +228,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
             return format_summary(summarize([methods[method][score] for methods in comparisons]))
 
         rows = [[name, *(text(name, score) for score in SCORES)] for name in comparisons[0]]
-        return [*shown, Table(["Method", *SCORES.values()], rows)]
+        return [*shown, (["Method", *SCORES.values()], rows)]
 
 
 def _score(data: Dataset, predicted: Any) -> dict[str, float]:

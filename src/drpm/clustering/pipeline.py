@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import combinations
 from pathlib import Path
@@ -258,29 +258,25 @@ def _train(
         else:
             run_data["features"] = torch.stack(features)
 
-    def refitter(program: Program) -> Callable[[int], None]:
-        """Refits the mixture to the current codes every few epochs while the temperature falls."""
+    @torch.no_grad()
+    def refit(program: Program, _: Sequence[RunFolder], epoch: int) -> None:
+        """Refit the mixture to the current codes every few epochs while the temperature falls."""
+        falls = epoch * program.steps_per_epoch < config.annealing_steps
+        if config.refit_every is None or epoch == 0 or epoch % config.refit_every or not falls:
+            return
         scratch = copy.deepcopy(models[0])
-
-        @torch.no_grad()
-        def refit(epoch: int) -> None:
-            falls = epoch * program.steps_per_epoch < config.annealing_steps
-            if config.refit_every is None or epoch == 0 or epoch % config.refit_every or not falls:
-                return
-            for run, seed in enumerate(seeds):
-                generator = torch.Generator(rows.device).manual_seed(seed + epoch)
-                state = program.model_state(run)
-                scratch.load_state_dict(state)
-                features = in_batches(scratch.autoencoder.encoder, rows)
-                posterior = scratch.autoencoder.posterior(features)
-                sampled = config.refit_to == "samples"
-                codes = posterior.sample((), generator) if sampled else posterior.mean
-                found = _fit(codes, config, seed + epoch)
-                scratch.prior.set_mixture(found, detached=config.refit_detaches_prior)
-                for name, value in scratch.prior.state_dict().items():
-                    state[f"prior.{name}"].copy_(value)
-
-        return refit
+        for run, seed in enumerate(seeds):
+            generator = torch.Generator(rows.device).manual_seed(seed + epoch)
+            state = program.model_state(run)
+            scratch.load_state_dict(state)
+            features = in_batches(scratch.autoencoder.encoder, rows)
+            posterior = scratch.autoencoder.posterior(features)
+            sampled = config.refit_to == "samples"
+            codes = posterior.sample((), generator) if sampled else posterior.mean
+            found = _fit(codes, config, seed + epoch)
+            scratch.prior.set_mixture(found, detached=config.refit_detaches_prior)
+            for name, value in scratch.prior.state_dict().items():
+                state[f"prior.{name}"].copy_(value)
 
     train_stage(
         "training",
@@ -291,7 +287,7 @@ def _train(
         data,
         run_data=run_data,
         schedules=build_schedules(config),
-        before_epoch=refitter,
+        before_epoch=refit,
         **options,
     )
 

@@ -31,11 +31,8 @@ JOBS: Final[dict[str, str]] = {
 def option(default: Any, help: str, **details: Any) -> Any:
     """A field of a job that the command line offers as an option.
 
-    Args:
-        default: The default value.
-        help: The help text.
-        details: ``choices`` (words that a shell completes), ``shown`` (what the help shows as the
-            default), ``metavar``, ``flag`` (the name of a switch).
+    The details are ``choices`` (words that a shell completes), ``shown`` (what the help shows as
+    the default), ``metavar`` and ``flag`` (the name of a switch).
     """
     return field(default=default, metadata={"help": help, **details})
 
@@ -80,8 +77,7 @@ class Job:
 
     @property
     def seed(self) -> int:
-        seed: int = self.config.training.seed
-        return seed
+        return int(self.config.training.seed)
 
     def with_config(self, **changes: Any) -> Self:
         """The same job with other hyperparameters."""
@@ -109,31 +105,22 @@ def parse_options(options: Sequence[str]) -> dict[str, Any]:
     return parsed
 
 
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 J = TypeVar("J", bound=Job)
 D = TypeVar("D")
 M = TypeVar("M")
 
 
 class Evaluation(NamedTuple):
-    """The outcome of a run.
+    """The outcome of a run: metrics by name, the content of ``arrays.npz``, and facts.
 
-    Args:
-        metrics: Final metrics by name.
-        figures: Figure data, the content of ``arrays.npz``.
-        facts: Further entries of ``result.json``: ``about`` (a paragraph for the page), ``data``
-            (a table), ``names`` (headings of metrics), ``method``, ``comparison``, ``tables``.
+    The facts are further entries of ``result.json``: ``about`` (a paragraph for the page), ``data``
+    (a table), ``names`` (headings of metrics), ``method``, ``comparison``, ``tables``.
     """
 
     metrics: Mapping[str, Any]
     figures: bytes
     facts: Mapping[str, Any]
-
-
-class Table(NamedTuple):
-    """A table for the terminal."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 class Experiment(ABC, Generic[J, D, M]):
@@ -209,17 +196,15 @@ class Experiment(ABC, Generic[J, D, M]):
         return {name: shown for name, shown in self.scores.items() if name in result["metrics"]}
 
     def describe(self, results: Sequence[Mapping[str, Any]]) -> Sequence[Table | str]:
-        """What the terminal shows besides the table of scores."""
+        """What the terminal shows besides the table of scores: headings with rows, and texts."""
         return ()
 
 
 def find_job(command: str) -> type[Job]:
     """The job class of a command."""
-    found: type[Job] = resolve_name(JOBS[command])
-    return found
+    return resolve_name(JOBS[command])  # type: ignore[no-any-return]
 
 
 def find_experiment(job: Job | type[Job]) -> Experiment[Any, Any, Any]:
     """The experiment that runs a job."""
-    found: Experiment[Any, Any, Any] = resolve_name(job.experiment)()
-    return found
+    return resolve_name(job.experiment)()  # type: ignore[no-any-return]

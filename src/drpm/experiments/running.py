@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from drpm.experiments.base import D, Experiment, J, Job, M, find_experiment, find_job
+from drpm.experiments.base import D, Experiment, J, M, find_experiment, find_job
 from drpm.report.tables import DEVIATION, summarize_results
 from drpm.training import config as configs
 from drpm.training.devices import Devices, connect
@@ -25,8 +25,7 @@ def prepare(
 ) -> tuple[J, D, Devices, list[str]]:
     """Load the data of a job and check that both fit, before anything is written.
 
-    ``given`` is as in :meth:`~drpm.experiments.base.Experiment.complete`. The device is by default
-    that of the job.
+    ``given`` is as in ``Experiment.complete``; the device is by default that of the job.
     """
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1 and not job.several_devices:
@@ -55,13 +54,9 @@ def run_jobs(
 ) -> list[dict[str, Any]]:
     """Run jobs that differ in their seeds, or resume them; finished ones are skipped.
 
-    With several devices all processes call this, and the first one writes.
-
-    Args:
-        folders: The run folder of each job; that of a different job is refused.
-        command: The command that repeats all of them.
-        overwrite: Whether to start again if a folder holds a run.
-        share: As ``place`` in :meth:`~drpm.experiments.base.Experiment.share`.
+    A folder of a different job is refused unless it is to be overwritten. ``command`` repeats all
+    jobs; ``share`` is the ``place`` of :meth:`~drpm.experiments.base.Experiment.share`. With
+    several devices all processes call this, and the first one writes.
 
     Returns:
         The content of every ``result.json``, with the folder and the page.
@@ -98,18 +93,15 @@ def run_jobs(
         devices.barrier()
     if not devices.is_first:
         return []
-    title = experiment.title(jobs[0], data)
-    return [_with_page(run, title) for run in runs]
-
-
-def _with_page(run: RunFolder, title: str) -> dict[str, Any]:
-    """The result of a run; its page, which is written last, is written if it is missing."""
     from drpm.report import write_page
 
-    page = (run.path / PAGE).resolve()
-    if not page.exists():
-        page = write_page(run.path, title=title)
-    return {**run.result(), "folder": str(run.path), "page": str(page)}
+    results = []
+    for run in runs:
+        page = (run.path / PAGE).resolve()
+        if not page.exists():
+            page = write_page(run.path, title=experiment.title(jobs[0], data))
+        results.append({**run.result(), "folder": str(run.path), "page": str(page)})
+    return results
 
 
 def write_summary(folder: Path, results: Sequence[dict[str, Any]]) -> None:
@@ -135,14 +127,10 @@ def run_study(
 ) -> None:
     """Run a study, or resume it: the runs ``seed-<seed>``, as the command writes them.
 
-    The study's ``result.json`` has the mean and the deviation of every metric.
-
-    Args:
-        settings: Changes to the preset, as ``name=value``.
-        options: Fields of the job, by name.
-        config: The digest of the configuration; refused where the configuration has changed.
-        share: Whether studies in the same folder share the stages that they have in common.
-        device: Where to run; not part of what identifies the study.
+    The study's ``result.json`` has the mean and the deviation of every metric. The settings are
+    changes to the preset, the options fields of the job by name, and ``config`` the digest that the
+    configuration must have. Studies in the same folder may share the stages that they have in
+    common. The device is not part of what identifies a study.
     """
     kind, (chosen, digest) = find_job(command), configure(command, preset, settings)
     if config not in (None, digest):
@@ -168,7 +156,7 @@ def run_study(
             data,
             [folder / f"seed-{seed}" for seed in seeds],
             devices=devices,
-            command=_command_line(kind, preset, settings, options, seeds),
+            command=_command_line(described, options),
             share=folder.parent if share else None,
         )
         stacked = len(results[0].get("stacked", ())) > 1
@@ -181,23 +169,14 @@ def run_study(
 
 
 def configure(command: str, preset: str, settings: Sequence[str]) -> tuple[Any, str]:
-    """The configuration of a command from a preset and changes to it, and a digest of all of it.
-
-    The meaning of a preset's name may change; the digest then changes too.
-    """
+    """The configuration of a command from a preset and changes to it, and a digest of all of it."""
     start = configs.load_preset(type(find_job(command)().config), preset)
     config = configs.override(start, settings)
     return config, hashlib.sha256(configs.dumps(config).encode()).hexdigest()[:16]
 
 
-def _command_line(
-    kind: type[Job],
-    preset: str,
-    settings: Sequence[str],
-    options: Mapping[str, Any],
-    seeds: Sequence[int],
-) -> list[str]:
-    words = ["drpm", kind.command]
+def _command_line(study: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+    words = ["drpm", study["command"]]
     for name, value in options.items():
         if name == "data":
             words.insert(2, str(value))
@@ -205,6 +184,6 @@ def _command_line(
             words += [word for each in value for word in ("--option", each)]
         else:
             words += [f"--{name.replace('_', '-')}", str(value)]
-    words += ["--preset", preset]
-    words += [word for setting in settings for word in ("--set", setting)]
-    return [*words, "--seeds", ",".join(map(str, seeds))]
+    words += ["--preset", study["preset"]]
+    words += [word for setting in study["settings"] for word in ("--set", setting)]
+    return [*words, "--seeds", ",".join(map(str, study["seeds"]))]

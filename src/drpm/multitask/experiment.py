@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -32,7 +32,7 @@ from drpm.report.plots import FigureSpec, pack_figures
 from drpm.studies.sweeps import NOISE
 from drpm.training.devices import matmul_precision, seeded
 from drpm.training.errors import ConfigError
-from drpm.training.loop import ProgressFactory, fit_model
+from drpm.training.loop import BeforeEpoch, ProgressFactory, fit_model
 from drpm.training.program import Program
 from drpm.training.runs import RunFolder
 
@@ -92,7 +92,7 @@ def fit_multitask(
         fingerprint=lambda: fingerprint_tensors((name, getattr(data, name)) for name in names),
         device=device,
         is_eager=config.method == "gradient",
-        before_epoch=lambda program, run: _evaluate_before_epoch(program, network, data, run),
+        before_epoch=_evaluate_before_epoch(network, data),
         progress=progress,
     )
     return network.eval()
@@ -121,13 +121,12 @@ def check_multitask(data: TaskData, config: MultitaskConfig) -> None:
         MultitaskNetwork(tuple(data.images.shape[1:]), data.classes, config)
 
 
-def _evaluate_before_epoch(
-    program: Program, network: MultitaskNetwork, data: TaskData, run: RunFolder
-) -> Callable[[int], None]:
+def _evaluate_before_epoch(network: MultitaskNetwork, data: TaskData) -> BeforeEpoch:
     """Log the test scores of the network every ``evaluate_every`` epochs."""
     spare = copy.deepcopy(network).eval()
 
-    def before_epoch(epoch: int) -> None:
+    def before_epoch(program: Program, runs: Sequence[RunFolder], epoch: int) -> None:
+        (run,) = runs
         if epoch == 0 or epoch % network.config.evaluate_every:
             return
         # A run that was interrupted right here has logged this epoch already.

@@ -24,7 +24,6 @@ MODEL_FILE: Final = "model.json"
 _SUFFIX: Final = ".safetensors"
 _CHECKPOINTS: Final = f"step-*{_SUFFIX}"
 
-
 # Everything that the next training step depends on, by name.
 State: TypeAlias = dict[str, Tensor]
 
@@ -42,9 +41,6 @@ class Model(NamedTuple):
 
     tensors: dict[str, Tensor]
     description: dict[str, Any]
-
-
-# Files.
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -91,9 +87,6 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     return tensors_from_bytes(data)
 
 
-# Checkpoints.
-
-
 def save_state(folder: Path, state: State, step: int, runs: Sequence[str] = (".",)) -> None:
     """Save the state of stacked runs after a step, and remove the checkpoint before it."""
     data = _to_bytes(state, {"runs": json.dumps(runs)})
@@ -121,9 +114,6 @@ def load_latest(folder: Path) -> Checkpoint | None:
     with safe_open(steps[step], "pt") as file:
         metadata = file.metadata() or {}
     return Checkpoint(state, step, json.loads(metadata.get("runs", '["."]')))
-
-
-# Models.
 
 
 def save_model(folder: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
@@ -170,11 +160,8 @@ def load_modules(
 ) -> None:
     """Load tensors from :func:`load_model` into modules; refuse tensors that do not fit.
 
-    Args:
-        folder: Where the tensors come from, for the error message.
-        tensors: All tensors by name.
-        modules: The modules by the prefix of their tensors' names, such as ``"head."`` or ``""``.
-        others: The shapes of tensors that belong to no module.
+    The modules are named by the prefix of their tensors' names, such as ``"head."`` or ``""``;
+    ``others`` are the shapes of tensors that belong to no module.
     """
     shapes = dict(others or {})
     for prefix, module in modules.items():

@@ -3,8 +3,7 @@
 import inspect
 import logging
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final, final
 
 import torch
@@ -37,7 +36,6 @@ def compile_step(program: Program, backend: str | Callable[..., Any] = BACKEND) 
         kind: dict[str, Any] = {"backend": backend, "fullgraph": whole, "options": options}
         setattr(program, name, torch.compile(_with_own_code(plain), dynamic=False, **kind))
     try:
-        # A checkpoint at the end of an epoch has no next batch.
         program.rewind()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -105,12 +103,14 @@ class CapturedStep:
         stream.wait_stream(torch.cuda.current_stream(program.device))
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UPS):
-                # A checkpoint at the end of an epoch has no next batch.
                 program.rewind()
                 program.step()
                 program.load_state(before)
+            # Not during the warm-up, where it would warn.
+            for group in program.optimizer.param_groups:
+                group["capturable"] = True
             try:
-                with _capturable(program.optimizer), torch.cuda.graph(self._graph, stream=stream):
+                with torch.cuda.graph(self._graph, stream=stream):
                     program.step()
             except RuntimeError as error:
                 reason = str(error).strip().splitlines()[0]
@@ -123,20 +123,6 @@ class CapturedStep:
 
     def __call__(self) -> None:
         self._graph.replay()
-
-
-@contextmanager
-def _capturable(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Mark the optimizer as capturable; marked all the time, it would warn elsewhere."""
-    groups = [group for group in optimizer.param_groups if "capturable" in group]
-    before = [group["capturable"] for group in groups]
-    for group in groups:
-        group["capturable"] = True
-    try:
-        yield
-    finally:
-        for group, was in zip(groups, before, strict=True):
-            group["capturable"] = was
 
 
 def _snapshot(program: Program) -> State:

@@ -44,13 +44,7 @@ SUFFIX: Final = ".toml"
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def settings(cls: type[C]) -> type[C]:
-    """Make a class a frozen dataclass whose fields are checked, all with a default.
-
-    Example:
-        >>> TrainingConfig(drop_last="no")
-        Traceback (most recent call last):
-        drpm.training.errors.ConfigError: drop_last must be a valid boolean, but got 'no'.
-    """
+    """Make a class a frozen dataclass whose fields are checked, all with a default."""
     options = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
     checked: Any = pydantic_dataclass(frozen=True, config=options)(cls)
     construct = checked.__init__
@@ -161,9 +155,6 @@ def require_classes(name: str, labels: "Tensor", examples: int, classes: int) ->
         )
 
 
-# Reading and writing.
-
-
 def build(cls: type[C], mapping: Mapping[str, Any], base: C | None = None) -> C:
     """A configuration from nested dictionaries; others are those of ``base``, or the defaults."""
     known: Any = cls() if base is None else base
@@ -172,12 +163,7 @@ def build(cls: type[C], mapping: Mapping[str, Any], base: C | None = None) -> C:
 
 
 def override(config: C, assignments: Sequence[str]) -> C:
-    """The configuration with some settings replaced, each given as ``name=value``; the last wins.
-
-    Example:
-        >>> override(TrainingConfig(), ["epochs=3", "betas=0.95,0.999"]).betas
-        (0.95, 0.999)
-    """
+    """The configuration with some settings replaced, each as ``name=value``; the last one wins."""
     values = dataclasses.asdict(config)  # type: ignore[call-overload]
     known = dict(flatten(values))
     for assignment in assignments:
@@ -196,15 +182,10 @@ def override(config: C, assignments: Sequence[str]) -> C:
 
 
 def dumps(config: Any) -> str:
-    r"""A configuration, or a mapping, as TOML, from which :func:`loads` makes the same one.
+    """A configuration, or a mapping, as TOML, from which :func:`loads` makes the same one.
 
     Settings that are None are left out, as None is the default of every setting that may be None.
-
     The text identifies finished studies, so its form must not change with the version of a library.
-
-    Example:
-        >>> dumps({"name": "a", "sizes": (1, 2), "inner": {"rate": 1e-05}})
-        'name = "a"\nsizes = [1, 2]\n\n[inner]\nrate = 1e-05\n'
     """
     mapping = config if isinstance(config, Mapping) else dataclasses.asdict(config)
     tables = {"": mapping}
@@ -303,9 +284,6 @@ def names(config: Any) -> list[str]:
     """The dotted names of all settings of a configuration."""
     known = flatten(dataclasses.asdict(config))
     return [name for name, value in known if not isinstance(value, Mapping)]
-
-
-# Messages.
 
 
 def suggest(name: str, known: Sequence[str]) -> str:

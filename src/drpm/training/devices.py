@@ -35,18 +35,12 @@ class Devices:
         self._fabric = fabric
         self.rank: int = fabric.global_rank if fabric else 0
         self.count: int = fabric.world_size if fabric else 1
-
-    @property
-    def is_first(self) -> bool:
+        self.is_first = self.rank == 0
         """Whether this is the process that writes files."""
-        return self.rank == 0
 
     def share(self, module: nn.Module) -> Callable[..., Any]:
         """The module's forward pass; its gradients are averaged over all processes."""
-        if self._fabric is None:
-            return module
-        shared: nn.Module = self._fabric.setup_module(module)
-        return shared
+        return module if self._fabric is None else self._fabric.setup_module(module)
 
     def gather(self, value: T) -> list[T]:
         """The values of all processes in the order of their ranks; tensors are on the CPU."""
@@ -88,12 +82,8 @@ def connect(config: TrainingConfig) -> Devices:
     # Lightning greets on the error stream, between the lines of the run.
     for name in ("lightning.fabric", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    fabric = Fabric(
-        accelerator=device.type,
-        devices=here,
-        num_nodes=max(1, started // here),
-        strategy="ddp",
-    )
+    nodes = max(1, started // here)
+    fabric = Fabric(accelerator=device.type, devices=here, num_nodes=nodes, strategy="ddp")
     fabric.launch()
     atexit.register(_leave)
     return Devices(fabric.device, fabric)

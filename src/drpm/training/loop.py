@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import torch
 from torch import Tensor, nn
 
-from drpm.training.checkpoint import (
-    load_latest,
-    load_model,
-    load_modules,
-    save_model,
-    save_state,
-)
+from drpm.training.checkpoint import load_latest, load_model, load_modules, save_model, save_state
 from drpm.training.compiling import CapturedStep, compile_step
 from drpm.training.config import TrainingConfig, dumps
 from drpm.training.devices import TRAINING_LOCK, Devices, matmul_precision
@@ -42,11 +36,7 @@ _SECONDS_PER_LINE: Final = 10.0
 
 @final
 class TrainingProgress:
-    """Steps, loss, steps per second and time left: a bar on a terminal, lines elsewhere.
-
-    Args:
-        console: A console of rich; by default the error stream.
-    """
+    """Steps, loss, steps per second and time left: a bar on a terminal, lines elsewhere."""
 
     def __init__(self, console: "Console | None" = None) -> None:
         from rich.console import Console
@@ -69,9 +59,8 @@ class TrainingProgress:
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
         elapsed = time.monotonic() - self._begin
         rate = (step - self._first) / max(elapsed, 1e-9)
-        text = f"{rate:,.0f} steps/s" if rate >= 10 else f"{rate:.2g} steps/s"
-        if "loss" in metrics:
-            text = f"loss {metrics['loss']:.4g}, {text}"
+        speed = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+        text = f"loss {metrics['loss']:.4g}, {speed} steps/s"
         if step < self._total:
             seconds = (self._total - step) / max(rate, 1e-9)
             text += f", {timedelta(seconds=round(seconds))} left"
@@ -117,26 +106,26 @@ def note_signals() -> Iterator[list[int]]:
 ProgressFactory = Callable[[str], TrainingProgress | None]
 """From the name of a stage to its progress display."""
 
+BeforeEpoch = Callable[[Program, Sequence[RunFolder], int], None]
+"""Called with the program, the folders of its runs, and the number of an epoch, from 0 on.
+
+It may change the model in place, as a function of the model and the number alone: a resumed run
+calls it again.
+"""
+
 
 def train(
     program: Program,
     runs: Sequence[RunFolder],
     *,
-    before_epoch: Callable[[int], None] | None = None,
+    before_epoch: BeforeEpoch | None = None,
     progress: TrainingProgress | None = None,
 ) -> None:
     """Train from the last checkpoint, if any, to the last epoch; save the models, finish the runs.
 
-    The folders are locked and other threads wait meanwhile. With several devices all processes
-    call this; the first one writes and shows progress.
-
-    Args:
-        program: One run, or stacked runs.
-        runs: One folder for each run; the first one holds the checkpoint.
-        before_epoch: Called with the number of each epoch, from 0 on, before it starts. It may
-            change the model in place, as a function of the model and the number alone: a resumed
-            run calls it again.
-        progress: Receives every report. It must not wait for another thread that trains.
+    There is one folder for each run; the first one holds the checkpoint. They are locked and other
+    threads wait meanwhile; the progress display must not wait for another thread that trains. With
+    several devices all processes call this; the first one writes and shows progress.
 
     Raises:
         Interrupted: On SIGINT or SIGTERM, after the step is finished and saved.
@@ -183,7 +172,7 @@ def _take_steps(
     program: Program,
     runs: Sequence[RunFolder],
     step: int,
-    before_epoch: Callable[[int], None] | None,
+    before_epoch: BeforeEpoch | None,
     progress: TrainingProgress | None,
 ) -> None:
     config, devices, per_epoch = program.config, program.devices, program.steps_per_epoch
@@ -192,9 +181,7 @@ def _take_steps(
     take_step = _prepare(program, total - step)
     written = runs if devices.is_first else []
     with ExitStack() as stack:
-        events = _open_events(written, step)
-        for writer in events:
-            stack.callback(writer.close)
+        events = [stack.enter_context(writer) for writer in _open_events(written, step)]
         if progress is not None:
             progress.start(total, step)
             stack.callback(progress.stop)
@@ -203,7 +190,7 @@ def _take_steps(
             if step % per_epoch == 0:
                 program.set_learning_rate(learning_rate(config, step // per_epoch))
                 if before_epoch is not None:
-                    before_epoch(step // per_epoch)
+                    before_epoch(program, runs, step // per_epoch)
                 program.shuffle()
             take_step()
             step += 1
@@ -297,7 +284,7 @@ def train_stage(
     data: Mapping[str, Tensor],
     *,
     devices: Devices,
-    before_epoch: Callable[[Program], Callable[[int], None]] | None = None,
+    before_epoch: BeforeEpoch | None = None,
     progress: ProgressFactory = lambda stage: None,
     **options: Any,
 ) -> None:
@@ -307,13 +294,11 @@ def train_stage(
         stage: The name of this training for the progress display.
         models: One model, or several to be trained together; they are trained in place.
         runs: The run of every model.
-        before_epoch: From the program to what :func:`train` calls before each epoch.
         options: Like the others, arguments of :class:`~drpm.training.program.Program`.
     """
     if not all(run.status == "finished" for run in runs):
         program = Program(models, objective, data, config, devices=devices, **options)
-        hook = None if before_epoch is None else before_epoch(program)
-        train(program, runs, before_epoch=hook, progress=progress(stage))
+        train(program, runs, before_epoch=before_epoch, progress=progress(stage))
     for model, run in zip(models, runs, strict=True):
         load_modules(run.model_dir, load_model(run.model_dir).tensors, {"": model})
         model.to(devices.device)
@@ -330,27 +315,14 @@ def fit_model(
     device: torch.device | str,
     stage: str = "training",
     is_eager: bool = False,
-    before_epoch: Callable[[Program, RunFolder], Callable[[int], None]] | None = None,
     **options: Any,
 ) -> RunFolder:
-    """Train one model with the settings of an application, or resume; other settings are refused.
+    """Train one model with the settings of an application, or resume; others are refused.
 
-    Other data are refused too, unless the folder is itself a run, such as a job's: its settings
-    identify the data, which may differ in the last digit on another device.
-
-    Args:
-        model: It is trained in place.
-        objective: What is minimized, with the scheduled number ``temperature``.
-        config: The settings; ``training`` and ``temperature``, at the start and at the end, are
-            among them.
-        folder: The folder of all stages.
-        data: Tensors of examples.
-        fingerprint: Computes the content hash of the data.
-        device: Where to train.
-        stage: The path of the run in the folder.
-        is_eager: Whether the objective can be neither compiled nor captured.
-        before_epoch: From the program and the run to what :func:`train` calls before each epoch.
-        options: Further arguments of :func:`train_stage`.
+    Other data, by their fingerprint, are refused too, unless the folder is itself a run, whose
+    settings identify the data: on another device the data may differ in the last digit. The
+    settings have ``training`` and ``temperature``, the numbers from which and to which it is
+    annealed; an eager objective can be neither compiled nor captured.
     """
     text, training, devices = dumps(config), config.training, Devices(device)
     if not (Path(folder) / CONFIG).exists():
@@ -362,8 +334,5 @@ def fit_model(
     start, end = config.temperature
     schedules = {"temperature": ExponentialSchedule(start, end, max(1, steps))}
     options |= {"devices": devices, "schedules": schedules}
-    if before_epoch is not None:
-        # What it logs goes through the run that is locked, which knows the time before it resumed.
-        options["before_epoch"] = lambda program: before_epoch(program, run)
     train_stage("training", [model], objective, training, [run], data, **options)
     return run

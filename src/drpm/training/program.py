@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -18,24 +18,15 @@ Batch = dict[str, Tensor]
 Terms = Mapping[str, Tensor]
 
 
-class Objective(Protocol):
-    """Returns named scalars, of which ``"loss"`` is minimized and the others are logged.
+Objective = Callable[[Any, Batch, Mapping[str, Tensor], torch.Generator | None], Terms]
+"""From the model, a batch, the schedules' values and a generator to named scalars.
 
-    ``generator`` is the source of all noise; None stands for the default generator of the device,
-    which dropout uses in any case. Both are part of a checkpoint.
-    """
-
-    def __call__(
-        self,
-        model: Any,
-        batch: Batch,
-        schedule: Mapping[str, Tensor],
-        generator: torch.Generator | None,
-    ) -> Terms: ...
-
+``"loss"`` is minimized and the others are logged. The generator is the source of all noise; None
+stands for the default generator of the device, which dropout uses in any case. Both are part of a
+checkpoint.
+"""
 
 Augmentation = Callable[[Batch, torch.Generator | None], Batch]
-
 
 Schedule = Callable[[Tensor], Tensor]
 """A scalar, such as a temperature, from the number of earlier steps; both float64 tensors."""
@@ -64,8 +55,7 @@ class ExponentialSchedule:
     def __call__(self, step: Tensor) -> Tensor:
         rate = -(math.log(self.end) - math.log(self.start)) / self.steps
         value = self.start * torch.exp(-rate * step)
-        rises = self.end > self.start
-        return value.clamp(max=self.end) if rises else value.clamp(min=self.end)
+        return value.clamp(max=self.end) if self.end > self.start else value.clamp(min=self.end)
 
 
 class LossModule(nn.Module):
@@ -100,17 +90,12 @@ def make_optimizer(
     parameters: Sequence[Tensor], config: TrainingConfig, device: torch.device
 ) -> torch.optim.Optimizer:
     """The configured optimizer; on CUDA in a form that a CUDA graph can replay."""
-    on_cuda = device.type == "cuda"
-    # A learning rate on the device can change between replays of one graph.
-    rate: Any = (
-        torch.tensor(config.learning_rate, device=device) if on_cuda else config.learning_rate
-    )
     # On the CPU a loop over the parameters is as fast.
-    common: dict[str, Any] = {
-        "lr": rate,
-        "weight_decay": config.weight_decay,
-        **({"fused": True} if on_cuda else {"foreach": False}),
-    }
+    common: dict[str, Any] = {"lr": config.learning_rate, "foreach": False}
+    if device.type == "cuda":
+        # A learning rate on the device can change between replays of one graph.
+        common = {"lr": torch.tensor(config.learning_rate, device=device), "fused": True}
+    common["weight_decay"] = config.weight_decay
     if config.optimizer == "sgd":
         return torch.optim.SGD(parameters, momentum=config.betas[0], **common)
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
@@ -136,13 +121,8 @@ class Program:
 
     Runs that differ only in their seed apply the same operations to tensors of the same shapes.
     ``torch.func.vmap`` stacks them along a leading dimension S, so that they need as many kernel
-    launches as one run, which is most of the cost of a small model on a GPU.
-
-    :meth:`state` is the whole state, so a restored program continues bit for bit. A step changes
-    tensors in place and reads none back, as a CUDA graph requires.
-
-    With several devices the processes split one permutation of the examples. An epoch shows every
-    example once, except those that ``drop_last`` omits or that fill up the last step.
+    launches as one run, which is most of the cost of a small model on a GPU. A step changes tensors
+    in place and reads none back, as a CUDA graph requires; :meth:`state` is all that it depends on.
 
     Args:
         models: A model, or S models of one architecture, each initialized from its own seed.
@@ -180,7 +160,13 @@ class Program:
             raise ConfigError(f"devices must be 1 for stacked runs, but got {self.devices.count}.")
         self.data = {name: self._adapt(x) for name, x in data.items()}
         self.run_data = {name: self._adapt(x) for name, x in (run_data or {}).items()}
-        self.examples = _count_examples(self.data, self.run_data)
+        lengths = {name: len(x) for name, x in self.data.items()}
+        lengths |= {name: x.shape[1] for name, x in self.run_data.items()}
+        if len(set(lengths.values())) != 1 or 0 in lengths.values():
+            raise ValueError(
+                f"data must contain tensors of equal, nonzero length, but got lengths {lengths}."
+            )
+        self.examples = next(iter(lengths.values()))
         self.batch_size = min(config.batch_size, self.examples)
         self.steps_per_epoch = count_steps(self.examples, config, self.devices.count)
         # Processes differ in their noise, by so much that neighbouring seeds do not share it.
@@ -188,6 +174,10 @@ class Program:
         self.generator = torch.Generator(self.device).manual_seed(self.seed)
         # Steps since the start, and since the start of the epoch.
         self._counters = torch.zeros(2, dtype=torch.int64, device=self.device)
+        # Torch's own generator, which dropout and compiled steps use.
+        self._noise = torch.default_generator
+        if self.device.type == "cuda":
+            self._noise = torch.cuda.default_generators[self._counters.device.index]
         self.step_count, self._cursor = self._counters[0], self._counters[1:]
         shape = (self.width, self.batch_size) if self.is_stacked else (self.batch_size,)
         self.order = self._counters.new_zeros(self.steps_per_epoch, *shape)
@@ -250,7 +240,7 @@ class Program:
         self.rewind()
 
     def rewind(self) -> None:
-        """Return to the first batch of the epoch."""
+        """Return to the first batch of the epoch; after the last one there is no next batch."""
         self._cursor.zero_()
         self._read = 0
 
@@ -279,26 +269,21 @@ class Program:
 
     def step(self) -> None:
         """Take one optimizer step on the next batch."""
-        terms = self._differentiate(self.batch(), self.schedule_values())
+        batch, schedule = self.batch(), self.schedule_values()
+        if self.is_stacked:
+            gradients, terms = self._find_gradients(batch, schedule)
+            for name, parameter in self._trained.items():
+                # Compiled gradients are views, whose bases would slow down compiling the optimizer.
+                parameter.grad = gradients[name].detach()
+        else:
+            self.optimizer.zero_grad()
+            terms = self._evaluate(batch, schedule)
+            terms["loss"].backward()
         self.update()
         self._record(terms)
         self._counters.add_(1)
 
-    def _differentiate(self, batch: Batch, schedule: Mapping[str, Tensor]) -> Terms:
-        if not self.is_stacked:
-            self.optimizer.zero_grad()
-            terms: Terms = self._evaluate(batch, schedule)
-            terms["loss"].backward()
-            return terms
-        gradients, terms = self._find_gradients(batch, schedule)
-        for name, parameter in self._trained.items():
-            # Compiled gradients are views, whose bases would slow down compiling the optimizer.
-            parameter.grad = gradients[name].detach()
-        return terms
-
-    def _find_gradients(
-        self, batch: Batch, schedule: Mapping[str, Tensor]
-    ) -> tuple[dict[str, Tensor], Terms]:
+    def _find_gradients(self, batch: Batch, schedule: State) -> tuple[State, Terms]:
         # torch.func records its own graph.
         with torch.no_grad():
             gradients, terms = self._gradients(self._trained, self._fixed, batch, schedule)
@@ -306,15 +291,11 @@ class Program:
         return {name: x.contiguous() for name, x in gradients.items()}, dict(terms)
 
     def _loss(
-        self,
-        trained: dict[str, Tensor],
-        fixed: dict[str, Tensor],
-        batch: Batch,
-        schedule: Mapping[str, Tensor],
+        self, trained: State, fixed: State, batch: Batch, schedule: State
     ) -> tuple[Tensor, Terms]:
         """The loss of one run as a function of its parameters."""
         tensors = {f"model.{name}": x for name, x in (trained | fixed).items()}
-        terms: Terms = functional_call(self._loss_module, tensors, (batch, dict(schedule)))
+        terms: Terms = functional_call(self._loss_module, tensors, (batch, schedule))
         return terms["loss"], terms
 
     def update(self) -> None:
@@ -343,7 +324,7 @@ class Program:
         """Everything that the next step depends on; all processes call this together."""
         own = {
             "generator": self.generator.get_state(),
-            "noise": _default_generator(self._counters.device).get_state(),
+            "noise": self._noise.get_state(),
             "order": self.order.cpu(),
         }
         groups = {f"ranks.{rank}": each for rank, each in enumerate(self.devices.gather(own))}
@@ -359,9 +340,7 @@ class Program:
         Tensors are changed in place, since a captured graph refers to their memory.
         """
         started = sum(name.startswith("ranks.") and name.endswith(".order") for name in state)
-        rank = f"ranks.{min(self.devices.rank, started - 1)}"
-        order = state[f"{rank}.order"]
-        before = f"{tuple(order.shape)} on {started}"
+        before = f"{tuple(state['ranks.0.order'].shape)} on {started}"
         now = f"{tuple(self.order.shape)} on {self.devices.count}"
         if before != now:
             raise RunError(
@@ -372,40 +351,22 @@ class Program:
             for name, tensor in self.tensors().items():
                 tensor.copy_(state[f"model.{name}"])
         self._load_moments(state)
+        rank = f"ranks.{self.devices.rank}"
         self.generator.set_state(state[f"{rank}.generator"].cpu())
-        _default_generator(self._counters.device).set_state(state[f"{rank}.noise"].cpu())
-        self.order.copy_(order)
+        self._noise.set_state(state[f"{rank}.noise"].cpu())
+        self.order.copy_(state[f"{rank}.order"])
         self._counters.copy_(state["counters"])
         self._read = int(self._cursor)
 
     def _load_moments(self, state: State) -> None:
         optimizer = self.optimizer.state_dict()
         if not optimizer["state"]:
-            saved: dict[int, dict[str, Tensor]] = {}
-            for name, x in state.items():
-                if name.startswith("optimizer."):
-                    _, index, moment = name.split(".")
-                    saved.setdefault(int(index), {})[moment] = x
+            saved: dict[int, State] = {}
+            for name in (name for name in state if name.startswith("optimizer.")):
+                _, index, moment = name.split(".")
+                saved.setdefault(int(index), {})[moment] = state[name]
             self.optimizer.load_state_dict({**optimizer, "state": saved})
-            return
         for index, moments in optimizer["state"].items():
             for moment, value in moments.items():
                 # A moment that was not saved starts at zero.
                 value.copy_(state.get(f"optimizer.{index}.{moment}", torch.zeros(())))
-
-
-def _count_examples(data: Mapping[str, Tensor], run_data: Mapping[str, Tensor]) -> int:
-    lengths = {name: len(x) for name, x in data.items()}
-    lengths |= {name: x.shape[1] for name, x in run_data.items()}
-    if len(set(lengths.values())) != 1 or 0 in lengths.values():
-        raise ValueError(
-            f"data must contain tensors of equal, nonzero length, but got the lengths {lengths}."
-        )
-    return next(iter(lengths.values()))
-
-
-def _default_generator(device: torch.device) -> torch.Generator:
-    """Torch's own generator of a device, which dropout and compiled steps use."""
-    if device.type == "cuda":
-        return torch.cuda.default_generators[device.index]
-    return torch.default_generator

@@ -10,9 +10,10 @@ import socket
 import subprocess
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, Literal, Self, final
 
@@ -35,10 +36,8 @@ ARRAYS: Final = "arrays.npz"
 LABELS: Final = "labels.csv"
 PAGE: Final = "index.html"
 LOCK: Final = ".lock"
-
 # The end of a revision with uncommitted changes.
 DIRTY: Final = "-dirty"
-
 # The setting that holds the content hash of the data.
 FINGERPRINT: Final = "fingerprint"
 
@@ -52,16 +51,6 @@ class RunFolder:
     """The folder of one run; use :meth:`open` or :func:`open_run`.
 
     A process that writes holds :meth:`lock`; reading needs no lock.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     run = open_run(Path(folder) / "first", "seed = 3\\n")
-        ...     with run.lock():
-        ...         run.log({"step": 1, "loss": 0.5})
-        ...         run.finish({"accuracy": 0.9})
-        ...     run.status, run.result()["seed"]
-        ('finished', 3)
     """
 
     def __init__(self, path: Path) -> None:
@@ -129,10 +118,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from writing this run within the block.
-
-        The operating system releases the lock when the process ends, even if it is killed.
-        """
+        """Keep others from writing this run within the block, or until this process is killed."""
         with open(self.path / LOCK, "a+", encoding="utf-8", errors="replace") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -202,12 +188,10 @@ class RunFolder:
 
     def truncate_metrics(self, step: int) -> None:
         """Drop the metrics after the step of a checkpoint, and a line that is incomplete."""
-        records = self.metrics()
-        later = [i for i, record in enumerate(records) if record.get("step", 0) > step]
         if (self.path / METRICS).exists():
-            self._write_metrics(records[: later[0]] if later else records)
+            self._write_metrics(takewhile(lambda x: x.get("step", 0) <= step, self.metrics()))
 
-    def _write_metrics(self, records: Sequence[Mapping[str, Any]]) -> None:
+    def _write_metrics(self, records: Iterable[Mapping[str, Any]]) -> None:
         self.write_atomic(METRICS, "".join(json.dumps(record) + "\n" for record in records))
 
     def finish(
@@ -259,12 +243,9 @@ def open_run(
 ) -> RunFolder:
     """The run in a folder, which is created if there is none; other settings are refused.
 
-    Args:
-        path: The folder.
-        text: All settings that the run depends on, as TOML.
-        overwrite: Whether to remove a run that is there, and its ``outputs`` besides the files
-            that every run has, and start again.
-        devices: With several, all processes call this and the first one creates the folder.
+    The text has all settings that the run depends on, as TOML. To overwrite is to remove a run that
+    is there, with its ``outputs`` besides the files of every run. With several devices all
+    processes call this, and the first one creates the folder.
     """
     run, devices = RunFolder(path), devices or Devices()
     if devices.is_first and (overwrite or not (path / CONFIG).exists()):
@@ -318,8 +299,7 @@ def git_revision(folder: Path = Path(__file__).parents[1]) -> str | None:
     try:
         if not git("ls-files", "--", "."):
             return None
-        changed = bool(git("status", "--porcelain", "--", "."))
-        return git("rev-parse", "HEAD") + (DIRTY if changed else "")
+        return git("rev-parse", "HEAD") + (DIRTY if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
         return None
 

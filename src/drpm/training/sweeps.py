@@ -1,8 +1,4 @@
-"""Sweeps: the runs behind a table or a figure, run one after the other or several at once.
-
-Finished runs are skipped, interrupted ones are resumed, and one that fails is retried once, so the
-same command completes a sweep that was stopped or killed.
-"""
+"""Sweeps: the runs behind a table or a figure, one after the other or several at once."""
 
 import json
 import multiprocessing
@@ -39,16 +35,11 @@ _GRACE: Final = 30.0
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One run of a sweep.
+    """One run of a sweep: its folder, relative to that of the sweep, and what is called there.
 
-    The job is called as ``job(folder, **arguments)`` in a process of its own. It starts or resumes
-    the run in that folder and ends with :meth:`RunFolder.finish`. A device that was chosen for the
-    sweep is another argument, ``device``.
-
-    Args:
-        folder: The run's folder, relative to that of the sweep.
-        job: Where to import the function from: ``package.module:function``.
-        arguments: What JSON can hold.
+    The job, ``package.module:function``, is called as ``job(folder, **arguments)`` in a process of
+    its own. It starts or resumes the run in that folder and ends with :meth:`RunFolder.finish`. A
+    device that was chosen for the sweep is another argument, ``device``.
     """
 
     folder: str
@@ -81,17 +72,14 @@ def run_sweep(
 
     Args:
         runs: The runs, in the order in which they are started.
-        out: The folder of the run folders; on a cluster, one that all nodes share under the same
-            path.
+        out: The folder of the run folders; all nodes of a cluster share it under the same path.
         backend: ``local`` for processes of this machine, ``ray`` for a cluster.
-        workers: How many runs are in progress at once; 0 for the number of cores, or as many as
-            the cluster has room for.
-        address: The address of the Ray cluster.
-        gpus: The GPUs of each run on the cluster, which may be a fraction; None for 1 if the
-            cluster has GPUs. Local runs share what there is.
-        device: The device of the runs, as in the training settings; None for that of each run.
-        progress: Called at every change with the state of a run and the number of runs that are
-            neither waiting nor running.
+        workers: The number of runs at once; 0 for one per core, or all that the cluster has room
+            for.
+        address: The Ray cluster; None for that of the environment, or one on this machine.
+        gpus: The GPUs of each run on the cluster; None for 1 if the cluster has GPUs.
+        device: The device of the runs; None for that of each run.
+        progress: Called at every change with a run and the number of those that are settled.
 
     Raises:
         Interrupted: On SIGINT or SIGTERM, which are passed on to the runs, so that they save a
@@ -121,7 +109,10 @@ def run_sweep(
     running: dict[Future[str], SweepRun] = {}
     interrupted = False
     extra = {} if device is None else {"device": device}
-    with closing(open_workers(backend, workers, address, gpus)) as pool, note_signals() as signals:
+    pool: LocalProcesses | RayTasks = (
+        RayTasks(workers, address, gpus) if backend == "ray" else LocalProcesses(workers)
+    )
+    with closing(pool), note_signals() as signals:
         while running or (waiting and not signals):
             while waiting and not signals and len(running) < pool.size:
                 run = waiting.popleft()
@@ -178,9 +169,6 @@ def _is_finished(out: Path, folder: str) -> bool:
 def error_file(out: Path, folder: str) -> Path:
     """Where the traceback of a failed run is."""
     return out / "errors" / f"{folder}.txt"
-
-
-# The workers.
 
 
 def execute(out: Path, folder: str, job: str, arguments: Mapping[str, Any]) -> str:
@@ -250,10 +238,7 @@ def _end_with_parent() -> None:
 
 @final
 class RayTasks:
-    """A task on a Ray cluster for every call.
-
-    Without an address it is the cluster of the environment, or one on this machine alone.
-    """
+    """A task on a Ray cluster for every call."""
 
     def __init__(self, workers: int, address: str | None, gpus: float | None) -> None:
         self.size = workers or sys.maxsize
@@ -282,8 +267,7 @@ class RayTasks:
 
     def submit(self, *args: Any) -> "Future[str]":
         self._tasks.append(self._remote.remote(*args))
-        future: Future[str] = self._tasks[-1].future()
-        return future
+        return self._tasks[-1].future()  # type: ignore[no-any-return]
 
     def interrupt(self) -> None:
         # Raises KeyboardInterrupt in a task, or notes it where a step has to be finished first.
@@ -294,10 +278,3 @@ class RayTasks:
         for task in self._tasks:
             self._ray.cancel(task, force=True)
         self._ray.shutdown()
-
-
-def open_workers(
-    backend: str, workers: int, address: str | None, gpus: float | None
-) -> LocalProcesses | RayTasks:
-    """The workers of a backend; ``size`` is how many calls are in progress at once."""
-    return RayTasks(workers, address, gpus) if backend == "ray" else LocalProcesses(workers)
