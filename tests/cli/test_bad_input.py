@@ -105,7 +105,7 @@ REFUSED = [
     ("drpm factors --angles 1 --out run", "angles must be at least 2, but got '1'"),
     ("drpm multitask --noise 2 --out run", "noise must be at most 1, but got '2'"),
     ("drpm multitask digits --method uls --set common=true --out run", "common must be unset"),
-    ("drpm multitask digits --method uls --set weighting=mgda --out run", "the method is 'uls'"),
+    ("drpm multitask digits --method uls --set weighting=mgda --out run", "weighting", "'uls'"),
     # Data and folders of a run.
     ("drpm cluster digit --out run", "no data set 'digit'", "did you mean digits"),
     ("drpm cluster nan.csv --out run", "missing or infinite values in b:"),
@@ -138,7 +138,7 @@ REFUSED = [
     ("digits --evaluate other-run", "other-run/model contains no model"),
 ]
 FACTORS = [
-    ("--shared=8", "shared must be a number from 0 to 7 or 'mixed', but got '8'"),
+    ("--shared=8", "shared must be '0', '1',", "or 'mixed', but got '8'"),
     ("--method=vae", "method must be"),
     ("--data=nowhere", "nowhere does not exist; use arm, mpi3d, a folder"),
     ("nowhere", "nowhere does not exist; use arm, mpi3d, a folder"),
