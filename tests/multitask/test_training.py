@@ -175,9 +175,9 @@ SETTINGS = [
 @pytest.mark.usefixtures("blank_pictures")
 def test_the_command_does_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_few_digits(tmp_path / "data", monkeypatch)
-    which = {"data": "mosaic", "tasks": 4}
-    run_study(tmp_path, "multitask", "fast-multitask", [1], SETTINGS, which, device="cpu")
-    run = RunFolder.open(tmp_path / "seed-1")
+    which, study = {"data": "mosaic", "tasks": 4}, tmp_path / "study"
+    run_study(study, "multitask", "fast-multitask", [1], SETTINGS, which, device="cpu")
+    run = RunFolder.open(study / "seed-1")
     command = [*run.result()["command"][1:], "--out", str(tmp_path / "again")]
     assert CliRunner().invoke(app, command).exit_code == 0
     again = RunFolder.open(tmp_path / "again")
