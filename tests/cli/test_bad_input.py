@@ -158,7 +158,7 @@ MULTITASK = [
     ("--tasks=3", "'multimnist' has no option 'num_tasks'"),
     ("--set=training.devices=2", "devices must be 1"),
     ("--set=network.widht=5", "network.width"),
-    ("--set=task_weights=1,2,3", "task_weights must be 2, one for each task"),
+    ("--set=task_weights=1,2,3", "task_weights must be 2 numbers, one for each task"),
     ("--set=network.width=1", "network.width must be at least the number of tasks, 2, for"),
     ("digits", "images must have sides of at least 16 pixels for the encoder 'lenet'"),
     ("kinds.csv -o label_column=kind", "data must contain images for several tasks"),

@@ -145,7 +145,7 @@ def test_resumed_without_repeating_an_evaluation(
 def test_settings_that_do_not_fit_the_data(tmp_path: Path) -> None:
     data, narrow = toy(), replace(NETWORK, width=1)
     for changes, sentence in (
-        ({"task_weights": (1.0,)}, "task_weights must be 2"),
+        ({"task_weights": (1.0,)}, "task_weights must be 2 numbers"),
         ({"network": narrow}, "network.width must be at least .* tasks, 2, .* but got 1"),
     ):
         with pytest.raises(ConfigError, match=sentence):
