@@ -18,7 +18,7 @@ from drpm.training.errors import RunError
 from tests.clustering.test_fitted import COLUMNS, make
 from tests.factors.test_models import SMALL
 from tests.multitask import toys as multitask
-from tests.supervised import toys as supervised
+from tests.supervised import test_models as supervised
 
 
 def clustering(method: str) -> Any:

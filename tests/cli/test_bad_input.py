@@ -105,7 +105,7 @@ REFUSED = [
     ("drpm factors --angles 1 --out run", "angles must be at least 2, but got '1'"),
     ("drpm multitask --noise 2 --out run", "noise must be at most 1, but got '2'"),
     ("drpm multitask digits --method uls --set common=true --out run", "common must be unset"),
-    ("drpm multitask digits --method uls --set weighting=mgda --out run", "the method is 'uls'"),
+    ("drpm multitask digits --method uls --set weighting=mgda --out run", "weighting", "'uls'"),
     # Data and folders of a run.
     ("drpm cluster digit --out run", "no data set 'digit'", "did you mean digits"),
     ("drpm cluster nan.csv --out run", "missing or infinite values in b:"),
@@ -138,7 +138,7 @@ REFUSED = [
     ("digits --evaluate other-run", "other-run/model contains no model"),
 ]
 FACTORS = [
-    ("--shared=8", "shared must be a number from 0 to 7 or 'mixed', but got '8'"),
+    ("--shared=8", "shared must be '0', '1',", "or 'mixed', but got '8'"),
     ("--method=vae", "method must be"),
     ("--data=nowhere", "nowhere does not exist; use arm, mpi3d, a folder"),
     ("nowhere", "nowhere does not exist; use arm, mpi3d, a folder"),
@@ -158,7 +158,7 @@ MULTITASK = [
     ("--tasks=3", "'multimnist' has no option 'num_tasks'"),
     ("--set=training.devices=2", "devices must be 1"),
     ("--set=network.widht=5", "network.width"),
-    ("--set=task_weights=1,2,3", "task_weights must be 2, one for each task"),
+    ("--set=task_weights=1,2,3", "task_weights must be 2 numbers, one for each task"),
     ("--set=network.width=1", "network.width must be at least the number of tasks, 2, for"),
     ("digits", "images must have sides of at least 16 pixels for the encoder 'lenet'"),
     ("kinds.csv -o label_column=kind", "data must contain images for several tasks"),

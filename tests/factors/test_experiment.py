@@ -1,16 +1,23 @@
-"""The settings of a run, its scores and its figures."""
+"""Settings, scores, figures and studies of runs."""
 
 import io
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from drpm.data.mpi3d import FACTOR_NAMES
+from drpm.experiments.running import run_study
 from drpm.factors.config import FactorsConfig, FactorsJob
-from drpm.factors.experiment import Factors, figure_data, measure_usage
-from drpm.factors.models import FactorVAE, SharedFactors
+from drpm.factors.experiment import Factors, evaluate_pairs, figure_data, measure_usage
+from drpm.factors.models import FactorVAE, SharedFactors, load_factors
+from drpm.report.tables import summarize_metric
+from drpm.studies.sweeps import CHOSEN, RATE, RATES, RATES_METHODS, WEIGHTS
 from drpm.training.errors import ConfigError
+from drpm.training.runs import ARRAYS, RunFolder
 from tests.oracles import generator
 
 
@@ -32,7 +39,6 @@ def test_dimensions_in_use() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data": "arm", "shared": "8"}, "shared must be a number from 0 to 7 or 'mixed', but"),
         (
             {"data": "arm", "factors": FactorsConfig(method="label", latent=6)},
             "latent must be at least 7, one for each factor, for the method 'label', but got 6",
@@ -86,5 +92,51 @@ def test_defaults_depend_on_the_device() -> None:
         ("cpu", FactorsJob(), FactorsJob("arm", "3", 2, 32, 2_000)),
         ("cpu", FactorsJob("mpi3d", "mixed", 2), FactorsJob("mpi3d", "mixed", 2, 64, 2_000)),
         ("cpu", FactorsJob("own.npz"), FactorsJob("own.npz")),
+        # Random is what runs without the setting have.
+        ("cpu", FactorsJob(which="random"), FactorsJob("arm", "3", 2, 32, 2_000)),
     ):
         assert Factors().resolve(given, torch.device(device)) == expected
+
+
+RESULTS = Path(__file__).parents[2] / "results"
+SETTINGS = [
+    *("steps_per_epoch=2", "training.epochs=1", "training.batch_size=4", "latent=7"),
+    *("training.device=cpu", "averaging=multi-level"),
+]
+OPTIONS = {"data": "arm", "shared": "3", "angles": 2, "image_size": 16, "test_pairs": 100}
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_all_seeds_are_evaluated_on_the_same_pairs(tmp_path: Path) -> None:
+    options = {**OPTIONS, "which": "fixed"}
+    run_study(tmp_path, "factors", "fast-factors", [0, 1], SETTINGS, options, device="cpu")
+    sampler = Factors().load(FactorsJob(**options), torch.device("cpu"))
+    pairs = sampler({"pair": torch.zeros(100)}, generator(1_000_000))
+    for seed in (0, 1):
+        run = RunFolder.open(tmp_path / f"seed-{seed}")
+        shown = np.load(run.path / ARRAYS)["grid__pairs"][:2] / 255.0
+        np.testing.assert_allclose(shown[0], pairs["first"][:8], atol=1e-6)
+        np.testing.assert_allclose(shown[1], pairs["second"][:8], atol=1e-6)
+        # By the codes that the model averages, which need not be their plain mean.
+        found = load_factors(run.model_dir).share(pairs["first"], pairs["second"])
+        known = pairs["factors"], pairs["is_shared"]
+        expected = evaluate_pairs(found.averaged, found.mask, *known)._asdict()
+        metrics, by_factor = run.result()["metrics"], expected.pop("by_factor")
+        assert {name: metrics[name] for name in expected} == pytest.approx(expected)
+        for name, values in by_factor.items():
+            assert [metrics[f"{name}_{x}"] for x in FACTOR_NAMES] == pytest.approx(values)
+            is_shared = name.startswith("shared")
+            assert [x is not None for x in values] == [is_shared] * 3 + [not is_shared] * 4
+
+
+def test_the_chosen_hyperparameters_have_the_highest_evidence() -> None:
+    def best(study: str, values: Any, methods: Any) -> float:
+        def mean(value: float) -> float:
+            studies = [RESULTS / study.format(method, value) for method in methods]
+            return fmean(summarize_metric(each, "pair_evidence").mean for each in studies)
+
+        return max(values, key=mean)
+
+    assert best("factor-rates/{}/rate-{:g}", RATES, RATES_METHODS) == RATE
+    for method, chosen in CHOSEN.items():
+        assert best("factor-weights/{}/weight-{:g}", WEIGHTS, [method]) == chosen

@@ -1,6 +1,5 @@
-"""What the methods make of features and losses, against closed forms and TorchJD's own."""
+"""Encoders, heads and methods, against layers put together by hand, closed forms and TorchJD."""
 
-import sys
 from typing import Any
 
 import pytest
@@ -8,14 +7,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from drpm.multitask.config import MultitaskConfig
-from drpm.multitask.methods import (
+from drpm.multitask.config import MultitaskConfig, NetworkConfig
+from drpm.multitask.models import MultitaskNetwork, multitask_objective
+from drpm.multitask.networks import (
     Fork,
+    LeNetEncoder,
     NeuronPartition,
+    ResidualEncoder,
+    TaskHeads,
     UncertaintyWeighting,
+    drop,
     find_weighting,
 )
-from drpm.multitask.models import MultitaskNetwork, multitask_objective
 from drpm.nn import TaskSplit
 from drpm.relaxation.operators import apply
 from drpm.training.errors import ConfigError
@@ -66,9 +69,6 @@ def test_uncertainty_weighs_as_its_closed_form() -> None:
     torch.testing.assert_close(method.weigh(losses), expected)
 
 
-# Gradients.
-
-
 class Heads(nn.Module):
     """Losses of three tasks that pull features in different ways."""
 
@@ -110,35 +110,6 @@ def test_features_follow_what_torchjd_follows(name: Any) -> None:
     # Heads have their own gradients.
     torch.testing.assert_close(own, [p.grad for p in heads.parameters()])
 
-
-@pytest.mark.parametrize("name", WEIGHTINGS)
-def test_tasks_that_agree_learn_as_with_their_mean(name: Any) -> None:
-    """No more and no less: where all gradients are the same, so is their combination."""
-    given = batch()
-    given["targets"] = given["targets"][:, :1].expand(-1, 3)
-    slopes = []
-    for method in ("uls", "gradient"):
-        torch.manual_seed(0)
-        network = MultitaskNetwork(
-            SHAPE, dict.fromkeys("abc", 3), settings(method=method, weighting=name)
-        )
-        for parameter in network.heads.parameters():
-            parameter.data.copy_(parameter.data[:1].expand_as(parameter))
-        multitask_objective(network.double(), given, TEMPERATURE, None)["loss"].backward()
-        slopes.append([p.grad for p in network.parameters()])
-    torch.testing.assert_close(*slopes)
-
-
-def test_without_torchjd(monkeypatch: pytest.MonkeyPatch) -> None:
-    find_weighting.cache_clear()
-    monkeypatch.setitem(sys.modules, "torchjd", None)
-    with pytest.raises(ConfigError, match=r"needs the package torchjd, .* 'drpm\[torchjd\]'"):
-        find_weighting("mgda")
-    # What it was trained with is not needed to use it.
-    make(settings(method="gradient")).eval()(some_bytes(2, *SHAPE), torch.tensor(0.5))
-
-
-# Partitions.
 
 VARIANTS: list[dict[str, Any]] = [
     {"partition": "sample"},
@@ -195,11 +166,6 @@ def test_tasks_in_another_order(changes: dict[str, Any]) -> None:
     assert torch.equal(shuffled.sizes[:, 3:], given.sizes[:, 3:])
 
 
-def test_clipped_masks() -> None:
-    assert make(settings(clip=True)).method.layer.clip
-    assert not make(settings()).method.layer.clip
-
-
 def test_shuffled_tasks_are_part_of_the_model() -> None:
     """Seeds differ in them, and they are saved with the model."""
     config = settings(task_order="shuffled")
@@ -221,3 +187,98 @@ def test_the_penalty_on_sizes() -> None:
     # By default one over ten neurons, for more than two tasks.
     for tasks, default in ((2, 0.0), (3, 0.1)):
         assert NeuronPartition(SHAPE, tasks, settings()).size_penalty == default
+
+
+@pytest.mark.parametrize("sides", [(16, 16), (42, 56)])
+def test_lenet(sides: tuple[int, int]) -> None:
+    encoder = LeNetEncoder((2, *sides), NetworkConfig(channels=(3, 4), width=7)).eval()
+    images = torch.rand(5, 2, *sides, generator=generator(0))
+    one = F.conv2d(images, encoder.first.weight, encoder.first.bias)
+    two = F.conv2d(F.max_pool2d(one, 2).clamp_min(0), encoder.second.weight, encoder.second.bias)
+    flat = F.max_pool2d(two, 2).clamp_min(0).reshape(5, -1)
+    expected = (flat @ encoder.dense.weight.T + encoder.dense.bias).clamp_min(0)
+    torch.testing.assert_close(encoder(images), expected)
+
+
+def test_images_that_are_too_small() -> None:
+    with pytest.raises(ConfigError, match="at least 16 pixels for the encoder 'lenet', but got 15"):
+        LeNetEncoder((1, 15, 28), NetworkConfig())
+
+
+def _normed(images: Tensor) -> Tensor:
+    """By a batch norm that has not seen anything yet."""
+    return images / (1 + 1e-5) ** 0.5
+
+
+def test_residual() -> None:
+    network = NetworkConfig(encoder="residual", channels=(3, 5), width=7, dropout=0.5)
+    encoder = ResidualEncoder((3, 8, 8), network).eval()
+    images = torch.randn(4, 3, 8, 8, generator=generator(0))
+    state = {name: x for name, x in encoder.state_dict().items() if "norm" not in name}
+
+    def conv(name: str, x: Tensor, stride: int = 1, padding: int = 1) -> Tensor:
+        return _normed(F.conv2d(x, state.pop(f"{name}.weight"), stride=stride, padding=padding))
+
+    x = conv("stem", images).clamp_min(0)
+    for block, stride in enumerate((1, 1, 2, 1)):
+        name = f"blocks.{block}"
+        inside = conv(f"{name}.second", conv(f"{name}.first", x, stride).clamp_min(0))
+        x = (inside + (conv(f"{name}.around.0", x, 2, 0) if stride == 2 else x)).clamp_min(0)
+    assert x.shape == (4, 5, 4, 4)
+    quarters = F.adaptive_avg_pool2d(x, 2).flatten(1)
+    expected = quarters @ state.pop("dense.weight").T + state.pop("dense.bias")
+    assert all(".around.1." in name for name in state)  # the norm on the way around
+    torch.testing.assert_close(encoder(images), expected)
+    # In training, channels of the blocks are dropped.
+    assert not torch.allclose(*(encoder.train()(images) for _ in range(2)))
+    assert ResidualEncoder((3, 64, 64), network)(torch.rand(2, 3, 64, 64)).shape == (2, 7)
+
+
+def test_what_is_not_dropped_stays_as_it_was() -> None:
+    values = torch.rand(100, 50, generator=generator(0)) + 1
+    found = drop(values, 0.3, values.shape, generator(1))
+    kept = found != 0
+    assert torch.equal(found[kept], values[kept])
+    # Five standard deviations.
+    assert abs(float(kept.float().mean()) - 0.7) < 5 * (0.21 / 5000) ** 0.5
+
+
+def test_a_batch_drops_the_same_channels() -> None:
+    image = torch.rand(1, 1, 16, 16, generator=generator(0))
+    images = image.expand(6, 1, 16, 16)
+    encoder = LeNetEncoder((1, 16, 16), NetworkConfig(channels=(3, 8), width=20))
+    one, other = (encoder(images, generator(seed)) for seed in (1, 2))
+    torch.testing.assert_close(one, one[:1].expand_as(one))
+    assert not torch.allclose(one, other)
+    torch.testing.assert_close(encoder(images, generator(1)), one)
+    # Without any channel only the bias is left; with all of them, what evaluation has.
+    encoder.dropout = 1.0
+    torch.testing.assert_close(encoder(images)[0], encoder.dense.bias.clamp_min(0))
+    encoder.dropout = 0.0
+    torch.testing.assert_close(encoder(images), encoder.eval()(images))
+
+
+@pytest.mark.parametrize("hidden", [0, 8])
+def test_heads_with_different_numbers_of_classes(hidden: int) -> None:
+    classes = [2, 4, 3]
+    heads = TaskHeads(classes, NetworkConfig(width=5, head=hidden)).eval()
+    features = torch.randn(3, 6, 5, generator=generator(0))
+    logits = heads(features)
+    for task, count in enumerate(classes):
+        seen = features[task]
+        if hidden:
+            seen = F.linear(seen, heads.hidden_weight[task], heads.hidden_bias[task, 0]).relu()
+        expected = F.linear(seen, heads.weight[task], heads.bias[task, 0])
+        torch.testing.assert_close(logits[task, :, :count], expected[:, :count])
+        assert bool((logits[task, :, count:] == -torch.inf).all())
+    # With all hidden neurons dropped, the bias is left.
+    heads.dropout = 1.0
+    if hidden:
+        left = heads.train()(features)[0, :, : classes[0]]
+        torch.testing.assert_close(left, heads.bias[0, :, : classes[0]].expand_as(left))
+    # What is not there has no gradient, and none that is not a number.
+    F.cross_entropy(logits[0], torch.ones(6, dtype=torch.int64)).backward()
+    assert heads.weight.grad is not None
+    assert bool(heads.weight.grad.isfinite().all())
+    assert bool((heads.weight.grad[0, 2:] == 0).all())
+    assert bool((heads.weight.grad[0, :2] != 0).any())

@@ -20,8 +20,7 @@ from drpm.multitask.experiment import (
     make_network,
     task_table,
 )
-from drpm.multitask.models import MultitaskNetwork, TaskScores, load_multitask
-from drpm.multitask.tasks import TaskData, read_tasks
+from drpm.multitask.models import MultitaskNetwork, TaskData, TaskScores, load_multitask, read_tasks
 from drpm.report.plots import FigureSpec, figure_specs, read_arrays
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError
@@ -42,10 +41,6 @@ def test_pixels_come_back_as_bytes(folder: Path) -> None:
     found = (data.test_images.float() / 255 - data.mean) / data.std
     # Half a byte, in units of the deviation.
     torch.testing.assert_close(found, normalized.test.inputs, atol=0.51 / 255 / 0.3081, rtol=0)
-    plain = load("mosaic", num_train=30, num_test=5)
-    data = read_tasks(plain)
-    assert data.images.dtype == torch.uint8
-    torch.testing.assert_close(data.images.float() / 255, plain.train.inputs)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -68,7 +63,8 @@ def test_targets_in_the_order_of_the_tasks(folder: Path) -> None:
     data = read_tasks(dataset, train_examples=20, test_examples=3)
     assert data.classes == {f"task_0{task}": 10 for task in range(4)}
     assert data.noise_ratios == pytest.approx((0.0, 0.6, 0.3, 0.9))
-    assert (data.images.shape, data.test_images.shape) == ((20, 1, 28, 28), (3, 1, 28, 28))
+    assert (data.images.dtype, len(data.test_images)) == (torch.uint8, 3)
+    torch.testing.assert_close(data.images.float() / 255, dataset.train.inputs[:20])
     assert torch.equal(data.targets[:, 2], dataset.train.targets["task_02"][:20])
     assert torch.equal(data.test_targets[:, 3], dataset.test.targets["task_03"][:3])
 
@@ -102,9 +98,6 @@ def test_other_data_is_refused(part: str, inputs: Any, targets: Any, complaint: 
     )
     with pytest.raises(ConfigError, match=rf"^{part}\.{complaint}"):
         read_tasks(replace(data, **{part: changed}))
-
-
-# Networks.
 
 
 def make(method: Any = "drpm") -> MultitaskNetwork:
@@ -173,11 +166,6 @@ def test_floats_are_taken_as_their_bytes() -> None:
     floats[0, 0, 0, 0], images[0, 0, 0, 0] = 1 + 1e-6, 255
     expected = network.predict_proba(images)["left"]
     assert torch.equal(network.predict_proba(floats)["left"], expected)
-    other = network.predict_proba((floats + 0.1).clamp(0, 1))["left"]
-    assert not torch.equal(other, expected)
-
-
-# Metrics and figures.
 
 
 def record(epoch: int, accuracies: list[float], sizes: list[float] | None = None) -> dict[str, Any]:
@@ -250,15 +238,10 @@ def test_what_is_drawn(tmp_path: Path) -> None:
     assert specs["sizes-by-noise"].values[:, 0].tolist() == [1, 2, 7]
     curves = specs["accuracy-over-training"]
     assert curves.values.tolist() == [[0.2, 0.2], [0.3, 0.7], [0.1, 0.1]]
-    assert [float(epoch) for epoch in curves.columns] == [3, 7]
     # As many neurons as fit, in the order of their owners, each under its own number.
-    neurons = specs["neurons"]
-    assert neurons.values.shape == (3, 100)
-    owners = neurons.values.argmax(0)
-    assert (np.diff(owners) >= 0).all()
-    assert (np.diff(neurons.values.max(0))[np.diff(owners) == 0] <= 0).all()
-    numbers = [int(name) for name in neurons.columns]
-    np.testing.assert_allclose(neurons.values, shares[[1, 2, 0]][:, numbers])
+    neurons, numbers = specs["neurons"].values, [int(name) for name in specs["neurons"].columns]
+    assert (np.diff(neurons.argmax(0)) >= 0).all()
+    np.testing.assert_allclose(neurons, shares[[1, 2, 0]][:, numbers])
     assert sorted(numbers) == list(range(100))
     # One record makes no curve.
     assert list(drawn(tmp_path, data, scores, records[:1])) == names[:-1]
@@ -270,22 +253,8 @@ def test_what_is_drawn(tmp_path: Path) -> None:
     assert specs["accuracy"].rows == specs["sizes-by-noise"].rows[1:]
 
 
-# Settings.
-
-
-@pytest.mark.parametrize(
-    ("config", "changes", "message"),
-    [
-        (MultitaskConfig, {"training": TrainingConfig(devices=2)}, "devices must be 1 for this"),
-        (
-            MultitaskConfig,
-            {"method": "gradient", "training": TrainingConfig(step="graph")},
-            "step must be 'auto' or 'eager' for the method 'gradient', but got 'graph'",
-        ),
-        (MultitaskConfig, {"method": "uls", "common": True}, "common must be unset unless"),
-        (NetworkConfig, {"channels": (4,)}, "channels must be two numbers for 'lenet'"),
-    ],
-)
-def test_bad_settings(config: Any, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        config(**changes)
+def test_bad_settings() -> None:
+    with pytest.raises(ConfigError, match=r"step must be 'auto' or 'eager' .* but got 'graph'"):
+        MultitaskConfig(method="gradient", training=TrainingConfig(step="graph"))
+    with pytest.raises(ConfigError, match="channels must be two numbers for 'lenet'"):
+        NetworkConfig(channels=(4,))

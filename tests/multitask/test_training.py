@@ -1,4 +1,4 @@
-"""Networks in training: compiled, evaluated on the way, and resumed."""
+"""Networks in training: compiled, evaluated on the way, resumed, and in studies."""
 
 import json
 from dataclasses import replace
@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo.utils
+from typer.testing import CliRunner
 
+from drpm.cli import app
+from drpm.experiments.running import run_study
 from drpm.multitask.config import MultitaskConfig
-from drpm.multitask.experiment import STAGE, check_multitask, fit_multitask, make_network
-from drpm.multitask.models import MultitaskNetwork, multitask_objective
-from drpm.multitask.tasks import TaskData
+from drpm.multitask.experiment import check_multitask, fit_multitask, make_network
+from drpm.multitask.models import MultitaskNetwork, TaskData, multitask_objective
 from drpm.training.compiling import compile_step
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.program import ExponentialSchedule, Program
 from drpm.training.runs import RunFolder
-from tests.multitask.toys import NETWORK, settings, toy
+from tests.multitask.toys import NETWORK, settings, toy, write_few_digits
 
 # Not Adam, which makes full steps of rounding errors.
 PLAIN = TrainingConfig(epochs=1, batch_size=8, optimizer="sgd", precision="64-true")
@@ -64,13 +66,12 @@ def fit(
 
 
 def evaluations(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / STAGE / "metrics.jsonl").read_text().splitlines()
+    lines = (folder / "training" / "metrics.jsonl").read_text().splitlines()
     return [x for x in map(json.loads, lines) if "test_accuracy" in x]
 
 
 LEARNERS: list[dict[str, Any]] = [
     *({"method": method} for method in ("drpm", "uls", "uncertainty", "gradient")),
-    {"method": "drpm", "common": True},
     {"method": "drpm", "partition": "network", "affinities": True, "common": True},
 ]
 
@@ -142,20 +143,16 @@ def test_resumed_without_repeating_an_evaluation(
 
 
 def test_settings_that_do_not_fit_the_data(tmp_path: Path) -> None:
-    data = toy()
-    cases = [
-        (settings(task_weights=(1.0,)), "task_weights must be 2"),
-        (
-            settings(network=replace(NETWORK, width=1)),
-            "network.width must be at least the number of tasks, 2, .* but got 1",
-        ),
-    ]
-    for config, sentence in cases:
+    data, narrow = toy(), replace(NETWORK, width=1)
+    for changes, sentence in (
+        ({"task_weights": (1.0,)}, "task_weights must be 2 numbers"),
+        ({"network": narrow}, "network.width must be at least .* tasks, 2, .* but got 1"),
+    ):
         with pytest.raises(ConfigError, match=sentence):
-            fit_multitask(data, config, tmp_path / "x")
+            fit_multitask(data, settings(**changes), tmp_path / "x")
         assert not (tmp_path / "x").exists()
     # One neuron is enough if all tasks have all neurons.
-    check_multitask(data, settings(method="uls", network=replace(NETWORK, width=1)))
+    check_multitask(data, settings(method="uls", network=narrow))
 
 
 def test_a_folder_of_other_data_is_refused(tmp_path: Path) -> None:
@@ -167,3 +164,22 @@ def test_a_folder_of_other_data_is_refused(tmp_path: Path) -> None:
         turned = replace(data, **{name: getattr(data, name).flip(0)})
         with pytest.raises(RunError, match="the data have changed"):
             fit_multitask(turned, config, tmp_path)
+
+
+SETTINGS = [
+    *("training.epochs=2", "training.batch_size=20", "training.device=cpu", "evaluate_every=1"),
+    *("network.channels=2,3", "network.width=6", "network.head=4"),
+]
+
+
+@pytest.mark.usefixtures("blank_pictures")
+def test_the_command_does_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_few_digits(tmp_path / "data", monkeypatch)
+    which, study = {"data": "mosaic", "tasks": 4}, tmp_path / "study"
+    run_study(study, "multitask", "fast-multitask", [1], SETTINGS, which, device="cpu")
+    run = RunFolder.open(study / "seed-1")
+    command = [*run.result()["command"][1:], "--out", str(tmp_path / "again")]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    again = RunFolder.open(tmp_path / "again")
+    assert again.config_text() == run.config_text()
+    assert again.result()["metrics"] == run.result()["metrics"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from drpm.data import mnist
 from drpm.data.types import Dataset, Split
 from drpm.multitask.config import MultitaskConfig, NetworkConfig
-from drpm.multitask.tasks import TaskData, read_tasks
+from drpm.multitask.models import TaskData, read_tasks
 from drpm.training.config import TrainingConfig
 from tests.data.formats import write_mnist
 from tests.oracles import generator

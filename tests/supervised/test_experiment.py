@@ -3,6 +3,7 @@
 import csv
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -10,23 +11,18 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner, Result
 
-from drpm.cli import app
 from drpm.data.types import Dataset, Split
-from drpm.supervised.config import SupervisedJob
+from drpm.supervised.config import SupervisedConfig, SupervisedJob
 from drpm.supervised.experiment import LabelledData, Supervised, find_classes
 from drpm.supervised.models import load_partitioner
 from drpm.training.errors import ConfigError
-from tests.supervised.toys import CONFIG
+from tests.cli.commands import drpm
 
 NAMES = ("a", "b", "c")
 
 
-def supervised(*arguments: object, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["supervised", *map(str, arguments)])
-    assert result.exit_code == code, (result.output, result.exception)
-    return result
+supervised = partial(drpm, "supervised")
 
 
 def options(settings: list[str]) -> list[str]:
@@ -47,31 +43,23 @@ def test_the_target_is_the_first_or_the_chosen() -> None:
 
 
 def test_classes_without_elements_to_train_on_or_without_a_name() -> None:
-    def check(train: list[int], test: list[int]) -> list[str]:
-        parts = [Split(torch.zeros(len(x), 2), {"label": torch.tensor(x)}) for x in (train, test)]
-        data = LabelledData(Dataset("some", *parts, {"label": NAMES}), "label")
-        return Supervised().check(SupervisedJob(supervised=CONFIG), data)
+    def check(labels: list[int]) -> list[str]:
+        part = Split(torch.zeros(3, 2), {"label": torch.tensor(labels)})
+        data = LabelledData(Dataset("some", part, part, {"label": NAMES}), "label")
+        return Supervised().check(
+            SupervisedJob(supervised=SupervisedConfig(size_weights=(0.01,))), data
+        )
 
-    assert check([0, 1, 2], [0, 1, 2]) == []
-    (found,) = check([0, 0, 1], [0, 1, 2])
-    assert "1 of the 3 classes" in found
+    assert check([0, 1, 2]) == []
+    assert "1 of the 3 classes" in check([0, 0, 1])[0]
     with pytest.raises(ConfigError, match=r"^labels must be from 0 to 2, but got values from 0 to"):
-        check([0, 1, 3], [0, 1])
-    with pytest.raises(
-        ConfigError, match=r"^labels of the test split must be from 0 to 2, but got"
-    ):
-        check([0, 1, 2], [0, 3])
+        check([0, 1, 3])
 
 
-def test_digits_are_learnt(tmp_path: Path) -> None:
-    # F1 is 0.82 to 0.97 and 0.1 by chance, but one training of 27 diverged: up to three are tried.
-    for seed in range(3):
-        folder, chosen = tmp_path / f"run-{seed}", options([f"training.seed={seed}"])
-        shown = supervised("digits", *chosen, "--out", folder)
-        header, row, *files = shown.stdout.splitlines()
-        if float(row.split("\t")[1]) > 0.6:
-            break
-    assert float(row.split("\t")[1]) > 0.6
+def test_digits(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shown = supervised("digits", *options(["training.epochs=1"]), "--out", folder)
+    header, _, *files = shown.stdout.splitlines()
     assert header == "Seed\tF1\tACC\tSize error"
     names = {"Labels": "labels.csv", "Report": "index.html"}
     assert files == [f"{kind}: {folder / name}" for kind, name in names.items()]

@@ -1,24 +1,56 @@
-"""The distribution of a batch's partition, its objective and its scores."""
+"""The partition of a batch, its objective and scores; what is learnt, chosen, saved and refused."""
 
 import math
+from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score
 from torch import Tensor, nn
 
 from drpm import RelaxedRandomPartition
+from drpm.supervised import models
 from drpm.supervised.config import SupervisedConfig
 from drpm.supervised.models import (
     Partitioner,
     SupervisedObjective,
+    TrainedPartitioner,
+    fit_partitioner,
+    load_partitioner,
     partition_scores,
+    split,
 )
-from drpm.training.errors import ConfigError
-from tests.supervised.toys import CLASSES, CONFIG, blobs
+from drpm.training.checkpoint import save_model
+from drpm.training.config import TrainingConfig
+from drpm.training.errors import ConfigError, RunError
 
-OBJECTIVE = SupervisedObjective(1.0)
+CLASSES = 4
+
+CONFIG = SupervisedConfig(
+    hidden=(32,),
+    scale=0.1,
+    size_weights=(0.01,),
+    training=TrainingConfig(epochs=8, batch_size=32, learning_rate=1e-2, device="cpu"),
+)
+
+
+def blobs(count: int, seed: int, shares: Any = (1, 1, 1, 1)) -> tuple[Tensor, Tensor]:
+    """Points (count, 2) and their classes, whose order is not that of the plane."""
+    noise = torch.Generator().manual_seed(seed)
+    labels = torch.tensor(shares, dtype=torch.float64).multinomial(count, True, generator=noise)
+    centres = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
+    return centres[labels] + 0.4 * torch.randn(count, 2, generator=noise), labels
+
+
+def fit(folder: Path, config: SupervisedConfig = CONFIG, **options: Any) -> TrainedPartitioner:
+    return fit_partitioner(*blobs(640, seed=1), CLASSES, config, folder, **options)
+
+
+OBJECTIVE = SupervisedObjective(2.0)
 SCHEDULE = {"temperature": torch.tensor(1.0)}
 
 
@@ -32,9 +64,7 @@ def sure(labels: Tensor, classes: int = CLASSES) -> Tensor:
     return 50.0 * nn.functional.one_hot(labels, classes).float()
 
 
-@pytest.mark.parametrize(
-    "labels", [[0, 1, 2, 3], [3, 1, 1, 0, 2, 1, 3, 3, 3], [2, 2, 2], [0], [3, 0]]
-)
+@pytest.mark.parametrize("labels", [[3, 1, 1, 0, 2, 1, 3, 3, 3], [2, 2, 2], [3, 0]])
 def test_who_knows_every_class_partitions_rightly(labels: list[int]) -> None:
     """Whatever the classes' sizes are, be it none at all."""
     truth = torch.tensor(labels)
@@ -61,29 +91,6 @@ def test_unequal_sizes_are_those_expected() -> None:
     assert (parts.sizes - torch.bincount(labels)).abs().max() <= 1
 
 
-def test_the_loss_of_whoever_is_right_and_of_whoever_is_wrong() -> None:
-    labels = torch.tensor([0, 0, 1, 2, 3, 3])
-    config = replace(CONFIG, scale=10.0)
-    model = knowing()
-    model.config = config
-    objective, schedule = SupervisedObjective(2.0), {"temperature": torch.tensor(0.1)}
-
-    def terms(taken_for: Tensor) -> dict[str, float]:
-        batch = {"rows": sure(taken_for), "labels": labels}
-        found = objective(model, batch, schedule, None)
-        return {name: float(value) for name, value in found.items()}
-
-    right = terms(labels)
-    even = config.smoothing / CLASSES
-    assert right["assignment"] == pytest.approx(-math.log(1 - config.smoothing + even), abs=1e-5)
-    assert right["sizes"] == pytest.approx(0, abs=1e-8)
-    wrong = terms((labels + 1) % CLASSES)
-    assert wrong["assignment"] == pytest.approx(-math.log(even), abs=1e-4)
-    # Sizes are 2, 2, 1, 1 instead of 2, 1, 1, 2.
-    assert wrong["sizes"] == pytest.approx(2.0 * (0 + 1 + 0 + 1) / 4)
-    assert wrong["loss"] == pytest.approx(wrong["assignment"] + wrong["sizes"])
-
-
 @pytest.mark.parametrize("term", ["assignment", "sizes"])
 def test_terms_and_their_gradients_in_scores_and_weights(term: str) -> None:
     """Both terms reach the weights, and that of the assignment the scores as well."""
@@ -94,7 +101,10 @@ def test_terms_and_their_gradients_in_scores_and_weights(term: str) -> None:
     law = RelaxedRandomPartition(1.0, *held, hard="sizes")
     model.law = lambda *given: law  # type: ignore[method-assign,assignment]
     terms = OBJECTIVE(model, {"rows": elements, "labels": labels}, SCHEDULE, None)
-    soft = law.rsample_parts(noise="none").Y
+    soft, sizes = law.rsample_parts(noise="none")[:2]
+    excess = sizes.detach() - torch.bincount(labels, minlength=CLASSES)
+    torch.testing.assert_close(terms["sizes"], 2 * excess.square().mean())
+    torch.testing.assert_close(terms["loss"], terms["assignment"] + terms["sizes"])
     probs = (1 - CONFIG.smoothing) * soft / soft.sum(0) + CONFIG.smoothing / CLASSES
     torch.testing.assert_close(terms["assignment"], nn.functional.nll_loss(probs.T.log(), labels))
     scores, weights = torch.autograd.grad(terms[term], held, allow_unused=True)
@@ -104,8 +114,6 @@ def test_terms_and_their_gradients_in_scores_and_weights(term: str) -> None:
         assert scores[labels == CLASSES - 1].mean() > 0 > scores[labels == 0].mean()
     else:
         # Downhill, the weights of subsets that are too large fall.
-        sizes = law.rsample_parts(noise="none").sizes
-        excess = sizes.detach() - torch.bincount(labels, minlength=CLASSES)
         assert float((weights * excess).sum()) > 0
 
 
@@ -116,12 +124,9 @@ def test_scores() -> None:
     scores = partition_scores(labels, found, 5, batch)
     assert scores.f1 == pytest.approx(f1_score(labels, found, average="macro"))
     assert scores.accuracy == pytest.approx(accuracy_score(labels, found))
-    errors = [
-        abs(int((labels[batch == b] == k).sum()) - int((found[batch == b] == k).sum()))
-        for b in range(3)
-        for k in range(5)
-    ]
-    assert scores.size_error == pytest.approx(sum(errors) / len(errors))
+    taken, true = (torch.nn.functional.one_hot(x).unflatten(0, (3, 100)) for x in (found, labels))
+    errors = (taken.sum(1) - true.sum(1)).abs().double()
+    assert scores.size_error == pytest.approx(float(errors.mean()))
     # A class that is never predicted counts.
     labels = torch.tensor([0, 0, 0, 1])
     scores = partition_scores(labels, torch.zeros(4).long(), 2, torch.zeros(4).long())
@@ -130,6 +135,125 @@ def test_scores() -> None:
     assert partition_scores(labels, labels, 2, torch.arange(4)) == (1.0, 1.0, 0.0)
 
 
-def test_candidates_must_differ() -> None:
+QUICK = replace(CONFIG, training=replace(CONFIG.training, epochs=1))
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Partitioner:
+    torch.manual_seed(0)
+    return fit(tmp_path_factory.mktemp("blobs")).model
+
+
+def test_blobs_are_learnt(fitted: Partitioner) -> None:
+    scores = fitted.evaluate(*blobs(400, seed=2)).scores
+    assert scores.f1 > 0.97
+    assert scores.size_error < 0.3
+
+
+def test_batches_of_other_sizes_and_shares(fitted: Partitioner) -> None:
+    """Sizes are those of the batch, not those of the training set."""
+    elements, labels = blobs(60, seed=3, shares=(10, 1, 3, 0))
+    found = fitted.partition(elements)
+    assert (found.subsets == labels).double().mean() > 0.9
+    assert torch.equal(found.sizes, torch.bincount(found.subsets, minlength=CLASSES))
+    truth = torch.bincount(labels, minlength=CLASSES)
+    assert (found.sizes - truth).abs().max() <= 2
+
+
+def test_the_best_candidate_on_held_out_examples_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(QUICK, size_weights=(0.0, 0.01, 1.0), held_out=0.25)
+    elements, labels = blobs(640, seed=1)
+    taught, held = split(640, config)
+    assert sorted([*taught.tolist(), *held.tolist()]) == list(range(640))
+    assert len(split(640, QUICK)[1]) == 0
+    with pytest.raises(ConfigError, match="held_out must leave examples"):
+        split(1, config)
     with pytest.raises(ConfigError, match="size_weights must be numbers that differ"):
         SupervisedConfig(size_weights=(0.1, 0.1))
+    seen: list[Any] = []
+    train = models.fit_model
+
+    def note_rows(*given: Any, **options: Any) -> Any:
+        seen.append(given[4])
+        return train(*given, **options)
+
+    monkeypatch.setattr(models, "fit_model", note_rows)
+    found = fit(tmp_path, config)
+    assert (found.held_out, set(found.f1)) == (160, {0.0, 0.01, 1.0})
+    assert found.size_weight == max(found.f1, key=lambda weight: found.f1[weight])
+    assert found.folder == tmp_path / "training" / f"weight-{found.size_weight}"
+    scores = found.model.evaluate(elements[held], labels[held]).scores
+    assert scores.f1 == found.f1[found.size_weight]
+    for data in seen:
+        assert torch.equal(data["rows"], elements[taught])
+        assert torch.equal(data["labels"], labels[taught])
+    # Finished trainings are read and not repeated.
+    again = fit(tmp_path, config)
+    assert again.f1 == found.f1
+    one, other = (x.model.state_dict() for x in (found, again))
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_tensors_and_arrays_are_the_same_data(tmp_path: Path) -> None:
+    elements, labels = blobs(64, seed=1)
+
+    def train(elements: Any, labels: Any) -> dict[str, torch.Tensor]:
+        found = fit_partitioner(elements, labels, CLASSES, QUICK, tmp_path)
+        return found.model.state_dict()
+
+    first = train(elements, labels)
+    same = train(elements.double().numpy(), labels.int())
+    torch.testing.assert_close(same, first, rtol=0, atol=0)
+    for other in ((elements, CLASSES - 1 - labels), (-elements, labels)):
+        with pytest.raises(RunError, match="data"):
+            train(*other)
+    with pytest.raises(ConfigError, match="elements must be floating-point numbers"):
+        train(elements.byte(), labels)
+    with pytest.raises(ConfigError, match="labels must be integers of shape"):
+        train(elements, labels.float())
+
+
+def test_saved_and_loaded(tmp_path: Path, fitted: Partitioner) -> None:
+    """With a scale, the loaded model takes rows in the units of the file."""
+    elements, labels = blobs(50, seed=8)
+    expected = fitted.partition(elements)
+    shift, scale = torch.tensor([1e9, -3.0]).double(), torch.tensor([2.0, 1e-3]).double()
+    scaled = deepcopy(fitted)
+    scaled.shift, scaled.scale = shift, scale
+    for model, rows in ((fitted, elements), (scaled, elements.double() * scale + shift)):
+        model.save(tmp_path / "model")
+        again = load_partitioner(tmp_path / "model")
+        assert again.config == fitted.config
+        for given in (rows, rows.numpy()):
+            assert all(map(torch.equal, again.partition(given), expected))
+        assert again.evaluate(rows, labels).scores == fitted.evaluate(elements, labels).scores
+    save_model(tmp_path / "other", fitted.state_dict(), {"kind": "factors"})
+    with pytest.raises(RunError, match="kind 'supervised', but got 'factors'"):
+        load_partitioner(tmp_path / "other")
+
+
+def test_images_of_whole_numbers_are_refused() -> None:
+    model = Partitioner((1, 2, 2), CLASSES, CONFIG)
+    images = torch.randint(0, 256, (5, 1, 2, 2), dtype=torch.uint8)
+    for given in (images, images.tolist()):
+        with pytest.raises(ValueError, match="but got integers"):
+            model.partition(given)
+    rows = images.float().div(255)
+    assert torch.equal(model.partition(rows).subsets, model.partition(rows.flatten(1)).subsets)
+
+
+@pytest.mark.parametrize(
+    ("elements", "message"),
+    [
+        (torch.zeros(3, 3), r"must have shape \(n, 2\), or rows of as many .* \(3, 3\)"),
+        (torch.zeros(0, 2), "must not be empty"),
+        (torch.tensor([[0.0, math.nan], [1.0, 2.0]]), "must be finite numbers"),
+        (np.array([[1 + 2j, 0]]), "must be real numbers, but got complex ones"),
+        (np.array([["1", "setosa"]]), "must be numbers, but got .*'setosa'"),
+    ],
+)
+def test_bad_elements(fitted: Partitioner, elements: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^elements {message}"):
+        fitted.partition(elements)

@@ -6,9 +6,9 @@ from drpm.lazy import fetch_from
 
 if TYPE_CHECKING:
     from drpm.factors.config import FactorsConfig as FactorsConfig
-    from drpm.factors.evaluation import Evidence as Evidence
-    from drpm.factors.evaluation import estimate_evidence as estimate_evidence
-    from drpm.factors.evaluation import evaluate_pairs as evaluate_pairs
+    from drpm.factors.experiment import Evidence as Evidence
+    from drpm.factors.experiment import estimate_evidence as estimate_evidence
+    from drpm.factors.experiment import evaluate_pairs as evaluate_pairs
     from drpm.factors.experiment import fit_factors as fit_factors
     from drpm.factors.models import FactorVAE as FactorVAE
     from drpm.factors.models import SharedFactors as SharedFactors
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "config": ("FactorsConfig",),
-    "evaluation": ("Evidence", "evaluate_pairs", "estimate_evidence"),
-    "experiment": ("fit_factors",),
+    "experiment": ("Evidence", "estimate_evidence", "evaluate_pairs", "fit_factors"),
     "models": ("FactorVAE", "SharedFactors", "load_factors"),
     "pairs": ("OwnPairs", "PairSampler", "World", "arm_world", "load_pairs", "mpi3d_world"),
 }

@@ -9,14 +9,11 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from drpm.experiments.base import Job, option
 from drpm.training.config import TrainingConfig, check_setting, settings
-from drpm.training.errors import ConfigError
 
 Method = Literal["drpm", "hg", "ada", "label"]
 Averaging = Literal["group", "multi-level"]
 
 WORLDS: Final = ("arm", "mpi3d")
-MIXED: Final = "mixed"
-FACTORS: Final = 7  # of both worlds
 SIDES: Final = (8, 16, 32, 64)  # of images, in pixels
 
 
@@ -98,7 +95,7 @@ class FactorsJob(Job):
     data: str = option(
         "arm", "arm, mpi3d, or your own pairs: a folder of images or an .npz file.", choices=WORLDS
     )
-    shared: str | None = option(
+    shared: Literal["0", "1", "2", "3", "4", "5", "6", "7", "mixed"] | None = option(
         None, "Number of shared factors, from 0 to 7, or mixed; not for your own pairs.", shown="3"
     )
     angles: Annotated[int, Field(ge=2, le=40)] | None = option(
@@ -127,19 +124,10 @@ class FactorsJob(Job):
     factors: FactorsConfig = field(default_factory=FactorsConfig)
 
     def __post_init__(self) -> None:
-        check_setting(
-            self,
-            "shared",
-            f"a number from 0 to {FACTORS} or '{MIXED}'",
-            lambda value: value in (None, MIXED, *map(str, range(FACTORS + 1))),
-        )
         sides = f"one of {', '.join(map(str, SIDES))}"
         check_setting(self, "image_size", sides, lambda side: side in (None, *SIDES))
         if self.data == "mpi3d":
             check_setting(self, "image_size", "64 for mpi3d", lambda side: side in (None, 64))
-        latent = self.factors.latent
-        if self.data in WORLDS and self.factors.method == "label" and latent < FACTORS:
-            raise ConfigError(
-                f"latent must be at least {FACTORS}, one for each factor, for the method 'label', "
-                f"but got {latent}."
-            )
+        if self.data in WORLDS and self.factors.method == "label":
+            enough = "at least 7, one for each factor, for the method 'label'"
+            check_setting(self.factors, "latent", enough, lambda latent: latent >= 7)

@@ -1,20 +1,24 @@
 """Shared factors as an experiment: training, evaluation and figures of a model."""
 
+import copy
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
+import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.data.mpi3d import FACTOR_NAMES
 from drpm.experiments.base import Evaluation, Experiment
-from drpm.factors.config import MIXED, WORLDS, FactorsConfig, FactorsJob
-from drpm.factors.evaluation import estimate_evidence, evaluate_pairs
+from drpm.factors.config import WORLDS, FactorsConfig, FactorsJob
 from drpm.factors.models import FactorVAE, SharedFactors, factor_objective
 from drpm.factors.pairs import OwnPairs, Pairs, PairSampler, arm_world, load_pairs, mpi3d_world
+from drpm.nn.encoders import standard_divergence
 from drpm.report.plots import FigureSpec, image_bytes, pack_figures
 from drpm.training.config import check_setting
 from drpm.training.devices import seeded
@@ -22,18 +26,12 @@ from drpm.training.errors import ConfigError
 from drpm.training.loop import ProgressFactory, fit_model
 from drpm.training.runs import RunFolder
 
-STAGE: Final = "training"
-PAIRS: Final = "pairs.csv"
-
-SCORES: Final = {
+NAMES: Final = {
     "shared_accuracy": "Shared",
     "independent_accuracy": "Independent",
     "count_error": "Count error",
     "mean_count": "Count",
     "pair_evidence": "Evidence",
-}
-NAMES: Final = {
-    **SCORES,
     "shared_from_independent": "Shared from independent",
     "independent_from_shared": "Independent from shared",
     "used_dimensions": "Dimensions in use",
@@ -42,7 +40,7 @@ NAMES: Final = {
     "latent_divergence": "KL of codes",
     "partition_divergence": "KL of the partition",
 }
-"""Display names of metrics."""
+"""Display names of metrics; the terminal shows the first five."""
 
 _SHOWN: Final = 8  # pairs in a figure
 _TEST_SEED: Final = 1_000_000  # the same test pairs for every method and seed
@@ -94,8 +92,8 @@ def check_pairs(pairs: Pairs, config: FactorsConfig) -> None:
 class Factors(Experiment[FactorsJob, Pairs, FactorVAE]):
     """DRPM-VAE and its baselines on pairs of images."""
 
-    scores: ClassVar[Mapping[str, str]] = SCORES
-    outputs: ClassVar[tuple[str, ...]] = (STAGE, PAIRS)
+    scores: ClassVar[Mapping[str, str]] = dict([*NAMES.items()][:5])
+    outputs: ClassVar[tuple[str, ...]] = ("training", "pairs.csv")
 
     def resolve(self, job: FactorsJob, device: torch.device) -> FactorsJob:
         if job.data not in WORLDS:
@@ -121,7 +119,7 @@ class Factors(Experiment[FactorsJob, Pairs, FactorVAE]):
             world = arm_world(device, given.angles, given.image_size)
         else:
             world = mpi3d_world(device, given.angles)
-        shared = given.shared if given.shared == MIXED else int(given.shared)
+        shared = given.shared if given.shared == "mixed" else int(given.shared)
         return PairSampler(world, shared, job.which or "random")
 
     def fingerprint(self, job: FactorsJob, data: Pairs) -> str:
@@ -135,24 +133,19 @@ class Factors(Experiment[FactorsJob, Pairs, FactorVAE]):
         return fit_factors(data, job.factors, folder, **options)
 
     def evaluate(
-        self,
-        job: FactorsJob,
-        model: FactorVAE,
-        data: Pairs,
-        run: RunFolder,
-        progress: ProgressFactory,
+        self, job: FactorsJob, model: FactorVAE, data: Pairs, run: RunFolder, progress: object
     ) -> Evaluation:
         model.save(run.model_dir)
-        run.take_metrics([run.path / STAGE])
-        described: dict[str, Any] = {"name": job.data}
+        run.take_metrics([run.path / "training"])
         if isinstance(data, OwnPairs):
             batch = {"first": data.first, "second": data.second}
-            described["pairs"] = len(data.names)
+            described: dict[str, Any] = {"name": job.data, "pairs": len(data.names)}
         else:
-            generator = torch.Generator(data.world.images.device).manual_seed(_TEST_SEED)
+            images = data.world.images
+            generator = torch.Generator(images.device).manual_seed(_TEST_SEED)
             batch = data({"pair": torch.zeros(job.test_pairs or 0)}, generator)
-            count = len(data.world.images)
-            described |= {"images": count, "shared": job.shared, "which": data.which}
+            described = {"name": job.data, "images": len(images)}
+            described |= {"shared": job.shared, "which": data.which}
         views, label = (batch["first"], batch["second"]), batch.get("label")
         found = model.share(*views, label=label)
         metrics: dict[str, Any] = {"mean_count": found.number.mean().item()}
@@ -161,7 +154,7 @@ class Factors(Experiment[FactorsJob, Pairs, FactorVAE]):
             columns = [f"dimension {i}" for i in range(found.mask.shape[-1])]
             table = pd.DataFrame(found.mask.int().tolist(), list(data.names), columns)
             table.insert(0, "shared", table.sum(axis=1))
-            run.write_atomic(PAIRS, table.to_csv(index_label="pair", lineterminator="\n"))
+            run.write_atomic("pairs.csv", table.to_csv(index_label="pair", lineterminator="\n"))
         else:
             # Averaged as the model does it, which need not be the plain mean of both codes.
             known = batch["factors"], batch["is_shared"]
@@ -176,18 +169,162 @@ class Factors(Experiment[FactorsJob, Pairs, FactorVAE]):
         metrics |= measure_usage(found)
         metrics |= estimate_evidence(model, *views, label=label)._asdict()
         facts = {"data": described, "names": NAMES, "tables": tables}
-        figures = figure_data(model, batch, found)
-        return Evaluation(metrics, figures, facts)
+        return Evaluation(metrics, figure_data(model, batch, found), facts)
 
     def title(self, job: FactorsJob, data: Pairs) -> str:
         return f"{job.data}: shared factors, {job.factors.method}"
 
 
-def measure_usage(found: SharedFactors) -> dict[str, float]:
-    """The number of dimensions in use, and how many of these a pair shares on average.
+class PairScores(NamedTuple):
+    """Scores of a model on test pairs.
 
-    Sharing an unused dimension costs nothing, so the number of shared dimensions can mislead. The
-    codes of a dimension in use have a variance above 0.1; under the prior it is 1.
+    Accuracies are adjusted and balanced (1 is perfect, 0 is chance) and averaged over the factors
+    that have pairs to learn them from and to test them on; None if there are none.
+    """
+
+    shared_accuracy: float | None  # of shared factors, predicted from the shared dimensions
+    independent_accuracy: float | None  # of the first image's other factors, from the others
+    count_error: float  # squared error of the number of shared dimensions, for that of factors
+    mean_count: float  # the mean number of shared dimensions
+    shared_from_independent: float | None  # of shared factors, from the independent dimensions
+    independent_from_shared: float | None  # of the other factors, from the shared dimensions
+    by_factor: dict[str, list[float | None]]  # the four accuracies of every factor
+
+
+class Evidence(NamedTuple):
+    """Means over pairs, in nats.
+
+    Args:
+        pair_evidence: Lower bound on the log-probability of both images together: the parts of
+            both views are summed, and a shared dimension, one code for both, counts once. If a
+            fixed rule chooses the shared dimensions, these are taken as given.
+        reconstruction: Negative log-likelihood of an image given its code, averaged over views.
+        latent_divergence: KL divergence of the codes from their prior, averaged over views.
+        partition_divergence: KL divergence of the shared dimensions, their number and choice, from
+            their prior; 0 for a fixed rule.
+    """
+
+    pair_evidence: float
+    reconstruction: float
+    latent_divergence: float
+    partition_divergence: float
+
+
+def evaluate_pairs(codes: Any, mask: Any, factors: Any, is_shared: Any) -> PairScores:
+    """Evaluate the shared dimensions of pairs against the true factors.
+
+    Linear classifiers predict each factor from the shared part, the mean of both images' codes
+    with zeros in the independent dimensions, and from the independent part, the first image's code
+    with zeros in the shared dimensions; separately for the pairs that share the factor and for the
+    others. They are trained on the first two thirds of the pairs and tested on the others.
+
+    Args:
+        codes: Posterior means of both images of each pair, (P, 2, d).
+        mask: 1 for shared dimensions, else 0, (P, d).
+        factors: The values of the factors of both images, (P, 2, F) integers.
+        is_shared: Where these are equal by design, (P, F).
+    """
+    codes, mask, factors, is_shared = map(_to_array, (codes, mask, factors, is_shared))
+    pairs, latent, width = len(codes), codes.shape[-1], is_shared.shape[-1]
+    for name, array, shape, expected, holds in (
+        ("codes", codes, (pairs, 2, latent), "finite numbers", np.isfinite(codes)),
+        ("mask", mask, (pairs, latent), "zeros and ones", np.isin(mask, (0, 1))),
+        ("factors", factors, (pairs, 2, width), "integers", factors == factors.round()),
+        ("is_shared", is_shared, (pairs, width), "zeros and ones", np.isin(is_shared, (0, 1))),
+    ):
+        if array.shape != shape or array.size == 0:
+            raise ValueError(f"{name} must have shape {shape}, but got {array.shape}.")
+        if not holds.all():
+            raise ValueError(f"{name} must contain {expected}, but got {array[~holds][0]:g}.")
+    shared, values = is_shared.astype(bool), factors[:, 0].astype(np.int64)
+    if (shared & (factors[:, 0] != factors[:, 1])).any():
+        raise ValueError(
+            "factors must be equal in both images where is_shared is true, but differ."
+        )
+    shared_part, independent_part = codes.mean(1) * mask, codes[:, 0] * (1 - mask)
+    by_factor = {
+        "shared_accuracy": _accuracies(shared_part, values, shared),
+        "independent_accuracy": _accuracies(independent_part, values, ~shared),
+        "shared_from_independent": _accuracies(independent_part, values, shared),
+        "independent_from_shared": _accuracies(shared_part, values, ~shared),
+    }
+    known = {name: [x for x in found if x is not None] for name, found in by_factor.items()}
+    means = {name: float(np.mean(found)) if found else None for name, found in known.items()}
+    count = mask.sum(1)
+    error, mean = (float(x.mean()) for x in (np.square(count - shared.sum(1)), count))
+    return PairScores(**means, count_error=error, mean_count=mean, by_factor=by_factor)
+
+
+def _accuracies(
+    inputs: NDArray[Any], factors: NDArray[Any], counts: NDArray[np.bool_]
+) -> list[float | None]:
+    """Of every factor, learned and tested on the pairs (P, F) that count for it."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import balanced_accuracy_score
+
+    training = np.arange(len(inputs)) < 2 * len(inputs) // 3
+    scores: list[float | None] = []
+    for values, counted in zip(factors.T, counts.T, strict=True):
+        fitted, tested = counted & training, counted & ~training
+        if min(len(np.unique(values[fitted])), len(np.unique(values[tested]))) < 2:
+            scores.append(None)
+            continue
+        # Unscaled: standardized, empty dimensions would weigh as much as the others.
+        classifier = LogisticRegression(max_iter=1000)
+        predicted = classifier.fit(inputs[fitted], values[fitted]).predict(inputs[tested])
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "y_pred contains classes not in y_true", UserWarning)
+            score = balanced_accuracy_score(values[tested], predicted, adjusted=True)
+        scores.append(float(score))
+    return scores
+
+
+def _to_array(values: Any) -> NDArray[np.float64]:
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().double()
+    return np.atleast_1d(np.asarray(values, np.float64))
+
+
+@torch.no_grad()
+def estimate_evidence(
+    model: FactorVAE, first: Tensor, second: Tensor, *, label: Tensor | None = None, seed: int = 0
+) -> Evidence:
+    """A lower bound on the log-probability of pairs, computed without labels.
+
+    All weights are 1 and the probability of a partition is exact, regardless of the training
+    settings, so models of one method with different weights can be compared. Do not compare
+    methods if one of them has a fixed rule, whose partition costs nothing.
+
+    Args:
+        model: The model.
+        first: (P, C, H, W), values in [0, 1]; held-out pairs.
+        second: The same.
+        label: (P,), a factor that differs, for the method ``label``.
+        seed: Random seed of the partitions and codes, one sample of each per pair.
+    """
+    model = copy.deepcopy(model)
+    model.aggregation.config = replace(model.config, gamma=1.0, delta=1.0, objective="exact")
+    temperature = model.last_temperature
+    generator = torch.Generator(temperature.device).manual_seed(seed)
+    found = []
+    for batch in model.batches(first, second, label):
+        # Sampled, since the bound is an expectation over partitions.
+        _, aggregated, shared = model.compare(batch, temperature, generator)
+        errors = model.errors(batch, aggregated.sample((), generator)).mean(0)
+        latent = standard_divergence(aggregated)
+        once = (shared.mask * latent).sum(-1).mean(0)
+        partition = torch.stack([torch.zeros_like(once), *shared.terms.values()]).sum(0)
+        parts = [errors, latent.sum(-1).mean(0), partition, once]
+        found.append(torch.stack(parts).double())
+    reconstruction, latent, partition, once = torch.cat(found, 1).mean(1).tolist()
+    evidence = -(2 * (reconstruction + latent) - once + partition)
+    return Evidence(evidence, reconstruction, latent, partition)
+
+
+def measure_usage(found: SharedFactors) -> dict[str, float]:
+    """The number of dimensions in use, and how many of these, at a cost, a pair shares on average.
+
+    The codes of a dimension in use have a variance above 0.1; under the prior it is 1.
     """
     in_use = found.codes.flatten(0, 1).var(0) > 0.1
     return {
@@ -198,27 +335,8 @@ def measure_usage(found: SharedFactors) -> dict[str, float]:
 
 def figure_data(model: FactorVAE, batch: Mapping[str, Tensor], found: SharedFactors) -> bytes:
     """All figures of test pairs and their shared dimensions, as an npz archive."""
-    values = torch.linspace(-2, 2, 9)  # in standard deviations of the prior
-    images = model.traverse(batch["first"][0], values)
-    rows, columns = [f"dimension {i}" for i in range(len(images))], [f"{x:.1f}" for x in values]
-    title = "An image with one latent dimension set to other values"
-    grid = FigureSpec("grid", "traversals", image_bytes(images), rows, columns, title)
-    specs = [_pairs(model, batch, found), grid]
-    number, rates = found.number.cpu(), found.mask.double().mean(0).cpu()
-    counts = number.long().bincount(minlength=len(rates) + 1).double() / len(number)
-    for name, bars, what in (
-        ("rates", rates, "each dimension"),
-        ("count", counts, "this many dimensions"),
-    ):
-        groups, title = map(str, range(len(bars))), f"Fraction of pairs that share {what}"
-        specs.append(FigureSpec("bars", name, bars[:, None].numpy(), [*groups], (), title))
-    return pack_figures(specs)
-
-
-def _pairs(model: FactorVAE, batch: Mapping[str, Tensor], found: SharedFactors) -> FigureSpec:
-    """Pairs, their reconstructions, and the same with other shared dimensions."""
     mask, averaged = found.mask[:_SHOWN], found.averaged[:_SHOWN]
-    rows = {view: batch[view][:_SHOWN].to(mask) for view in ("first", "second")}
+    shown = {view: batch[view][:_SHOWN].to(mask) for view in ("first", "second")}
     made = {
         "reconstructed": model.decode(averaged),
         "swapped": model.swap(found.codes[:_SHOWN], mask),
@@ -228,7 +346,7 @@ def _pairs(model: FactorVAE, batch: Mapping[str, Tensor], found: SharedFactors) 
         lent = shared * averaged.roll(-1, 0)[:, :1] + (1 - shared) * averaged
         made["next pair's"] = model.decode(lent)
     for name, images in made.items():
-        rows |= {f"{view}, {name}": images[:, i] for i, view in enumerate(("first", "second"))}
+        shown |= {f"{view}, {name}": images[:, i] for i, view in enumerate(("first", "second"))}
     title = "Pairs, reconstructed and with other shared dimensions"
     about = (
         "Pairs of images, one per column; their reconstructions with shared dimensions averaged; "
@@ -236,5 +354,19 @@ def _pairs(model: FactorVAE, batch: Mapping[str, Tensor], found: SharedFactors) 
         "if the model is right or these dimensions are unused; and with the shared dimensions of "
         "the next column's first image, which change both images in the same way unless unused."
     )
-    values = image_bytes(torch.stack([*rows.values()]))
-    return FigureSpec("grid", "pairs", values, list(rows), (), title, about)
+    pixels = image_bytes(torch.stack([*shown.values()]))
+    specs = [FigureSpec("grid", "pairs", pixels, list(shown), (), title, about)]
+    values = torch.linspace(-2, 2, 9)  # in standard deviations of the prior
+    images = model.traverse(batch["first"][0], values)
+    rows, columns = [f"dimension {i}" for i in range(len(images))], [f"{x:.1f}" for x in values]
+    title = "An image with one latent dimension set to other values"
+    specs.append(FigureSpec("grid", "traversals", image_bytes(images), rows, columns, title))
+    number, rates = found.number.cpu(), found.mask.double().mean(0).cpu()
+    counts = number.long().bincount(minlength=len(rates) + 1).double() / len(number)
+    for name, bars, what in (
+        ("rates", rates, "each dimension"),
+        ("count", counts, "this many dimensions"),
+    ):
+        groups, title = map(str, range(len(bars))), f"Fraction of pairs that share {what}"
+        specs.append(FigureSpec("bars", name, bars[:, None].numpy(), [*groups], (), title))
+    return pack_figures(specs)

@@ -1,5 +1,6 @@
-"""The variational autoencoder of pairs, and its objective."""
+"""The variational autoencoder of pairs, its objective, and the methods: what two views share."""
 
+import math
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -7,12 +8,16 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
-from drpm.factors.aggregation import AGGREGATIONS, AggregationInput, Shared
+from drpm.distributions.orders import best_order_log_prob
+from drpm.distributions.partitions import RandomPartition, partition_kl
+from drpm.distributions.relaxed import RelaxedFisherHypergeometric, RelaxedRandomPartition
+from drpm.distributions.size_tables import list_pair
 from drpm.factors.config import SIDES, Averaging, FactorsConfig
 from drpm.factors.pairs import require_views
 from drpm.nn.encoders import Posterior, standard_divergence, symmetric_divergence
+from drpm.relaxation.operators import permuted, sort_descending, straight_through
 from drpm.training import config as configs
 from drpm.training.checkpoint import load_model, load_modules, save_model
 from drpm.training.config import require_classes
@@ -23,9 +28,7 @@ from drpm.training.program import Batch
 # For images of 64 x 64 pixels; smaller images use the first layers. Every layer halves the side.
 CHANNELS = (32, 32, 64, 64)
 KERNELS = (4, 4, 2, 2)
-HIDDEN = 256
 _SMALLEST = 4  # the side of the last feature map
-
 _BATCH_SIZE = 1024  # of pairs, in evaluation
 
 
@@ -33,7 +36,7 @@ class ConvolutionalAutoencoder(nn.Module):
     """From images (..., C, H, W) with values in [0, 1] to latent Gaussians, and back.
 
     References:
-        Locatello et al., "Weakly-supervised disentanglement without compromises", 2020.
+        Locatello et al., 2020.
     """
 
     def __init__(self, shape: tuple[int, ...], latent: int) -> None:
@@ -52,22 +55,16 @@ class ConvolutionalAutoencoder(nn.Module):
             padding = (kernel - 2) // 2
             layers += [nn.Conv2d(inputs, outputs, kernel, stride=2, padding=padding), nn.ReLU()]
         deepest = widths[-1] * _SMALLEST**2
-        layers += [_FlattenPixels(), nn.Linear(deepest, HIDDEN), nn.ReLU()]
+        layers += [_FlattenPixels(), nn.Linear(deepest, 256), nn.ReLU()]
         self.encoder = nn.Sequential(*layers)
-        self.heads = nn.Linear(HIDDEN, 2 * latent)  # means and log-variances
-        self.dense = nn.Sequential(
-            nn.Linear(latent, HIDDEN),
-            nn.ReLU(),
-            nn.Linear(HIDDEN, deepest),
-            nn.ReLU(),
-            nn.Unflatten(-1, (_SMALLEST, _SMALLEST, widths[-1])),
-        )
+        self.heads = nn.Linear(256, 2 * latent)  # means and log-variances
+        dense = [nn.Linear(latent, 256), nn.ReLU(), nn.Linear(256, deepest), nn.ReLU()]
+        self.dense = nn.Sequential(*dense, nn.Unflatten(-1, (_SMALLEST, _SMALLEST, widths[-1])))
         back: list[nn.Module] = []
         for inputs, outputs in pairwise((*widths[:0:-1], colours)):
             back += [nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1), nn.ReLU()]
         self.decoder = nn.Sequential(*back[:-1])
-        # As in the reference; torch's default is several times smaller, and codes stay empty for
-        # long.
+        # As in the reference; with torch's smaller numbers, codes stay empty for long.
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
                 nn.init.xavier_uniform_(module.weight)
@@ -98,6 +95,149 @@ class _FlattenPixels(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         return features.permute(0, 2, 3, 1).flatten(1)
+
+
+# Which latent dimensions two views share. A new method is one class with one function.
+
+
+class AggregationInput(NamedTuple):
+    """The input of a method."""
+
+    divergence: Tensor  # (B, l), between the posteriors of the two views
+    batch: Batch  # the pairs, and their labels if there are any
+    temperature: Tensor  # of the relaxation
+    generator: Generator | None
+    noise: bool  # whether to sample; if not, the mode is taken
+
+
+class Shared(NamedTuple):
+    """The shared dimensions of every pair."""
+
+    mask: Tensor  # (B, l), 1 for a shared dimension, else 0; with gradients if it is learned
+    terms: dict[str, Tensor]  # further loss terms, (B,) each
+
+
+class Aggregation(nn.Module):
+    """A method of finding the shared dimensions: from an input to what is shared."""
+
+    def __init__(self, config: FactorsConfig) -> None:
+        super().__init__()
+        self.config = config
+
+
+class LabelAggregation(Aggregation):
+    """A label names a factor that differs: that dimension is independent, all others are shared.
+
+    References:
+        Bouchacourt et al., 2018; Hosoya, 2019.
+    """
+
+    def forward(self, given: AggregationInput) -> Shared:
+        label, divergence = given.batch["label"], given.divergence
+        dimensions = torch.arange(divergence.shape[-1], device=divergence.device)
+        return Shared((dimensions != label[:, None]).to(divergence.dtype), {})
+
+
+class AdaptiveAggregation(Aggregation):
+    """Shared dimensions differ less than the midpoint of a pair's divergences, or not at all.
+
+    References:
+        Locatello et al., 2020.
+    """
+
+    def forward(self, given: AggregationInput) -> Shared:
+        divergence = given.divergence.detach()
+        midpoint = 0.5 * (divergence.amin(-1, keepdim=True) + divergence.amax(-1, keepdim=True))
+        mask = (divergence < midpoint) | (divergence <= 1e-9)  # rounding error
+        return Shared(mask.to(divergence.dtype), {})
+
+
+class _LearnedCount(Aggregation):
+    """Learns the number of shared dimensions: one linear layer to two log-weights."""
+
+    prior: Tensor
+
+    def __init__(self, config: FactorsConfig) -> None:
+        super().__init__(config)
+        self.weights = nn.Linear(config.latent, 2)
+        self.register_buffer("prior", torch.tensor(config.prior_log_weights))
+
+    def size_divergence(self, log_weights: Tensor, costs: Tensor | float = 0.0) -> Tensor:
+        """KL divergence of the size law from its prior plus the expected cost of sizes, (B,)."""
+        log_probs, prior = (
+            list_pair(self.config.latent, x.double()).log_softmax(-1)
+            for x in (log_weights, self.prior)
+        )
+        return (log_probs.exp() * (log_probs - prior + costs)).sum(-1).to(log_weights.dtype)
+
+    def log_orders(self) -> Tensor:
+        """(l + 1,): log-number of orders of one partition, by its independent dimensions."""
+        n = self.config.latent
+        independent = torch.arange(n + 1, dtype=torch.float64, device=self.prior.device)
+        return torch.lgamma(independent + 1) + torch.lgamma(n - independent + 1)
+
+
+class HypergeometricAggregation(_LearnedCount):
+    """A random number of dimensions is shared, those of the smallest divergences.
+
+    References:
+        Sutter et al., 2023.
+    """
+
+    def forward(self, given: AggregationInput) -> Shared:
+        divergence = given.divergence
+        log_weights = self.weights(divergence)
+        law = RelaxedFisherHypergeometric(
+            given.temperature, self.config.latent, log_weights, validate_args=False
+        )
+        sizes = law.draw(torch.Size(), noise=given.noise, generator=given.generator)
+        # In descending order of divergence the independent dimensions come first.
+        _, order, ranks = sort_descending(divergence.detach())
+        independent = sizes.survival[..., 0, :].to(divergence.dtype)
+        count = torch.arange(divergence.shape[-1], device=divergence.device)
+        hard = (count < sizes.hard[..., :1]).to(divergence.dtype)
+        mask = 1 - permuted(straight_through(hard, independent), ranks, order)
+        # Under the prior all sets of a size are equally likely.
+        exact = self.config.objective == "exact"
+        costs = math.lgamma(self.config.latent + 1) - self.log_orders() if exact else 0.0
+        return Shared(mask, {"sizes": self.config.gamma * self.size_divergence(log_weights, costs)})
+
+
+class PartitionAggregation(_LearnedCount):
+    """A random partition with divergences as scores: those that differ most are independent."""
+
+    def forward(self, given: AggregationInput) -> Shared:
+        config, log_weights = self.config, self.weights(given.divergence)
+        log_scores = (given.divergence + config.smallest_divergence).log()
+        law = RelaxedRandomPartition(
+            given.temperature, log_scores, log_weights, validate_args=False
+        )
+        partition = law.rsample(generator=given.generator) if given.noise else law.mode
+        sizes, order = self.divergences(log_scores, log_weights, given.generator)
+        terms = {"sizes": config.gamma * sizes, "order": config.delta * order}
+        return Shared(partition[..., 1, :], terms)
+
+    def divergences(
+        self, log_scores: Tensor, log_weights: Tensor, generator: Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """Divergences of sizes and order from the prior, (B,) each: exact, or bounds."""
+        if self.config.objective == "bounds":
+            best = best_order_log_prob(log_scores) + math.lgamma(self.config.latent + 1)
+            return self.size_divergence(log_weights, self.log_orders()), best
+        law = RandomPartition(log_scores, log_weights, validate_args=False)
+        equal, weights = torch.zeros_like(log_scores), self.prior.expand_as(log_weights)
+        prior = RandomPartition(equal, weights, validate_args=False)
+        whole = partition_kl(law, prior, num_samples=self.config.draws, generator=generator)
+        sizes = self.size_divergence(log_weights)
+        return sizes, whole - sizes
+
+
+AGGREGATIONS: dict[str, type[Aggregation]] = {
+    "label": LabelAggregation,
+    "ada": AdaptiveAggregation,
+    "hg": HypergeometricAggregation,
+    "drpm": PartitionAggregation,
+}
 
 
 class SharedFactors(NamedTuple):
@@ -134,16 +274,11 @@ class FactorVAE(nn.Module):
         self,
         batch: Batch,
         temperature: Tensor,
-        generator: torch.Generator | None = None,
+        generator: Generator | None = None,
         *,
         noise: bool = True,
     ) -> tuple[Posterior, Posterior, Shared]:
-        """Encode both views of every pair, find the shared dimensions, and average these.
-
-        Returns:
-            The posteriors of the views, (2, B, l); the same with shared dimensions averaged; and
-            what is shared.
-        """
+        """Posteriors (2, B, l) of the views, the same with shared parts averaged, and these."""
         posterior = self.autoencoder.posterior(torch.stack([batch["first"], batch["second"]]))
         one, other = (Posterior(*(x[view] for x in posterior)) for view in range(2))
         divergence = symmetric_divergence(one, other)
@@ -241,11 +376,7 @@ def load_factors(folder: Path | str, device: torch.device | str = "cpu") -> Fact
 
 
 def average(one: Posterior, other: Posterior, kind: Averaging) -> Posterior:
-    """The average of two posteriors.
-
-    References:
-        Hosoya, 2019 (``group``); Bouchacourt et al., 2018 (``multi-level``).
-    """
+    """The average of two posteriors (Hosoya, 2019, or Bouchacourt et al., 2018)."""
     variances = torch.stack([one.log_variance, other.log_variance]).exp()
     if kind == "group":
         mean = 0.5 * (one.mean + other.mean)
@@ -257,10 +388,7 @@ def average(one: Posterior, other: Posterior, kind: Averaging) -> Posterior:
 
 
 def factor_objective(
-    model: FactorVAE,
-    batch: Batch,
-    schedule: Mapping[str, Tensor],
-    generator: torch.Generator | None,
+    model: FactorVAE, batch: Batch, schedule: Mapping[str, Tensor], generator: Generator | None
 ) -> dict[str, Tensor]:
     """Reconstruction, latent divergence and the terms of the method; means over views and pairs."""
     _, aggregated, shared = model.compare(batch, schedule["temperature"], generator)

@@ -1,11 +1,10 @@
 """Pairs of images that share some of their generative factors: drawn from a world, or given.
 
-Pairs are drawn on the device at every training step. Shapes do not depend on values and nothing is
-read back, so that a step can be compiled and captured in a CUDA graph.
+Shapes do not depend on values, and nothing is read back from a device: steps can be captured.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -19,7 +18,7 @@ from torch.nn.functional import interpolate
 from drpm.data import arm, mpi3d, own
 from drpm.data.types import DataError, Device, fingerprint_tensors
 from drpm.distributions.validation import describe
-from drpm.factors.config import MIXED
+from drpm.training.program import Batch
 
 MIXED_COUNTS: Final = (0, 1, 3, 5)
 
@@ -147,7 +146,7 @@ class PairSampler:
         which: Literal["fixed", "random"] = "random",
     ) -> None:
         self.world, self.which = world, which
-        self.counts = MIXED_COUNTS if shared == MIXED else (shared,)
+        self.counts = MIXED_COUNTS if shared == "mixed" else (shared,)
         width, device = len(world.sizes), world.images.device
         if not all(count in range(width + 1) for count in self.counts):
             raise ValueError(
@@ -168,9 +167,7 @@ class PairSampler:
         self._places = torch.arange(width, device=device)
         self.image_shape = tuple(world.images.shape[1:])
 
-    def __call__(
-        self, batch: Mapping[str, Tensor], generator: torch.Generator | None
-    ) -> dict[str, Tensor]:
+    def __call__(self, batch: Batch, generator: torch.Generator | None) -> Batch:
         rows, width = next(iter(batch.values())).shape[0], len(self._sizes)
         place: dict[str, Any] = {"generator": generator, "device": self._sizes.device}
         number = torch.randint(self._total, (rows,), **place)
@@ -233,9 +230,7 @@ class OwnPairs:
         """The same pairs on another device."""
         return replace(self, first=self.first.to(device), second=self.second.to(device))
 
-    def __call__(
-        self, batch: Mapping[str, Tensor], generator: torch.Generator | None
-    ) -> dict[str, Tensor]:
+    def __call__(self, batch: Batch, generator: torch.Generator | None) -> Batch:
         rows = next(iter(batch.values())).shape[0]
         place: dict[str, Any] = {"generator": generator, "device": self.first.device}
         chosen = torch.randint(len(self.first), (rows,), **place)

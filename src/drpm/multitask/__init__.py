@@ -8,16 +8,15 @@ if TYPE_CHECKING:
     from drpm.multitask.config import MultitaskConfig as MultitaskConfig
     from drpm.multitask.experiment import fit_multitask as fit_multitask
     from drpm.multitask.models import MultitaskNetwork as MultitaskNetwork
+    from drpm.multitask.models import TaskData as TaskData
     from drpm.multitask.models import TaskScores as TaskScores
     from drpm.multitask.models import load_multitask as load_multitask
-    from drpm.multitask.tasks import TaskData as TaskData
-    from drpm.multitask.tasks import read_tasks as read_tasks
+    from drpm.multitask.models import read_tasks as read_tasks
 
 _PLACES = {
     "config": ("MultitaskConfig",),
     "experiment": ("fit_multitask",),
-    "models": ("MultitaskNetwork", "TaskScores", "load_multitask"),
-    "tasks": ("TaskData", "read_tasks"),
+    "models": ("MultitaskNetwork", "TaskData", "TaskScores", "load_multitask", "read_tasks"),
 }
 __all__ = [name for names in _PLACES.values() for name in names]
 

@@ -18,25 +18,23 @@ from drpm.data.catalogue import content_hash
 from drpm.data.types import fingerprint_tensors, with_test_part
 from drpm.experiments.base import Evaluation, Experiment, parse_options
 from drpm.multitask.config import METHOD_NAMES, MultitaskConfig, MultitaskJob
-from drpm.multitask.methods import find_weighting
 from drpm.multitask.models import (
-    ACCURACIES,
-    ACCURACY,
-    SIZES,
+    COMMON,
     MultitaskNetwork,
+    TaskData,
     TaskScores,
     multitask_objective,
+    read_tasks,
 )
-from drpm.multitask.tasks import COMMON, TaskData, read_tasks
+from drpm.multitask.networks import find_weighting
 from drpm.report.plots import FigureSpec, pack_figures
 from drpm.studies.sweeps import NOISE
+from drpm.training.config import check_setting
 from drpm.training.devices import matmul_precision, seeded
 from drpm.training.errors import ConfigError
 from drpm.training.loop import BeforeEpoch, ProgressFactory, fit_model
 from drpm.training.program import Program
 from drpm.training.runs import RunFolder
-
-STAGE: Final = "training"
 
 NAMES: Final = {
     "accuracy": "accuracy, mean over tasks",
@@ -130,7 +128,7 @@ def _evaluate_before_epoch(network: MultitaskNetwork, data: TaskData) -> BeforeE
         if epoch == 0 or epoch % network.config.evaluate_every:
             return
         # A run that was interrupted right here has logged this epoch already.
-        if any(ACCURACY in record and record["epoch"] == epoch for record in run.metrics()):
+        if any("test_accuracy" in record and record["epoch"] == epoch for record in run.metrics()):
             return
         spare.load_state_dict(program.model_state())
         scores = spare.score(data.test_images, data.test_targets)
@@ -144,19 +142,15 @@ class Multitask(Experiment[MultitaskJob, TaskData, MultitaskNetwork]):
     """DRPM-MTL and its baselines."""
 
     scores: ClassVar[Mapping[str, str]] = {"accuracy": "Accuracy"}
-    outputs: ClassVar[tuple[str, ...]] = (STAGE,)
+    outputs: ClassVar[tuple[str, ...]] = ("training",)
 
     def load(self, job: MultitaskJob, device: torch.device) -> TaskData:
         named = {"noise": job.noise, "num_tasks": job.tasks}
         further = [f"{name}={x}" for name, x in named.items() if x is not None]
         options = parse_options([*(job.options or ()), *further])
-        dataset = load(job.data, device=device, **options)
-        config = job.multitask
-        tasks = read_tasks(
-            with_test_part(dataset),
-            train_examples=config.train_examples,
-            test_examples=config.test_examples,
-        )
+        dataset, config = load(job.data, device=device, **options), job.multitask
+        counts = {"train_examples": config.train_examples, "test_examples": config.test_examples}
+        tasks = read_tasks(with_test_part(dataset), **counts)
         return replace(tasks, content_hash=content_hash(job.data, dataset))
 
     def fingerprint(self, job: MultitaskJob, data: TaskData) -> str:
@@ -165,18 +159,15 @@ class Multitask(Experiment[MultitaskJob, TaskData, MultitaskNetwork]):
     def complete(
         self, job: MultitaskJob, data: TaskData, given: Mapping[str, bool]
     ) -> MultitaskJob:
-        method = job.multitask.method
-        if given.get("weighting") and method != "gradient":
-            raise ConfigError(
-                f"weighting is for the method 'gradient', but the method is {method!r}."
-            )
+        if given.get("weighting"):
+            expected = "'gradient' where a weighting is given"
+            check_setting(job.multitask, "method", expected, lambda method: method == "gradient")
         return job
 
     def check(self, job: MultitaskJob, data: TaskData) -> list[str]:
         check_multitask(data, job.multitask)
-        if len(data.tasks) == 1:
-            return [f"The data have one task, {data.tasks[0]!r}: nothing is shared."]
-        return []
+        alone = f"The data have one task, {data.tasks[0]!r}: nothing is shared."
+        return [alone] if len(data.tasks) == 1 else []
 
     def fit(
         self, job: MultitaskJob, data: TaskData, folder: Path, **options: Any
@@ -192,14 +183,14 @@ class Multitask(Experiment[MultitaskJob, TaskData, MultitaskNetwork]):
         progress: ProgressFactory,
     ) -> Evaluation:
         model.save(run.model_dir)
-        run.take_metrics([run.path / STAGE])
+        run.take_metrics([run.path / "training"])
         # With the precision of training.
         with matmul_precision(job.multitask.training.matmul):
             scores = model.score(data.test_images, data.test_targets)
         steps = [record["step"] for record in run.metrics()]
         epochs = job.multitask.training.epochs
         run.log({"step": max(steps, default=0), "epoch": epochs, **scores.record()})
-        records = [record for record in run.metrics() if ACCURACY in record]
+        records = [record for record in run.metrics() if "test_accuracy" in record]
         metrics = collect_metrics(data, records)
         described = {
             "name": job.data,
@@ -235,45 +226,33 @@ class Multitask(Experiment[MultitaskJob, TaskData, MultitaskNetwork]):
         return {name: shown for name, shown in columns.items() if name in result["metrics"]}
 
 
-def collect_metrics(
-    data: TaskData, records: Sequence[Mapping[str, Any]]
-) -> dict[str, float | None]:
-    """All metrics of a run: those of the last record of test scores, and of the best one.
-
-    The best one is the first with the best mean accuracy. Chosen on the test part, it is
-    optimistic; the paper reports it.
-    """
+def collect_metrics(data: TaskData, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """All metrics of a run: of its last record, and of the first with the best mean accuracy."""
     from scipy.stats import ConstantInputWarning, spearmanr
 
-    best, last = max(records, key=lambda record: record[ACCURACY]), records[-1]
-    found: dict[str, float | None] = {"accuracy": last[ACCURACY]}
-    if SIZES in last and data.noise_ratios:
+    best, last = max(records, key=lambda record: record["test_accuracy"]), records[-1]
+    found = {"accuracy": last["test_accuracy"]}
+    if "test_sizes" in last and data.noise_ratios:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConstantInputWarning)  # NaN if all sizes are equal
-            correlation = spearmanr(last[SIZES][: len(data.tasks)], data.noise_ratios).statistic
-        found["size_noise_correlation"] = float(correlation)
-    found |= {"best_test_epoch": best["epoch"], "best_test_epoch_accuracy": best[ACCURACY]}
+            ranks = spearmanr(last["test_sizes"][: len(data.tasks)], data.noise_ratios)
+        found["size_noise_correlation"] = float(ranks.statistic)
+    found |= {"best_test_epoch": best["epoch"], "best_test_epoch_accuracy": best["test_accuracy"]}
     for prefix, record in (("", last), ("best_test_epoch_", best)):
-        for name, key in (("accuracy", ACCURACIES), ("size", SIZES)):
+        for name, key in (("accuracy", "test_accuracies"), ("size", "test_sizes")):
             values = zip((*data.tasks, COMMON), record.get(key, ()), strict=False)
             found |= {f"{prefix}{name}_{subset}": value for subset, value in values}
     return found
 
 
-def task_table(data: TaskData, metrics: Mapping[str, float | None]) -> dict[str, dict[str, str]]:
-    """A row for each task, and the common subset, from the head of a column to its metric.
-
-    All rows have the same columns; the common subset has no accuracy.
-    """
+def task_table(data: TaskData, metrics: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """A row for each task and the common subset: from the heading of a column to its metric."""
     names = (*data.tasks, COMMON)
     shown = {x: metric for x, metric in _COLUMNS.items() if f"{metric}_{names[0]}" in metrics}
     return {
         row: {column: f"{metric}_{names[index]}" for column, metric in shown.items()}
         for index, row in data.labels(common=f"size_{COMMON}" in metrics).items()
     }
-
-
-# Figures.
 
 
 def figure_data(
@@ -283,14 +262,22 @@ def figure_data(
     tasks = data.labels()
     title = "Accuracy of each task"
     specs = [_images(data), _bars("accuracy", "accuracy", scores.accuracies, tasks, title)]
-    curves = [("accuracy", ACCURACIES, tasks)]
+    curves = [("accuracy", "test_accuracies", tasks)]
     if scores.sizes is not None and scores.shares is not None:
         subsets = data.labels(common=len(scores.sizes) > len(tasks))
         name = "sizes-by-noise" if data.noise_ratios else "sizes-by-task"
         title = f"Neurons of each task, out of {scores.shares.shape[-1]}"
         specs.append(_bars(name, "neurons", scores.sizes, subsets, title))
-        specs.append(_owners(scores.shares, subsets))
-        curves.append(("neurons", SIZES, subsets))
+        shown, rows = scores.shares[[*subsets], :_MAX_NEURONS].numpy(), [*subsets.values()]
+        # By the task that has a neuron most often.
+        order = np.lexsort((-shown.max(0), shown.argmax(0)))
+        title, names = "Assignment of neurons to tasks", [*map(str, order)]
+        about = (
+            "The fraction of test images for which a neuron (column) is assigned to a task "
+            f"(row). At most {_MAX_NEURONS} neurons are shown."
+        )
+        specs.append(FigureSpec("matrix", "neurons", shown[:, order], rows, names, title, about))
+        curves.append(("neurons", "test_sizes", subsets))
     for name, key, labels in curves:
         by_epoch = {str(record["epoch"]): record[key] for record in records if key in record}
         if len(by_epoch) > 1:
@@ -308,22 +295,6 @@ def _bars(
     return FigureSpec("bars", name, shown, [*labels.values()], [unit], title)
 
 
-def _owners(shares: Tensor, labels: Mapping[int, str]) -> FigureSpec:
-    shown = shares[[*labels], :_MAX_NEURONS].numpy()
-    # By the task that has a neuron most often.
-    order = np.lexsort((-shown.max(0), shown.argmax(0)))
-    return FigureSpec(
-        "matrix",
-        "neurons",
-        shown[:, order],
-        [*labels.values()],
-        [str(neuron) for neuron in order],
-        "Assignment of neurons to tasks",
-        "The fraction of test images for which a neuron (column) is assigned to a task "
-        f"(row). At most {_MAX_NEURONS} neurons are shown.",
-    )
-
-
 def _images(data: TaskData) -> FigureSpec:
     if data.name != "multimnist":
         images = data.test_images[None, :_SHOWN].cpu().numpy()
@@ -332,11 +303,7 @@ def _images(data: TaskData) -> FigureSpec:
     return FigureSpec("grid", "images", _noisy_images(), (), [str(x) for x in NOISE], title)
 
 
-# The same for every run, and it reads MNIST ten times.
-@cache
+@cache  # the same for every run
 def _noisy_images() -> NDArray[np.uint8]:
-    columns = [
-        read_tasks(load("multimnist", noise=ratio, num_train=1, num_test=_SHOWN)).test_images
-        for ratio in NOISE
-    ]
-    return torch.stack(columns, 1).numpy()
+    loaded = (load("multimnist", noise=ratio, num_train=1, num_test=_SHOWN) for ratio in NOISE)
+    return torch.stack([read_tasks(data).test_images for data in loaded], 1).numpy()

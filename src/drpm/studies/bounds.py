@@ -1,13 +1,7 @@
-r"""How tight are the bounds on the probability of a partition?
+"""How tight are the bounds on the probability of a partition of five elements into five subsets?
 
-The probability of a partition sums over every order that leads to it, so the paper bounds it by
-
-.. math:: \max_{\pi \in \Pi_Y} p(n; \omega) \, p(\pi; s) \;\le\; p(Y; \omega, s) \;\le\;
-    |\Pi_Y| \, p(n; \omega) \, \max_{\tilde\pi} p(\tilde\pi; s)
-
-and studies them on the partitions of five elements into five subsets, against a Monte Carlo
-estimate. Here the exact probability is available too, which measures the looseness of each bound
-and tests the sampler.
+The paper compares them with a Monte Carlo estimate. The exact probability measures the looseness of
+each bound, and tests the sampler.
 """
 
 import json
@@ -17,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from drpm import RandomPartition
@@ -35,10 +28,7 @@ MIN_EXPECTED_COUNT = 10.0
 
 
 def paper_settings(generator: torch.Generator) -> dict[str, RandomPartition]:
-    """The four settings of the paper: weights and scores equal, or uniform on (0, 1].
-
-    The random weights and scores are drawn once and shared by the settings.
-    """
+    """The paper's four settings: weights and scores equal, or drawn once, uniform on (0, 1]."""
     # 1 - U avoids log(0): torch draws U from [0, 1).
     weights, scores = (
         torch.log1p(-torch.rand(size, generator=generator, dtype=torch.float64))
@@ -54,8 +44,7 @@ def paper_settings(generator: torch.Generator) -> dict[str, RandomPartition]:
 def measure(law: RandomPartition, num_draws: int, generator: torch.Generator) -> pd.DataFrame:
     """The log-probability of every assignment, its bounds and its count among the draws.
 
-    The columns are ``exact``, ``lower``, ``upper`` and ``count``. Row ``a`` is the assignment whose
-    subset indices are the base-K digits of ``a``.
+    Row ``a`` is the assignment whose subset indices are the base-K digits of ``a``.
     """
     groups, n = law.event_shape
     places = groups ** torch.arange(n - 1, -1, -1)
@@ -70,14 +59,7 @@ def measure(law: RandomPartition, num_draws: int, generator: torch.Generator) ->
 
 
 def summarize(table: pd.DataFrame) -> dict[str, Any]:
-    """The looseness of both bounds in nats, and two checks of the exact probability.
-
-    Returns:
-        ``lower`` and ``upper``: the median, the maximum and the expectation of the distance from
-        the exact log-probability. ``total_mass``: the sum of all probabilities.
-        ``max_standard_errors``: the largest error of a count among the ``num_compared``
-        assignments that are expected often enough, None if there are none. ``num_never_drawn``.
-    """
+    """The looseness of both bounds in nats, and checks of the exact probability by its counts."""
     exact, draws = np.exp(table["exact"]), table["count"].sum()
     errors = (table["count"] / draws - exact).abs() / np.sqrt(exact * (1 - exact) / draws)
     compared = errors[exact * draws >= MIN_EXPECTED_COUNT]
@@ -96,13 +78,7 @@ def summarize(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def run(folder: Path, num_draws: int, seed: int) -> dict[str, Any]:
-    """Write the figure ``bounds.png`` and ``bounds.json``, whose content is returned.
-
-    Args:
-        folder: Where.
-        num_draws: Monte Carlo samples per setting.
-        seed: The seed of the random parameters and of the draws.
-    """
+    """Write the figure ``bounds.png`` and ``bounds.json``, whose content is returned."""
     generator = torch.Generator().manual_seed(seed)
     laws = paper_settings(generator)
     tables = {name: measure(law, num_draws, generator) for name, law in laws.items()}
@@ -140,31 +116,26 @@ def draw_settings(tables: dict[str, pd.DataFrame]) -> Figure:
     figure = Figure(figsize=(12, 8), layout="constrained")
     grid = figure.subplots(2, 2, sharex=True, sharey=True)
     for axes, (name, table) in zip(grid.flat, tables.items(), strict=True):
-        _draw(axes, table.sort_values("exact", ascending=False))
+        table, draws = table.sort_values("exact", ascending=False), table["count"].sum()
+        frequency = np.log(table["count"].replace(0, np.nan) / draws)
+        ranks = np.arange(1, len(table) + 1)
+        # From back to front, so that a tight bound stays visible. Okabe and Ito's palette.
+        for label, logs, color in (
+            (f"Monte Carlo ({draws:,} draws)", frequency, "#009E73"),
+            ("Upper bound", table["upper"], "#D55E00"),
+            ("Lower bound", table["lower"], "#0072B2"),
+        ):
+            axes.scatter(ranks, np.exp(logs), s=3, color=color, linewidths=0, label=label)
+        axes.plot(ranks, np.exp(table["exact"]), color="black", linewidth=1.0, label="Exact")
+        # A count of zero has no place on a log axis: it is marked at its bottom.
+        missing, bottom = ranks[table["count"] == 0], axes.get_xaxis_transform()
+        marks = {"color": "#009E73", "transform": bottom, "label": "Never sampled"}
+        axes.plot(missing, 0 * missing + 0.015, "|", **marks)
+        axes.set_yscale("log")
+        axes.spines[["top", "right"]].set_visible(False)
         axes.set(title=name, xlabel="Assignments, most likely first", ylabel="Probability")
         axes.label_outer()
     figure.suptitle(f"All assignments of {NUM_ELEMENTS} elements to {NUM_SUBSETS} subsets")
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), markerscale=3)
     return figure
-
-
-def _draw(axes: Axes, table: pd.DataFrame) -> None:
-    draws = table["count"].sum()
-    frequency = np.log(table["count"].replace(0, np.nan) / draws)
-    ranks = np.arange(1, len(table) + 1)
-    # From back to front: the counts scatter around the exact probability, and the points of a
-    # tight bound must stay visible on both sides of the line. Okabe and Ito's palette.
-    for name, logs, color in (
-        (f"Monte Carlo ({draws:,} draws)", frequency, "#009E73"),
-        ("Upper bound", table["upper"], "#D55E00"),
-        ("Lower bound", table["lower"], "#0072B2"),
-    ):
-        axes.scatter(ranks, np.exp(logs), s=3, color=color, linewidths=0, label=name)
-    axes.plot(ranks, np.exp(table["exact"]), color="black", linewidth=1.0, label="Exact")
-    # A count of zero has no place on a log axis: such assignments are marked at its bottom.
-    missing, bottom = ranks[table["count"] == 0], axes.get_xaxis_transform()
-    height, name = 0 * missing + 0.015, "Never sampled"
-    axes.plot(missing, height, "|", color="#009E73", transform=bottom, label=name)
-    axes.set_yscale("log")
-    axes.spines[["top", "right"]].set_visible(False)

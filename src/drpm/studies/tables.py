@@ -1,8 +1,6 @@
 """Clusterings of tables with known classes: ours beside those of scikit-learn.
 
-The study ``tables`` compares them at default settings, ``limits`` with clusters of equal size.
-Columns have unit variance, except for ``k-means-raw`` and for our estimators, which scale them
-themselves.
+Columns have unit variance, except for ``k-means-raw`` and for our estimators, which scale them.
 """
 
 import re
@@ -66,16 +64,8 @@ def run_study(
 ) -> None:
     """All methods on one table, as a run of a sweep; an interrupted one starts again.
 
-    A method whose package is not installed is left out, with a warning. The metric ``seconds`` is
-    the CPU time of a fit.
-
-    Args:
-        folder: The run's folder.
-        data: The name of a table of :func:`load_table`.
-        seed: The seed of all methods, and of tables that are drawn.
-        limits: Whether clusters must have equal sizes up to ``SLACK``.
-        settings: Parameters of our estimators; the defaults if there are none.
-        device: The device of our estimators.
+    A method whose package is not installed is left out. The metric ``seconds`` is CPU time. With
+    ``limits``, sizes are equal up to ``SLACK``; ``settings`` and ``device`` are of our estimators.
     """
     settings = dict(settings or {})
     given = {"data": data, "seed": seed, "limits": limits, "settings": settings}
@@ -83,12 +73,9 @@ def run_study(
     with run.lock():
         X, y = load_table(data, seed)
         clusters, scaled = len(np.unique(y)), StandardScaler().fit_transform(X)
-        sizes = {}
-        if limits:
-            sizes["size_min"] = len(X) // clusters - SLACK
-            sizes["size_max"] = -(-len(X) // clusters) + SLACK
-        metrics: dict[str, float] = {}
-        packages = {}
+        least, most = len(X) // clusters - SLACK, -(-len(X) // clusters) + SLACK
+        sizes = {"size_min": least, "size_max": most} if limits else {}
+        metrics, packages = dict[str, float](), {}
         for name, place in (LIMITED if limits else METHODS).items():
             package = re.split("[.:]", place)[0]
             try:
@@ -113,17 +100,12 @@ def run_study(
 
 
 def score(rows: Array, y: Array, labels: Array, limits: Mapping[str, int]) -> dict[str, float]:
-    """Agreement with the classes: ``accuracy``, ``nmi`` and ``ari``.
-
-    With limits also ``within``, the fraction of the variance of the rows that is within clusters,
-    and ``met``, which is 0 or 1.
-    """
+    """Agreement with the classes, and whether limits are met and what varies within clusters."""
     found: dict[str, float] = resolve_name("drpm.clustering.fitted:clustering_scores")(y, labels)
     if limits:
         members = np.eye(len(np.unique(y)))[labels]
         sizes = members.sum(0)
         means = members.T @ rows / np.maximum(sizes, 1)[:, None]  # a cluster may be empty
         found["within"] = float(((rows - means[labels]) ** 2).sum() / (rows**2).sum())
-        met = (sizes >= limits["size_min"]).all() and (sizes <= limits["size_max"]).all()
-        found["met"] = float(met)
+        found["met"] = float(limits["size_min"] <= sizes.min() <= sizes.max() <= limits["size_max"])
     return found

@@ -15,16 +15,9 @@ from drpm.data.catalogue import content_hash, file_names
 from drpm.data.types import Dataset, class_target, scale_of, split_rows, with_test_part
 from drpm.experiments.base import Evaluation, Experiment, parse_options
 from drpm.report.plots import FigureSpec, image_bytes, pack_figures
+from drpm.supervised import models
 from drpm.supervised.config import SupervisedJob
-from drpm.supervised.models import (
-    EvaluatedBatches,
-    TrainedPartitioner,
-    batch_sizes,
-    check_labels,
-    fit_partitioner,
-    split,
-)
-from drpm.training.config import require_classes
+from drpm.supervised.models import EvaluatedBatches, TrainedPartitioner
 from drpm.training.errors import ConfigError
 from drpm.training.loop import ProgressFactory
 from drpm.training.runs import LABELS, RunFolder
@@ -88,15 +81,12 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
         return content_hash(job.data, data.dataset)
 
     def check(self, job: SupervisedJob, data: LabelledData) -> list[str]:
-        (elements, labels), (_, tested) = data.parts.values()
-        classes = len(data.names)
-        check_labels(elements, labels, classes)
-        require_classes("labels of the test split", tested, len(data.dataset.test), classes)
-        found = []
+        (elements, labels), classes, found = data.parts["train"], len(data.names), []
+        models.check_labels(elements, labels, classes)
         if job.target is None and len(data.dataset.classes) > 1:
             targets = ", ".join(data.dataset.classes)
             found.append(f"The target is {data.target!r}; --target chooses among {targets}.")
-        rows, _ = split(len(labels), job.supervised)
+        rows, _ = models.split(len(labels), job.supervised)
         if missing := classes - len(labels.cpu()[rows].unique()):
             found.append(f"{missing} of the {classes} classes have no elements to train on.")
         return found
@@ -105,7 +95,7 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
         self, job: SupervisedJob, data: LabelledData, folder: Path, **options: Any
     ) -> TrainedPartitioner:
         examples, classes = data.parts["train"], len(data.names)
-        return fit_partitioner(*examples, classes, job.supervised, folder, **options)
+        return models.fit_partitioner(*examples, classes, job.supervised, folder, **options)
 
     def evaluate(
         self,
@@ -125,6 +115,7 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
         run.write_atomic(LABELS, labels)
         run.take_metrics([model.folder])
         scores = [{"size_weight": x, "seed": job.seed, "f1": f1} for x, f1 in model.f1.items()]
+        selection = {"size_weight": model.size_weight, "held_out": model.held_out}
         facts = {
             "about": " ".join([_ABOUT, *self.check(job, data)]),
             "data": {
@@ -135,11 +126,7 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
                 "batch size": min(job.supervised.training.batch_size, taught - model.held_out),
             },
             "names": self.scores,
-            "selection": {
-                "size_weight": model.size_weight,
-                "held_out": model.held_out,
-                "scores": scores,
-            },
+            "selection": {**selection, "scores": scores},
         }
         metrics, figures = found["test"].scores._asdict(), figure_data(found["test"], data)
         return Evaluation(metrics, figures, facts)
@@ -178,7 +165,7 @@ def figure_data(found: EvaluatedBatches, data: LabelledData) -> bytes:
     (elements, labels), names = data.parts["test"], data.names
     classes, specs, labels = len(names), [], labels.cpu()[found.order]
     if elements.dim() == 4:
-        specs.append(_subsets_of_a_batch(found, elements, names))
+        specs.append(_draw_batch(found, elements, names))
     shares = confusion_matrix(labels, found.subsets, labels=range(classes), normalize="true")
     title = "Predicted subsets of every class"
     about = (
@@ -186,8 +173,8 @@ def figure_data(found: EvaluatedBatches, data: LabelledData) -> bytes:
         f"{found.scores.accuracy:.1%} of the elements are in the right one."
     )
     specs.append(FigureSpec("matrix", "classes", shares, names, names, title, about))
-    sizes = (batch_sizes(found.batch, x, classes)[:MAX_BATCHES] for x in (found.subsets, labels))
-    errors = torch.sub(*sizes).double().numpy()
+    sizes = (models.batch_sizes(found.batch, x, classes) for x in (found.subsets, labels))
+    errors = torch.sub(*sizes)[:MAX_BATCHES].double().numpy()
     batches = [f"batch {index}" for index in range(len(errors))]
     title = "Predicted minus true sizes"
     about = (
@@ -198,9 +185,7 @@ def figure_data(found: EvaluatedBatches, data: LabelledData) -> bytes:
     return pack_figures(specs)
 
 
-def _subsets_of_a_batch(
-    found: EvaluatedBatches, images: Tensor, names: Sequence[str]
-) -> FigureSpec:
+def _draw_batch(found: EvaluatedBatches, images: Tensor, names: Sequence[str]) -> FigureSpec:
     """The images of the first batch, one row for each subset."""
     order, subsets = (x[found.batch == 0] for x in (found.order, found.subsets))
     members = [order[subsets == subset] for subset in range(len(names))]

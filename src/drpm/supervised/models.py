@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import f1_score
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from drpm.data.types import fingerprint_tensors, scale_shapes, scaled_rows
 from drpm.distributions.relaxed import RelaxedRandomPartition
@@ -108,10 +108,7 @@ class Partitioner(nn.Module):
     def law(
         self, rows: Tensor, temperature: Tensor | float, hard: bool | str = True
     ) -> RelaxedRandomPartition:
-        """The distribution of the partition of a batch (n, d), at a temperature of the classes.
-
-        Training takes integer sizes with straight-through gradients and a soft order, ``"sizes"``.
-        """
+        """The distribution of a batch's partition (n, d), for training with hard ``"sizes"``."""
         probs = (self.network(rows) / temperature).softmax(-1)
         index = torch.arange(self.classes, dtype=probs.dtype, device=probs.device)
         log_scores = self.config.scale * (self.classes - (probs * index).sum(-1))
@@ -169,22 +166,14 @@ class Partitioner(nn.Module):
         tensors = dict(self.state_dict())
         if self.shift is not None and self.scale is not None:
             tensors |= {"shift": self.shift, "scale": self.scale}
-        description = {
-            "kind": "supervised",
-            "config": configs.dumps(self.config),
-            "shape": list(self.shape),
-            "classes": self.classes,
-        }
-        save_model(Path(folder), tensors, description)
+        config, shape = configs.dumps(self.config), list(self.shape)
+        facts = {"config": config, "shape": shape, "classes": self.classes}
+        save_model(Path(folder), tensors, {"kind": "supervised", **facts})
 
 
 @dataclass(frozen=True)
 class SupervisedObjective:
-    """The paper's two terms: the cross-entropy of the partition, and the squared error of sizes.
-
-    The partition is the relaxed one without noise. A uniform distribution is mixed into its columns
-    by ``smoothing``.
-    """
+    """The paper's two terms, without noise: the cross-entropy, and the squared error of sizes."""
 
     size_weight: float
 
@@ -193,7 +182,7 @@ class SupervisedObjective:
         model: Partitioner,
         batch: Batch,
         schedule: Mapping[str, Tensor],
-        generator: torch.Generator | None,
+        generator: Generator | None,
     ) -> dict[str, Tensor]:
         law = model.law(batch["rows"], schedule["temperature"], "sizes")
         parts = law.rsample_parts(noise="none")
