@@ -14,7 +14,7 @@ from drpm.factors.config import FactorsJob
 from drpm.factors.evaluation import evaluate_pairs
 from drpm.factors.experiment import Factors
 from drpm.factors.models import load_factors
-from drpm.report.tables import summarize_metric
+from drpm.studies.results import summarize_metric
 from drpm.studies.sweeps import CHOSEN, RATE, RATES, RATES_METHODS, WEIGHTS
 from drpm.training.runs import ARRAYS, RunFolder
 from tests.oracles import generator

@@ -26,7 +26,7 @@ def report(
     with one_sentence():
         if out.suffix != ".html":
             raise ValueError(f"--out must end with .html, but got {out}.")
-        from drpm.report.overview import write_overview
+        from drpm.report.page import write_overview
 
         faults = write_overview(runs, out)
         for folder, reason in faults.items():

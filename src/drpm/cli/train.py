@@ -261,7 +261,6 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
 
 def _cell(results: Sequence[Mapping[str, Any]], metric: str) -> str:
     """A metric, or its mean and deviation over several results."""
-    from drpm.report.tables import format_summary, summarize
+    from drpm.experiments.running import summarize
 
-    values = [result["metrics"].get(metric) for result in results]
-    return "-" if None in values else format_summary(summarize(values), 3)
+    return summarize([result["metrics"].get(metric) for result in results]).text()
