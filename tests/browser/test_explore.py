@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from torch import Tensor
 
 import drpm
-from drpm.cli.explore import render_page
+from drpm.cli.pages import render_explorer
 from drpm.relaxation.reparameterization import gumbel_like
 from drpm.relaxation.sorting import neural_sort
 from tests.oracles import FALSE_ALARM, assignments, chi_square_p_value, to_matrix
@@ -82,7 +82,7 @@ CASES = [
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("explore") / "explore.html"
-    path.write_text(render_page(), encoding="utf-8")
+    path.write_text(render_explorer(), encoding="utf-8")
     return path
 
 

@@ -51,6 +51,6 @@ def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
 
 def test_the_page_needs_no_torch(tmp_path: Path) -> None:
     program = (
-        "import sys, drpm.cli.explore as x; x.render_page(); assert 'torch' not in sys.modules"
+        "import sys, drpm.cli.pages as x; x.render_explorer(); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
