@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 run, refused = partial(drpm, "data"), partial(refusal, "data")
 
 
-def test_list() -> None:
+def test_list(folder: Path) -> None:
     result = run("list")
     header, *lines = [line.split("\t") for line in result.stdout.splitlines()]
     assert len(header) == len(lines[0])
@@ -39,9 +39,6 @@ def test_list() -> None:
     entries = json.loads(run("list", "--json").stdout)
     assert len(entries) == len(lines)
     assert entries[0]["licence"] == "CC BY 4.0"
-
-
-def test_list_counts_available_files(folder: Path) -> None:
     write_mnist(folder / "mnist")
     (folder / "mnist" / "t10k-labels-idx1-ubyte.gz").unlink()
     assert "mnist\t3 of 4 files\t" in run("list").stdout

@@ -78,8 +78,8 @@ def test_figures_that_a_run_describes() -> None:
     assert [*specs] == ["swapped", "scores", "counts", "course"]
     assert specs["swapped"].about == "Two images, and what their parts make."
     assert (specs["counts"].title, specs["scores"].title) == ("Counts", "")
-    assert (specs["swapped"].kind, specs["swapped"].columns) == ("grid", ["a", "b", "c"])
-    assert specs["counts"].rows == ["1", "2", "3"]
+    assert (specs["swapped"].kind, specs["swapped"].columns) == ("grid", ("a", "b", "c"))
+    assert specs["counts"].rows == ("1", "2", "3")
     assert all(png(draw(spec)) == png(draw(spec)) for spec in specs.values())
     line = draw(specs["course"]).axes[0].lines[0]
     assert np.asarray(line.get_xdata()).tolist() == [1, 5, 6]

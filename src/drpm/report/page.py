@@ -161,7 +161,7 @@ def _code_map(arrays: Arrays, labels: pd.DataFrame) -> dict[str, Any]:
     names = {"cluster": [*map(str, range(len(arrays["sizes"])))]}
     if "confusion" in arrays:
         points["label"] = arrays["latent_labels"][:count]
-        names["label"] = names_of(arrays, "label_names")
+        names["label"] = [*names_of(arrays, "label_names")]
         facts["label"] = [names["label"][x] if x >= 0 else None for x in points["label"]]
     if "column_means" in arrays:
         spread = _in_deviations(arrays, arrays["column_means"]).std(0)

@@ -124,10 +124,10 @@ def figure_specs(arrays: Arrays) -> list[FigureSpec]:
     return specs
 
 
-def names_of(arrays: Arrays, key: str, count: int = 0) -> list[str]:
+def names_of(arrays: Arrays, key: str, count: int = 0) -> tuple[str, ...]:
     """Names that a run stores, without control characters; numbers where it has none."""
     names = map(str, arrays.get(key, range(count)))
-    return ["".join(filter(str.isprintable, name)) for name in names]
+    return tuple("".join(filter(str.isprintable, name)) for name in names)
 
 
 def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
