@@ -76,12 +76,12 @@ def prepare(app: Sphinx) -> None:
     """Draw the pictures of the method and of the gallery, and write the explorer."""
     import pictures
 
-    from drpm.cli.explore import render_page
+    from drpm.cli.pages import render_explorer
 
     pictures.draw_all(DOCS / "drawn")
     static = Path(app.outdir) / "_static"
     static.mkdir(exist_ok=True)
-    (static / "explore.html").write_text(render_page(), encoding="utf-8")
+    (static / "explore.html").write_text(render_explorer(), encoding="utf-8")
 
 
 def setup(app: Sphinx) -> None:

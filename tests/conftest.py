@@ -64,9 +64,9 @@ def blank_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     from matplotlib.figure import Figure
 
-    from drpm.report import page
+    from drpm.report import plots
 
     figure = Figure(figsize=(0.1, 0.1))
     figure.add_axes((0, 0, 1, 1))
-    blank = page.png(figure)
-    monkeypatch.setattr(page, "png", lambda figure: blank)
+    blank = plots.png(figure)
+    monkeypatch.setattr(plots, "png", lambda figure: blank)

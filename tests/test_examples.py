@@ -13,7 +13,6 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import pytest
-import torch
 import typer
 from typer.testing import CliRunner
 
@@ -195,19 +194,3 @@ def test_the_gallery_draws(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     plt.close("all")
     assert (tmp_path / f"{name}.png").stat().st_size > 10_000
     assert len((ROOT / "examples" / f"{name}.py").read_text("utf-8").splitlines()) < 80
-
-
-def test_bounds_enclose_the_exact_probability() -> None:
-    from examples.exact_and_bounds import compare
-
-    lower, exact, upper = compare(elements=8, samples=40)
-    assert bool(((lower <= exact) & (exact <= upper)).all())
-
-
-def test_limits_leave_no_other_sizes() -> None:
-    from drpm import FisherHypergeometric
-    from examples.size_limits import ELEMENTS, LOG_WEIGHTS, size_probs
-
-    table = size_probs(FisherHypergeometric(ELEMENTS, LOG_WEIGHTS, minimum=3))
-    assert table[:, :3].sum() == 0
-    torch.testing.assert_close(table.sum(1), torch.ones(3).double())

@@ -13,11 +13,9 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from torch import Tensor
 
 import drpm
-from drpm.cli.explore import render_page
+from drpm.cli.pages import render_explorer
 from drpm.relaxation.operators import gumbel_like, neural_sort
 from tests.oracles import FALSE_ALARM, assignments, chi_square_p_value, to_matrix
-
-PARTITIONS = Path(drpm.__file__).parent / "report" / "templates" / "partitions.js"
 
 Open = Callable[..., Page]
 
@@ -30,21 +28,17 @@ class Model(NamedTuple):
     limits: dict[str, Tensor]
 
     @property
-    def by_affinity(self) -> bool:
-        return len(self.rows) > 1
-
-    @property
     def elements(self) -> int:
         return self.rows.shape[1]
 
     def law(self) -> drpm.RandomPartition | drpm.AffinityPartition:
-        if self.by_affinity:
+        if len(self.rows) > 1:
             return drpm.AffinityPartition(self.rows, self.weights, **self.limits)
         return drpm.RandomPartition(self.rows[0], self.weights, **self.limits)
 
     def relaxed(self, temperature: float) -> Any:
         settings: dict[str, Any] = {"hard": False, **self.limits}
-        if self.by_affinity:
+        if len(self.rows) > 1:
             return drpm.RelaxedAffinityPartition(temperature, self.rows, self.weights, **settings)
         return drpm.RelaxedRandomPartition(temperature, self.rows[0], self.weights, **settings)
 
@@ -64,24 +58,26 @@ def make_model(n: int, groups: int, affinity: bool, limited: bool, scale: float 
 
 
 CASES = [
-    pytest.param(*case, id="-".join(map(str, case)))
-    for case in (
-        (5, 3, False, False),
-        (5, 3, True, False),
-        (6, 3, False, True),
-        (6, 3, True, True),
-        (8, 2, False, True),
-        (4, 4, True, True),
-        (4, 1, False, False),
-        (1, 3, True, False),
-    )
+    (5, 3, False, False),
+    (5, 3, True, False),
+    (6, 3, False, True),
+    (6, 3, True, True),
+    (8, 2, False, True),
+    (4, 4, True, True),
+    (4, 1, False, False),
+    (1, 3, True, False),
 ]
+
+
+@pytest.fixture(params=CASES, ids=lambda case: "-".join(map(str, case)))
+def model(request: pytest.FixtureRequest, seed: None) -> Model:
+    return make_model(*request.param)
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("explore") / "explore.html"
-    path.write_text(render_page(), encoding="utf-8")
+    path.write_text(render_explorer(), encoding="utf-8")
     return path
 
 
@@ -123,9 +119,8 @@ def marginals_of(law: Any) -> Tensor:
 # The arithmetic.
 
 
-@pytest.mark.parametrize(("n", "groups", "affinity", "limited"), CASES)
-def test_sizes(call: Any, n: int, groups: int, affinity: bool, limited: bool) -> None:
-    model = make_model(n, groups, affinity, limited)
+def test_sizes(call: Any, model: Model) -> None:
+    n = model.elements
     found = call("sizeLaw", n, model.for_page())
     law = drpm.FisherHypergeometric(n, model.weights, **model.limits)
     support = law.enumerate_support()
@@ -151,9 +146,7 @@ def test_orders(call: Any, n: int) -> None:
     assert_close([each["prob"] for each in likely], log_probs[best].exp())
 
 
-@pytest.mark.parametrize(("n", "groups", "affinity", "limited"), CASES)
-def test_partitions(call: Any, n: int, groups: int, affinity: bool, limited: bool) -> None:
-    model = make_model(n, groups, affinity, limited)
+def test_partitions(call: Any, model: Model) -> None:
     law = model.law()
     _, inside, probs = enumerate_law(law)
     found = torch.tensor(call("partitionProbs", model.for_page()), dtype=torch.float64)
@@ -168,30 +161,24 @@ def test_partitions(call: Any, n: int, groups: int, affinity: bool, limited: boo
     best = probs.sort(descending=True).indices[: min(5, int(inside.sum()))]
     assert_close([each["prob"] for each in likely], probs[best])
     shown = torch.tensor([each["labels"] for each in likely])
-    assert_close([each["prob"] for each in likely], probs[(shown @ places(n, groups)).long()])
+    # What one more in the label of each element adds to the index of a partition.
+    places = len(model.weights) ** torch.arange(model.elements - 1, -1, -1)
+    assert_close([each["prob"] for each in likely], probs[(shown @ places).long()])
 
 
-def places(n: int, groups: int) -> Tensor:
-    """What one more in the label of each element adds to the index of a partition."""
-    return groups ** torch.arange(n - 1, -1, -1)
-
-
-@pytest.mark.parametrize(("n", "groups", "affinity", "limited"), CASES)
-def test_bounds(call: Any, n: int, groups: int, affinity: bool, limited: bool) -> None:
-    model = make_model(n, groups, affinity, limited)
+def test_bounds(call: Any, model: Model) -> None:
     law = model.law()
     labels, inside, _ = enumerate_law(law)
     labels = labels[inside]
-    lower, upper = law.log_prob_bounds(to_matrix(labels, groups))
+    lower, upper = law.log_prob_bounds(to_matrix(labels, len(model.weights)))
     pairs = [[model.for_page(), each] for each in labels.tolist()]
     found = call("logProbBounds", each=pairs)
     assert_close([each["lower"] for each in found], lower)
     assert_close([each["upper"] for each in found], upper)
 
 
-@pytest.mark.parametrize(("n", "groups", "affinity", "limited"), CASES)
-def test_relaxed_samples(call: Any, n: int, groups: int, affinity: bool, limited: bool) -> None:
-    model = make_model(n, groups, affinity, limited)
+def test_relaxed_samples(call: Any, model: Model) -> None:
+    groups, n = len(model.weights), model.elements
     for seed, temperature in enumerate([0.05, 0.1, 0.5, 1.0, 3.0] * 3):
         law = model.relaxed(temperature)
         expected = law.rsample_parts(generator=torch.Generator().manual_seed(seed))
@@ -229,15 +216,6 @@ def test_samples_have_the_distribution(path: Path, open_page: Open, affinity: bo
     found = [counts.get("".join(map(str, each)), 0) for each in labels.tolist()]
     p_value = chi_square_p_value(np.array(found), probs.numpy())
     assert p_value > FALSE_ALARM / 2  # of two tests
-
-
-def test_the_arithmetic_needs_no_page(tmp_path: Path, open_page: Open) -> None:
-    (tmp_path / "empty.html").write_text("<!DOCTYPE html><title>empty</title>")
-    page = open_page(tmp_path / "empty.html")
-    page.add_script_tag(path=PARTITIONS)
-    model = make_model(5, 3, False, False)
-    found = page.evaluate("model => Partitions.marginals(model)", model.for_page())
-    assert_close(found, marginals_of(model.law()))
 
 
 # The page.

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
-from drpm.report import write_page
-from drpm.report.overview import write_overview
+from drpm.report.page import write_overview, write_page
 from tests.report.folders import every_array, finished_run, write_labels
 
 Open = Callable[..., Page]

@@ -115,6 +115,9 @@ REFUSED = [
     ("drpm cluster good.csv --clusters 2 --out damaged-run", "config.toml is damaged"),
     ("drpm cluster good.csv --clusters 2 --out folder --overwrite", "contains no run", "notes.txt"),
     # Studies and sweeps.
+    ("drpm report nothing --out page.html", "No run can be read:", "config.toml is missing"),
+    ("drpm report other-run --out labels.csv", "--out must end with .html, but got labels.csv"),
+    ("drpm explore --out file.xyz/page.html", "file.xyz: "),
     ("drpm bounds --draws 1 --out file.xyz/a", "file.xyz/a: Not a directory"),
     ("drpm reproduce bonds", "'bonds' is not a sweep", "mean 'bounds'"),
     ("drpm reproduce zzz", "not a sweep; there are", "'bounds'"),

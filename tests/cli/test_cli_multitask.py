@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from drpm.experiments.running import summarize_results
 from drpm.multitask.models import load_multitask
 from drpm.multitask.networks import find_weighting
-from drpm.report.tables import summarize_results
 from tests.cli.commands import drpm, refusal
 from tests.multitask.toys import write_few_digits
 

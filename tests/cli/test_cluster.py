@@ -279,22 +279,6 @@ def test_comparing(tmp_path: Path) -> None:
     assert all(name in page for name in everyone)
 
 
-@pytest.mark.usefixtures("blank_pictures")
-def test_overwriting(tmp_path: Path) -> None:
-    command = ["digits", *SMALL, "--out", tmp_path]
-    cluster(*command)
-    first = labels(tmp_path)
-    (tmp_path / "pretraining" / "left").touch()
-    (tmp_path / "others").mkdir()
-    cluster(*command, "--seeds=1", "--overwrite")
-    assert result(tmp_path)["seed"] == 1
-    assert labels(tmp_path) != first
-    assert not (tmp_path / "others").exists()
-    assert not (tmp_path / "pretraining" / "left").exists()
-    cluster(*command, "--overwrite")
-    assert labels(tmp_path) == first
-
-
 def test_a_network_that_exceeds_the_memory(tmp_path: Path) -> None:
     # More than there are addresses for, which no system allocates.
     wide = f"--set=network.encoder={10**16}"

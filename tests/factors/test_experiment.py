@@ -14,7 +14,7 @@ from drpm.experiments.running import run_study
 from drpm.factors.config import FactorsConfig, FactorsJob
 from drpm.factors.experiment import Factors, evaluate_pairs, figure_data, measure_usage
 from drpm.factors.models import FactorVAE, SharedFactors, load_factors
-from drpm.report.tables import summarize_metric
+from drpm.studies.results import summarize_metric
 from drpm.studies.sweeps import CHOSEN, RATE, RATES, RATES_METHODS, WEIGHTS
 from drpm.training.errors import ConfigError
 from drpm.training.runs import ARRAYS, RunFolder

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from drpm.report import overview, write_page
-from drpm.report.overview import write_overview
+from drpm.report import page as pages
+from drpm.report.page import write_overview, write_page
 from drpm.training.errors import RunError
 
 from .folders import CONFIG, every_array, finished_run
@@ -64,7 +64,7 @@ def test_pictures_and_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert kinds == ["data:image/svg+xml", "data:image/png"]
     assert "3 clusters, 60 examples" in found.text
     # A page of many runs stays small.
-    monkeypatch.setattr(overview, "_PICTURES", 100)
+    monkeypatch.setattr(pages, "_PICTURES", 100)
     write_overview([clustering, other], page)
     assert len(Page(page).all("img")) == 0
 

@@ -13,8 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from drpm.report import write_page
-from drpm.report.clusters import describe_clusters, distinguishing_columns
+from drpm.report.page import describe_clusters, distinguishing_columns, write_page
 from drpm.training.errors import RunError
 
 from .folders import CONFIG, every_array, finished_run, write_labels
@@ -50,7 +49,7 @@ def page_of(folder: Path, **options: Any) -> Page:
 def test_the_page_says_it_all(tmp_path: Path) -> None:
     folder = finished_run(
         tmp_path / "run",
-        {"samples": np.zeros((2, 3, 4, 4))},
+        {"grid__images": np.zeros((2, 3, 4, 4)), "title__images": np.asarray("Images")},
         metrics={"accuracy": 0.875, "elbo": -10.5},
         names={"accuracy": "ACC"},
         method="DRPM",

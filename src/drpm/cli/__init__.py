@@ -7,15 +7,15 @@ and mistyped options answer at once.
 import io
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated
 
 import typer
 
 from drpm import __version__
-from drpm.cli import data, explore, predict, report, reproduce, train
+from drpm.cli import data, pages, predict, reproduce, train
 from drpm.cli.common import Json, Seed, one_sentence, print_table
 from drpm.experiments.base import JOBS, find_job
 
@@ -32,9 +32,8 @@ app = typer.Typer(
 def main() -> None:
     """Run the command line."""
     # Threads of OpenMP (libgomp) that wait for each other soon leave their cores to other
-    # processes. Read when torch is imported. On two cores, drpm cluster digits takes 79 to 129
-    # steps per second with the default of 300,000 and 95 with 3,000; beside one busy process 1
-    # and 26. The results have the same bits.
+    # processes. Read when torch is imported. On two cores beside one busy process, drpm cluster
+    # digits takes 1 step per second with the default of 300,000 and 26 with 3,000.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     # Characters that the output cannot encode must not lose the results.
@@ -77,8 +76,8 @@ for command in JOBS:
     app.command(command, help=kind.help)(train.make_command(kind))
 
 app.command()(predict.predict)
-app.command()(report.report)
-app.command()(explore.explore)
+app.command()(pages.report)
+app.command()(pages.explore)
 
 
 @app.command()
@@ -142,8 +141,6 @@ def bench(
                 "The benchmark program is not part of the installed package: get the source, and "
                 "run python -m benchmarks in its folder."
             )
-    # Not the folder of the command, which may have a program of the same name.
-    path = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {"PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
-    command = [sys.executable, "-m", "benchmarks", *(arguments or [])]
-    raise typer.Exit(subprocess.call(command, env={**os.environ, **environment}))
+    # Before the folder of the command, which may have a program of the same name.
+    sys.path.insert(0, str(root))
+    resolve_name("benchmarks.__main__:main")(arguments or [])

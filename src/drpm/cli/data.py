@@ -156,7 +156,7 @@ def _contact_sheet(dataset: "Dataset", part: str, title: str) -> bytes:
     from matplotlib.figure import Figure
 
     from drpm.data.types import class_labels, class_names
-    from drpm.report.plots import grid, png
+    from drpm.report.plots import FigureSpec, draw, png
 
     if part not in ("train", "test"):
         raise ValueError(f"part must be 'train' or 'test', but got {part!r}.")
@@ -167,7 +167,8 @@ def _contact_sheet(dataset: "Dataset", part: str, title: str) -> bytes:
         groups = [inputs[labels == label][:10] for label in range(len(names))]
         scale, shift = dataset.preprocessing.get("std", 1), dataset.preprocessing.get("mean", 0)
         images = [(x * scale + shift).clamp(0, 1) for x in groups or inputs[:60].split(10)]
-        return png(grid([x.numpy() for x in images], names, (), title))
+        rows = [x.numpy() for x in images]
+        return png(draw(FigureSpec("grid", "sheet", rows, names, (), title)))
     figure = Figure(figsize=(10, 8), layout="constrained")
     figure.suptitle(title)
     for index, column in enumerate(inputs[:, :24].T.numpy()):

@@ -39,6 +39,8 @@ def predict(
     """
     with one_sentence():
         options = parse_options(option or [])
+        import torch
+
         from drpm.clustering.experiment import label_table
         from drpm.clustering.fitted import load_clustering
         from drpm.training.checkpoint import write_atomic
@@ -55,15 +57,17 @@ def predict(
         content = label_table(log_probs, labels, files)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, content.encode())
-    clusters = _summarize(log_probs)
+        confidence = torch.cat([*log_probs.values()]).exp()
+    clusters, rows = [], []
+    for cluster in range(model.clusters):
+        own = confidence[confidence.argmax(-1) == cluster, cluster]
+        mean = own.mean().item() if len(own) else None
+        clusters.append({"cluster": cluster, "examples": len(own), "mean_confidence": mean})
+        rows.append([f"{cluster}", f"{len(own):,}", "-" if mean is None else f"{mean:.3f}"])
     if as_json:
         facts = {"model": str(folder), "data": data, "clusters": clusters, "labels": str(path)}
         typer.echo(json.dumps(facts, indent=2))
         return
-    rows = [
-        [f"{cluster}", f"{count:,}", "-" if mean is None else f"{mean:.3f}"]
-        for cluster, count, mean in (each.values() for each in clusters)
-    ]
     print_table(["Cluster", "Examples", "Mean confidence"], rows)
     typer.echo(f"Labels: {path}")
 
@@ -113,16 +117,3 @@ def _predict(model: "FittedClustering", data: "Dataset", name: str) -> "dict[str
     if data.test is data.train:
         return {"": predict_splits(model, replace(data, train=train, test=train))["train"]}
     return predict_splits(model, replace(data, train=train, test=test))
-
-
-def _summarize(log_probs: "dict[str, Tensor]") -> list[dict[str, Any]]:
-    """The number of examples of each cluster and the mean of their probabilities."""
-    import torch
-
-    whole = torch.cat(list(log_probs.values())).exp()
-    confidence, cluster = whole.max(-1)
-    groups = [confidence[cluster == number] for number in range(whole.shape[-1])]
-    return [
-        {"cluster": i, "examples": len(x), "mean_confidence": x.mean().item() if len(x) else None}
-        for i, x in enumerate(groups)
-    ]

@@ -39,8 +39,7 @@ def reproduce(
         typer.Option(help="Folder for the studies.", show_default="out/reproduce/NAME"),
     ] = None,
     workers: Annotated[
-        int,
-        typer.Option(help="Number of studies at once; 0 for as many as fit.", min=0),
+        int, typer.Option(help="Number of studies at once; 0 for as many as fit.", min=0)
     ] = 1,
     backend: Annotated[Where, typer.Option(help="Local processes or a Ray cluster.")] = Where.local,
     address: Annotated[str | None, typer.Option(help="The Ray cluster, as host:port.")] = None,
@@ -71,7 +70,15 @@ def reproduce(
     Run the same command again to resume an interrupted sweep.
     """
     if name == LIST:
-        _list(as_json)
+        entries = [
+            {"name": x, "runs": len(find(x)), "about": (make.__doc__ or "").partition("\n")[0]}
+            for x, make in SWEEPS.items()
+        ]
+        if as_json:
+            typer.echo(json.dumps(entries, indent=2))
+        else:
+            rows = [[str(value) for value in entry.values()] for entry in entries]
+            print_table(["Name", "Runs", "Description"], rows)
         return
     with one_sentence():
         runs = _choose(name, only)
@@ -110,16 +117,16 @@ def _choose(name: str, only: list[str] | None) -> "list[SweepRun]":
     runs = find(name)
     if not only:
         return runs
-    only = [each.rstrip("/") for each in only]  # as shells complete the names of folders
     folders = [run.folder for run in runs]
-    known = list(dict.fromkeys([*(x.partition("/")[0] for x in folders), *folders]))
-    for each in only:
-        if not any(f"{x}/".startswith(f"{each}/") for x in folders):
+    wanted = tuple(f"{each.rstrip('/')}/" for each in only)  # shells complete names of folders
+    for each in wanted:
+        if not any(f"{folder}/".startswith(each) for folder in folders):
+            known = list(dict.fromkeys([*(x.partition("/")[0] for x in folders), *folders]))
             raise ConfigError(
-                f"only must be a study of the sweep {name!r}, but got {each!r}; "
-                f"{suggest(each, known)}"
+                f"only must be a study of the sweep {name!r}, but got {each[:-1]!r}; "
+                f"{suggest(each[:-1], known)}"
             )
-    return [run for run in runs if f"{run.folder}/".startswith(tuple(f"{x}/" for x in only))]
+    return [run for run in runs if f"{run.folder}/".startswith(wanted)]
 
 
 def _show_change(run: "RunState", count: str) -> None:
@@ -127,15 +134,3 @@ def _show_change(run: "RunState", count: str) -> None:
     again = f", attempt {run.attempts}" if run.attempts > 1 else ""
     why = f": {run.reason}" if run.reason else ""
     typer.echo(f"{count} runs: {run.folder} {state}{again}{why}", err=True)
-
-
-def _list(as_json: bool) -> None:
-    entries = [
-        {"name": name, "runs": len(find(name)), "about": (make.__doc__ or "").partition("\n")[0]}
-        for name, make in SWEEPS.items()
-    ]
-    if as_json:
-        typer.echo(json.dumps(entries, indent=2))
-    else:
-        rows = [[str(value) for value in entry.values()] for entry in entries]
-        print_table(["Name", "Runs", "Description"], rows)

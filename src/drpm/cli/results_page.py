@@ -2,8 +2,8 @@
 
     python -m drpm.cli.results_page results docs/results.md README.md
 
-The text of the documents is written by hand; see :mod:`drpm.report.tables`. The figures go into the
-folder ``figures`` beside the first one.
+The text of the documents is written by hand; see :mod:`drpm.studies.results`. The figures go into
+the folder ``figures`` beside the first one.
 """
 
 import json
@@ -21,13 +21,7 @@ from drpm.clustering import results as clustering
 from drpm.factors import results as factors
 from drpm.multitask import results as multitask
 from drpm.report.plots import png
-from drpm.report.tables import (
-    MISSING,
-    fill_tables,
-    format_summary,
-    markdown_table,
-    summarize_metric,
-)
+from drpm.studies.results import fill_tables, markdown_table, summarize_metric
 from drpm.supervised import results as supervised
 from drpm.training.checkpoint import write_atomic
 
@@ -38,7 +32,7 @@ def step_times(results: Path) -> str:
     lines = []
     for step in (step for path in files for step in json.loads(path.read_bytes())["steps"]):
         alone, stacked = 1e6 * step["alone"], 1e6 * (step["stacked"] or 0)
-        both = [f"{stacked:,.0f}", f"{stacked / alone:.2f}"] if stacked else [MISSING] * 2
+        both = [f"{stacked:,.0f}", f"{stacked / alone:.2f}"] if stacked else ["-"] * 2
         lines.append([step["model"], str(step["batch_size"]), f"{alone:,.0f}", *both])
     return markdown_table(["model", "batch", "one run, µs", "five stacked, µs", "ratio"], *lines)
 
@@ -64,7 +58,7 @@ def summary(results: Path) -> str:
     for names, (study, metric) in _SUMMARY.items():
         found = summarize_metric(results / study, metric)
         paper = published.get(study, {}).get(metric, "plotted only")
-        lines.append([*names, MISSING if found is None else format_summary(found), paper])
+        lines.append([*names, found.text(), paper])
     return markdown_table(["data", "measure", "method", "here", "paper"], *lines)
 
 

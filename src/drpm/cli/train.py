@@ -120,7 +120,10 @@ def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
     config, given = read_settings(kind, values)
     chosen: dict[str, Any] = {kind.section: config}
     if "data" in values:
-        chosen["data"] = _choose_data(kind, values["data"], values.get("data_option"))
+        named = [x for x in (values["data"], values.get("data_option")) if x is not None]
+        if len({*named}) > 1:
+            raise ConfigError(f"data must be given once, but got {named[0]!r} and {named[1]!r}.")
+        chosen["data"] = named[0] if named else kind.data  # type: ignore[attr-defined]
     if values.get("option"):
         chosen["options"] = tuple(values["option"])
     texts = {each.name: values.get(each.name) for each in fields(kind) if each.name not in chosen}
@@ -142,7 +145,7 @@ def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
         devices=devices,
         command=["drpm", *sys.argv[1:]],
         overwrite=values["overwrite"],
-        progress=show_stage if devices.is_first else lambda stage: None,
+        progress=_show_stage if devices.is_first else lambda stage: None,
     )
     if len(results) > 1:
         write_summary(out, results)
@@ -219,14 +222,7 @@ def _parse_seeds(text: str) -> list[int]:
     return numbers
 
 
-def _choose_data(kind: type[Job], argument: str | None, option: str | None) -> str:
-    if argument is not None and option is not None and argument != option:
-        raise ConfigError(f"data must be given once, but got {argument!r} and {option!r}.")
-    given = option if argument is None else argument
-    return kind.data if given is None else given  # type: ignore[attr-defined]
-
-
-def show_stage(stage: str) -> "TrainingProgress":
+def _show_stage(stage: str) -> "TrainingProgress":
     """Print the name of a stage on the error stream, and show its progress."""
     from drpm.training.loop import TrainingProgress
 
@@ -238,13 +234,17 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
     if as_json:
         typer.echo(json.dumps(list(results) if len(results) > 1 else results[0], indent=2))
         return
+    from drpm.experiments.running import summarize
+
     experiment = find_experiment(kind)
-    columns = experiment.columns(results[0])
-    if columns:
+    if columns := experiment.columns(results[0]):
         # A row for each seed, and one for all of them.
-        groups = [(str(result["seed"]), [result]) for result in results]
-        groups += [("mean", list(results))] if len(results) > 1 else []
-        rows = [[name, *(_cell(some, metric) for metric in columns)] for name, some in groups]
+        groups = [(str(result["seed"]), [result["metrics"]]) for result in results]
+        groups += [("mean", [result["metrics"] for result in results])] if len(results) > 1 else []
+        rows = [
+            [name, *(summarize([x.get(metric) for x in some]).text() for metric in columns)]
+            for name, some in groups
+        ]
         print_table(["Seed", *columns.values()], rows)
     for each in experiment.describe(results):
         if isinstance(each, str):
@@ -257,11 +257,3 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
             if name.endswith(".csv") and page.with_name(name).exists():
                 typer.echo(f"{name.removesuffix('.csv').capitalize()}: {page.with_name(name)}")
         typer.echo(f"Report: {page}")
-
-
-def _cell(results: Sequence[Mapping[str, Any]], metric: str) -> str:
-    """A metric, or its mean and deviation over several results."""
-    from drpm.report.tables import format_summary, summarize
-
-    values = [result["metrics"].get(metric) for result in results]
-    return "-" if None in values else format_summary(summarize(values), 3)

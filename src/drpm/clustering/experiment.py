@@ -24,8 +24,8 @@ from drpm.data.catalogue import content_hash, file_names
 from drpm.data.types import Dataset, class_labels, class_names, scale_of
 from drpm.distributions.validation import require_count
 from drpm.experiments.base import Evaluation, Experiment, Table, parse_options
+from drpm.experiments.running import summarize
 from drpm.report.plots import pack_arrays
-from drpm.report.tables import format_summary, summarize
 from drpm.training import config as configs
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
@@ -225,7 +225,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
             return shown
 
         def text(method: str, score: str) -> str:
-            return format_summary(summarize([methods[method][score] for methods in comparisons]))
+            return summarize([methods[method][score] for methods in comparisons]).text()
 
         rows = [[name, *(text(name, score) for score in SCORES)] for name in comparisons[0]]
         return [*shown, (["Method", *SCORES.values()], rows)]

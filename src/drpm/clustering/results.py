@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from drpm.report.plots import Series, draw_stored, series_panels
-from drpm.report.tables import Table, metric_columns, parse_published, summarize_metrics
 from drpm.studies import sweeps
+from drpm.studies.results import Table, metric_columns, parse_published, summarize_metrics
 
 DATA: Final = {"MNIST": "mnist", "Fashion-MNIST": "fashion-mnist"}
 METRICS: Final = {"nmi": "NMI", "ari": "ARI", "accuracy": "ACC"}

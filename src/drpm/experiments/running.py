@@ -2,15 +2,16 @@
 
 import hashlib
 import json
+import math
 import os
+import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from drpm.experiments.base import D, Experiment, J, M, find_experiment, find_job
-from drpm.report.tables import DEVIATION, summarize_results
 from drpm.training import config as configs
 from drpm.training.devices import Devices, connect
 from drpm.training.errors import ConfigError
@@ -18,6 +19,8 @@ from drpm.training.loop import ProgressFactory
 from drpm.training.runs import ARRAYS, PAGE, RunFolder, open_run
 
 SUMMARY: Final = "summary.json"
+DEVIATION: Final = "over seeds, with n - 1 in the denominator"
+MISSING: Final = "-"
 
 
 def prepare(
@@ -93,7 +96,7 @@ def run_jobs(
         devices.barrier()
     if not devices.is_first:
         return []
-    from drpm.report import write_page
+    from drpm.report.page import write_page
 
     results = []
     for run in runs:
@@ -102,6 +105,43 @@ def run_jobs(
             page = write_page(run.path, title=experiment.title(jobs[0], data))
         results.append({**run.result(), "folder": str(run.path), "page": str(page)})
     return results
+
+
+class Summary(NamedTuple):
+    """The mean and the sample standard deviation of a metric over seeds; one seed has none."""
+
+    mean: float
+    deviation: float | None
+
+    def text(self, digits: int = 3) -> str:
+        """The mean with its deviation, or a dash."""
+        if math.isnan(self.mean):
+            return MISSING
+        mean = f"{self.mean:.{digits}f}"
+        return mean if self.deviation is None else f"{mean} ± {self.deviation:.{digits}f}"
+
+
+def summarize(values: Sequence[float | None]) -> Summary:
+    """Mean and standard deviation of a metric over seeds; NaN if a seed has none.
+
+    Example:
+        >>> summarize([0.5, 1.0, 1.5])
+        Summary(mean=1.0, deviation=0.5)
+    """
+    known = [value for value in values if value is not None]
+    if not values or len(known) < len(values):
+        return Summary(math.nan, None)
+    return Summary(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None)
+
+
+def summarize_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Mean and deviation of every metric over seeds; None if a seed has no finite value."""
+    summary: dict[str, Any] = {}
+    for metric in results[0]["metrics"]:
+        # Results of an earlier version may lack some.
+        found = summarize([result["metrics"].get(metric) for result in results])
+        summary[metric] = None if math.isnan(found.mean) else found._asdict()
+    return summary
 
 
 def write_summary(folder: Path, results: Sequence[dict[str, Any]]) -> None:

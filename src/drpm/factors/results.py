@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from drpm.report.plots import Series, draw_stored, series_panels
-from drpm.report.tables import Table, metric_columns, parse_published, summarize_metrics
 from drpm.studies import sweeps
+from drpm.studies.results import Table, metric_columns, parse_published, summarize_metrics
 
 METHODS: Final = {
     "Label-VAE": "label",

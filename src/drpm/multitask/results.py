@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from drpm.data.mnist import noise_ratios, task_names
 from drpm.multitask.config import METHOD_NAMES
 from drpm.report.plots import Series, draw_stored, series_panels
-from drpm.report.tables import Table, metric_columns, parse_published, summarize_metrics
 from drpm.studies import sweeps
+from drpm.studies.results import Table, metric_columns, parse_published, summarize_metrics
 
 METHODS: Final = {name: method for method, name in METHOD_NAMES.items()}
 PAPER_METHODS: Final = {METHOD_NAMES[method]: method for method in sweeps.PAPER_METHODS}

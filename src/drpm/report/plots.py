@@ -1,16 +1,13 @@
 """Figures of a run: their data, ``arrays.npz`` in its folder, and the functions that draw them.
 
-A run describes its figures with :func:`pack_figures`. Their kinds are functions of this module:
-``grid`` of images (R, C, H, W) or (R, C, channels, H, W), ``matrix`` of numbers (R, C), groups of
-``bars`` (G, B), and ``lines`` (L, P) over epochs. An array is called ``KIND__NAME``; names along
-its two dimensions, ``title__NAME`` and ``about__NAME`` go with it.
+A run describes its figures with :func:`pack_figures`; the values of each are an array
+``KIND__NAME``, beside the names along its two dimensions, ``title__NAME`` and ``about__NAME``.
 
-A clustering stores other arrays, from which :func:`figure_specs` makes its figures: ``samples``
-(K, m, *shape) of each cluster, ``partition_points`` of one sampled partition,
-``latent`` (N, 2) points in the plane, ``confusion`` (L, K), ``sizes`` (K,), and ``choice`` (4, C)
-of numbers of clusters and three figures of each. The page also uses ``examples`` (M, *shape), the
-first of these points as images or rows, and for tables ``column_means`` (K, D) of the clusters and
-``column_deviations`` (D,) of the data.
+A clustering stores other arrays: ``samples`` (K, m, *shape) of each cluster, ``partition_points``
+of one sampled partition, ``latent`` (N, 2) points in the plane, ``confusion`` (L, K), ``sizes``
+(K,), and ``choice`` (4, C) of numbers of clusters and three figures of each. The page also uses
+``examples`` (M, *shape), the first of these points as images or rows, and for tables
+``column_means`` (K, D) of the clusters and ``column_deviations`` (D,) of the data.
 """
 
 import warnings
@@ -79,11 +76,10 @@ class FigureSpec(NamedTuple):
     about: str = ""
 
 
-def pack_arrays(arrays: Arrays) -> bytes:
+def pack_arrays(arrays: Mapping[str, Any]) -> bytes:
     """The content of an ``arrays.npz``."""
     buffer = BytesIO()
-    named: Any = arrays  # numpy's signature has an option among the names of arrays
-    np.savez_compressed(buffer, **named)
+    np.savez_compressed(buffer, **arrays)
     return buffer.getvalue()
 
 
@@ -106,11 +102,11 @@ def image_bytes(images: Any) -> NDArray[np.uint8]:
 def read_arrays(folder: Path) -> dict[str, NDArray[Any]]:
     """The arrays of a run's folder, none of them unpickled; nothing where there is no file."""
     path = folder / ARRAYS
-    if not path.exists():
-        return {}
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+            return dict(archive)
+    except FileNotFoundError:
+        return {}
     except Exception as error:
         # A damaged archive fails in as many ways as it has layers.
         raise RunError(f"The file {path} cannot be read as an archive of plain arrays.") from error
@@ -123,15 +119,9 @@ def figure_specs(arrays: Arrays) -> list[FigureSpec]:
         kind, _, name = key.partition("__")
         if name and kind in _NAMES:
             rows, columns = (names_of(arrays, f"{part}__{name}") for part in _NAMES[kind])
-            title, about = str(arrays.get(f"title__{name}", name)), arrays.get(f"about__{name}", "")
-            specs.append(FigureSpec(kind, name, values, rows, columns, title, str(about)))
+            title, about = (str(arrays.get(f"{x}__{name}", "")) for x in ("title", "about"))
+            specs.append(FigureSpec(kind, name, values, rows, columns, title, about))
     return specs
-
-
-def cluster_order(arrays: Arrays) -> NDArray[np.int64]:
-    """Clusters by the label that each has most: its color is often that of the label."""
-    counts = arrays.get("confusion", np.zeros((1, len(arrays["sizes"]))))
-    return np.argsort(counts.argmax(0), kind="stable")
 
 
 def names_of(arrays: Arrays, key: str, count: int = 0) -> tuple[str, ...]:
@@ -144,10 +134,8 @@ def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
     """The figures of a clustering."""
     if "choice" in arrays:
         clusters, *figures = arrays["choice"]
-        panels = {
-            name: [Series("", clusters, figure, 0 * figure)]
-            for name, figure in zip(names_of(arrays, "choice_names"), figures, strict=True)
-        }
+        named = zip(names_of(arrays, "choice_names"), figures, strict=True)
+        panels = {name: [Series("", clusters, figure)] for name, figure in named}
         title = f"Choice of {arrays['choice_taken']} clusters"
         yield FigureSpec("curves", "choice", panels, (), (), title)
     points = arrays.get("samples", np.empty(0))
@@ -155,26 +143,28 @@ def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
     if points.ndim > 3:
         title = "Generated images, one row for each cluster"
         yield FigureSpec("grid", "samples", points, clusters, (), title)
+        points, members = arrays["partition_points"], arrays["partition_clusters"]
+        own = [points[members == index] for index in range(len(clusters))]
+        names = [f"{name} ({len(each)})" for name, each in zip(clusters, own, strict=True)]
+        title = f"One sampled partition of {len(points):,} points (sizes in parentheses)"
+        yield FigureSpec("grid", "partition", [each[:32] for each in own], names, (), title)
     elif points.ndim == 3:
         columns, title = names_of(arrays, "column_names", points.shape[2]), "Mean generated rows"
         if "num_columns" in arrays:
             title += f" ({len(columns)} of {arrays['num_columns']:,} columns)"
         yield FigureSpec("profiles", "samples", points.mean(1), clusters, columns, title)
-    if (points := arrays.get("partition_points", np.empty(0))).ndim > 2:
-        members = [points[arrays["partition_clusters"] == i] for i in range(len(arrays["samples"]))]
-        names = [f"cluster {index} ({len(own)})" for index, own in enumerate(members)]
-        title = f"One sampled partition of {len(points):,} points (sizes in parentheses)"
-        yield FigureSpec("grid", "partition", [own[:32] for own in members], names, (), title)
     if "sizes" in arrays:
-        sizes, order = arrays["sizes"], cluster_order(arrays)
-        clusters = [str(index) for index in order]
-        if (counts := arrays.get("confusion")) is not None:
+        sizes, counts = arrays["sizes"], arrays.get("confusion")
+        order = np.arange(len(sizes))
+        if counts is not None:
+            # By the label that each has most: its color is often that of the label.
+            order = np.argsort(counts.argmax(0), kind="stable")
             shares = counts[:, order] / np.maximum(counts.sum(1, keepdims=True), 1)
             labels = names_of(arrays, "label_names")
             title = "Fraction of each class (row) in each cluster (column)"
-            yield FigureSpec("matrix", "confusion", shares, labels, clusters, title)
+            yield FigureSpec("matrix", "confusion", shares, labels, [*map(str, order)], title)
         title = f"Cluster sizes, {sizes.sum():,} points in total"
-        yield FigureSpec("bars", "sizes", sizes[order, None], clusters, (), title)
+        yield FigureSpec("bars", "sizes", sizes[order, None], [*map(str, order)], (), title)
 
 
 # Drawing.
@@ -186,7 +176,7 @@ class Series(NamedTuple):
     name: str
     x: NDArray[np.float64]
     mean: NDArray[np.float64]
-    deviation: NDArray[np.float64]
+    deviation: NDArray[np.float64] | float = 0.0
 
 
 def png(figure: Figure) -> bytes:
@@ -200,12 +190,25 @@ def png(figure: Figure) -> bytes:
     return content.getvalue()
 
 
+def draw(spec: FigureSpec) -> Figure:
+    """Draws a figure that a run describes."""
+    with rc_context(_STYLE):
+        figure: Figure = globals()[f"_draw_{spec.kind}"](spec)
+    return figure
+
+
+def draw_stored(run: str, name: str, results: Path) -> Figure:
+    """Draws a figure that a run in a folder of results describes."""
+    (spec,) = (x for x in figure_specs(read_arrays(results / run)) if x.name == name)
+    return draw(spec)
+
+
 def _one_axes(
-    width: float, height: float, title: str, *, frameon: bool = True
+    spec: FigureSpec, width: float, height: float, *, frameon: bool = False
 ) -> tuple[Figure, Axes]:
     """Axes of a size in inches; :func:`png` adds room for names and title outside of them."""
     figure = Figure(figsize=(width, height))
-    axes = figure.add_axes((0, 0, 1, 1), title=title, frameon=frameon)
+    axes = figure.add_axes((0, 0, 1, 1), title=spec.title, frameon=frameon)
     axes.tick_params(length=2 * frameon, labeltop=not frameon, labelbottom=frameon)
     return figure, axes
 
@@ -218,18 +221,6 @@ def _set_names(axis: Axis, places: NDArray[Any], names: Sequence[str], room: flo
     axis.set_ticks(places[: len(names)], clipped, size=size, rotation=90 if is_turned else 0)
 
 
-def draw(spec: FigureSpec) -> Figure:
-    """Draws a figure that a run describes."""
-    figure: Figure = globals()[spec.kind](spec.values, spec.rows, spec.columns, spec.title)
-    return figure
-
-
-def draw_stored(run: str, name: str, results: Path) -> Figure:
-    """Draws a figure that a run in a folder of results describes."""
-    (spec,) = (x for x in figure_specs(read_arrays(results / run)) if x.name == name)
-    return draw(spec)
-
-
 def to_pixels(images: NDArray[Any]) -> NDArray[Any]:
     """Images (N, H, W) or (N, channels, H, W) as (N, H, W, channels) with values in [0, 1]."""
     pixels = images.astype(np.float32) / (255 if images.dtype == np.uint8 else 1)
@@ -238,104 +229,92 @@ def to_pixels(images: NDArray[Any]) -> NDArray[Any]:
     return pixels[..., None] if pixels.ndim == 3 else np.moveaxis(pixels, 1, 3)
 
 
-@rc_context(_STYLE)
-def grid(
-    images: Sequence[NDArray[Any]], rows: Sequence[str], columns: Sequence[str], title: str
-) -> Figure:
-    """Images: for each row (C, H, W) or (C, channels, H, W); rows may differ in length."""
-    pixels = to_pixels(np.concatenate(list(images)))
-    lengths = [len(row) for row in images]
-    across, (height, width) = max(1, *lengths), pixels.shape[1:3]
-    gap = max(1, width // 14)
-    canvas = np.ones((len(images), height + gap, across, width + gap, 3), np.float32)
-    for place, row in zip(canvas, np.split(pixels, np.cumsum(lengths)[:-1]), strict=True):
+def tile(rows: Sequence[NDArray[Any]], gap: int = 0) -> NDArray[Any]:
+    """One image of rows of images (C, H, W, channels); rows may differ in length."""
+    across, (height, width, channels) = max(1, *map(len, rows)), rows[0].shape[1:]
+    canvas = np.ones((len(rows), height + gap, across, width + gap, channels), np.float32)
+    for place, row in zip(canvas, rows, strict=True):
         place[:height, : len(row), :width] = row.transpose(1, 0, 2, 3)
-    canvas = canvas.reshape(len(images) * (height + gap), -1, 3)[:-gap, :-gap]
-    cell = min(1.0, WIDTH / across, 12 * width / (height * len(images)))
-    figure, axes = _one_axes(
-        cell * across, cell * len(canvas) / (width + gap), title, frameon=False
-    )
+    canvas = canvas.reshape(len(rows) * (height + gap), -1, channels)
+    return canvas[: len(canvas) - gap, : canvas.shape[1] - gap]
+
+
+def _draw_grid(spec: FigureSpec) -> Figure:
+    """Images: for each row (C, H, W) or (C, channels, H, W); rows may differ in length."""
+    pixels = to_pixels(np.concatenate(list(spec.values)))
+    lengths = [len(row) for row in spec.values]
+    across, down, (height, width) = max(1, *lengths), len(lengths), pixels.shape[1:3]
+    gap = max(1, width // 14)
+    canvas = tile(np.split(pixels, np.cumsum(lengths)[:-1]), gap)
+    cell = min(1.0, WIDTH / across, 12 * width / (height * down))
+    figure, axes = _one_axes(spec, cell * across, cell * len(canvas) / (width + gap))
+    shown = canvas.repeat(3 // canvas.shape[-1], -1)
     is_enlarged = 150 * cell >= width
-    axes.imshow(canvas, aspect="auto", interpolation="nearest" if is_enlarged else "antialiased")
-    middles = (height + gap) * np.arange(len(images)) + (height - 1) / 2
-    _set_names(axes.yaxis, middles, rows, cell * height / width)
-    _set_names(axes.xaxis, (width + gap) * np.arange(across) + (width - 1) / 2, columns, cell)
+    axes.imshow(shown, aspect="auto", interpolation="nearest" if is_enlarged else "antialiased")
+    middles = (height + gap) * np.arange(down) + (height - 1) / 2
+    _set_names(axes.yaxis, middles, spec.rows, cell * height / width)
+    middles = (width + gap) * np.arange(across) + (width - 1) / 2
+    _set_names(axes.xaxis, middles, spec.columns, cell)
     return figure
 
 
-@rc_context(_STYLE)
-def matrix(
-    values: NDArray[Any],
-    rows: Sequence[str],
-    columns: Sequence[str],
-    title: str,
-    texts: NDArray[Any] | None = None,
-) -> Figure:
+def _draw_matrix(spec: FigureSpec, texts: NDArray[Any] | None = None) -> Figure:
     """A heat map of values (R, C), with texts in its cells (the values by default) if they fit."""
-    (down, across), values = values.shape, values.astype(np.float64)
-    is_written = down <= _MAX_NAMES and across <= _MAX_NAMES
+    (down, across), values = spec.values.shape, spec.values.astype(np.float64)
     width, height = min(_CELL, WIDTH / across), min(_CELL, 8 / down)
-    figure, axes = _one_axes(width * across, height * down, title, frameon=False)
+    figure, axes = _one_axes(spec, width * across, height * down)
     most = float(np.abs(values).max())
     shades, low = ("RdBu_r", -most) if values.min() < 0 else ("Blues", 0.0)
     picture = axes.imshow(values, shades, aspect="auto", vmin=low, vmax=most)
-    _set_names(axes.yaxis, np.arange(down), rows, height)
-    _set_names(axes.xaxis, np.arange(across), columns, width)
-    if is_written:
-        for (row, column), text in np.ndenumerate(_texts(values) if texts is None else texts):
-            color = "white" if abs(values[row, column]) > 0.6 * most else "#333333"
-            axes.text(column, row, text, ha="center", va="center", color=color, size=7)
-    else:
+    _set_names(axes.yaxis, np.arange(down), spec.rows, height)
+    _set_names(axes.xaxis, np.arange(across), spec.columns, width)
+    if max(down, across) > _MAX_NAMES:
         figure.colorbar(picture, cax=axes.inset_axes((1.02, 0, 0.02, 1)))
+        return figure
+    for (row, column), text in np.ndenumerate(_texts(values) if texts is None else texts):
+        color = "white" if abs(values[row, column]) > 0.6 * most else "#333333"
+        axes.text(column, row, text, ha="center", va="center", color=color, size=7)
     return figure
 
 
-def profiles(
-    values: NDArray[Any], rows: Sequence[str], columns: Sequence[str], title: str
-) -> Figure:
-    """A :func:`matrix` of columns with different units; its colors compare within a column."""
-    spread = values.std(0)
+def _draw_profiles(spec: FigureSpec) -> Figure:
+    """A matrix of columns with different units; its colors compare within a column."""
+    values, spread = spec.values, spec.values.std(0)
     scaled = (values - values.mean(0)) / np.where(spread > 0, spread, 1)
-    return matrix(scaled, rows, columns, title, _texts(values))
+    return _draw_matrix(spec._replace(values=scaled), _texts(values))
 
 
-@rc_context(_STYLE)
-def bars(values: NDArray[Any], groups: Sequence[str], names: Sequence[str], title: str) -> Figure:
-    """Groups of bars (G, B)."""
-    (num_groups, num_bars), texts = values.shape, _texts(values)
-    width = min(WIDTH, max(4.0, num_groups * (0.3 + 0.4 * num_bars)))
-    figure, axes = _one_axes(width, 2.5, title)
+def _draw_bars(spec: FigureSpec) -> Figure:
+    """A bar for each row of values (G, 1)."""
+    (values,) = spec.values.T
+    places, width = np.arange(len(values)), min(WIDTH, max(4.0, 0.7 * len(values)))
+    figure, axes = _one_axes(spec, width, 2.5, frameon=True)
     axes.margins(y=0.1)
     axes.grid(axis="y")
-    share = 0.8 / num_bars
-    for index in range(num_bars):
-        places = np.arange(num_groups) + share * (index - (num_bars - 1) / 2)
-        drawn = axes.bar(places, values[:, index].astype(np.float64), 0.92 * share)
-        if values.size <= _MAX_NAMES:
-            axes.bar_label(drawn, texts[:, index].tolist(), padding=2)
-    _set_names(axes.xaxis, np.arange(num_groups), groups, width / num_groups)
-    if len(names) > 1:
-        axes.legend(axes.containers, names, bbox_to_anchor=(1, 1))
+    bars = axes.bar(places, values.astype(np.float64), 0.92 * 0.8)
+    if len(values) <= _MAX_NAMES:
+        axes.bar_label(bars, _texts(values).tolist(), padding=2)
+    _set_names(axes.xaxis, places, spec.rows, width / len(values))
     return figure
 
 
 def _texts(values: NDArray[Any]) -> NDArray[Any]:
-    is_whole = (values == np.round(values)).all()
-    cells = values.astype(np.int64 if is_whole else np.float64).ravel().tolist()
+    whole = values.astype(np.int64)
+    cells = (whole if (whole == values).all() else values.astype(np.float64)).ravel().tolist()
     return np.reshape([format_value(value, digits=3) for value in cells], values.shape)
 
 
-def lines(values: NDArray[Any], names: Sequence[str], epochs: Sequence[str], title: str) -> Figure:
+def _draw_lines(spec: FigureSpec) -> Figure:
     """Lines (L, P) over epochs."""
-    x = np.array(epochs or range(1, values.shape[1] + 1), dtype=np.float64)
-    named = zip(names or map(str, range(len(values))), values, strict=True)
-    series = [Series(name, x, line, 0 * x) for name, line in named]
-    return series_panels({"": series}, "epoch", title, height=3.0)
+    x, named = np.array(spec.columns, np.float64), zip(spec.rows, spec.values, strict=True)
+    series = [Series(name, x, line) for name, line in named]
+    return series_panels({"": series}, "epoch", spec.title, height=3.0)
 
 
-def curves(panels: Mapping[str, Sequence[Series]], _: Any, __: Any, title: str) -> Figure:
-    """Training curves, three in a row."""
-    return series_panels(panels, "", title, columns=min(3, len(panels)), height=1.8)
+def _draw_curves(spec: FigureSpec) -> Figure:
+    """Panels of series, three in a row."""
+    columns = min(3, len(spec.values))
+    return series_panels(spec.values, "", spec.title, columns=columns, height=1.8)
 
 
 @rc_context(_STYLE)
@@ -370,7 +349,7 @@ def series_panels(
     if len(names) > 1:
         some = slice(None, None, -(-len(names) // _MAX_NAMES))
         handles, labels = figure.axes[0].get_legend_handles_labels()
-        note = "Error bars: one standard deviation over seeds" if found[0].deviation.any() else ""
+        note = "Error bars: one standard deviation over seeds" if np.any(found[0].deviation) else ""
         place: Any = {"loc": "outside lower left", "ncols": 6, "alignment": "left"}
         figure.legend(handles[some], labels[some], title=note, **place)
     return figure

@@ -1,1 +1,1 @@
-"""Studies: of the bounds, and the sweeps behind the tables and figures of the paper."""
+"""Studies: of the bounds, the sweeps that reproduce the paper, and tables of their results."""

@@ -4,15 +4,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from drpm.experiments.running import summarize
 from drpm.report.plots import draw_stored
-from drpm.report.tables import (
-    Table,
-    format_summary,
-    markdown_table,
-    metric_columns,
-    parse_published,
-    summarize,
-)
+from drpm.studies.results import Table, markdown_table, metric_columns, parse_published
 from drpm.training.runs import RunFolder
 
 DATA: Final = {"MNIST": "mnist", "Fashion-MNIST": "fashion-mnist"}
@@ -36,7 +30,7 @@ def _size_weights(results: Path) -> str:
         for score in result["selection"]["scores"]:
             scores.setdefault(score["size_weight"], []).append(score["f1"])
         for weight, values in sorted(scores.items()):
-            text = format_summary(summarize(values), 4)
+            text = summarize(values).text(4)
             is_chosen = weight == result["selection"]["size_weight"]
             lines.append([name, f"{weight:g}", f"**{text}**" if is_chosen else text])
     return markdown_table(["data", "weight", "validation F1"], *lines)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from drpm.cli.results_page import step_times
-from drpm.report.tables import (
+from drpm.studies.results import (
     Table,
     fill_tables,
     metric_columns,

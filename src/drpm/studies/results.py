@@ -1,4 +1,4 @@
-"""Means and deviations over seeds, and tables of them beside the published numbers.
+"""Tables of the results of studies, with means and deviations beside the published numbers.
 
 The document is written by hand. Each table stands between the markers ``<!-- table: NAME -->`` and
 ``<!-- end -->``, where :func:`fill_tables` writes it. A folder of results holds the runs of a study
@@ -6,54 +6,24 @@ as ``STUDY/seed-0``, ``STUDY/seed-1`` and so on.
 """
 
 import re
-import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from drpm.experiments.running import MISSING, Summary, summarize
 from drpm.training.errors import RunError
 from drpm.training.runs import DIRTY, RESULT, RunFolder
 
-MISSING: Final = "-"
-DEVIATION: Final = "over seeds, with n - 1 in the denominator"
 _BLOCK: Final = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Published = Mapping[str, Mapping[str, str]]
-
-
-class Summary(NamedTuple):
-    """The mean and the sample standard deviation of a metric over seeds; one seed has none."""
-
-    mean: float
-    deviation: float | None
-
-
-def summarize(values: Sequence[float]) -> Summary:
-    """Mean and standard deviation of a metric over seeds.
-
-    Example:
-        >>> summarize([0.5, 1.0, 1.5])
-        Summary(mean=1.0, deviation=0.5)
-    """
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return Summary(statistics.fmean(values), deviation)
-
-
-def summarize_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean and deviation of every metric over seeds; None if a seed has no finite value."""
-    summary: dict[str, Any] = {}
-    for metric in results[0]["metrics"]:
-        # Results of an earlier version may lack some.
-        values = [result["metrics"].get(metric) for result in results]
-        summary[metric] = None if None in values else summarize(values)._asdict()
-    return summary
 
 
 @dataclass(frozen=True)
@@ -93,16 +63,13 @@ class Table:
         for group, row, column in product(self.groups, self.rows, self.columns):
             keys = {"group": self.groups[group], "row": self.rows[row]}
             study, metric = (text.format(**keys) for text in self.columns[column])
-            paper = self.published.get(study, {}).get(metric, MISSING)
-            mean, text = None, MISSING
-            if (found := summarize_metric(results / study, metric)) is not None:
-                mean, text = round(found.mean, self.digits), format_summary(found, self.digits)
-            cells.append((group, row, column, study, mean, text, paper))
+            paper, found = self.published.get(study, {}), summarize_metric(results / study, metric)
+            texts = found.text(self.digits), paper.get(metric, MISSING)
+            cells.append((group, row, column, study, round(found.mean, self.digits), *texts))
         heads = ["group", "row", "column", "study", "mean", "text", "paper"]
         frame = pd.DataFrame(cells, columns=heads)
         if self.is_bold:
-            signs = np.where(frame["column"].isin([*self.lowest]), -1, 1)
-            scores = frame["mean"].astype(float) * signs
+            scores = frame["mean"] * np.where(frame["column"].isin([*self.lowest]), -1, 1)
             among = scores.groupby([frame["group"], frame["column"]])
             is_best = (among.transform("count") > 1) & (scores == among.transform("max"))
             frame.loc[is_best, "text"] = "**" + frame["text"] + "**"
@@ -159,27 +126,16 @@ def parse_published(text: str, *metrics: str) -> Published:
     return published
 
 
-def format_summary(summary: Summary, digits: int = 3) -> str:
-    """A mean with its deviation, if there is one."""
-    mean = f"{summary.mean:.{digits}f}"
-    return mean if summary.deviation is None else f"{mean} ± {summary.deviation:.{digits}f}"
-
-
-def summarize_metric(study: Path, metric: str) -> Summary | None:
-    """Mean and deviation over the seeds of a study; None where there are no runs."""
-    values = [run.result()["metrics"].get(metric) for run in _finished(study.glob("seed-*"))]
-    return summarize(values) if values and None not in values else None
+def summarize_metric(study: Path, metric: str) -> Summary:
+    """Mean and deviation over the seeds of a study."""
+    runs = _finished(study.glob("seed-*"))
+    return summarize([run.result()["metrics"].get(metric) for run in runs])
 
 
 def summarize_metrics(results: Path, cells: Sequence[tuple[str, str]]) -> NDArray[np.float64]:
     """Means and deviations (2, N) of pairs of study and metric, for figures."""
     found = [summarize_metric(results / study, metric) for study, metric in cells]
-    pairs = [(np.nan, 0.0) if x is None else (x.mean, x.deviation or 0.0) for x in found]
-    return np.array(pairs).T
-
-
-def _finished(folders: Iterable[Path]) -> list[RunFolder]:
-    return [RunFolder(folder) for folder in folders if (folder / RESULT).exists()]
+    return np.array([(mean, deviation or 0.0) for mean, deviation in found]).T
 
 
 def describe_runs(study: Path) -> list[str]:
@@ -194,3 +150,7 @@ def describe_runs(study: Path) -> list[str]:
     parts = [(result.get("git_revision") or "none").partition(DIRTY) for result in results]
     revisions = sorted({f"{commit[:7]}{'+' if dirty else ''}" for commit, dirty, _ in parts})
     return [str(len(runs)), str(timedelta(seconds=round(seconds))), ", ".join(revisions)]
+
+
+def _finished(folders: Iterable[Path]) -> list[RunFolder]:
+    return [RunFolder(folder) for folder in folders if (folder / RESULT).exists()]
