@@ -84,6 +84,9 @@ TABLES: Final = {
     "factor-weights": _by_value(
         "weight", "factor-weights/{group}/weight-{row}", sweeps.WEIGHTS, [*sweeps.WEIGHED]
     ),
+    "factor-gammas": _by_value(
+        "gamma", "factor-gammas/{group}/gamma-{row}", sweeps.WEIGHTS, ["drpm"]
+    ),
 }
 
 
