@@ -116,7 +116,7 @@ def test_images_are_two_digits_and_their_labels() -> None:
             assert int(split.targets["left"][i]) == labels[i]
             assert int(split.targets["right"][i]) == labels[partner]
             partners.append(partner)
-        assert len(set(partners)) > 6
+        assert len(set(partners)) > 3  # fewer of 20 or more in 12 draws: below 1e-6
 
 
 def test_the_seed_determines_the_images() -> None:

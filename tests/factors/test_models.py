@@ -347,10 +347,12 @@ def test_bounds_against_all_sizes_and_orders() -> None:
 
 def test_sizes_count_with_their_weight() -> None:
     """Of the hypergeometric law, which has no bound: their divergence as it is."""
-    # A prior that prefers few shared dimensions, which the weights of no fresh model do.
-    divergence, prior = normal(3, 4, seed=1).exp(), (3.0, -3.0)
+    # A prior that prefers few shared dimensions, and weights that are nearly equal: far from it.
+    divergence, prior = normal(3, 4, seed=1).sigmoid(), (3.0, -3.0)
     config = FactorsConfig(method="hg", latent=4, gamma=0.7, prior_log_weights=prior)
     aggregation = AGGREGATIONS["hg"](config).double()
+    torch.nn.init.uniform_(aggregation.weights.weight, -0.2, 0.2)
+    torch.nn.init.zeros_(aggregation.weights.bias)
     found = aggregation(AggregationInput(divergence, {}, COLD, generator(0), True))
     other = oracles.fisher(4, torch.tensor(prior))
     laws = [oracles.fisher(4, row.detach()) for row in aggregation.weights(divergence)]

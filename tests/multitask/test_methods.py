@@ -247,9 +247,9 @@ def test_a_batch_drops_the_same_channels() -> None:
     image = torch.rand(1, 1, 16, 16, generator=generator(0))
     images = image.expand(6, 1, 16, 16)
     encoder = LeNetEncoder((1, 16, 16), NetworkConfig(channels=(3, 8), width=20))
-    one, other = (encoder(images, generator(seed)) for seed in (1, 2))
+    one, *others = (encoder(images, generator(seed)) for seed in range(1, 9))
     torch.testing.assert_close(one, one[:1].expand_as(one))
-    assert not torch.allclose(one, other)
+    assert not all(torch.allclose(one, other) for other in others)  # two may drop the same ones
     torch.testing.assert_close(encoder(images, generator(1)), one)
     # Without any channel only the bias is left; with all of them, what evaluation has.
     encoder.dropout = 1.0
