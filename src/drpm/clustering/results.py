@@ -82,6 +82,13 @@ TABLES: Final = {
         DATA,
         main=("ACC", "ELBO"),
     ),
+    "starts": Table(
+        ("data",),
+        DATA,
+        metric_columns("starts/{row}/contrastive-head", METRICS),
+        is_bold=False,
+        main=("ACC",),
+    ),
     "stl10": Table(
         ("method",),
         {"GMM": "gmm", **METHODS},
