@@ -51,11 +51,11 @@ def naive_parameters(model: MixtureVAE, batch: Batch) -> tuple[Tensor, Tensor]:
         u * (clusters - min(range(clusters), key=lambda k: float(row[k]))) for row in table
     ]
     if model.config.partition == "affinity":
-        odds = [
-            [math.exp(-row[k]) / sum(math.exp(-x) for x in row[k + 1 :]) for row in table.tolist()]
+        log_odds = [
+            [float(-row[k] - torch.logsumexp(-row[k + 1 :], 0)) for row in table]
             for k in range(clusters - 1)
         ]
-        scores = [[u * math.log(x) for x in row] for row in odds] + [[0.0] * len(table)]
+        scores = [[u * x for x in row] for row in log_odds] + [[0.0] * len(table)]
     clusters_of = Normal(mixture.means, mixture.variances.sqrt())
     shares = clusters_of.log_prob(posterior.mean[:, None]).sum(-1).detach().softmax(-1)
     return torch.tensor(scores, dtype=torch.float64), (shares.mean(0) + 1e-6).log()
@@ -241,6 +241,8 @@ def gradients(objective: str, term: str, **changes: Any) -> dict[str, Tensor]:
     with torch.no_grad():
         # Where codes are as uncertain as clusters are wide, the divergence has no slope in that.
         model.autoencoder.log_variance.bias += 0.5
+        # Nor has the scale where large affinities leave the partition no choice.
+        model.log10_scale.fill_(-3.0 if config.partition == "affinity" else -0.3)
     partition_objective(model, batch, schedule(), generator())[term].backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
