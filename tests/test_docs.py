@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 # Pages whose programs need no files and nothing that was trained before.
-ALONE = ("arm.md", "distributions.md", "factors.md", "start.md", "supervised.md")
+ALONE = ("arm.md", "distributions.md", "start.md")
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -88,6 +88,18 @@ def test_programs_of_several_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     network, images = found["network"], found["images"]
     assert torch.equal(network.predict(images), network.predict(images / 255))
     assert found["model"].tasks == found["load_multitask"](Path("kept")).tasks
+
+
+def test_programs_of_shared_factors() -> None:
+    found = run_programs("factors.md")
+    pairs, again = found["pairs"], found["again"]
+    assert torch.equal(again.share(pairs.first, pairs.second).mask, found["found"].mask)
+
+
+def test_programs_of_supervised_partitions() -> None:
+    found = run_programs("supervised.md")
+    again = found["load_partitioner"](Path("kept")).partition(found["digits"].test.inputs[:64])
+    assert torch.equal(again.subsets, found["found"].subsets)
 
 
 def test_the_program_at_the_front() -> None:

@@ -192,8 +192,10 @@ def test_the_models_of_a_table(tmp_path: Path) -> None:
     for method in ("drpm-vc", "vade", "latent-gmm", "gmm", "contrastive-head"):
         command = [tmp_path / "table.csv", *SMALL, "--clusters=3", f"--method={method}"]
         cluster(*command, "--out", tmp_path / method)
+        found = labels(tmp_path / method)
+        assert len(found) == 500
         # So short a training need not fill all clusters.
-        assert {row["cluster"] for row in labels(tmp_path / method)} <= {"0", "1", "2"}
+        assert {row["cluster"] for row in found} <= {"0", "1", "2"}
     done = shell("-c", ESTIMATORS, tmp_path)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "vade" / "index.html").read_text(encoding="utf-8")

@@ -3,14 +3,19 @@
 import itertools
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import make_blobs
+from sklearn.metrics import adjusted_rand_score, silhouette_score
+from torch import Tensor
 
 from drpm.clustering import pipeline
-from drpm.clustering.pipeline import decide
+from drpm.clustering.config import ClusteringJob
+from drpm.clustering.pipeline import choose_clusters, decide
+from drpm.training.devices import Devices
 from drpm.training.runs import RunFolder
 from tests.cli.commands import drpm, refusal
 
@@ -62,6 +67,52 @@ def test_fewer_clusters_within_a_standard_error() -> None:
         bounds = np.stack([-gaps, np.zeros(50)])
         votes = decide([2, 3], bounds, np.ones(2), np.ones(2))["votes"]
         assert votes == {"elbo": taken, "stability": 3, "silhouette": 2}
+
+
+class StandIn(NamedTuple):
+    """A clustering of three blobs, which are told by the first column; two starts differ."""
+
+    count: int
+    start: int
+
+    def predict(self, rows: Tensor) -> Tensor:
+        blobs = (rows[:, 0] / 10).round().long()
+        halves = torch.where((blobs == 0) & (rows[:, 1 + self.start] > 0), 3, blobs)
+        # The last one leaves two clusters empty, at both starts.
+        return {2: (blobs > self.start).long(), 3: blobs, 4: halves, 5: blobs}[self.count]
+
+    def embed(self, rows: Tensor) -> Tensor:
+        return rows[:, : 2 + self.start]
+
+    def lower_bounds(self, rows: Tensor) -> Tensor:
+        return min(self.count, 4) + (1 + self.start) * rows[:, 1]
+
+
+def test_the_figures_of_the_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    side = torch.linspace(-1, 1, 4)
+    rows = torch.cartesian_prod(10 * torch.arange(3.0), side, side)
+    seen: list[Tensor] = []
+
+    def fit(data: Tensor, _: Any, config: Any, starts: Any, **options: Any) -> list[StandIn]:
+        seen.append(data)
+        return [StandIn(config.clusters, start) for start in range(len(starts))]
+
+    monkeypatch.setattr(pipeline, "fit_clusterings", fit)
+    job, given = ClusteringJob(candidates="2-5"), {"devices": Devices(torch.device("cpu"))}
+    found = choose_clusters(rows, rows.shape[1:], job, tmp_path, progress=lambda _: None, **given)
+    # A fifth of the rows is held out, the same for all candidates.
+    assert [len(data.unique(dim=0)) for data in seen] == [39] * 4
+    held_out = rows[(rows[:, None] != torch.cat(seen)).any(-1).all(1)]
+    assert len(held_out) == 9
+    for place, count in enumerate(found["clusters"]):
+        first, second = models = [StandIn(count, start) for start in range(2)]
+        elbo = np.mean([model.lower_bounds(held_out).mean() for model in models])
+        stability = adjusted_rand_score(first.predict(rows), second.predict(rows)) * (count < 5)
+        widths = [silhouette_score(model.embed(rows), model.predict(rows)) for model in models]
+        expected = elbo, stability, np.mean(widths)
+        assert [found[name][place] for name in found["votes"]] == pytest.approx(expected)
+    assert found["votes"] == {"elbo": 4, "stability": 3, "silhouette": 3}
+    assert found["taken"] == 3
 
 
 @pytest.mark.usefixtures("blank_pictures")

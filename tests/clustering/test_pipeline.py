@@ -288,6 +288,9 @@ def test_neighbor_agreement() -> None:
     chance = float((labels.bincount() / 120).square().sum())
     expected = (same.double().mean().item() - chance) / (1 - chance)
     assert neighbor_agreement(rows, labels) == pytest.approx(expected, abs=1e-6)
+    # Far from the origin, float32 would lose the distances.
+    far = 0.01 * rows.double() + 1000
+    assert neighbor_agreement(far, labels) == pytest.approx(expected, abs=1e-6)
     assert neighbor_agreement(blobs(), LABELS) == 1
     assert neighbor_agreement(blobs(), (LABELS + 1) % CLUSTERS) == 1
     assert neighbor_agreement(blobs(), torch.zeros_like(LABELS)) == 0

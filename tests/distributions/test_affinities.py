@@ -14,9 +14,13 @@ import drpm
 from tests import oracles
 from tests.oracles import (
     FALSE_ALARM,
+    GRADIENT_DRAWS,
     assert_expectation,
+    assert_score_function_gradient,
     generator,
     normal,
+    slopes,
+    without_last,
 )
 
 DRAWS = 20_000
@@ -141,6 +145,37 @@ def test_the_divergence_within_five_standard_errors(
     if enumerate_all is not None:
         whole = sizes + exact.expectation(cost)
         torch.testing.assert_close(whole, exact.kl(enumerate_all(b, v)), rtol=1e-9, atol=1e-9)
+
+
+def test_gradient_of_the_divergence_within_five_standard_errors() -> None:
+    """In the parameters of both laws; the last row of either has no part in it."""
+    given = [parameters(3, 3, 1.0, 10 * seed) for seed in (1, 2)]
+    leaves = [t.requires_grad_() for pair in given for t in pair]
+    p, q = build(*leaves[:2]), build(*leaves[2:])
+    sizes = oracles.fisher(3, leaves[1]).kl(oracles.fisher(3, leaves[3]))
+    estimate = drpm.partition_kl(p, q, GRADIENT_DRAWS, generator())
+    found = torch.autograd.grad(estimate - sizes, leaves)
+    assert (found[3].abs() < 1e-8).all()  # q's weights have a part in the sizes alone
+    for grad in (found[0], found[2]):
+        assert (grad.sum(-1).abs() < 1e-8).all()
+        assert (grad[-1] == 0).all()
+    a, w, b = (leaf.detach() for leaf in leaves[:3])
+    exact, fills = oracles.affinity_partition(a, w), oracles.affinity_fills
+    cost, ours, theirs = fills(a) - fills(b), slopes(fills, a), slopes(fills, b)
+    of_weights = slopes(lambda w: oracles.affinity_partition(a, w).log_mass, w)
+
+    def compared(a: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return without_last([*a.unbind(-2)[:-1], w, *b.unbind(-2)[:-1]])
+
+    drawn = torch.cat([draw.Y for draw in p.draws(GRADIENT_DRAWS, generator())])
+    assert_score_function_gradient(
+        compared(*found[:3]),
+        oracles.count_values(drawn, exact.values),
+        exact,
+        cost,
+        compared(ours, torch.zeros_like(of_weights), -theirs),
+        compared(ours, of_weights, torch.zeros_like(theirs)),
+    )
 
 
 def test_the_bound_of_the_divergence_lies_above_it() -> None:

@@ -228,7 +228,7 @@ def test_second_derivatives_inside_torch_func_are_refused() -> None:
     def log_normalizer(log_weights: torch.Tensor) -> torch.Tensor:
         return drpm.FisherHypergeometric(7, log_weights, minimum=1).log_normalizer
 
-    with pytest.raises(NotImplementedError, match="sizes have no second derivatives inside"):
+    with pytest.raises(NotImplementedError, match="Sizes have no second derivatives inside"):
         torch.func.jacrev(torch.func.grad(log_normalizer))(log_weights)
     law = drpm.FisherHypergeometric(7, log_weights, minimum=1)
     sizes = law.enumerate_support()

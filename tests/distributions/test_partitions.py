@@ -281,39 +281,58 @@ def test_second_derivatives_of_marginals_are_refused() -> None:
 # --- entropy --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n", "groups", "scale", "weight_scale", "room"), GRADIENT_GRID)
+@pytest.mark.parametrize(
+    ("kind", "n", "groups", "scale", "weight_scale", "room"),
+    [
+        (kind, *case)
+        for kind in LAWS
+        for case in GRADIENT_GRID
+        if kind == "scores" or case[0] * (case[1] - 1) <= 8  # slopes to compare
+    ],
+)
 def test_entropy_and_its_gradient_within_five_standard_errors(
-    n: int, groups: int, scale: float, weight_scale: float, room: oracles.Room | None
+    kind: str, n: int, groups: int, scale: float, weight_scale: float, room: oracles.Room | None
 ) -> None:
-    check_gradient_of_the_entropy(parameters(n, groups, scale, 3, weight_scale), room)
+    scores, weights = parameters(n, groups, scale, 3, weight_scale)
+    if kind == "affinities":
+        scores = scale * normal(groups, n, seed=3)
+    check_gradient_of_the_entropy(kind, (scores, weights), room)
 
 
 def test_a_gradient_without_its_score_function_part_would_be_further_off() -> None:
     """What would be missing, and what is allowed, are both exact: 4.2 is the largest ratio."""
     scores = torch.tensor([1.0, -0.5, 0.2, -1.2, 0.5], dtype=torch.float64)
     weights = torch.tensor([0.3, -0.4, 0.1], dtype=torch.float64)
-    missing, limit = check_gradient_of_the_entropy((scores, weights), None)
+    missing, limit = check_gradient_of_the_entropy("scores", (scores, weights), None)
     assert (missing > 2 * limit).any()
 
 
 def check_gradient_of_the_entropy(
-    tensors: Iterable[Tensor], room: oracles.Room | None
+    kind: str, tensors: Iterable[Tensor], room: oracles.Room | None
 ) -> tuple[Tensor, Tensor]:
     """The part of the gradient that score functions give, and what it may be off by, (C,) each."""
     leaves = [t.requires_grad_() for t in tensors]
-    n, groups = map(len, leaves)
+    n, groups = leaves[0].shape[-1], len(leaves[1])
     capacities = room and room(n, groups)
-    law = build("scores", *leaves, capacities)
+    law, enumerate_all = build(kind, *leaves, capacities), LAWS[kind][1]
     entropy = law.entropy(GRADIENT_DRAWS, generator=generator())
     sizes = oracles.fisher(n, leaves[1], capacities)
     found = torch.autograd.grad(entropy - sizes.entropy(), leaves)
     for grad in found:
-        assert abs(grad.sum()) < 1e-8
+        assert (grad.sum(-1).abs() < 1e-8).all()
     s, w = (leaf.detach() for leaf in leaves)
-    fills = functools.partial(oracles.fills, groups=groups)
-    exact, of_scores = oracles.random_partition(s, w, capacities), slopes(fills, s)
-    of_weights = slopes(lambda w: oracles.random_partition(s, w, capacities).log_mass, w)
-    cost, scores = -fills(s), without_last([of_scores, of_weights])
+    fills = oracles.affinity_fills
+    if kind == "scores":
+        fills = functools.partial(oracles.fills, groups=groups)
+    exact, of_scores = enumerate_all(s, w, capacities), slopes(fills, s)
+    of_weights = slopes(lambda w: enumerate_all(s, w, capacities).log_mass, w)
+
+    def compared(of_scores: Tensor, of_weights: Tensor) -> Tensor:
+        # The last subset has no choice, whatever its affinities.
+        rows = [of_scores] if kind == "scores" else of_scores.unbind(-2)[:-1]
+        return without_last([*rows, of_weights])
+
+    cost, scores = -fills(s), compared(of_scores, of_weights)
     # One comparison, and at most eight slopes below: together they stay within the rate.
     spread = (entropy - sizes.entropy()).detach()
     assert_expectation(spread, exact, cost, GRADIENT_DRAWS, rate=FALSE_ALARM / 9)
@@ -321,11 +340,11 @@ def check_gradient_of_the_entropy(
     torch.testing.assert_close(whole, exact.entropy(), rtol=1e-9, atol=1e-9)
     drawn = torch.cat([draw.Y for draw in law.draws(GRADIENT_DRAWS, generator())])
     limit = assert_score_function_gradient(
-        without_last(found),
+        compared(*found),
         oracles.count_values(drawn, exact.values),
         exact,
         cost,
-        without_last([-of_scores, torch.zeros_like(of_weights)]),
+        compared(-of_scores, torch.zeros_like(of_weights)),
         scores,
     )
     return exact.expectation(cost[:, None] * scores).abs(), limit

@@ -223,7 +223,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str)
 
 def test_the_folder_is_locked_while_training(tmp_path: Path) -> None:
     def intrude() -> None:
-        with pytest.raises(RunError, match="is in use by process"):
+        with pytest.raises(RunError, match=f"is in use by process {os.getpid()} on"):
             train(*begin(tmp_path))
 
     train(*begin(tmp_path, at_step(2, intrude)))

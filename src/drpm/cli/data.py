@@ -98,8 +98,11 @@ def check(name: Name, as_json: Json = False) -> None:
         if damaged := [report for report in reports if report.state == "damaged"]:
             faults = ", ".join(f"{report.path} is damaged ({report.detail})" for report in damaged)
             raise ValueError(f"{faults}; remove or replace the damaged files, then {remedy}.")
-        if missing := sum(report.state == "missing" for report in reports):
-            raise ValueError(f"{missing} of {len(reports)} files of {name} are missing: {remedy}.")
+        if missing := [report.file.path for report in reports if report.state == "missing"]:
+            place = files.destination(missing)
+            raise ValueError(
+                f"{len(missing)} of {len(reports)} files of {name} are missing; {place}; {remedy}."
+            )
         if spec.inspector:
             resolve_name(spec.inspector)()
 

@@ -234,7 +234,7 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
     if as_json:
         typer.echo(json.dumps(list(results) if len(results) > 1 else results[0], indent=2))
         return
-    from drpm.experiments.running import summarize
+    from drpm.experiments.running import summarize  # imports torch, which takes seconds
 
     experiment = find_experiment(kind)
     if columns := experiment.columns(results[0]):

@@ -92,7 +92,8 @@ class ClusteringEstimator(
             The fitted estimator.
         """
         self._check_parameters()
-        data, shape = self._validate(X, reset=True)
+        data = self._validate(X, reset=True)
+        shape = tuple(np.shape(X)[1:])
         if self.n_clusters > len(data):
             raise ValueError(
                 f"n_clusters must be at most n_samples={len(data)}, but got {self.n_clusters}."
@@ -181,8 +182,8 @@ class ClusteringEstimator(
         for width in hidden:
             require_count("hidden", width)
 
-    def _validate(self, X: Any, *, reset: bool) -> tuple[Array, tuple[int, ...]]:
-        """Flat rows, and the shape of an input."""
+    def _validate(self, X: Any, *, reset: bool) -> Array:
+        """Flat rows; a fitted estimator of images also takes images that are flat already."""
         X = np.asarray(X) if isinstance(X, list | tuple) else X
         shape = tuple(getattr(X, "shape", ())[1:])
         if len(shape) > 1:
@@ -198,9 +199,8 @@ class ClusteringEstimator(
                     f"but got {shape}."
                 )
             X = np.asarray(X).reshape(len(X), math.prod(shape))
-        # A model of images also takes flattened images.
-        data = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32])
-        return data, shape if len(shape) > 1 else data.shape[1:]
+        data: Array = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32])
+        return data
 
     @property
     def _n_features_out(self) -> int:
@@ -214,7 +214,7 @@ class ClusteringEstimator(
     def _rows(self, X: Any) -> tuple[Tensor, Any]:
         """Validated rows, and the type of X."""
         check_is_fitted(self)
-        data, _ = self._validate(X, reset=False)
+        data = self._validate(X, reset=False)
         return self.model_.to_rows(data), data.dtype
 
     def predict_proba(self, X: Any) -> Array:

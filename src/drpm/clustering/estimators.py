@@ -79,9 +79,14 @@ class DRPMClustering(ClusteringEstimator):
     partitions: int = 10
 
     def _model_settings(self) -> dict[str, Any]:
-        same = ("beta", "partition", "objective", "partitions")
-        settings = {name: getattr(self, name) for name in same}
-        return settings | {"exact_partitions": self.partitions, "weights": "odds"}
+        return {
+            "beta": self.beta,
+            "partition": self.partition,
+            "objective": self.objective,
+            "partitions": self.partitions,
+            "exact_partitions": self.partitions,
+            "weights": "odds",
+        }
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

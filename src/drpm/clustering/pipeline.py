@@ -34,14 +34,16 @@ from drpm.training.program import ExponentialSchedule, Program, Schedule
 from drpm.training.runs import RunFolder, open_run
 
 STARTS: Final = "starts"
-_SAMPLE: Final = 5000  # rows whose neighbors are compared
-_NEIGHBORS: Final = 10
 CANDIDATES: Final = "candidates"
 FIGURES: Final = {"elbo": "held-out ELBO", "stability": "stability", "silhouette": "silhouette"}
 
+# In the choice of a start.
+_SAMPLE: Final = 5000  # rows whose neighbors are compared
+_NEIGHBORS: Final = 10
+
 # In the choice of the number of clusters.
 _HELD_OUT: Final = 0.2  # of the rows
-_STARTS: Final = 2  # at least, of every candidate
+_LEAST: Final = 2  # starts of every candidate
 _POINTS: Final = 2000  # whose silhouette is computed, in quadratic time
 _EQUAL: Final = 0.05  # adjusted Rand indices that differ by less are equally stable
 
@@ -138,7 +140,8 @@ def neighbor_agreement(rows: Tensor, labels: Tensor) -> float:
     among 5,000 random rows.
     """
     chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:_SAMPLE]
-    rows, labels = rows[chosen.to(rows.device)].float(), labels.to(rows.device)[chosen]
+    rows, labels = rows[chosen.to(rows.device)].double(), labels.to(rows.device)[chosen]
+    rows = rows - rows.mean(0)  # products of large numbers would lose their differences
     distances = torch.cdist(rows, rows).fill_diagonal_(torch.inf)
     nearest = distances.topk(min(_NEIGHBORS, len(rows) - 1), largest=False).indices
     agreement = (labels[nearest] == labels[:, None]).double().mean()
@@ -262,7 +265,7 @@ def _train(
     def refit(program: Program, _: Sequence[RunFolder], epoch: int) -> None:
         """Refit the mixture to the current codes every few epochs while the temperature falls."""
         falls = epoch * program.steps_per_epoch < config.annealing_steps
-        if config.refit_every is None or epoch == 0 or epoch % config.refit_every or not falls:
+        if epoch == 0 or epoch % (config.refit_every or 1) or not falls:
             return
         scratch = copy.deepcopy(models[0])
         for run, seed in enumerate(seeds):
@@ -287,7 +290,7 @@ def _train(
         data,
         run_data=run_data,
         schedules=build_schedules(config),
-        before_epoch=refit,
+        before_epoch=None if config.refit_every is None else refit,
         **options,
     )
 
@@ -322,7 +325,7 @@ def choose_clusters(
             fitted,
             shape,
             replace(job.clustering, clusters=count),
-            list_starts(folder / CANDIDATES / str(count), job.seed, max(_STARTS, job.starts)),
+            list_starts(folder / CANDIDATES / str(count), job.seed, max(_LEAST, job.starts)),
             progress=lambda stage, count=count: progress(f"{count} clusters, {stage}"),  # type: ignore[misc]
             devices=devices,
         )

@@ -99,12 +99,16 @@ def obtain(files: Sequence[RemoteFile], *, instructions: str = "") -> dict[str, 
                 break  # without a network every further file would wait for its timeout
     paths = {file.path: path for file in files if (path := find(file)) is not None}
     if missing := [file.path for file in files if file.path not in paths]:
-        places = " or ".join(map(str, search_folders()))
-        message = f"{failure}; put {', '.join(missing)} under {places}"
-        if "DRPM_DATA" not in os.environ:
-            message += ", or in the folder given by the variable DRPM_DATA"
+        message = f"{failure}; {destination(missing)}"
         raise DataError(f"{message}; {instructions}." if instructions else f"{message}.")
     return paths
+
+
+def destination(missing: Sequence[str]) -> str:
+    """Where missing files belong, as a part of an error message."""
+    places = " or ".join(map(str, search_folders()))
+    variable = "" if "DRPM_DATA" in os.environ else ", or in the folder given by DRPM_DATA"
+    return f"put {', '.join(missing)} under {places}{variable}"
 
 
 def download(file: RemoteFile) -> None:

@@ -1,7 +1,5 @@
 """Partitions in which every subset has its own scores of the elements, and their relaxation."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.distributions import constraints
@@ -81,8 +79,14 @@ class AffinityPartition(PartitionLaw):
             )
         if validate_args is not False:
             require_finite("log_affinities", log_affinities)
-        limits: Any = {"minimum": minimum, "maximum": maximum, "validate_args": validate_args}
-        sizes = FisherHypergeometric(rows[1], log_weights, capacities, **limits)
+        sizes = FisherHypergeometric(
+            rows[1],
+            log_weights,
+            capacities,
+            minimum=minimum,
+            maximum=maximum,
+            validate_args=validate_args,
+        )
         names = "log_affinities and log_weights"
         batch = require_broadcast(names, log_affinities.shape[:-2], sizes.batch_shape)
         self.sizes = sizes.broadcast(batch)
@@ -231,7 +235,12 @@ class RelaxedAffinityPartition(RelaxedPartitionLaw):
         )
         super().__init__(temperature, discrete, log_affinities, hard)
 
-    log_affinities = _scores = property(lambda self: self.discrete.log_affinities)
+    @property
+    def log_affinities(self) -> Tensor:
+        """The log-affinity of every group to every element, (..., K, n)."""
+        return self.discrete.log_affinities
+
+    _scores = log_affinities
 
     def _fill(self, sizes: SizeDraw, scores: Tensor) -> tuple[Tensor, Tensor]:
         parts = self.discrete.fill_parts(sizes.hard, scores)

@@ -121,7 +121,9 @@ class SizeLaw(Law):
 
     @property
     def _expected(self) -> str:  # type: ignore[override]
-        return f"whole sizes that sum to {self.total_count} and fit the capacities and the limits"
+        limited = getattr(self, "_limited", getattr(self, "minimum", 0))
+        limits = ", the minimum and the maximum" if limited else ""
+        return f"whole sizes that sum to {self.total_count} and fit the capacities{limits}"
 
     @abstractmethod
     def draw_sizes(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -145,9 +145,15 @@ class PartitionLaw(Law):
     def support(self) -> Assignment:
         return Assignment(self.sizes.support)  # type: ignore[arg-type]
 
-    # Where the size law has them.
-    log_weights = property(lambda self: self.sizes.log_weights)
-    capacities = property(lambda self: self.sizes.capacities)
+    @property
+    def log_weights(self) -> Tensor:
+        """The log-weight of every group, where the size law has them."""
+        return self.sizes.log_weights  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def capacities(self) -> Tensor:
+        """The number of places in every group, where the size law has them."""
+        return self.sizes.capacities  # type: ignore[attr-defined, no-any-return]
 
     def draws(self, num_samples: int, generator: torch.Generator | None) -> Iterator[Parts]:
         """``num_samples`` draws along a leading dimension, some of them at a time."""
@@ -276,8 +282,14 @@ class RandomPartition(PartitionLaw):
     ) -> None:
         require_vector("log_scores", log_scores, "element")
         require_vector("log_weights", log_weights, "group")
-        limits: Any = {"minimum": minimum, "maximum": maximum, "validate_args": validate_args}
-        sizes = FisherHypergeometric(log_scores.shape[-1], log_weights, capacities, **limits)
+        sizes = FisherHypergeometric(
+            log_scores.shape[-1],
+            log_weights,
+            capacities,
+            minimum=minimum,
+            maximum=maximum,
+            validate_args=validate_args,
+        )
         order = PlackettLuce(log_scores, validate_args=validate_args)
         self._set_laws(sizes, order, validate_args, "log_scores and log_weights")
 
@@ -307,7 +319,10 @@ class RandomPartition(PartitionLaw):
         event = sizes.event_shape + order.event_shape
         super().__init__(batch, event, validate_args)
 
-    log_scores = property(lambda self: self.order.log_scores)
+    @property
+    def log_scores(self) -> Tensor:
+        """The log-score of every element, where the order has them."""
+        return self.order.log_scores  # type: ignore[attr-defined, no-any-return]
 
     @property
     def dtype(self) -> torch.dtype:

@@ -131,17 +131,34 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
         validate_args: bool | None = None,
     ) -> None:
         require_choice("hard", hard, (True, False))
-        limits: Any = {"minimum": minimum, "maximum": maximum, "validate_args": validate_args}
-        discrete = FisherHypergeometric(total_count, log_weights, capacities, **limits)
+        discrete = FisherHypergeometric(
+            total_count,
+            log_weights,
+            capacities,
+            minimum=minimum,
+            maximum=maximum,
+            validate_args=validate_args,
+        )
         super().__init__(temperature, discrete, log_weights, hard)
 
     @constraints.dependent_property(event_dim=1)
     def support(self) -> constraints.Constraint:
         return self.discrete.support if self.hard else NonNegativeSum(self.total_count, 1)
 
-    total_count = property(lambda self: self.discrete.total_count)
-    log_weights = property(lambda self: self.discrete.log_weights)
-    capacities = property(lambda self: self.discrete.capacities)
+    @property
+    def total_count(self) -> int:
+        """The number of elements."""
+        return self.discrete.total_count
+
+    @property
+    def log_weights(self) -> Tensor:
+        """The log-weight of every group, (..., K)."""
+        return self.discrete.log_weights
+
+    @property
+    def capacities(self) -> Tensor:
+        """The number of places in every group, (..., K)."""
+        return self.discrete.capacities
 
     def draw(
         self, shape: torch.Size, *, noise: bool, generator: torch.Generator | None = None
@@ -210,7 +227,10 @@ class RelaxedPlackettLuce(RelaxedLaw):
         # A permutation matrix assigns one element to every rank.
         return Assignment(WholeSizes(n, 1, 1)) if self.hard else NonNegativeSum(n, 2)
 
-    log_scores = property(lambda self: self.discrete.log_scores)
+    @property
+    def log_scores(self) -> Tensor:
+        """The log-score of every element, (..., n)."""
+        return self.discrete.log_scores
 
     def _relax(
         self, shape: torch.Size, generator: torch.Generator | None, *, noise: bool
@@ -245,8 +265,15 @@ class RelaxedPartitionLaw(RelaxedLaw):
         soft = NonNegativeSum(self.event_shape[1], 2)
         return self.discrete.support if self.hard is True else soft
 
-    log_weights = property(lambda self: self.discrete.log_weights)
-    capacities = property(lambda self: self.discrete.capacities)
+    @property
+    def log_weights(self) -> Tensor:
+        """The log-weight of every group, (..., K)."""
+        return self.discrete.log_weights
+
+    @property
+    def capacities(self) -> Tensor:
+        """The number of places in every group, (..., K)."""
+        return self.discrete.capacities
 
     def rsample_parts(
         self,
@@ -338,12 +365,23 @@ class RelaxedRandomPartition(RelaxedPartitionLaw):
     ) -> None:
         require_choice("hard", hard, (True, False, "sizes"))
         require_choice("sort", sort, tuple(SORTS))
-        limits: Any = {"minimum": minimum, "maximum": maximum, "validate_args": validate_args}
-        discrete = RandomPartition(log_scores, log_weights, capacities, **limits)
+        discrete = RandomPartition(
+            log_scores,
+            log_weights,
+            capacities,
+            minimum=minimum,
+            maximum=maximum,
+            validate_args=validate_args,
+        )
         self.sort = sort
         super().__init__(temperature, discrete, log_scores, hard)
 
-    log_scores = _scores = property(lambda self: self.discrete.log_scores)
+    @property
+    def log_scores(self) -> Tensor:
+        """The log-score of every element, (..., n)."""
+        return self.discrete.log_scores
+
+    _scores = log_scores
 
     def _fill(self, sizes: SizeDraw, scores: Tensor) -> tuple[Tensor, Tensor]:
         order = order_descending(scores.detach())

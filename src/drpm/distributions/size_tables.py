@@ -293,7 +293,10 @@ class _SuffixGradients(Operation):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        raise NotImplementedError("sizes have no second derivatives inside torch.func.")
+        raise NotImplementedError(
+            "Sizes have no second derivatives inside torch.func, such as torch.func.hessian; "
+            "use torch.autograd.functional.hessian."
+        )
 
 
 def _suffix_gradients(steps: Tensor, shift: Tensor, masses: Tensor, grad: Tensor) -> Tensor:

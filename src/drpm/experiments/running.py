@@ -96,7 +96,7 @@ def run_jobs(
         devices.barrier()
     if not devices.is_first:
         return []
-    from drpm.report.page import write_page
+    from drpm.report.page import write_page  # imports Matplotlib, which takes seconds
 
     results = []
     for run in runs:

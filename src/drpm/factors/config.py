@@ -95,7 +95,7 @@ class FactorsJob(Job):
     data: str = option(
         "arm", "arm, mpi3d, or your own pairs: a folder of images or an .npz file.", choices=WORLDS
     )
-    shared: Literal["0", "1", "2", "3", "4", "5", "6", "7", "mixed"] | None = option(
+    shared: str | None = option(
         None, "Number of shared factors, from 0 to 7, or mixed; not for your own pairs.", shown="3"
     )
     angles: Annotated[int, Field(ge=2, le=40)] | None = option(
@@ -124,6 +124,12 @@ class FactorsJob(Job):
     factors: FactorsConfig = field(default_factory=FactorsConfig)
 
     def __post_init__(self) -> None:
+        check_setting(
+            self,
+            "shared",
+            "a number from 0 to 7 or 'mixed'",
+            lambda value: value in (None, "mixed", *map(str, range(8))),
+        )
         sides = f"one of {', '.join(map(str, SIDES))}"
         check_setting(self, "image_size", sides, lambda side: side in (None, *SIDES))
         if self.data == "mpi3d":

@@ -36,7 +36,7 @@ class ConvolutionalAutoencoder(nn.Module):
     """From images (..., C, H, W) with values in [0, 1] to latent Gaussians, and back.
 
     References:
-        Locatello et al., 2020.
+        Locatello et al., "Weakly-supervised disentanglement without compromises", 2020.
     """
 
     def __init__(self, shape: tuple[int, ...], latent: int) -> None:
@@ -129,7 +129,8 @@ class LabelAggregation(Aggregation):
     """A label names a factor that differs: that dimension is independent, all others are shared.
 
     References:
-        Bouchacourt et al., 2018; Hosoya, 2019.
+        Bouchacourt et al., "Multi-level variational autoencoder", 2018. Hosoya, "Group-based
+        learning of disentangled representations with generalizability for novel contents", 2019.
     """
 
     def forward(self, given: AggregationInput) -> Shared:
@@ -181,7 +182,8 @@ class HypergeometricAggregation(_LearnedCount):
     """A random number of dimensions is shared, those of the smallest divergences.
 
     References:
-        Sutter et al., 2023.
+        Sutter et al., "Learning group importance using the differentiable hypergeometric
+        distribution", 2023.
     """
 
     def forward(self, given: AggregationInput) -> Shared:

@@ -299,8 +299,8 @@ def _draw_bars(spec: FigureSpec) -> Figure:
 
 
 def _texts(values: NDArray[Any]) -> NDArray[Any]:
-    whole = values.astype(np.int64)
-    cells = (whole if (whole == values).all() else values.astype(np.float64)).ravel().tolist()
+    is_whole = (values == np.round(values)).all()
+    cells = values.astype(np.int64 if is_whole else np.float64).ravel().tolist()
     return np.reshape([format_value(value, digits=3) for value in cells], values.shape)
 
 

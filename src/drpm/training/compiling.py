@@ -106,8 +106,10 @@ class CapturedStep:
                 program.rewind()
                 program.step()
                 program.load_state(before)
-            # Not during the warm-up, where it would warn.
-            for group in program.optimizer.param_groups:
+            groups = [group for group in program.optimizer.param_groups if "capturable" in group]
+            before_capture = [group["capturable"] for group in groups]
+            # Neither during the warm-up nor later, where it would warn.
+            for group in groups:
                 group["capturable"] = True
             try:
                 with torch.cuda.graph(self._graph, stream=stream):
@@ -118,6 +120,9 @@ class CapturedStep:
                     f"The training step cannot be captured in a CUDA graph ({reason}); "
                     "run it with training.step=eager."
                 ) from error
+            finally:
+                for group, was in zip(groups, before_capture, strict=True):
+                    group["capturable"] = was
         torch.cuda.current_stream(program.device).wait_stream(stream)
         program.load_state(before)
 
