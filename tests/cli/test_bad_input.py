@@ -141,7 +141,7 @@ REFUSED = [
     ("digits --evaluate other-run", "other-run/model contains no model"),
 ]
 FACTORS = [
-    ("--shared=8", "shared must be '0', '1',", "or 'mixed', but got '8'"),
+    ("--shared=8", "shared must be a number from 0 to 7 or 'mixed', but got '8'"),
     ("--method=vae", "method must be"),
     ("--data=nowhere", "nowhere does not exist; use arm, mpi3d, a folder"),
     ("nowhere", "nowhere does not exist; use arm, mpi3d, a folder"),

@@ -170,7 +170,7 @@ def test_files_are_found_in_the_named_folder_then_in_the_cache(
             assert find(file) == folder / "set" / name
     monkeypatch.delenv("DRPM_DATA")
     assert search_folders() == (cache,)
-    with pytest.raises(DataError, match="or in the folder given by the variable DRPM_DATA"):
+    with pytest.raises(DataError, match="or in the folder given by DRPM_DATA"):
         obtain([RemoteFile("set/other")])
 
 

@@ -93,7 +93,7 @@ class ClusteringEstimator(
         """
         self._check_parameters()
         data = self._validate(X, reset=True)
-        shape = tuple(np.shape(X)[1:])
+        shape = np.asarray(X).shape[1:]
         if self.n_clusters > len(data):
             raise ValueError(
                 f"n_clusters must be at most n_samples={len(data)}, but got {self.n_clusters}."
