@@ -64,16 +64,19 @@ def test_limits_may_be_numbers_or_tensors() -> None:
 # --- samples --------------------------------------------------------------------------------
 
 
-# 10,000 laws: eight shapes with 1,250 each.
+# 10,000 laws: eight shapes with 625 each, with capacities and without.
+@pytest.mark.parametrize("room", ["capacities", "any"])
 @pytest.mark.parametrize(
     ("n", "groups"), [(1, 2), (5, 2), (6, 5), (12, 3), (20, 10), (50, 4), (150, 2), (300, 3)]
 )
-def test_hard_sizes_meet_the_limits(n: int, groups: int) -> None:
-    urns = random_urns(n, groups, 1250, seed=n)
+def test_hard_sizes_meet_the_limits(n: int, groups: int, room: str) -> None:
+    urns = random_urns(n, groups, 625, seed=n)
+    if room == "any":
+        urns = urns._replace(capacities=None)
     law = law_of(urns, n)
     weights = urns.weights.requires_grad_()
     relaxed = drpm.RelaxedFisherHypergeometric(0.3, n, weights, **urns.options)
-    high = torch.minimum(urns.maximum, urns.capacities)
+    high = torch.minimum(urns.maximum, law.capacities)
     soft_law = relaxed.draw(torch.Size(), noise=False)
     for sizes in (law.sample((2,)), law.mode, relaxed.rsample((2,)), soft_law.hard):
         assert (sizes.detach().round() >= urns.minimum).all()
@@ -84,7 +87,23 @@ def test_hard_sizes_meet_the_limits(n: int, groups: int) -> None:
     assert torch.isfinite(grad).all()
     log_probs = law.log_prob(law.mode)
     assert torch.isfinite(log_probs).all()
-    torch.testing.assert_close(law.mean.sum(-1), torch.full((1250,), float(n)).double())
+    torch.testing.assert_close(law.mean.sum(-1), torch.full((625,), float(n)).double())
+
+
+@pytest.mark.parametrize("scale", [1.0, 20.0, 200.0])
+@pytest.mark.parametrize(("n", "groups", "maximum"), [(9, 4, 3), (200, 4, 60), (1000, 10, 110)])
+def test_without_capacities_as_with_as_many_as_elements(
+    n: int, groups: int, maximum: int, scale: float
+) -> None:
+    weights = scale * oracles.normal(50, groups, seed=n)
+    open_law = drpm.FisherHypergeometric(n, weights, maximum=maximum)
+    law = drpm.FisherHypergeometric(n, weights, torch.full((groups,), n), maximum=maximum)
+    assert open_law.support.check(open_law.mode).all()
+    sizes = law.sample((3,), generator=generator())
+    for name in ("mode", "mean", "log_normalizer"):
+        torch.testing.assert_close(getattr(open_law, name), getattr(law, name))
+    torch.testing.assert_close(open_law.log_prob(sizes), law.log_prob(sizes))
+    torch.testing.assert_close(open_law.entropy(), law.entropy())
 
 
 def test_all_sizes_forced() -> None:

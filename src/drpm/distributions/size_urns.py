@@ -227,7 +227,7 @@ def search_tilt(
     operations instead of many small ones, unless K is large.
     """
     groups = urn.log_weights.shape[-1]
-    if urn.unbounded:  # the group of the largest weight can take everything
+    if urn.unbounded and urn.limits is None:  # the group of the largest weight can take everything
         threshold = -urn.log_weights.amax(-1)
         margin = torch.log1p(groups * urn.total) + 45
     else:
