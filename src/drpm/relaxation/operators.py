@@ -48,7 +48,7 @@ def apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
         if "jvp function" not in str(error):
             raise
         raise NotImplementedError(
-            f"The operation {function.__name__} has no forward-mode derivatives (torch.func.jvp, "
+            "This function of a drpm distribution has no forward-mode derivatives (torch.func.jvp, "
             "torch.autograd.forward_ad); use reverse mode, such as torch.func.vjp or backward()."
         ) from None
 
