@@ -27,8 +27,10 @@ def test_the_figures_are_those_that_are_declared() -> None:
 
 
 def test_what_is_said_of_all_runs() -> None:
-    every = [json.loads(path.read_bytes()) for path in ROOT.glob("results/**/seed-*/result.json")]
-    results = [result for result in every if result["device"] != "cpu"]
+    paths = list(ROOT.glob("results/**/seed-*/result.json"))
+    every = {path.relative_to(ROOT / "results"): json.loads(path.read_bytes()) for path in paths}
+    runs = {path: result for path, result in every.items() if result["device"] != "cpu"}
+    results = runs.values()
     revisions = [str(result["git_revision"]) for result in results]
     (device,) = {(result["device"], result["versions"]["torch"]) for result in results}
     assert device == ("cuda:0 (NVIDIA H200)", "2.11.0+cu130")
@@ -37,6 +39,23 @@ def test_what_is_said_of_all_runs() -> None:
     said += f" Of these, {unknown} have no recorded revision and {dirty} had uncommitted changes."
     said += f" The {len(every) - len(results)} runs on tables used one core of a CPU."
     assert said in " ".join(TEXT.split())
+    alone = [path.parts for path, result in runs.items() if len(set(result["stacked"])) == 1]
+    # Gaussian mixtures, combined gradients on mosaics, and factor-gammas.
+    kinds = {
+        (study, {"gmm", "gradient", "drpm"}.intersection(rest).pop()) for study, *rest in alone
+    }
+    assert kinds == {("table-1", "gmm"), ("mosaic", "gradient"), ("factor-gammas", "drpm")}
+
+
+def test_what_is_said_of_bounds_and_exact_mass() -> None:
+    for data, name in (("mnist", "MNIST"), ("fashion-mnist", "Fashion-MNIST")):
+        runs = [ROOT / "results/table-1" / data / each for each in ("drpm-vc", "drpm-vc-exact")]
+        bounds, exact = (
+            [json.loads(path.read_bytes())["metrics"]["accuracy"] for path in paths]
+            for paths in (sorted(run.glob("seed-*/result.json")) for run in runs)
+        )
+        largest = max(abs(x - y) for x, y in zip(bounds, exact, strict=True))
+        assert f"{largest:.4f} on {name}" in " ".join(TEXT.split())
 
 
 def test_the_document_is_updated(
