@@ -1,9 +1,9 @@
 """Run the test suite as other machines would: ``make test-anywhere``.
 
-Every cell emulates other processors, numbers of threads, loads or random numbers. Arguments are
-names of cells (all by default); options go on to pytest.
+Every cell emulates other processors, numbers of threads, loads or random numbers.
 """
 
+import argparse
 import os
 import re
 import subprocess
@@ -22,12 +22,13 @@ class Cell(NamedTuple):
     busy: int = 0  # processes that do nothing but keep the cores busy
 
 
-def instructions(aten: str, mkl: str, dnnl: str) -> dict[str, str]:
-    return {"ATEN_CPU_CAPABILITY": aten, "MKL_ENABLE_INSTRUCTIONS": mkl, "DNNL_MAX_CPU_ISA": dnnl}
+def instructions(aten: str, mkl: str, dnnl: str, openblas: str) -> dict[str, str]:
+    torch = {"ATEN_CPU_CAPABILITY": aten, "MKL_ENABLE_INSTRUCTIONS": mkl, "DNNL_MAX_CPU_ISA": dnnl}
+    return {**torch, "OPENBLAS_CORETYPE": openblas}  # which NumPy and SciPy use
 
 
-AVX2 = instructions("avx2", "AVX2", "AVX2")
-SSE = instructions("default", "SSE4_2", "SSE41")
+AVX2 = instructions("avx2", "AVX2", "AVX2", "Haswell")
+SSE = instructions("default", "SSE4_2", "SSE41", "Nehalem")
 
 CELLS = {
     "native": Cell(),
@@ -63,12 +64,15 @@ def run(name: str, cell: Cell, options: list[str]) -> bool:
     return done.returncode == 0
 
 
-def main(arguments: list[str]) -> int:
-    names = [each for each in arguments if not each.startswith("-")]
-    options = [each for each in arguments if each.startswith("-")]
-    green = [run(name, CELLS[name], options) for name in names or CELLS]
+def main() -> int:
+    parser = argparse.ArgumentParser(epilog="Further options go on to pytest.")
+    parser.add_argument("cells", nargs="*", help="names; by default all: " + "; ".join(CELLS))
+    parsed, options = parser.parse_known_args()
+    if unknown := [name for name in parsed.cells if name not in CELLS]:
+        parser.error(f"cells must be among {list(CELLS)}, but got {unknown[0]!r}.")
+    green = [run(name, CELLS[name], options) for name in parsed.cells or CELLS]
     return 0 if all(green) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -3,10 +3,9 @@
 import math
 import pickle
 import signal
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from drpm.clustering import DRPMClustering, LatentGMM, VaDE
 from drpm.clustering.pipeline import neighbor_agreement
 from drpm.training.checkpoint import load_model, save_model
 from drpm.training.errors import RunError
+from drpm.training.loop import TrainingProgress
 
 ESTIMATORS = [DRPMClustering, VaDE, LatentGMM]
 METHODS = ["predict", "predict_proba", "transform"]
@@ -219,11 +219,10 @@ def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
             LatentGMM.load(tmp_path)
 
 
-def test_a_fit_can_be_stopped() -> None:
-    fitted(LatentGMM)  # whatever is imported on the way is not stopped half-way
-    model = quick(LatentGMM, max_iter=10**6)
-    stop = threading.Timer(1.0, signal.raise_signal, [signal.SIGINT])
-    stop.start()
+def test_a_fit_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = quick(LatentGMM, max_iter=10**6, verbose=True)
+    interrupt = partial(signal.raise_signal, signal.SIGINT)
+    monkeypatch.setattr(TrainingProgress, "update", lambda *_: interrupt())
     with pytest.raises(KeyboardInterrupt):
         model.fit(blobs()[0])
     assert not hasattr(model, "labels_")
