@@ -65,7 +65,7 @@ def run(name: str, cell: Cell, options: list[str]) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(epilog="Further options go on to pytest.")
+    parser = argparse.ArgumentParser(epilog="Further options go on to pytest, in one word, as -n4.")
     parser.add_argument("cells", nargs="*", help="names; by default all: " + "; ".join(CELLS))
     parsed, options = parser.parse_known_args()
     if unknown := [name for name in parsed.cells if name not in CELLS]:

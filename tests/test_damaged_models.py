@@ -78,3 +78,17 @@ def test_tensors_of_another_model_are_refused_in_one_sentence(tmp_path: Path, ki
         with pytest.raises(RunError) as error:
             load(tmp_path)
         assert str(error.value) == f"{start} {problem}."
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_descriptions_of_no_model_are_refused_in_one_sentence(tmp_path: Path, kind: str) -> None:
+    build, load = MODELS[kind]
+    build().save(tmp_path)
+    tensors, description = load_model(tmp_path)
+    changes: list[dict[str, Any]] = [{"config": x} for x in (None, 3, "epochs = 3", "[")]
+    for change in [*changes, {"shape": ["a"]}]:
+        save_model(tmp_path, tensors, description | change)
+        with pytest.raises(RunError) as error:
+            load(tmp_path)
+        assert str(error.value).startswith(f"The model in {tmp_path} is damaged: model.json: ")
+        assert "\n" not in str(error.value)

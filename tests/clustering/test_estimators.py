@@ -1,9 +1,9 @@
 """The estimators: scikit-learn's own checks, and what they promise besides."""
 
+import itertools
 import math
 import pickle
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
@@ -161,23 +161,20 @@ def test_samples_and_their_clusters(kind: Any) -> None:
     assert (model.sample_partition(90, random_state=1)[0] != new).any()
 
 
-def test_fits_in_threads_are_those_of_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_draws_from_generators_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fits in threads are those of one after the other, whatever the default generator draws."""
     X = np.random.default_rng(0).normal(size=(80, 4))
-    seed_torch = torch.manual_seed
-
-    def seed_slowly(seed: int) -> Any:
-        found = seed_torch(seed)
-        time.sleep(0.05)  # the others' opportunity to seed it too
-        return found
+    seed_default, others = torch.manual_seed, itertools.count(1000)
 
     def fit(seed: int) -> Any:
         return quick(DRPMClustering, random_state=seed).fit(X)
 
-    monkeypatch.setattr(torch, "manual_seed", seed_slowly)
     before, seeds = torch.get_rng_state(), range(2)
     expected = [fit(seed) for seed in seeds]
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: seed_default(next(others)))
     with ThreadPoolExecutor(len(seeds)) as pool:
         found = list(pool.map(fit, seeds))
+    assert next(others) > 1000, "a fit seeds the default generator, though it does not draw from it"
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one.labels_, other.labels_)
         np.testing.assert_array_equal(one.cluster_centers_, other.cluster_centers_)

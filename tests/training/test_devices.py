@@ -11,9 +11,10 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from torch import nn
 
 from drpm.training.config import TrainingConfig
-from drpm.training.devices import connect, matmul_precision
+from drpm.training.devices import connect, matmul_precision, seeded
 from drpm.training.errors import ConfigError, RunError
 from drpm.training.loop import train
 from drpm.training.program import Program
@@ -27,6 +28,27 @@ def no_cards(monkeypatch: pytest.MonkeyPatch, count: int = 0) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+
+
+def test_initial_values_are_drawn_without_the_default_generator() -> None:
+    """They are those that torch's own seed gives, in a thread's own stream."""
+
+    def build() -> list[torch.Tensor]:
+        layers = nn.Linear(3, 4), nn.Conv2d(2, 3, 3), nn.Embedding(3, 4), nn.LSTM(3, 4)
+        values = [x.detach() for layer in layers for x in layer.parameters()]
+        drawn = [torch.randn(3), torch.rand(2), torch.randperm(5), torch.empty(3).normal_()]
+        filled = [nn.init.xavier_normal_(torch.empty(3, 4)), nn.init.orthogonal_(torch.empty(3, 3))]
+        return values + drawn + filled
+
+    with torch.random.fork_rng([]):
+        torch.manual_seed(7)
+        expected = build()
+    before = torch.get_rng_state()
+    with seeded(7):
+        found = build()
+    assert torch.equal(torch.get_rng_state(), before)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

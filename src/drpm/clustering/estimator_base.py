@@ -107,7 +107,7 @@ class ClusteringEstimator(
         with (
             TRAINING_LOCK,
             TemporaryDirectory(prefix="drpm-") as folder,
-            # Training seeds the global generator, whose state is restored.
+            # Dropout and compiled steps draw from the default generator, whose state is restored.
             torch.random.fork_rng([device] if device.type == "cuda" else []),
         ):
             try:

@@ -23,8 +23,8 @@ from drpm.data.types import scale_shapes, scaled_rows
 from drpm.distributions.partitions import RandomPartition
 from drpm.distributions.validation import require_count
 from drpm.training import config as configs
-from drpm.training.checkpoint import load_model, load_modules, save_model
-from drpm.training.devices import unseeded
+from drpm.training.checkpoint import described, load_model, load_modules, save_model
+from drpm.training.devices import seeded
 from drpm.training.errors import RunError
 
 
@@ -199,11 +199,11 @@ class FittedClustering:
 def load_clustering(folder: str | Path) -> FittedClustering:
     """Load a clustering of any method, without pickle, such as ``out/cluster/model`` of a run."""
     tensors, description = load_model(folder, "clustering")
-    config = configs.loads(ClusteringConfig, description["config"])
-    shape = torch.Size(description["shape"])
-    clusters, columns = config.clusters, shape.numel()
     modules: dict[str, nn.Module] = {}
-    with unseeded():
+    with described(folder), seeded(0):
+        config = configs.loads(ClusteringConfig, description["config"])
+        shape = torch.Size(description["shape"])
+        clusters, columns = config.clusters, shape.numel()
         if config.method != "gmm":
             likelihood = description["likelihood"]
             modules["autoencoder"] = Autoencoder(columns, config.network, likelihood)

@@ -19,9 +19,9 @@ from drpm.factors.pairs import require_views
 from drpm.nn.encoders import Posterior, standard_divergence, symmetric_divergence
 from drpm.relaxation.operators import permuted, sort_descending, straight_through
 from drpm.training import config as configs
-from drpm.training.checkpoint import load_model, load_modules, save_model
+from drpm.training.checkpoint import described, load_model, load_modules, save_model
 from drpm.training.config import require_classes
-from drpm.training.devices import unseeded
+from drpm.training.devices import seeded
 from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
 
@@ -370,8 +370,8 @@ class FactorVAE(nn.Module):
 def load_factors(folder: Path | str, device: torch.device | str = "cpu") -> FactorVAE:
     """Load a model saved by :meth:`FactorVAE.save`, without pickle."""
     tensors, description = load_model(folder, "factors")
-    config = configs.loads(FactorsConfig, description["config"])
-    with unseeded():
+    with described(folder), seeded(0):
+        config = configs.loads(FactorsConfig, description["config"])
         model = FactorVAE(tuple(description["shape"]), config)
     load_modules(folder, tensors, {"": model})
     return model.to(device)

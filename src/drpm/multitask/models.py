@@ -15,9 +15,9 @@ from drpm.multitask.config import MultitaskConfig
 from drpm.multitask.networks import METHODS, TaskHeads, build_encoder
 from drpm.nn import TaskSplit, size_penalty
 from drpm.training import config as configs
-from drpm.training.checkpoint import load_model, load_modules, save_model
+from drpm.training.checkpoint import described, load_model, load_modules, save_model
 from drpm.training.config import require_classes
-from drpm.training.devices import unseeded
+from drpm.training.devices import seeded
 from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
 
@@ -281,9 +281,9 @@ class MultitaskNetwork(nn.Module):
 def load_multitask(folder: Path | str, device: torch.device | str = "cpu") -> MultitaskNetwork:
     """Load a network saved by :meth:`MultitaskNetwork.save`, without pickle."""
     tensors, description = load_model(folder, "multitask")
-    classes = dict(zip(description["tasks"], description["classes"], strict=True))
-    config = configs.loads(MultitaskConfig, description["config"])
-    with unseeded():
+    with described(folder), seeded(0):
+        classes = dict(zip(description["tasks"], description["classes"], strict=True))
+        config = configs.loads(MultitaskConfig, description["config"])
         network = MultitaskNetwork(tuple(description["shape"]), classes, config)
     load_modules(folder, tensors, {"": network})
     return network.eval().to(device)

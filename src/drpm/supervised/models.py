@@ -17,9 +17,9 @@ from drpm.distributions.relaxed import RelaxedRandomPartition
 from drpm.nn.encoders import dense_layers
 from drpm.supervised.config import SupervisedConfig
 from drpm.training import config as configs
-from drpm.training.checkpoint import load_model, load_modules, save_model
+from drpm.training.checkpoint import described, load_model, load_modules, save_model
 from drpm.training.config import require_classes
-from drpm.training.devices import seeded, unseeded
+from drpm.training.devices import seeded
 from drpm.training.errors import ConfigError
 from drpm.training.loop import ProgressFactory, fit_model
 from drpm.training.program import Batch
@@ -199,8 +199,8 @@ class SupervisedObjective:
 def load_partitioner(folder: Path | str, device: torch.device | str = "cpu") -> Partitioner:
     """Load a model saved by :meth:`Partitioner.save`, without pickle."""
     tensors, description = load_model(folder, "supervised")
-    config = configs.loads(SupervisedConfig, description["config"])
-    with unseeded():
+    with described(folder), seeded(0):
+        config = configs.loads(SupervisedConfig, description["config"])
         model = Partitioner(description["shape"], description["classes"], config)
     load_modules(folder, tensors, {"": model}, scale_shapes(tensors, math.prod(model.shape)))
     model.shift, model.scale = tensors.get("shift"), tensors.get("scale")

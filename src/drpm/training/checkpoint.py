@@ -7,8 +7,8 @@ after which the one before it is removed. Its name holds the step and a checksum
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -18,7 +18,7 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor, nn
 
-from drpm.training.errors import START_OVER, RunError
+from drpm.training.errors import START_OVER, RunError, sentence
 
 MODEL_FILE: Final = "model.json"
 _SUFFIX: Final = ".safetensors"
@@ -150,6 +150,16 @@ def load_model(folder: Path | str, kind: str | None = None) -> Model:
     if kind not in (None, found := model.description.get("kind")):
         raise RunError(f"The model in {folder} must be of the kind {kind!r}, but got {found!r}.")
     return model
+
+
+@contextmanager
+def described(folder: Path | str) -> Iterator[None]:
+    """Within the block, a model is built as its description says; errors name the folder."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        why = f"{MODEL_FILE}: {sentence(error)}"
+        raise RunError(f"The model in {folder} is damaged: {why}") from error
 
 
 def load_modules(

@@ -83,7 +83,7 @@ class TrainingConfig:
 
     Args:
         epochs: Passes over the training data.
-        batch_size: Examples per step.
+        batch_size: Examples per step and device.
         optimizer: The optimizer.
         learning_rate: Its learning rate.
         weight_decay: Its weight decay.

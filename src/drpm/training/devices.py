@@ -1,7 +1,7 @@
 """Where a run computes: one device, or one of several processes with a device each.
 
-Torch's default generator and its matmul precision belong to the whole process, so one thread trains
-at a time. Processes train side by side.
+Torch's matmul precision and the generator of compiled steps and of dropout belong to the whole
+process, so one thread trains at a time. Processes train side by side.
 """
 
 import atexit
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from drpm.training.config import TrainingConfig
 from drpm.training.errors import ConfigError, RunError
@@ -121,19 +122,36 @@ def _find(name: str, count: int) -> torch.device:
 TRAINING_LOCK: Final = threading.RLock()
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's default generator, to initialize a model; other threads wait."""
-    with TRAINING_LOCK:
-        torch.manual_seed(seed)
-        yield
+# What initializes the parameters of a module, in this package or in a user's own.
+_DRAWS: Final = frozenset(
+    getattr(owner, name)
+    for owner, names in {
+        torch: "bernoulli normal rand randint randn randperm",
+        torch.Tensor: "bernoulli_ normal_ random_ uniform_",
+        nn.init: "kaiming_normal_ kaiming_uniform_ normal_ orthogonal_ trunc_normal_ uniform_ "
+        "xavier_normal_ xavier_uniform_",
+    }.items()
+    for name in names.split()
+)
 
 
-@contextmanager
-def unseeded() -> Iterator[None]:
-    """Restore torch's default generator after the block, for models whose parameters are loaded."""
-    with TRAINING_LOCK, torch.random.fork_rng([]):
-        yield
+class seeded(TorchFunctionMode):
+    """Within the block, draw a model's initial values from a generator of this thread's own.
+
+    They are those after ``torch.manual_seed(seed)``, and the default generator is left alone.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _DRAWS and kwargs.get("generator") is None:
+            kwargs = kwargs | {"generator": self._generator}
+        return func(*args, **kwargs)
 
 
 @contextmanager
