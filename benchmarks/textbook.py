@@ -181,7 +181,7 @@ def _convolution_matrix(values: Tensor, padding: float) -> Tensor:
 
 
 def _size_logits(terms: Tensor, later_table: Tensor, remaining: Tensor) -> Tensor:
-    """Unnormalised log-probabilities of a group's size, given how many elements remain."""
+    """Unnormalized log-probabilities of a group's size, given how many elements remain."""
     left = remaining - torch.arange(len(terms), device=terms.device)
     return torch.where(left >= 0, terms + later_table[left.clamp(min=0)], -torch.inf)
 

@@ -41,8 +41,8 @@ class Enumeration(NamedTuple):
         return self.expectation(self.values.double())
 
     def variance(self) -> Tensor:
-        centred = self.values.double() - self.mean()
-        return self.expectation(centred**2)
+        centered = self.values.double() - self.mean()
+        return self.expectation(centered**2)
 
     def entropy(self) -> Tensor:
         return -torch.where(self.mass > 0, self.mass * self.log_mass, 0.0).sum()
@@ -143,15 +143,15 @@ def _log_choose(m: int, k: int) -> float:
 
 
 def fisher(total: int, log_weights: Tensor, capacities: Sequence[int] | None = None) -> Enumeration:
-    """Fisher's multivariate noncentral hypergeometric, normalised by the sum over the support."""
+    """Fisher's multivariate noncentral hypergeometric, normalized by the sum over the support."""
     capacities = [total] * len(log_weights) if capacities is None else capacities
     values = size_vectors(total, capacities)
     counts = torch.tensor(
         [sum(_log_choose(m, k) for m, k in zip(capacities, v, strict=True)) for v in values],
         dtype=torch.float64,
     )
-    unnormalised = counts + values.double() @ log_weights.double()
-    return Enumeration(values, unnormalised - torch.logsumexp(unnormalised, 0))
+    unnormalized = counts + values.double() @ log_weights.double()
+    return Enumeration(values, unnormalized - torch.logsumexp(unnormalized, 0))
 
 
 def fisher_on(values: Tensor, log_weights: Tensor, capacities: Sequence[int]) -> Enumeration:

@@ -87,7 +87,7 @@ def test_programs_of_several_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert found["sizes"].sum(1).tolist() == [32] * 8
     network, images = found["network"], found["images"]
     assert torch.equal(network.predict(images), network.predict(images / 255))
-    assert found["model"].tasks == found["load_multitask"](Path("kept")).tasks
+    assert found["model"].tasks == found["load_multitask"](Path("model")).tasks
 
 
 def test_programs_of_shared_factors() -> None:
@@ -98,7 +98,7 @@ def test_programs_of_shared_factors() -> None:
 
 def test_programs_of_supervised_partitions() -> None:
     found = run_programs("supervised.md")
-    again = found["load_partitioner"](Path("kept")).partition(found["digits"].test.inputs[:64])
+    again = found["load_partitioner"](Path("model")).partition(found["digits"].test.inputs[:64])
     assert torch.equal(again.subsets, found["found"].subsets)
 
 

@@ -23,9 +23,9 @@ ALLOWED: dict[str, set[str]] = {
     "nn": LAWS,
     "studies": LAWS | {"training", "report", "experiments"},
     "data": {"lazy"},
-    "training": LAWS | {"nn", "data"},
+    "training": {ROOT},  # for its version
     "report": {"training"},
-    "experiments": {"training", "report", "data"},
+    "experiments": {"training", "report"},
     "presets": set(),
     "lazy": set(),
     **{name: LAWS | {"nn", "presets", "lazy", "studies"} | TOOLS for name in APPLICATIONS},

@@ -113,7 +113,7 @@ def test_images_of_ones_own(tmp_path: Path) -> None:
     images, run = write_images(tmp_path / "images"), tmp_path / "run"
     options = [*SMALL, "-o", "image_size=16", "--out", run]
     shown = multitask(images, *options)
-    assert "The data have one task, 'label': nothing is shared." in shown.stderr
+    assert "The data have a single task, 'label', so nothing is shared." in shown.stderr
     assert shown.stdout.splitlines()[0] == "Seed\tAccuracy\tAccuracy, label\tNeurons, label"
     result = json.loads((run / "result.json").read_text())
     assert result["data"]["options"] == ["image_size=16"]

@@ -76,8 +76,8 @@ def write_table(path: Path, kinds: list[str] | None = None) -> np.ndarray:
     """500 rows of three columns in three groups, far from mean 0 and deviation 1."""
     generator = np.random.default_rng(0)
     groups = np.arange(500) % 3
-    centres = np.array([[1000.0, -5, 0.1], [1500, -7, 0.1], [1000, -5, 0.5]])
-    table = centres[groups] + generator.normal(0, [20, 0.1, 0.02], (500, 3))
+    centers = np.array([[1000.0, -5, 0.1], [1500, -7, 0.1], [1000, -5, 0.5]])
+    table = centers[groups] + generator.normal(0, [20, 0.1, 0.02], (500, 3))
     frame = pd.DataFrame(table, columns=["height", "depth", "share"])
     frame = frame.assign(label=np.array(kinds)[groups]) if kinds else frame
     frame.to_csv(path, index=False, float_format="%.6g")

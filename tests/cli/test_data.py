@@ -38,7 +38,7 @@ def test_list(folder: Path) -> None:
     assert (states["digits"], states["mnist"], states["arm"]) == ("yes", "no", "yes")
     entries = json.loads(run("list", "--json").stdout)
     assert len(entries) == len(lines)
-    assert entries[0]["licence"] == "CC BY 4.0"
+    assert entries[0]["license"] == "CC BY 4.0"
     write_mnist(folder / "mnist")
     (folder / "mnist" / "t10k-labels-idx1-ubyte.gz").unlink()
     assert "mnist\t3 of 4 files\t" in run("list").stdout

@@ -32,7 +32,7 @@ def test_runs_on_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     # Again, beside a folder without a run, in a folder that does not exist yet.
     shown = drpm("report", "study", "nothing", "--out", "a/b.html")
     assert shown.stdout == "Report: a/b.html\n"
-    assert shown.stderr.startswith("nothing is left out: The folder nothing contains no run")
+    assert shown.stderr.startswith("Skipping nothing: The folder nothing contains no run")
     assert "config.toml is missing" in Path("a/b.html").read_text(encoding="utf-8")
 
 

@@ -134,18 +134,18 @@ def test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = pd.read_csv("run/labels.csv", dtype=str).drop(columns="split")
     pd.testing.assert_frame_equal(pd.read_csv("old-labels.csv", dtype=str), expected)
     assert list(expected) == ["index", "cluster", "confidence", "file"]
-    # One grey image is shown to the model as three equal channels.
-    make_images(Path("grey"), 1, channels=1)
-    run("predict", "run", "grey")
-    image = np.asarray(Image.open("grey/00.png"), np.float32) / np.float32(255)
+    # One gray image is shown to the model as three equal channels.
+    make_images(Path("gray"), 1, channels=1)
+    run("predict", "run", "gray")
+    image = np.asarray(Image.open("gray/00.png"), np.float32) / np.float32(255)
     model = load_clustering("run/model")
     probs = model.predict_proba(model.to_rows(np.stack([image] * 3)[None]))
-    (found,) = pd.read_csv("grey-labels.csv").to_dict("records")
+    (found,) = pd.read_csv("gray-labels.csv").to_dict("records")
     assert found["cluster"] == probs.argmax().item()
     assert found["confidence"] == pytest.approx(probs.max().item(), rel=1e-4)
     assert found["file"] == "00.png"
-    text = refusal("predict", "run", "grey", "-o", "image_size=4", "--out", "other.csv")
-    assert "grey must have inputs of shape (3, 6, 5), like the run, but got (1, 4, 4)." in text
+    text = refusal("predict", "run", "gray", "-o", "image_size=4", "--out", "other.csv")
+    assert "gray must have inputs of shape (3, 6, 5), like the run, but got (1, 4, 4)." in text
 
 
 def test_both_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,8 +36,8 @@ def test_refusals(assignments: str, sentence: str) -> None:
     ("settings", "images", "rows"),
     [
         ("", "mixture", "mixture"),
-        ("mixture.init=auto", "head", "likelier"),
-        ("mixture.init=auto method=vade", "head", "likelier"),
+        ("mixture.init=auto", "head", "best"),
+        ("mixture.init=auto method=vade", "head", "best"),
         ("mixture.init=auto pretraining.kind=reconstruction", "mixture", "mixture"),
         ("mixture.init=auto method=latent-gmm", "mixture", "mixture"),
         ("mixture.init=contrastive-head", "head", "head"),

@@ -157,8 +157,8 @@ def test_seeds_follow_the_law_of_greedy_kmeans_plus_plus() -> None:
 
 def test_the_best_restart_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     """All starts but one have two points of one group, and none of another that is far from it."""
-    centres = torch.tensor([0.0, 20.0, 100.0, 120.0, 200.0]).double()[:, None]
-    x = centres[torch.arange(300) % 5] + normal(300, 3)
+    centers = torch.tensor([0.0, 20.0, 100.0, 120.0, 200.0]).double()[:, None]
+    x = centers[torch.arange(300) % 5] + normal(300, 3)
     index = torch.arange(5) + 7 * torch.eye(5, dtype=torch.long)
     index[3, 3] = 3
     alone = [fit_from(x[chosen][None], x, monkeypatch) for chosen in index]

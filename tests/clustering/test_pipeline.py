@@ -24,7 +24,7 @@ from drpm.clustering.mixtures import Mixture
 from drpm.clustering.pipeline import (
     Start,
     fit_clusterings,
-    likelier_clusters,
+    more_likely_clusters,
     neighbor_agreement,
 )
 from drpm.training.checkpoint import load_model
@@ -274,7 +274,7 @@ def test_tables_start_at_the_likelier_clusters(better: str) -> None:
     truth = torch.arange(60) // 30
     head = truth if long else torch.arange(60) % 2
     codes = rows if not long else rows * torch.tensor([1.0, 0.02])
-    found = likelier_clusters(rows, codes, head, ClusteringConfig(clusters=2), 0)
+    found = more_likely_clusters(rows, codes, head, ClusteringConfig(clusters=2), 0)
     assert sorted(found.means[:, 0].round().tolist()) == [-1, 1]
     assert torch.equal(found.variances[0], found.variances[1])
 

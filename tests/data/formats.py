@@ -49,7 +49,7 @@ CELEBA_ATTRIBUTES = ("Smiling", "Bald", "Young")  # not in alphabetical order, o
 
 
 def write_celeba(folder: Path) -> None:
-    """Aligned images of the true size and the two lists, image i of one grey, 20 i."""
+    """Aligned images of the true size and the two lists, image i of one gray, 20 i."""
     images = folder / "img_align_celeba"
     images.mkdir(parents=True, exist_ok=True)
     rows, split = [], []

@@ -18,7 +18,7 @@ from drpm.data.types import DataError
 MIN_MEAN_CHANGE = 1e-4
 MIN_PIXEL_CHANGE = 0.06
 
-BROWN = list(arm.OBJECT_COLOURS).index("brown")
+BROWN = list(arm.OBJECT_COLORS).index("brown")
 SPHERE = list(arm.SHAPES).index("sphere")
 
 
@@ -34,8 +34,8 @@ def rotations(count: int) -> Tensor:
 
 
 def grid(size: int) -> tuple[Tensor, Tensor]:
-    centres = torch.arange(size) + 0.5 - size / 2
-    rows, columns = torch.meshgrid(centres, centres, indexing="ij")
+    centers = torch.arange(size) + 0.5 - size / 2
+    rows, columns = torch.meshgrid(centers, centers, indexing="ij")
     return columns.reshape(1, -1), rows.reshape(1, -1)
 
 
@@ -87,7 +87,7 @@ def test_each_factor_shows(column: int) -> None:
 
 
 def test_all_settings_of_the_joints_differ() -> None:
-    """Not only neighbours: no two of the 1600 settings may put everything into one place."""
+    """Not only neighbors: no two of the 1600 settings may put everything into one place."""
     angles = torch.cartesian_prod(torch.arange(40), torch.arange(40))
     factors = torch.tensor([BROWN, SPHERE, 0, 1, 0]).repeat(len(angles), 1)
     images = arm.render(torch.cat([factors, angles], dim=1)).mean(dim=1).flatten(1)

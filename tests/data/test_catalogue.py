@@ -28,7 +28,7 @@ def test_the_documentation_lists_every_data_set_option_and_hash() -> None:
     text = DOCUMENTATION.read_text(encoding="utf-8")
     for name, spec in DATASETS.items():
         assert f"| `{name}` |" in text
-        assert spec.licence in text
+        assert spec.license in text
         assert not [option for option in loader_options(spec.load) if f"`{option}`" not in text]
         for file in spec.files:
             known = [file.known_hash, file.content_sha256, *file.members.values()]
@@ -41,7 +41,7 @@ def test_the_documentation_lists_every_data_set_option_and_hash() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "complaint"),
     [
-        ("", {}, "There is no data set ''"),
+        ("", {}, "Unknown data set ''"),
         ("Digits", {}, "did you mean digits"),
         ("digits", {"noise": 1}, "The data set 'digits' has no option 'noise': it has none"),
         ("arm", {"num_train": 2.5}, "'num_train' .*integer, not 2.5"),

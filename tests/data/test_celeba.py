@@ -19,7 +19,7 @@ def test_images_attributes_and_split(celeba: Path) -> None:
     dataset = load("celeba", num_tasks=3)
     assert dataset.input_shape == (3, 64, 64)
     assert (len(dataset.train), len(dataset.test)) == (3, 2)
-    # Greys 0, 20 and 40 to learn from, 60 and 80 in the validation part; their mean is 20.
+    # Grays 0, 20 and 40 to learn from, 60 and 80 in the validation part; their mean is 20.
     levels = dataset.train.inputs.mean((1, 2, 3)) * 255
     torch.testing.assert_close(levels, torch.tensor([-20.0, 0.0, 20.0]), atol=0.1, rtol=0)
     levels = dataset.test.inputs.mean((1, 2, 3)) * 255

@@ -181,7 +181,7 @@ def test_a_folder_that_cannot_be_written_is_passed_over(
     named.write_text("a file where a folder should be")
     assert writable_folder() == cache
     monkeypatch.setattr("pooch.os_cache", lambda name: named / "below")
-    with pytest.raises(DataError, match="DRPM_DATA must name a folder that can be written"):
+    with pytest.raises(DataError, match="DRPM_DATA must name a writable folder"):
         writable_folder()
 
 

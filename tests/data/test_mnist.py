@@ -95,8 +95,8 @@ def merged(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.float64]:
     canvas[6:34, 6:34] = np.maximum(canvas[6:34, 6:34], right / 255)
     # The weight of each pixel in each resized one: a triangle as wide as the ratio.
     ratio = 36 / 28
-    centres = (np.arange(28)[:, None] + 0.5) * ratio
-    weights = np.clip(1 - np.abs(np.arange(36) + 0.5 - centres) / ratio, 0, None)
+    centers = (np.arange(28)[:, None] + 0.5) * ratio
+    weights = np.clip(1 - np.abs(np.arange(36) + 0.5 - centers) / ratio, 0, None)
     weights /= weights.sum(axis=1, keepdims=True)
     return weights @ canvas @ weights.T
 

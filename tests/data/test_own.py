@@ -196,7 +196,7 @@ def test_a_folder_of_images(tmp_path: Path, suffix: str) -> None:
     torch.testing.assert_close(second, torch.tensor([1.0, 0.0, 0.0]), atol=0.01, rtol=0)
 
 
-def test_grey_images_of_16_bits_keep_their_depth(tmp_path: Path) -> None:
+def test_gray_images_of_16_bits_keep_their_depth(tmp_path: Path) -> None:
     values = np.array([[0, 257, 32768], [40000, 65534, 65535]], np.uint16)
     for name in ("a.png", "b.png"):
         Image.fromarray(values).save(tmp_path / name)

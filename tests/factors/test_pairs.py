@@ -183,7 +183,7 @@ def test_refusals(call: Callable[[], Any], message: str) -> None:
 
 
 def write(path: Path, value: int, size: tuple[int, int] = (5, 4), mode: str = "RGB") -> None:
-    """An image of one grey value; the size is width and height."""
+    """An image of one gray value; the size is width and height."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new(mode, size, value if mode == "L" else (value,) * 3).save(path)
 

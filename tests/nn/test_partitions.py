@@ -301,7 +301,7 @@ def test_sizes_are_whole_in_low_precision(
         split = layer.to(dtype).split(*(x.to(dtype) for x in inputs))
     if dtype is not None:
         assert split.features.dtype == split.masks.dtype == dtype
-    # In a low precision itself, 1001 would pass for its neighbours.
+    # In a low precision itself, 1001 would pass for its neighbors.
     sizes = split.sizes.double()
     assert (sizes == sizes.round()).all()
     assert (sizes.sum(-1) == 1001).all()

@@ -14,7 +14,7 @@ from PIL import Image
 
 from drpm.data.types import Dataset, Split
 from drpm.supervised.config import SupervisedConfig, SupervisedJob
-from drpm.supervised.experiment import LabelledData, Supervised, find_classes
+from drpm.supervised.experiment import LabeledData, Supervised, find_classes
 from drpm.supervised.models import load_partitioner
 from drpm.training.errors import ConfigError
 from tests.cli.commands import drpm
@@ -45,7 +45,7 @@ def test_the_target_is_the_first_or_the_chosen() -> None:
 def test_classes_without_elements_to_train_on_or_without_a_name() -> None:
     def check(labels: list[int]) -> list[str]:
         part = Split(torch.zeros(3, 2), {"label": torch.tensor(labels)})
-        data = LabelledData(Dataset("some", part, part, {"label": NAMES}), "label")
+        data = LabeledData(Dataset("some", part, part, {"label": NAMES}), "label")
         return Supervised().check(
             SupervisedJob(supervised=SupervisedConfig(size_weights=(0.01,))), data
         )

@@ -42,8 +42,8 @@ def blobs(count: int, seed: int, shares: Any = (1, 1, 1, 1)) -> tuple[Tensor, Te
     """Points (count, 2) and their classes, whose order is not that of the plane."""
     noise = torch.Generator().manual_seed(seed)
     labels = torch.tensor(shares, dtype=torch.float64).multinomial(count, True, generator=noise)
-    centres = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
-    return centres[labels] + 0.4 * torch.randn(count, 2, generator=noise), labels
+    centers = torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 2.0], [0.0, -2.0]])
+    return centers[labels] + 0.4 * torch.randn(count, 2, generator=noise), labels
 
 
 def fit(folder: Path, config: SupervisedConfig = CONFIG, **options: Any) -> TrainedPartitioner:

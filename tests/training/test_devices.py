@@ -36,7 +36,7 @@ def test_initial_values_are_drawn_without_the_default_generator() -> None:
     def build() -> list[torch.Tensor]:
         layers = nn.Linear(3, 4), nn.Conv2d(2, 3, 3), nn.Embedding(3, 4), nn.LSTM(3, 4)
         values = [x.detach() for layer in layers for x in layer.parameters()]
-        drawn = [torch.randn(3), torch.rand(2), torch.randperm(5), torch.empty(3).normal_()]
+        drawn = [torch.randn(3), torch.rand(2), torch.randperm(5), torch.empty(3).exponential_()]
         filled = [nn.init.xavier_normal_(torch.empty(3, 4)), nn.init.orthogonal_(torch.empty(3, 3))]
         return values + drawn + filled
 
@@ -63,7 +63,7 @@ def test_auto_takes_a_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("cards", "wanted", "complaint"),
     [
-        (0, {"device": "cuda"}, r"that this machine has \(cpu\), but got 'cuda'"),
+        (0, {"device": "cuda"}, r"available on this machine \(cpu\), but got 'cuda'"),
         (2, {"device": "cuda:2"}, "one of 2 GPUs.*, but got 'cuda:2'"),
         (2, {"device": "cuda:1", "devices": 2}, "must be 'cuda' if devices is 2, but got 'cuda:1'"),
         (2, {"device": "cuda", "devices": 3}, "devices must be at most 2, the GPUs here"),
@@ -170,7 +170,7 @@ def test_two_processes(tmp_path: Path) -> None:
     for found in (first, second):
         assert (found["exit_code"], found["stopped_after"]) == (143, 7)
         assert found["resumed"]
-        assert ") at step 1." in found["complaint"]
+        assert "at step 1: " in found["complaint"]
         assert "on 2 devices and can only be resumed with those" in found["other_count"]
         assert found["precisions"] == [["tf32", "ieee"]] * 2
     for name in ("whole", "cut"):

@@ -182,7 +182,7 @@ def test_a_term_that_is_not_finite(tmp_path: Path, log_every: int) -> None:
 
     program, runs = begin(tmp_path, objective, log_every=log_every)
     # Step 7 is the second one of the second epoch; what follows it is NaN throughout.
-    with pytest.raises(RunError, match=r"not finite \('divergence'\) at step 7\."):
+    with pytest.raises(RunError, match=r"not finite at step 7: 'divergence'\."):
         train(program, runs)
     saved = checkpoint.load_latest(runs[0].checkpoint_dir)
     assert saved is not None

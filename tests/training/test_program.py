@@ -1,4 +1,4 @@
-"""One run's step: batches, optimisers, schedules, clipping and state."""
+"""One run's step: batches, optimizers, schedules, clipping and state."""
 
 from collections.abc import Mapping
 from itertools import chain

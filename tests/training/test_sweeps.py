@@ -255,7 +255,7 @@ def test_a_result_of_other_arguments_is_not_taken_for_finished(tmp_path: Path) -
     [
         ({"workers": -1}, "workers must be at least 0, but got -1"),
         ({"address": "here"}, "address and gpus are for the backend 'ray'"),
-        ({"device": "cuda:99"}, "device must be one .* but got 'cuda:99'"),
+        ({"device": "cuda:99"}, "device must be available .* but got 'cuda:99'"),
     ],
 )
 def test_bad_options_are_refused(tmp_path: Path, options: dict[str, Any], complaint: str) -> None:
@@ -267,7 +267,7 @@ def test_bad_options_are_refused(tmp_path: Path, options: dict[str, Any], compla
     ("module", "complaint"),
     [
         (None, r"needs the package ray.*pip install 'drpm\[ray\]'"),
-        (Mock(init=Mock(side_effect=OSError("nobody"))), r"no Ray cluster at there:1: .*nobody"),
+        (Mock(init=Mock(side_effect=OSError("nobody"))), r"No Ray cluster .* there:1: .*nobody"),
     ],
 )
 def test_a_missing_ray_is_named(

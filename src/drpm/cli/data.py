@@ -48,7 +48,7 @@ def list_sets(as_json: Json = False) -> None:
             {
                 "name": name,
                 "state": states[name],
-                **{key: getattr(spec, key) for key in ("title", "shapes", "licence", "source")},
+                **{key: getattr(spec, key) for key in ("title", "shapes", "license", "source")},
                 "options": list(loader_options(spec.load)),
                 "files": [file.path for file in spec.files],
             }
@@ -126,7 +126,7 @@ def show(
         stem = name if spec else Path(name).expanduser().resolve().stem
         path = out or Path("out/data") / f"{stem}.png"
         if path.suffix.lower() != ".png":
-            raise ValueError(f"The image is a PNG file, so {path} must end in .png.")
+            raise ValueError(f"--out must end with .png, but got {path}.")
         dataset = load(name, seed=seed, **{**(spec.sheet_options if spec else {}), **options})
         content = _contact_sheet(dataset, part, f"{stem}, {part}")
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ def report(
         from drpm.report.page import write_overview
 
         for folder, reason in write_overview(runs, out).items():
-            typer.echo(f"{folder} is left out: {reason}", err=True)
+            typer.echo(f"Skipping {folder}: {reason}", err=True)
     typer.echo(f"Report: {out}")
 
 

@@ -101,7 +101,7 @@ def _predict(model: "FittedClustering", data: "Dataset", name: str) -> "dict[str
             raise ValueError(f"{name} must have the columns of the run, but {' and '.join(texts)}.")
         order = [found.index(column) for column in names]
     shape, given = model.shape, data.input_shape
-    # If all images are grey, they have one channel, also where the run had three.
+    # If all images are gray, they have one channel, also where the run had three.
     if given != shape and not (len(shape) == 3 and given == (1, *shape[1:])):
         raise ValueError(
             f"{name} must have inputs of shape {tuple(shape)}, like the run, but got "

@@ -96,7 +96,7 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
         )
         found["preset"] = (Annotated[str, preset], f"fast-{kind.command}")
     if kind.several_devices:
-        about = "Number of GPUs, by default 1; each takes batches of its own."
+        about = "Number of GPUs, by default 1; each processes its own batches."
         found["devices"] = _option(int, {"help": about})
     return found | {"overwrite": (Overwrite, False), "as_json": (Json, False)}
 

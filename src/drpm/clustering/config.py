@@ -160,15 +160,15 @@ class ClusteringConfig:
                 f"{self.training.devices}, but got {self.pretraining.training.devices}."
             )
 
-    def initial_clusters(self, shape: Sequence[int]) -> Literal["mixture", "head", "likelier"]:
-        """Where clusters of inputs of a shape start; ``likelier``: at the head or at k-means."""
+    def initial_clusters(self, shape: Sequence[int]) -> Literal["mixture", "head", "best"]:
+        """Where clusters start; ``best``: at the head or at k-means, whichever is more likely."""
         if self.method not in TRAINED:
             return "head" if self.method == "contrastive-head" else "mixture"
         if self.mixture.init != "auto":
             return "head" if self.mixture.init == "contrastive-head" else "mixture"
         if self.pretraining.kind != "contrastive":
             return "mixture"
-        return "head" if len(shape) > 1 else "likelier"
+        return "head" if len(shape) > 1 else "best"
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class ClusteringJob(Job):
         None, "Largest number of training examples in a cluster of labels.csv."
     )
     starts: int = option(
-        1, "Number of starts; the best by neighbor agreement, without labels, is kept."
+        1, "Number of starts; the one with the highest neighbor agreement (label-free) is kept."
     )
     candidates: str | None = None
     clustering: ClusteringConfig = field(default_factory=ClusteringConfig)

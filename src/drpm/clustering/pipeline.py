@@ -72,8 +72,8 @@ def fit_clusterings(
     options: dict[str, Any] = {"progress": progress, "devices": devices}
     likelihood = choose_likelihood(rows, config.likelihood)
     origin = config.initial_clusters(shape)
-    # With variances of their own, a wide and a narrow cluster may replace two that are apart.
-    shared = origin == "likelier"
+    # With variances of their own, a wide and a narrow cluster may replace two separate ones.
+    shared = origin == "best"
     models, pretrained = [], []
     for seed in seeds:
         with seeded(seed):
@@ -172,7 +172,7 @@ def _fit(points: Tensor, config: ClusteringConfig, seed: int) -> Mixture:
     )
 
 
-def likelier_clusters(
+def more_likely_clusters(
     rows: Tensor, codes: Tensor, head: Tensor, config: ClusteringConfig, seed: int
 ) -> Mixture:
     """The moments of the codes in the clusters (n,) of the head or of k-means on the rows.
@@ -232,9 +232,9 @@ def initial_clusters(
         probs = in_batches(model.clusters, features).softmax(-1)
         # Without EM steps, which would only see the codes and undo what the head learned.
         found = estimate_mixture(codes, probs, reg_covar=config.mixture.floor)
-    elif origin == "likelier":
+    elif origin == "best":
         head = in_batches(model.clusters, features).argmax(-1)
-        found = likelier_clusters(rows, codes, head, config, seed)
+        found = more_likely_clusters(rows, codes, head, config, seed)
     else:
         found = _fit(codes, config, seed)
     if config.mixture.code_variance and config.method in TRAINED:

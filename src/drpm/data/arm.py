@@ -2,7 +2,7 @@ r"""A rendered arm that holds an object: seven known factors determine every ima
 
 The factors and their sizes are those of MPI3D (Gondal et al., 2019), whose images show a real arm.
 Axes are right, away from the viewer, and up; the base of the arm stands at the origin. Ground, arc
-and column do not move: their nine pictures (three camera heights, three arc colours) are cached.
+and column do not move: their nine pictures (three camera heights, three arc colors) are cached.
 
 A pixel at signed distance :math:`d` from an outline, in pixels and negative inside, is covered to
 the amount :math:`\mathrm{clamp}(1/2 - d, 0, 1)`. Functions draw one figure per image: x and y are
@@ -26,7 +26,7 @@ from drpm.data.mpi3d import factors_of as factors_of
 from drpm.data.mpi3d import index_of as index_of
 from drpm.data.types import DataError, Dataset, Device, Split
 
-OBJECT_COLOURS = {
+OBJECT_COLORS = {
     "white": (0.95, 0.95, 0.95),
     "green": (0.13, 0.68, 0.15),
     "red": (0.98, 0.06, 0.06),
@@ -34,7 +34,7 @@ OBJECT_COLOURS = {
     "brown": (0.47, 0.24, 0.11),
     "olive": (0.58, 0.58, 0.16),
 }
-ARC_COLOURS = {
+ARC_COLORS = {
     "purple": (0.40, 0.28, 0.62),
     "sea green": (0.27, 0.45, 0.41),
     "salmon": (0.56, 0.33, 0.34),
@@ -205,20 +205,20 @@ def convex_solid(
 
 
 def pixel_grid(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Columns and rows of the pixels' centres, (size * size,) each; rows count upwards here."""
-    centres = torch.arange(size, dtype=torch.float32, device=device) + 0.5
-    rows, columns = torch.meshgrid(size - centres, centres, indexing="ij")
+    """Columns and rows of the pixels' centers, (size * size,) each; rows count upwards here."""
+    centers = torch.arange(size, dtype=torch.float32, device=device) + 0.5
+    rows, columns = torch.meshgrid(size - centers, centers, indexing="ij")
     return columns.reshape(-1), rows.reshape(-1)
 
 
 @lru_cache(maxsize=8)
 def backgrounds(image_size: int, device: torch.device) -> Tensor:
-    """Ground, arc and column for each camera height and arc colour, (9, 3, size, size)."""
+    """Ground, arc and column for each camera height and arc color, (9, 3, size, size)."""
     size = image_size * SUPERSAMPLING
     camera = Camera(torch.arange(len(HEIGHTS), device=device), size)
     x, y = pixel_grid(size, device)
 
-    # The point of the ground behind every pixel: heights, colours and channels, then pixels.
+    # The point of the ground behind every pixel: heights, colors and channels, then pixels.
     half = size / 2
     depth = torch.full_like(x, -FOCAL_LENGTH)
     rays = torch.stack([(x - half) / half, (y - half) / half, depth], dim=1) @ camera.axes
@@ -229,10 +229,10 @@ def backgrounds(image_size: int, device: torch.device) -> Tensor:
 
     # A lamp above the arm: the ground darkens slowly away from it.
     picture = 0.2 * (1.06 - 0.016 * radius.clamp_max(6.0))
-    colours = constants(ARC_COLOURS.values(), device)[:, :, None]
+    colors = constants(ARC_COLORS.values(), device)[:, :, None]
     arc = behind & (radius > ARC_RADII[0]) & (radius < ARC_RADII[1])
     fade = (1.0 - 0.25 * sideways.abs() / ARC_RADII[1]).clamp_min(0.6)
-    picture = torch.where(arc, colours * fade, picture)
+    picture = torch.where(arc, colors * fade, picture)
     picture = picture * (1 - 0.35 * torch.sigmoid((BASE_RADII[1] + 0.12 - radius) * 18))
     ring = (radius > BASE_RADII[0]) & (radius < BASE_RADII[1])
     picture = torch.where(ring, 0.66 - 0.45 * sideways, picture)
@@ -246,7 +246,7 @@ def backgrounds(image_size: int, device: torch.device) -> Tensor:
 
 
 def draw_arm(camera: Camera, frames: Tensor) -> tuple[Tensor, Tensor]:
-    """Bolt, lever, joint and arm: their coverage of each pixel, and grey times coverage, (N, P)."""
+    """Bolt, lever, joint and arm: their coverage of each pixel, and gray times coverage, (N, P)."""
     x, y = pixel_grid(camera.image_size, frames.device)
     side, back, direction = frames.unbind(dim=2)
     bolt = sum(BASE_RADII) / 2 * side
@@ -255,14 +255,14 @@ def draw_arm(camera: Camera, frames: Tensor) -> tuple[Tensor, Tensor]:
     lever, end = shoulder + LEVER_LENGTH * back, shoulder + ARM_LENGTH * direction
     at, scale = camera.project(torch.stack([bolt, middle, shoulder, end, shoulder, lever], dim=1))
 
-    def rod(start: int, radius: float, contrast: float, grey: float) -> tuple[Tensor, Tensor]:
+    def rod(start: int, radius: float, contrast: float, gray: float) -> tuple[Tensor, Tensor]:
         ends = slice(start, start + 2)
         distance, across = capsule(x, y, at[:, ends], radius * scale[:, ends])
-        return distance, across.mul_(contrast).add_(grey)
+        return distance, across.mul_(contrast).add_(gray)
 
     bolted = torch.hypot(x - at[:, 0, :1], y - at[:, 0, 1:]) - BOLT_RADIUS * scale[:, :1]
     alpha = coverage(bolted)
-    grey = alpha * 0.12
+    gray = alpha * 0.12
     radius = JOINT_RADIUS * scale[:, 1:2]
     joint, lit = ball(x - at[:, 1, :1], y - at[:, 1, 1:], radius, camera.light)
     for distance, layer in (
@@ -273,8 +273,8 @@ def draw_arm(camera: Camera, frames: Tensor) -> tuple[Tensor, Tensor]:
     ):
         covered = coverage(distance)
         alpha = torch.lerp(alpha, torch.ones_like(alpha), covered)
-        grey = torch.lerp(grey, layer, covered)
-    return alpha, grey
+        gray = torch.lerp(gray, layer, covered)
+    return alpha, gray
 
 
 def draw_object(camera: Camera, frames: Tensor, shape: int, sizes: Tensor) -> tuple[Tensor, Tensor]:
@@ -284,9 +284,9 @@ def draw_object(camera: Camera, frames: Tensor, shape: int, sizes: Tensor) -> tu
     radius = width * constants(SIZES.values(), device)[sizes]
     # The arm holds a solid by the middle of its base, a ball by its surface.
     reach = ARM_LENGTH + (1.0 if solid is None else solid.half_height) * radius
-    centre = SHOULDER_OFFSET * frames[..., 0] + reach[:, None] * frames[..., 2]
-    centre[:, 2] += COLUMN_HEIGHT
-    at, scale = camera.project(centre[:, None])
+    center = SHOULDER_OFFSET * frames[..., 0] + reach[:, None] * frames[..., 2]
+    center[:, 2] += COLUMN_HEIGHT
+    at, scale = camera.project(center[:, None])
     radius = radius[:, None] * scale
 
     # The window is moved inwards where it would leave the picture.
@@ -312,23 +312,23 @@ def draw_object(camera: Camera, frames: Tensor, shape: int, sizes: Tensor) -> tu
 
 def draw(factors: Tensor, shape: int, image_size: int) -> Tensor:
     """Images (N, 3, size, size) of factors (N, 7) whose objects all have one shape."""
-    colours, _, sizes, heights, arcs, horizontal, vertical = factors.unbind(dim=1)
+    colors, _, sizes, heights, arcs, horizontal, vertical = factors.unbind(dim=1)
     device = factors.device
     camera = Camera(heights, image_size)
     frames = joint_frames(horizontal, vertical)
-    arm, grey = draw_arm(camera, frames)
+    arm, gray = draw_arm(camera, frames)
     thing, bright = draw_object(camera, frames, shape, sizes)
 
     # The object hides an arm that points at the viewer; one that points away hides the object.
     near = (frames[..., 2] * camera.axes[:, 2]).sum(dim=1, keepdim=True) > 0
     clear = (1 - arm) * (1 - thing)
     bright = torch.where(near, bright, bright * (1 - arm))
-    grey = torch.where(near, grey * (1 - thing), grey)
+    gray = torch.where(near, gray * (1 - thing), gray)
 
-    colour = constants(OBJECT_COLOURS.values(), device)[colours]
-    picture = backgrounds(image_size, device)[heights * len(ARC_COLOURS) + arcs]
-    picture = picture.flatten(2).mul_(clear[:, None]).add_(grey[:, None])
-    picture.addcmul_(colour[:, :, None], bright[:, None]).clamp_(0.0, 1.0)
+    color = constants(OBJECT_COLORS.values(), device)[colors]
+    picture = backgrounds(image_size, device)[heights * len(ARC_COLORS) + arcs]
+    picture = picture.flatten(2).mul_(clear[:, None]).add_(gray[:, None])
+    picture.addcmul_(color[:, :, None], bright[:, None]).clamp_(0.0, 1.0)
     return picture.reshape(-1, 3, image_size, image_size)
 
 

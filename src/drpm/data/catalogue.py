@@ -1,4 +1,4 @@
-"""What is known of each data set before it is loaded, from ``catalogue.toml``, and loading by name.
+"""Metadata of data sets, from ``catalogue.toml``, and loading by name.
 
 Nothing here imports torch until data is loaded, so that a shell completes names at once.
 """
@@ -53,7 +53,7 @@ class DatasetSpec:
     name: str
     title: str  # one line
     source: str  # its authors, and where it is described
-    licence: str
+    license: str
     shapes: str  # sizes and shapes, for people
     loader: str  # as package.module:function
     files: tuple[RemoteFile, ...] = ()
@@ -93,7 +93,7 @@ DATASETS: Mapping[str, DatasetSpec] = _read()
 def spec_of(name: str) -> DatasetSpec:
     """The data set of that name."""
     if name not in DATASETS:
-        raise DataError(f"There is no data set '{name}': {_did_you_mean(name, DATASETS)}")
+        raise DataError(f"Unknown data set '{name}': {_did_you_mean(name, DATASETS)}")
     return DATASETS[name]
 
 
@@ -122,7 +122,7 @@ def load(
         >>> len(digits.train), len(digits.test), digits.input_shape
         (1442, 355, torch.Size([1, 8, 8]))
     """
-    from drpm.data import own
+    import drpm.data.own as own
 
     name = str(name_or_path)
     path = Path(name).expanduser()
@@ -140,7 +140,7 @@ def load(
 
 def file_names(name: str, count: int) -> list[str]:
     """The file of each of ``count`` examples of a folder of images; empty for other data."""
-    from drpm.data import own
+    import drpm.data.own as own
 
     folder = Path(name).expanduser()
     if name in DATASETS or not folder.is_dir():

@@ -42,7 +42,7 @@ def writable_folder() -> Path:
             with tempfile.TemporaryFile(dir=folder):
                 return folder
     tried = " and ".join(map(str, search_folders()))
-    raise DataError(f"DRPM_DATA must name a folder that can be written, unlike {tried}.")
+    raise DataError(f"DRPM_DATA must name a writable folder; not writable: {tried}.")
 
 
 def cached_array(start: str, identity: str, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:

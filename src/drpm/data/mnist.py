@@ -1,6 +1,6 @@
 """Images of digits: scikit-learn's, those of MNIST, one or more in an image, and Fashion-MNIST.
 
-The files of MNIST and Fashion-MNIST are gzipped idx files of 28x28 grey images and their labels.
+The files of MNIST and Fashion-MNIST are gzipped idx files of 28x28 gray images and their labels.
 """
 
 import math
@@ -184,7 +184,7 @@ def noise_ratios(num_tasks: int) -> tuple[float, ...]:
 
     The ratios are :math:`0.9\, r_k / (n_T - 1)`, where :math:`r_k` is the rank of the fractional
     part of :math:`k \varphi` among those of all tasks and :math:`\varphi` is the golden ratio: a
-    fixed shuffle with easy and hard tasks among any few neighbours.
+    fixed shuffle with easy and hard tasks among any few neighbors.
 
     Example:
         >>> [round(ratio, 2) for ratio in noise_ratios(4)]

@@ -161,7 +161,7 @@ def table(
     largest = np.abs(numbers).max(0)
     _refuse(source, "numbers too large for single precision", names, largest > np.finfo("f4").max)
     if standardize is None:
-        return labelled(source, torch.from_numpy(numbers), None, num_train, columns=names)
+        return labeled(source, torch.from_numpy(numbers), None, num_train, columns=names)
     train = numbers[:num_train]
     # Rounding leaves a constant column a deviation that is tiny beside its values.
     is_constant = (np.ptp(train, axis=0) <= 1e-12 * largest) | (train.std(0) == 0)
@@ -173,10 +173,10 @@ def table(
     # In double precision: float32 would round a time stamp to minutes.
     scales = {"mean": torch.from_numpy(mean), "std": torch.from_numpy(std)}
     labels = None if target is None else frame[target]
-    return labelled(source, inputs, labels, num_train, columns=names, preprocessing=scales)
+    return labeled(source, inputs, labels, num_train, columns=names, preprocessing=scales)
 
 
-def labelled(
+def labeled(
     source: str,
     inputs: Tensor,
     labels: "pd.Series[Any] | None",
@@ -269,7 +269,7 @@ def _load_arrays(path: Path, standardize: bool | None) -> Dataset:
         frame = frame if target is None else frame.join(target)
         return table(source, frame, None, standardize, num_train)
     images = image_tensor(source, whole)
-    return labelled(source, images, None if standardize is None else target, num_train)
+    return labeled(source, images, None if standardize is None else target, num_train)
 
 
 def image_tensor(source: str, array: NDArray[Any]) -> Tensor:
@@ -295,7 +295,7 @@ def image_tensor(source: str, array: NDArray[Any]) -> Tensor:
 
 
 def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -> Dataset:
-    """Images (channels, H, W) in [0, 1]: one channel if all of them are grey, else three.
+    """Images (channels, H, W) in [0, 1]: one channel if all of them are gray, else three.
 
     Subfolders, if there are any, are the classes.
     """
@@ -334,7 +334,7 @@ def image_paths(folder: Path) -> list[Path]:
 
 
 def decode(path: Path, size: tuple[int, int] | None = None) -> NDArray[np.float32]:
-    """A grey (1, H, W) or RGB (3, H, W) image in [0, 1], resized to a height and width."""
+    """A gray (1, H, W) or RGB (3, H, W) image in [0, 1], resized to a height and width."""
     from PIL import Image
 
     try:

@@ -96,7 +96,7 @@ def score_function_loss(
     expected = torch.Size([num_samples]) + law.batch_shape
     if costs.shape != expected:
         raise ValueError(
-            f"cost must return one number per draw, shape {tuple(expected)}, "
+            f"cost must return one number per sample, shape {tuple(expected)}, "
             f"but got shape {tuple(costs.shape)}."
         )
     log_probs: Tensor = law.log_prob(draws)

@@ -38,7 +38,7 @@ _CHUNK_CUDA = 1 << 25
 
 
 def log_arrived(y: Tensor) -> Tensor:
-    """log(1 - exp(-exp(y))), the log-probability that a unit-rate clock rang before e^y."""
+    """log(1 - exp(-exp(y))), the log-probability that a unit-rate arrival time is less than e^y."""
     # Below -36 the exponential is the identity to float64 precision, and would underflow later;
     # above 6.5 (a rate of 665) the result is 0 to the last bit, and the gradient would overflow.
     rate = torch.exp(y.clamp(-36.0, 6.5))
@@ -51,7 +51,7 @@ def _arrived_slope(y: Tensor) -> Tensor:
     return rate / torch.expm1(rate)
 
 
-class _Race(NamedTuple):
+class _Integrands(NamedTuple):
     """Blocks of elements, each against what comes after it."""
 
     edges: Tensor  # (..., n) a_i
@@ -99,9 +99,9 @@ def _rows(table: Tensor, index: Tensor) -> Tensor:
     return table.gather(-2, expanded)
 
 
-def _place_nodes(race: _Race) -> tuple[Tensor, Tensor]:
+def _place_nodes(integrands: _Integrands) -> tuple[Tensor, Tensor]:
     """Nodes (..., K, Q) over the stretch of every block's integrand, and their distance."""
-    counts = race.members.sum(-1)
+    counts = integrands.members.sum(-1)
     kind: Any = {"dtype": counts.dtype, "device": counts.device}
     fractions = torch.linspace(0, 1, _SEARCH_CELLS + 1, **kind)
 
@@ -116,10 +116,10 @@ def _place_nodes(race: _Race) -> tuple[Tensor, Tensor]:
         return (lower + upper) / 2
 
     def rising(grid: Tensor) -> Tensor:
-        return 1 - grid.exp() + race.sums(grid, slope=True) > 0
+        return 1 - grid.exp() + integrands.sums(grid, slope=True) > 0
 
     def log_integrand(grid: Tensor) -> Tensor:
-        return grid - grid.exp() + race.sums(grid, slope=False)
+        return grid - grid.exp() + integrands.sums(grid, slope=False)
 
     # At the peak e^x = 1 + (a sum of slopes between 0 and 1).
     peak = search(torch.zeros_like(counts), torch.log1p(counts), rising)
@@ -130,14 +130,14 @@ def _place_nodes(race: _Race) -> tuple[Tensor, Tensor]:
     return left[..., None] + step[..., None] * torch.arange(_NODES, **kind), step
 
 
-class _RaceLogProb(Operation):
+class _LogIntegral(Operation):
     """log of the integral, block by block, and its closed-form gradient in the edges."""
 
     @staticmethod
     def forward(edges: Tensor, block: Tensor, members: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        race = _Race(edges, block, members)
-        nodes, step = _place_nodes(race)
-        log_integrand = nodes - nodes.exp() + race.sums(nodes, slope=False)
+        integrands = _Integrands(edges, block, members)
+        nodes, step = _place_nodes(integrands)
+        log_integrand = nodes - nodes.exp() + integrands.sums(nodes, slope=False)
         value = torch.logsumexp(log_integrand, -1) + step.log()
         return value, nodes, torch.softmax(log_integrand, -1)
 
@@ -155,9 +155,9 @@ class _RaceLogProb(Operation):
         edges, block, nodes, weights = ctx.saved_tensors
         if torch.is_grad_enabled():  # for second derivatives
             members = block[..., None, :] == torch.arange(ctx.groups, device=block.device)[:, None]
-            slopes = _Race(edges, block, members.to(edges.dtype)).differentiable_slopes(nodes)
+            slopes = _Integrands(edges, block, members.to(edges.dtype)).differentiable_slopes(nodes)
         else:
-            slopes = _Race(edges, block, edges.new_empty(0)).slopes(nodes, weights)
+            slopes = _Integrands(edges, block, edges.new_empty(0)).slopes(nodes, weights)
         return grad.gather(-1, block) * slopes, None, None
 
 
@@ -180,7 +180,7 @@ def block_log_probs(log_scores: Tensor, members: Tensor) -> Tensor:
     behind = torch.logsumexp(torch.where(certain[..., None], 0.0, behind), -1)
     own = torch.where(members > 0, log_scores, 0.0).sum(-2)
     edges = torch.where(certain.gather(-1, block), 0.0, own - behind.gather(-1, block))
-    value, _, _ = apply(_RaceLogProb, edges, block, members)
+    value, _, _ = apply(_LogIntegral, edges, block, members)
     return torch.where(certain, 0.0, value)
 
 

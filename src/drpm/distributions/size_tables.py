@@ -224,8 +224,8 @@ def suffix_tables(urn: Urn) -> SuffixTables:
             means = capacities * torch.sigmoid(logits)
             # softplus, which torch itself cuts short beyond 20
             normalizer = -capacities * F.logsigmoid(-logits)
-        centre = means.flip(-1).cumsum(-1).flip(-1)[..., 1:]
-        first = (centre.round() - (width - 1) // 2).clamp(0, n + 1 - width)
+        center = means.flip(-1).cumsum(-1).flip(-1)[..., 1:]
+        first = (center.round() - (width - 1) // 2).clamp(0, n + 1 - width)
         # From the full total, through the windows, to nothing behind the last group.
         start = (urn.total + 1 - width).expand(first.shape[:-1])[..., None]
         shift = torch.cat([start, first], -1) - F.pad(first, (0, 1))
@@ -379,9 +379,9 @@ def boundary_survival(probs: Tensor) -> Tensor:
     """
     laws = probs
     if probs.shape[-2] > 1 and probs.numel() > 0:
-        nodes, scale = _circle(probs)
+        nodes, scale = _fft_nodes(probs)
         values = torch.fft.rfft(probs * scale, nodes) + _NEARLY_ZERO
-        # A running product, whose gradient torch takes without a look at the values.
+        # A running product, whose gradient torch computes without reading the values.
         products = values.log().cumsum(-2).exp()
         laws = torch.fft.irfft(products, nodes)[..., : probs.shape[-1]] / scale
     survival = 1 - laws[..., :-1].cumsum(-1)
@@ -389,7 +389,7 @@ def boundary_survival(probs: Tensor) -> Tensor:
     return straight_through(survival.detach().clamp(0, 1), survival)
 
 
-def _circle(probs: Tensor) -> tuple[int, Tensor]:
+def _fft_nodes(probs: Tensor) -> tuple[int, Tensor]:
     """The number of nodes and the powers of the radius."""
     count, n = probs.shape[-2], probs.shape[-1] - 1
     whole = count * n + 1

@@ -78,7 +78,7 @@ def run_jobs(
     stacked = jobs[0].is_stacked and on_one_card and not done
     for group in [unfinished] if stacked else [[each] for each in unfinished]:
         some = [job for job, _ in group]
-        # After an interruption, the finished runs know which of the others were trained with them.
+        # After an interruption, finished runs record which seeds were stacked with them.
         known = [result.get("stacked", []) for result in done]
         together = [seeds for seeds in known if some[0].seed in seeds] or [[x.seed for x in some]]
         with ExitStack() as held:

@@ -115,8 +115,8 @@ class FactorsJob(Job):
     # None is random, so that settings of runs are what they were before there was a choice.
     which: Literal["fixed", "random"] | None = option(
         None,
-        "Which factors pairs share: random ones, or fixed, the first of colour, shape, size, "
-        "camera, background and the two axes; not for your own pairs.",
+        "Which factors pairs share: random (new ones for every pair) or fixed (the first of color, "
+        "shape, size, camera, background and the two axes); not for your own pairs.",
         choices=("fixed", "random"),
         shown="random",
     )

@@ -343,8 +343,8 @@ def figure_data(model: FactorVAE, batch: Mapping[str, Tensor], found: SharedFact
     }
     if len(averaged) > 1:
         shared = mask[:, None, :]
-        lent = shared * averaged.roll(-1, 0)[:, :1] + (1 - shared) * averaged
-        made["next pair's"] = model.decode(lent)
+        borrowed = shared * averaged.roll(-1, 0)[:, :1] + (1 - shared) * averaged
+        made["next pair's"] = model.decode(borrowed)
     for name, images in made.items():
         shown |= {f"{view}, {name}": images[:, i] for i, view in enumerate(("first", "second"))}
     title = "Pairs, reconstructed and with other shared dimensions"

@@ -41,7 +41,7 @@ class ConvolutionalAutoencoder(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], latent: int) -> None:
         super().__init__()
-        colours, height, width = shape
+        colors, height, width = shape
         if height != width or height not in SIDES:
             raise ConfigError(
                 "images must be squares with a side of 8, 16, 32 or 64 pixels, but got "
@@ -49,7 +49,7 @@ class ConvolutionalAutoencoder(nn.Module):
                 "to --image-size."
             )
         depth = SIDES.index(height) + 1
-        widths = (colours, *CHANNELS[:depth])
+        widths = (colors, *CHANNELS[:depth])
         layers: list[nn.Module] = []
         for (inputs, outputs), kernel in zip(pairwise(widths), KERNELS[:depth], strict=True):
             padding = (kernel - 2) // 2
@@ -61,7 +61,7 @@ class ConvolutionalAutoencoder(nn.Module):
         dense = [nn.Linear(latent, 256), nn.ReLU(), nn.Linear(256, deepest), nn.ReLU()]
         self.dense = nn.Sequential(*dense, nn.Unflatten(-1, (_SMALLEST, _SMALLEST, widths[-1])))
         back: list[nn.Module] = []
-        for inputs, outputs in pairwise((*widths[:0:-1], colours)):
+        for inputs, outputs in pairwise((*widths[:0:-1], colors)):
             back += [nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1), nn.ReLU()]
         self.decoder = nn.Sequential(*back[:-1])
         # As in the reference; with torch's smaller numbers, codes stay empty for long.

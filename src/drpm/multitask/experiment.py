@@ -166,7 +166,7 @@ class Multitask(Experiment[MultitaskJob, TaskData, MultitaskNetwork]):
 
     def check(self, job: MultitaskJob, data: TaskData) -> list[str]:
         check_multitask(data, job.multitask)
-        alone = f"The data have one task, {data.tasks[0]!r}: nothing is shared."
+        alone = f"The data have a single task, {data.tasks[0]!r}, so nothing is shared."
         return [alone] if len(data.tasks) == 1 else []
 
     def fit(

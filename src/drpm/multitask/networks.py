@@ -31,7 +31,7 @@ class LeNetEncoder(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], network: NetworkConfig) -> None:
         super().__init__()
-        colours, *sides = shape
+        colors, *sides = shape
         # A convolution takes a border of two pixels away, and pooling halves what is left.
         left = [((side - 4) // 2 - 4) // 2 for side in sides]
         if min(left) < 1:
@@ -42,7 +42,7 @@ class LeNetEncoder(nn.Module):
             )
         one, two = network.channels
         self.dropout = network.dropout
-        self.first = nn.Conv2d(colours, one, 5)
+        self.first = nn.Conv2d(colors, one, 5)
         self.second = nn.Conv2d(one, two, 5)
         self.dense = nn.Linear(two * left[0] * left[1], network.width)
 

@@ -238,7 +238,7 @@ def _blocks(ranked: Tensor, distance: Tensor, sort: str) -> Iterator[_Block]:
 
 class _Weights(NamedTuple):
     probs: Tensor  # (m, R, W)
-    # NeuralSort: (m, R, 1) rows counted from the block's centre. SoftSort: (m, R, W) the sign of
+    # NeuralSort: (m, R, 1) rows counted from the block's center. SoftSort: (m, R, W) the sign of
     # a row's score minus a column's.
     shape_term: Tensor
 

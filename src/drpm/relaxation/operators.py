@@ -222,7 +222,7 @@ def permuted(values: Tensor, order: Tensor, ranks: Tensor) -> Tensor:
 
     In compiled code the gradient is read through the inverse. Left to torch it is written through
     the order, into zeros; and what torch 2.13 and earlier compile for a CPU may read the zeros
-    before that, so that the gradient is lost without a word.
+    before that, so that the gradient is silently lost.
     """
     if torch.compiler.is_compiling():
         found: Tensor = _permuted(values, order, ranks)

@@ -1,4 +1,4 @@
-"""Pages of finished runs, HTML files that need no others: of one run, and of several.
+"""Pages of finished runs, as self-contained HTML files: of one run, and of several.
 
 That of a run shows the figures of :mod:`drpm.report.plots`, training curves, the clusters of a
 clustering, and of ``result.json`` the ``metrics``, ``method`` (the name of their column),
@@ -117,7 +117,7 @@ def describe_clusters(folder: Path, arrays: Arrays) -> dict[str, Any]:
         pairs = zip(names, counts.max(0) / np.maximum(counts.sum(0), 1), strict=True)
         table["most common label"] = [f"{x} ({share:.0%})" if share else None for x, share in pairs]
     if "column_means" in arrays:
-        table["set apart by"] = distinguishing_columns(arrays)
+        table["distinguishing columns"] = distinguishing_columns(arrays)
     return {"found": found, "clusters": table.to_dict("index"), "map": _code_map(arrays, tested)}
 
 
@@ -149,7 +149,7 @@ def _in_deviations(arrays: Arrays, values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _code_map(arrays: Arrays, labels: pd.DataFrame) -> dict[str, Any]:
-    """Points in the plane with their groups, and what the page tells about each of them."""
+    """Points in the plane with their groups, and the details shown for each."""
     examples = arrays.get("examples", np.empty((len(arrays["latent"]), 0)))
     count, codes = len(examples), np.nan_to_num(arrays["latent"]) * (1, -1)
     # The units of an embedding mean nothing; equal distances must look equal.

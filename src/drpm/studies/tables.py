@@ -1,4 +1,4 @@
-"""Clusterings of tables with known classes: ours beside those of scikit-learn.
+"""Clusterings of tables with known classes: ours compared with scikit-learn's.
 
 Columns have unit variance, except for ``k-means-raw`` and for our estimators, which scale them.
 """

@@ -17,7 +17,7 @@ class SupervisedConfig:
 
     Args:
         hidden: Widths of the fully connected layers, with ReLU between them.
-        scale: Distance between the log-scores of neighbouring classes.
+        scale: Distance between the log-scores of neighboring classes.
         smoothing: Weight of a uniform distribution mixed into the predicted probabilities. It
             bounds the loss of a misplaced element.
         size_weights: Candidate weights of the size term. The one with the best F1 score on the
@@ -56,7 +56,7 @@ class SupervisedJob(Job):
     command: ClassVar[str] = "supervised"
     section: ClassVar[str] = "supervised"
     experiment: ClassVar[str] = "drpm.supervised.experiment:Supervised"
-    help: ClassVar[str] = """Learn to partition batches of a labelled data set into its classes.
+    help: ClassVar[str] = """Learn to partition batches of a labeled data set into its classes.
 
     Run the same command again to resume an interrupted run. The output folder
     contains labels.csv, the model, figures and an HTML report.

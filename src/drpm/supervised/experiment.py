@@ -31,7 +31,7 @@ MAX_IMAGES: Final = 16  # of a subset in a figure
 MAX_BATCHES: Final = 8  # in a figure
 
 
-class LabelledData(NamedTuple):
+class LabeledData(NamedTuple):
     """A data set with a test part, and the target to learn."""
 
     dataset: Dataset
@@ -50,7 +50,7 @@ class LabelledData(NamedTuple):
         return {name: (part.inputs, part.targets[self.target]) for name, part in parts.items()}
 
 
-def find_classes(dataset: Dataset, target: str | None = None) -> LabelledData:
+def find_classes(dataset: Dataset, target: str | None = None) -> LabeledData:
     """The target to learn, by default ``label`` or else the first that has classes.
 
     A fifth of the data becomes the test part if there is none.
@@ -65,22 +65,22 @@ def find_classes(dataset: Dataset, target: str | None = None) -> LabelledData:
         )
     if len(dataset.classes[chosen]) < 2:
         raise ConfigError(f"data must have two classes or more, but {dataset.name!r} has one.")
-    return LabelledData(with_test_part(dataset), chosen, dataset.train is dataset.test)
+    return LabeledData(with_test_part(dataset), chosen, dataset.train is dataset.test)
 
 
-class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
-    """Batches of labelled elements, partitioned into their classes."""
+class Supervised(Experiment[SupervisedJob, LabeledData, TrainedPartitioner]):
+    """Batches of labeled elements, partitioned into their classes."""
 
     scores: ClassVar[Mapping[str, str]] = SCORES
     outputs: ClassVar[tuple[str, ...]] = ("training", LABELS)
 
-    def load(self, job: SupervisedJob, device: torch.device) -> LabelledData:
+    def load(self, job: SupervisedJob, device: torch.device) -> LabeledData:
         return find_classes(load(job.data, device=device, **parse_options(job.options)), job.target)
 
-    def fingerprint(self, job: SupervisedJob, data: LabelledData) -> str:
+    def fingerprint(self, job: SupervisedJob, data: LabeledData) -> str:
         return content_hash(job.data, data.dataset)
 
-    def check(self, job: SupervisedJob, data: LabelledData) -> list[str]:
+    def check(self, job: SupervisedJob, data: LabeledData) -> list[str]:
         (elements, labels), classes, found = data.parts["train"], len(data.names), []
         models.check_labels(elements, labels, classes)
         if job.target is None and len(data.dataset.classes) > 1:
@@ -92,7 +92,7 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
         return found
 
     def fit(
-        self, job: SupervisedJob, data: LabelledData, folder: Path, **options: Any
+        self, job: SupervisedJob, data: LabeledData, folder: Path, **options: Any
     ) -> TrainedPartitioner:
         examples, classes = data.parts["train"], len(data.names)
         return models.fit_partitioner(*examples, classes, job.supervised, folder, **options)
@@ -101,13 +101,13 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
         self,
         job: SupervisedJob,
         model: TrainedPartitioner,
-        data: LabelledData,
+        data: LabeledData,
         run: RunFolder,
         progress: ProgressFactory,
     ) -> Evaluation:
-        fitted, taught = model.model, len(data.dataset.train)
+        fitted, trained_on = model.model, len(data.dataset.train)
         found = {name: fitted.evaluate(*part) for name, part in data.parts.items()}
-        labels = label_table(found, data, file_names(job.data, taught + len(data.dataset.test)))
+        labels = label_table(found, data, file_names(job.data, trained_on + len(data.dataset.test)))
         if len(fitted.shape) == 1:
             # The saved model takes rows of a table as they are in its file.
             fitted.shift, fitted.scale = scale_of(data.dataset)
@@ -121,9 +121,9 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
             "data": {
                 "name": data.dataset.name,
                 "target": data.target,
-                "examples": taught,
+                "examples": trained_on,
                 "test examples": len(data.dataset.test),
-                "batch size": min(job.supervised.training.batch_size, taught - model.held_out),
+                "batch size": min(job.supervised.training.batch_size, trained_on - model.held_out),
             },
             "names": self.scores,
             "selection": {**selection, "scores": scores},
@@ -131,12 +131,12 @@ class Supervised(Experiment[SupervisedJob, LabelledData, TrainedPartitioner]):
         metrics, figures = found["test"].scores._asdict(), figure_data(found["test"], data)
         return Evaluation(metrics, figures, facts)
 
-    def title(self, job: SupervisedJob, data: LabelledData) -> str:
+    def title(self, job: SupervisedJob, data: LabeledData) -> str:
         return f"{data.dataset.name}: supervised partitioning"
 
 
 def label_table(
-    found: Mapping[str, EvaluatedBatches], data: LabelledData, files: Sequence[str]
+    found: Mapping[str, EvaluatedBatches], data: LabeledData, files: Sequence[str]
 ) -> str:
     """The class and the predicted subset of every element, and of an image its file, as CSV."""
     names, tables = np.array(data.names), []
@@ -160,7 +160,7 @@ def label_table(
     return text
 
 
-def figure_data(found: EvaluatedBatches, data: LabelledData) -> bytes:
+def figure_data(found: EvaluatedBatches, data: LabeledData) -> bytes:
     """All figures of the predictions for the test set, as an npz archive."""
     (elements, labels), names = data.parts["test"], data.names
     classes, specs, labels = len(names), [], labels.cpu()[found.order]

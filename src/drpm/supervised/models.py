@@ -40,7 +40,7 @@ class PartitionScores(NamedTuple):
 
 
 def partition_scores(labels: Tensor, found: Tensor, classes: int, batch: Tensor) -> PartitionScores:
-    """Scores of the predicted subsets (N,) of labelled elements, given the batch of each."""
+    """Scores of the predicted subsets (N,) of labeled elements, given the batch of each."""
     gaps = batch_sizes(batch, found, classes) - batch_sizes(batch, labels, classes)
     return PartitionScores(
         # A class without members that is never predicted has the score 0.
@@ -65,7 +65,7 @@ class PredictedPartition(NamedTuple):
 
 
 class EvaluatedBatches(NamedTuple):
-    """Predicted partitions of labelled elements."""
+    """Predicted partitions of labeled elements."""
 
     scores: PartitionScores
     order: Tensor  # (N,), the indices of the elements, batch after batch
@@ -143,7 +143,7 @@ class Partitioner(nn.Module):
         return PredictedPartition(parts.Y.argmax(-2), parts.sizes.round().long())
 
     def evaluate(self, elements: Data, labels: Data) -> EvaluatedBatches:
-        """Partition labelled elements in shuffled batches of nearly equal size, and score them.
+        """Partition labeled elements in shuffled batches of nearly equal size, and score them.
 
         Args:
             elements: ``(N, *shape)``, as in :meth:`partition`.
@@ -242,9 +242,9 @@ def fit_partitioner(
     """
     elements, labels = as_tensor(elements), as_tensor(labels)
     check_labels(elements, labels, classes)
-    taught, held = (part.to(elements.device) for part in split(len(elements), config))
+    training, held_out = (part.to(elements.device) for part in split(len(elements), config))
     rows = elements.flatten(1).float()
-    data = {"rows": rows[taught], "labels": labels[taught]}
+    data = {"rows": rows[training], "labels": labels[training]}
     digest = cache(lambda: fingerprint_tensors([("rows", rows), ("labels", labels.long())]))
     models, f1 = {}, {}
     for weight in config.size_weights:
@@ -263,9 +263,9 @@ def fit_partitioner(
         )
         models[weight] = model, run.path
         if len(config.size_weights) > 1:
-            f1[weight] = model.evaluate(elements[held], labels[held]).scores.f1
+            f1[weight] = model.evaluate(elements[held_out], labels[held_out]).scores.f1
     best = max(f1, key=lambda weight: f1[weight]) if f1 else config.size_weights[0]
-    return TrainedPartitioner(*models[best], best, len(held), f1)
+    return TrainedPartitioner(*models[best], best, len(held_out), f1)
 
 
 def split(count: int, config: SupervisedConfig) -> tuple[Tensor, Tensor]:

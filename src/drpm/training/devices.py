@@ -80,7 +80,7 @@ def connect(config: TrainingConfig) -> Devices:
             "Several devices need the package lightning, which is not installed; "
             "install it with: pip install 'drpm[distributed]'."
         ) from error
-    # Lightning greets on the error stream, between the lines of the run.
+    # Lightning logs a banner on the error stream, between the lines of the run.
     for name in ("lightning.fabric", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.WARNING)
     nodes = max(1, started // here)
@@ -108,7 +108,7 @@ def _find(name: str, count: int) -> torch.device:
         return torch.device(kind)
     if int(number or 0) >= cards:
         known = f"cpu or one of {cards} GPUs" if cards else "cpu"
-        raise ConfigError(f"device must be one that this machine has ({known}), but got {name!r}.")
+        raise ConfigError(f"device must be available on this machine ({known}), but got {name!r}.")
     if number and count > 1:
         raise ConfigError(f"device must be 'cuda' if devices is {count}, but got {name!r}.")
     if count > cards:
@@ -122,12 +122,13 @@ def _find(name: str, count: int) -> torch.device:
 TRAINING_LOCK: Final = threading.RLock()
 
 
-# What initializes the parameters of a module, in this package or in a user's own.
+# Functions that take a generator in every supported version of torch.
 _DRAWS: Final = frozenset(
     getattr(owner, name)
     for owner, names in {
-        torch: "bernoulli normal rand randint randn randperm",
-        torch.Tensor: "bernoulli_ normal_ random_ uniform_",
+        torch: "bernoulli multinomial normal poisson rand randint randn randperm",
+        torch.Tensor: "bernoulli_ cauchy_ exponential_ geometric_ log_normal_ multinomial normal_ "
+        "random_ uniform_",
         nn.init: "kaiming_normal_ kaiming_uniform_ normal_ orthogonal_ trunc_normal_ uniform_ "
         "xavier_normal_ xavier_uniform_",
     }.items()
@@ -138,7 +139,8 @@ _DRAWS: Final = frozenset(
 class seeded(TorchFunctionMode):
     """Within the block, draw a model's initial values from a generator of this thread's own.
 
-    They are those after ``torch.manual_seed(seed)``, and the default generator is left alone.
+    They are those after ``torch.manual_seed(seed)``. Other functions, such as dropout and
+    ``torch.rand_like``, draw from torch's default generator as usual.
     """
 
     def __init__(self, seed: int) -> None:

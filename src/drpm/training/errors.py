@@ -1,4 +1,4 @@
-"""Errors of runs, each a sentence that a person can act on."""
+"""Errors of runs, with one-sentence messages."""
 
 import errno
 from typing import Final

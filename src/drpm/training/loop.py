@@ -247,7 +247,7 @@ def _require_finite(readings: Readings, step: int) -> None:
     # The loss is the sum of the others.
     terms = ", ".join(repr(name) for name in names if name != "loss") or "'loss'"
     first = step - len(broken) + row + 1
-    raise RunError(f"Some loss terms were not finite ({terms}) at step {first}.")
+    raise RunError(f"Loss terms were not finite at step {first}: {terms}.")
 
 
 def _save(program: Program, runs: Sequence[RunFolder], step: int) -> None:

@@ -169,7 +169,7 @@ class Program:
         self.examples = next(iter(lengths.values()))
         self.batch_size = min(config.batch_size, self.examples)
         self.steps_per_epoch = count_steps(self.examples, config, self.devices.count)
-        # Processes differ in their noise, by so much that neighbouring seeds do not share it.
+        # Processes differ in their noise, by so much that neighboring seeds do not share it.
         self.seed = config.seed + 1_000_003 * self.devices.rank
         self.generator = torch.Generator(self.device).manual_seed(self.seed)
         # Steps since the start, and since the start of the epoch.

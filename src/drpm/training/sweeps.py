@@ -85,7 +85,7 @@ def run_sweep(
         Interrupted: On SIGINT or SIGTERM, which are passed on to the runs, so that they save a
             checkpoint.
     """
-    if workers < 0:  # none would ever begin
+    if workers < 0:  # no run would ever start
         raise ConfigError(f"workers must be at least 0, but got {workers}.")
     if backend == "local" and (address is not None or gpus is not None):
         raise ConfigError("address and gpus are for the backend 'ray', but it is 'local'.")
@@ -255,7 +255,7 @@ class RayTasks:
             self._ray.init(address=address, log_to_driver=False, logging_level="WARNING")
         except (OSError, RuntimeError, ValueError) as error:
             raise RunError(
-                f"There is no Ray cluster at {address or 'this machine'}: {sentence(error)}"
+                f"No Ray cluster was found at {address or 'this machine'}: {sentence(error)}"
             ) from error
         if gpus is None:
             gpus = 1.0 if self._ray.cluster_resources().get("GPU", 0) else 0.0

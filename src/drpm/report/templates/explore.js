@@ -114,7 +114,7 @@
   function makeSlider(label, [min, max, step], value, change, show = showNumber) {
     const shown = make("span", { class: "value", "aria-hidden": "true" }, show(value));
     const input = make("input", { type: "range", min, max, step, "aria-label": label });
-    input.classList.toggle("centred", min === -max);
+    input.classList.toggle("centered", min === -max);
     input.value = value;
     input.disabled = min === max;
     input.setAttribute("aria-valuetext", show(value));
