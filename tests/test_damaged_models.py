@@ -65,6 +65,8 @@ def test_tensors_of_another_model_are_refused_in_one_sentence(tmp_path: Path, ki
     tensors, description = load_model(tmp_path)
     start = f"The model in {tmp_path} is damaged: the tensor"
     problems = {"spare is not part of the model": {**tensors, "spare": torch.ones(1)}}
+    name, tensor = next((name, x) for name, x in tensors.items() if x.is_floating_point())
+    problems[f"{name} has type torch.int64"] = {**tensors, name: tensor.long()}
     for number, (name, tensor) in enumerate(tensors.items()):
         others = {key: x for key, x in tensors.items() if key != name}
         wrong = torch.zeros(*tensor.shape, 2)
@@ -86,7 +88,7 @@ def test_descriptions_of_no_model_are_refused_in_one_sentence(tmp_path: Path, ki
     build().save(tmp_path)
     tensors, description = load_model(tmp_path)
     changes: list[dict[str, Any]] = [{"config": x} for x in (None, 3, "epochs = 3", "[")]
-    for change in [*changes, {"shape": ["a"]}]:
+    for change in [*changes, {"shape": ["a"]}, {"shape": [-1]}]:
         save_model(tmp_path, tensors, description | change)
         with pytest.raises(RunError) as error:
             load(tmp_path)

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync")
+PATIENCE = 600_000  # milliseconds, for a machine under load
+expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +19,9 @@ def browser() -> Iterator[Browser]:
     if chromium is None:
         pytest.skip("needs Chromium, which is not installed")
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium, args=[*FLAGS])
+        started = playwright.chromium.launch(
+            executable_path=chromium, args=[*FLAGS], timeout=PATIENCE
+        )
         yield started
         started.close()
 
@@ -33,6 +37,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
 
     def open_file(path: Path, **options: Any) -> Page:
         contexts.append(browser.new_context(**options))
+        contexts[-1].set_default_timeout(PATIENCE)
         page = contexts[-1].new_page()
         page.on("pageerror", lambda error: faults.append(f"error: {error}"))
         page.on(

@@ -15,6 +15,7 @@ from torch import Tensor
 import drpm
 from drpm.cli.pages import render_explorer
 from drpm.relaxation.operators import gumbel_like, neural_sort
+from tests.browser.conftest import PATIENCE
 from tests.oracles import FALSE_ALARM, assignments, chi_square_p_value, to_matrix
 
 Open = Callable[..., Page]
@@ -85,7 +86,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def call(path: Path, browser: Browser) -> Callable[..., Any]:
     """Call a function of the page, once or with each of several lists of arguments."""
     page = browser.new_page()
-    page.goto(path.as_uri())
+    page.goto(path.as_uri(), timeout=PATIENCE)
 
     def call(name: str, *arguments: Any, each: list[list[Any]] | None = None) -> Any:
         program = f"calls => calls.map(arguments => Partitions.{name}(...arguments))"

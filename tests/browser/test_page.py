@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from drpm.report.page import write_overview, write_page
 from tests.report.folders import every_array, finished_run, write_labels
@@ -187,4 +187,4 @@ def test_several_runs(
     assert page.locator("figure img").evaluate_all("all => all.every(x => x.clientWidth > 100)")
     page.get_by_role("button", name="run").first.click()
     page.get_by_role("link", name="Page of this run").first.click()
-    assert page.locator(".codes svg").is_visible()
+    expect(page.locator(".codes svg")).to_be_visible()

@@ -95,6 +95,7 @@ REFUSED = [
     ("drpm cluster digits --seeds 1,01 --out run", "seeds must be distinct, but got '1,01'"),
     ("drpm cluster digits --seeds -1 --out run", "seeds must be integers", "got '-1'"),
     ("drpm cluster digits --device gpu --out run", "error: device must be 'auto'", "got 'gpu'"),
+    ("drpm cluster digits --device mps --out run", "(mps lacks float64", "got 'mps'"),
     ("drpm cluster digits --device cuda:99 --out run", "device must be available", "got 'cuda:99'"),
     ("drpm cluster digits --set training.epochs=99999999999999999999 --out run", "epochs must be"),
     ("drpm cluster digits --set training.learning_rate=1e38 --out run", "must be at most", "1e38"),

@@ -273,7 +273,7 @@ def test_comparing(tmp_path: Path) -> None:
     assert everyone < {line.split("\t")[0] for line in shown.stdout.splitlines()}
     assert next(iter(found["comparison"])) == "GMM"
     assert found["comparison"]["GMM"].items() <= found["metrics"].items()
-    assert found["comparison"]["k-means"]["accuracy"] > 0.6
+    assert found["comparison"]["k-means"]["accuracy"] > 0.6  # at 20 seeds at least 0.78
     # All of them start from the same pretraining.
     starts = {path.read_bytes() for path in tmp_path.rglob("pretraining/result.json")}
     assert len(starts) == 1

@@ -56,7 +56,7 @@ def test_the_choice_is_the_median_of_three(
     found = decide([2, 3, 4, 5], *figures)
     assert tuple(found["votes"].values()) == votes
     assert found["taken"] == sorted(votes)[1]
-    assert found["sentence"].startswith(f"{agree} figures choose {found['taken']} clusters")
+    assert found["sentence"].startswith(f"{agree} criteria choose {found['taken']} clusters")
     assert found["elbo"] == pytest.approx(np.array(elbo) + rows.mean())
 
 

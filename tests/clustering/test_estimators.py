@@ -1,9 +1,9 @@
 """The estimators: scikit-learn's own checks, and what they promise besides."""
 
-import itertools
 import math
 import pickle
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from drpm.clustering import DRPMClustering, LatentGMM, VaDE
 from drpm.clustering.pipeline import neighbor_agreement
+from drpm.training import loop
 from drpm.training.checkpoint import load_model, save_model
 from drpm.training.errors import RunError
 from drpm.training.loop import TrainingProgress
@@ -52,14 +53,19 @@ def fitted(kind: Any) -> Any:
     return quick(kind).fit(blobs()[0])
 
 
-@parametrize_with_checks([quick(kind, 2, max_iter=2) for kind in ESTIMATORS])
+# scikit-learn asks for an agreement of 0.4 with three groups. At 100 seeds it was at least 0.54
+# with these settings, and at 20 seeds as low as 0.17 with those of quick().
+CHECKED = {"max_iter": 2, "hidden": (64,), "latent_dim": 8}
+
+
+@parametrize_with_checks([quick(kind, 2, **CHECKED) for kind in ESTIMATORS])
 def test_it_is_a_scikit_learn_estimator(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
 @each
 def test_groups_of_a_table(kind: Any) -> None:
-    """Four groups, 14 deviations apart; at six seeds the agreement was 1 every time."""
+    """Four groups, 14 deviations apart; at 31 seeds the agreement was 1 every time."""
     X, y = make_blobs(200, centers=10 * np.eye(4)[:, :3], random_state=1)
     labels = kind(4, max_iter=60, random_state=0).fit_predict(X * [1, 100, 0.01] + [0, 5, 1000])
     assert adjusted_rand_score(y, labels) > 0.8
@@ -113,10 +119,11 @@ def test_labels_meet_the_limits_and_the_best_start_is_kept() -> None:
     starts = model.model_.facts["starts"]
     assert starts["kept"] == int(np.argmax(starts["figures"]))
     assert len(starts["figures"]) == 3
-    # The kept figure is that of the fitted model: its clusters may only be in another order.
+    # The kept figure is that of the fitted model: its clusters may only be in another order, and
+    # the figure changes by 0.03 if rounding moves one row to another cluster.
     rows = model.model_.to_rows(X)
     figure = neighbor_agreement(rows, model.model_.predict(rows))
-    assert figure == pytest.approx(max(starts["figures"]), 1e-3)
+    assert figure == pytest.approx(max(starts["figures"]), abs=0.05)
 
 
 @pytest.mark.parametrize(("kind", "channels"), [(DRPMClustering, None), (VaDE, 1), (LatentGMM, 3)])
@@ -161,20 +168,28 @@ def test_samples_and_their_clusters(kind: Any) -> None:
     assert (model.sample_partition(90, random_state=1)[0] != new).any()
 
 
-def test_a_fit_draws_from_generators_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fits in threads are those of one after the other, whatever the default generator draws."""
+def test_fits_in_threads_are_those_of_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One trains at a time, whatever the default generator draws, and its state is restored."""
     X = np.random.default_rng(0).normal(size=(80, 4))
-    seed_default, others = torch.manual_seed, itertools.count(1000)
+    take_steps, training, together = loop._take_steps, set(), []
+
+    def watched(*arguments: Any) -> None:
+        training.add(threading.get_ident())
+        together.append(len(training))
+        take_steps(*arguments)
+        training.remove(threading.get_ident())
 
     def fit(seed: int) -> Any:
         return quick(DRPMClustering, random_state=seed).fit(X)
 
-    before, seeds = torch.get_rng_state(), range(2)
+    monkeypatch.setattr(loop, "_take_steps", watched)
+    seeds = range(4)
     expected = [fit(seed) for seed in seeds]
-    monkeypatch.setattr(torch, "manual_seed", lambda seed: seed_default(next(others)))
+    torch.rand(7)
+    before = torch.get_rng_state()
     with ThreadPoolExecutor(len(seeds)) as pool:
         found = list(pool.map(fit, seeds))
-    assert next(others) > 1000, "a fit seeds the default generator, though it does not draw from it"
+    assert together == [1] * 16  # two stages each
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one.labels_, other.labels_)
         np.testing.assert_array_equal(one.cluster_centers_, other.cluster_centers_)

@@ -61,6 +61,24 @@ def run(folder: Path, job: ClusteringJob, data: Dataset) -> None:
     run_jobs(Clustering(), [job], data, [folder], devices=Devices(), command=["drpm"])
 
 
+def test_runs_of_a_stack_name_its_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a GPU trains stacks; here their runs are trained one by one on the CPU."""
+    train, on_cpu = Clustering.train, Devices()
+
+    def one_by_one(self: Any, jobs: Any, data: Any, folders: Any, devices: Any, show: Any) -> Any:
+        assert (devices.device.type, len(jobs)) == ("cuda", 3)
+        pairs = zip(jobs, folders, strict=True)
+        return [train(self, [job], data, [folder], on_cpu, show)[0] for job, folder in pairs]
+
+    monkeypatch.setattr(Clustering, "train", one_by_one)
+    jobs, folders = [JOB.with_seed(seed) for seed in (3, 5, 7)], [tmp_path / x for x in "abc"]
+    card, command = Devices("cuda:0"), ["drpm", "cluster", "rows.csv"]
+    results = run_jobs(Clustering(), jobs, rows_of(), folders, devices=card, command=command)
+    assert [result["stacked"] for result in results] == [[3, 5, 7]] * 3
+    for folder in folders:
+        assert "--seeds 3,5,7" in (folder / "index.html").read_text(encoding="utf-8")
+
+
 VIEWS = {"pretraining": replace(SMALL.pretraining, views="mnist")}
 
 

@@ -259,17 +259,18 @@ def test_a_full_disk_keeps_the_old_file(run: RunFolder, monkeypatch: pytest.Monk
 
 # As RunFolder.lock does, without the seconds that importing it takes.
 HOLDER = """
-import fcntl, sys, time
+import fcntl, sys
 with open(sys.argv[1], "a") as file:
     fcntl.flock(file, fcntl.LOCK_EX)
     print("locked", flush=True)
-    time.sleep(60)
+    sys.stdin.read()
 """
 
 
 def test_a_second_process_is_refused_until_the_first_is_dead(run: RunFolder) -> None:
     command = [sys.executable, "-c", HOLDER, str(run.path / ".lock")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "locked\n"
         message = r"The run folder .* is in use by process \d+ on .+; wait until it ends"

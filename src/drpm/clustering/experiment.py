@@ -217,9 +217,9 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         """Choices of the number of clusters; scores of all methods, as mean and deviation."""
         shown: list[Table | str] = []
         for choice in (result["choice"] for result in results if "choice" in result):
-            columns = (choice[name] for name in ("clusters", *pipeline.FIGURES))
+            columns = (choice[name] for name in ("clusters", *pipeline.CRITERIA))
             rows = [[str(x), *(f"{y:.3f}" for y in ys)] for x, *ys in zip(*columns, strict=True)]
-            shown += [(["Clusters", *pipeline.FIGURES.values()], rows), choice["sentence"]]
+            shown += [(["Clusters", *pipeline.CRITERIA.values()], rows), choice["sentence"]]
         comparisons = [result["comparison"] for result in results]
         if len(comparisons[0]) < 2:
             return shown
@@ -326,8 +326,8 @@ def figure_data(
     arrays = {**_samples(fitted, data, seed), **_predictions(fitted, data, labels, predicted)}
     arrays |= _examples(fitted, data, labels, arrays.pop("columns", slice(None)))
     if choice := fitted.facts.get("choice"):
-        arrays["choice"] = [choice[name] for name in ("clusters", *pipeline.FIGURES)]
-        arrays |= {"choice_names": [*pipeline.FIGURES.values()], "choice_taken": choice["taken"]}
+        arrays["choice"] = [choice[name] for name in ("clusters", *pipeline.CRITERIA)]
+        arrays |= {"choice_names": [*pipeline.CRITERIA.values()], "choice_taken": choice["taken"]}
     return pack_arrays(
         {name: x.cpu().numpy() if isinstance(x, Tensor) else x for name, x in arrays.items()}
     )

@@ -35,7 +35,11 @@ from drpm.training.runs import RunFolder, open_run
 
 STARTS: Final = "starts"
 CANDIDATES: Final = "candidates"
-FIGURES: Final = {"elbo": "held-out ELBO", "stability": "stability", "silhouette": "silhouette"}
+CRITERIA: Final = {
+    "elbo": "held-out ELBO (Gaussian mixture)",
+    "stability": "stability",
+    "silhouette": "silhouette",
+}
 
 # In the choice of a start.
 _SAMPLE: Final = 5000  # rows whose neighbors are compared
@@ -319,7 +323,7 @@ def choose_clusters(
     """
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(job.seed))
     held_out, fitted = rows[order].tensor_split([max(1, int(_HELD_OUT * len(rows)))])
-    clusters, bounds, figures = [*job.candidate_range], [], []
+    clusters, bounds, scores = [*job.candidate_range], [], []
     for count in clusters:
         models = fit_clusterings(
             fitted,
@@ -336,8 +340,8 @@ def choose_clusters(
         is_full = all(len(each.unique()) == count for each in labels)
         pairs = [is_full * adjusted_rand_score(*pair) for pair in combinations(labels, 2)]
         widths = [_silhouette(model, rows, x) for model, x in zip(models, labels, strict=True)]
-        figures.append((np.mean(pairs), np.mean(widths)))
-    stability, silhouette = np.array(figures).T
+        scores.append((np.mean(pairs), np.mean(widths)))
+    stability, silhouette = np.array(scores).T
     return decide(clusters, np.stack(bounds), stability, silhouette)
 
 
@@ -355,7 +359,7 @@ def decide(
     stability: NDArray[Any],
     silhouette: NDArray[Any],
 ) -> dict[str, Any]:
-    """Choose the median of what three figures take, of C candidates in ascending order.
+    """Choose the median of what three criteria choose, of C candidates in ascending order.
 
     The ELBO of held-out rows (C, n) takes the fewest clusters whose mean is within a standard error
     of the best, by differences of the same rows; the stability between starts (C,) the most
@@ -372,7 +376,7 @@ def decide(
     votes = {name: clusters[place] for name, place in best.items()}
     taken = sorted(votes.values())[1]
     agree = sum(vote == taken for vote in votes.values())
-    each = ", ".join(f"{FIGURES[name]} {vote}" for name, vote in votes.items())
+    each = ", ".join(f"{CRITERIA[name]} {vote}" for name, vote in votes.items())
     return {
         "clusters": list(clusters),
         "elbo": elbo.tolist(),
@@ -380,5 +384,5 @@ def decide(
         "silhouette": silhouette.tolist(),
         "votes": votes,
         "taken": taken,
-        "sentence": f"{agree} of 3 figures choose {taken} clusters: {each}.",
+        "sentence": f"{agree} of 3 criteria choose {taken} clusters: {each}.",
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor, nn
@@ -23,6 +23,11 @@ from drpm.training.errors import START_OVER, RunError, sentence
 MODEL_FILE: Final = "model.json"
 _SUFFIX: Final = ".safetensors"
 _CHECKPOINTS: Final = f"step-*{_SUFFIX}"
+
+# What reading a damaged file, or building a model from a damaged description, raises.
+_DAMAGE: Final = (
+    *(AttributeError, LookupError, RuntimeError, SafetensorError, TypeError, ValueError),
+)
 
 # Everything that the next training step depends on, by name.
 State: TypeAlias = dict[str, Tensor]
@@ -144,7 +149,7 @@ def load_model(folder: Path | str, kind: str | None = None) -> Model:
         document = json.loads((folder / MODEL_FILE).read_bytes())
         path = folder / Path(document["tensors"]).name
         model = Model(_read_tensors(path), dict(document["description"]))
-    except (RunError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (*_DAMAGE, OSError) as error:
         why = error if isinstance(error, RunError) else f"{MODEL_FILE} has an unexpected format"
         raise RunError(f"The model in {folder} is damaged: {why}.") from error
     if kind not in (None, found := model.description.get("kind")):
@@ -157,7 +162,7 @@ def described(folder: Path | str) -> Iterator[None]:
     """Within the block, a model is built as its description says; errors name the folder."""
     try:
         yield
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except _DAMAGE as error:
         why = f"{MODEL_FILE}: {sentence(error)}"
         raise RunError(f"The model in {folder} is damaged: {why}") from error
 
@@ -173,16 +178,19 @@ def load_modules(
     The modules are named by the prefix of their tensors' names, such as ``"head."`` or ``""``;
     ``others`` are the shapes of tensors that belong to no module.
     """
-    shapes = dict(others or {})
+    with described(folder):
+        model = {name: torch.empty(shape, device="meta") for name, shape in (others or {}).items()}
     for prefix, module in modules.items():
-        shapes |= {prefix + name: tuple(x.shape) for name, x in module.state_dict().items()}
-    for name in sorted(shapes.keys() | tensors.keys()):
+        model |= {prefix + name: tensor for name, tensor in module.state_dict().items()}
+    for name in sorted(model.keys() | tensors.keys()):
         if name not in tensors:
             problem = "is missing"
-        elif name not in shapes:
+        elif name not in model:
             problem = "is not part of the model"
-        elif (shape := tuple(tensors[name].shape)) != shapes[name]:
-            problem = f"has shape {shape} instead of {shapes[name]}"
+        elif (shape := tensors[name].shape) != model[name].shape:
+            problem = f"has shape {tuple(shape)} instead of {tuple(model[name].shape)}"
+        elif tensors[name].is_floating_point() != model[name].is_floating_point():
+            problem = f"has type {tensors[name].dtype}"
         else:
             continue
         raise RunError(f"The model in {folder} is damaged: the tensor {name} {problem}.")

@@ -150,8 +150,7 @@ def _resume(program: Program, runs: Sequence[RunFolder]) -> int:
     """Load the last checkpoint, if there is one; return its step."""
     saved = load_latest(runs[0].checkpoint_dir)
     if saved is None:
-        # For dropout, which uses the default generator.
-        torch.manual_seed(program.seed)
+        program.noise.manual_seed(program.seed)
         return 0
     # The models of a stack are in the checkpoint of its first run.
     if saved.runs != _names(runs):

@@ -174,10 +174,10 @@ class Program:
         self.generator = torch.Generator(self.device).manual_seed(self.seed)
         # Steps since the start, and since the start of the epoch.
         self._counters = torch.zeros(2, dtype=torch.int64, device=self.device)
-        # Torch's own generator, which dropout and compiled steps use.
-        self._noise = torch.default_generator
+        self.noise = torch.default_generator
         if self.device.type == "cuda":
-            self._noise = torch.cuda.default_generators[self._counters.device.index]
+            self.noise = torch.cuda.default_generators[self._counters.device.index]
+        """Torch's own generator of the device, which dropout and compiled steps use."""
         self.step_count, self._cursor = self._counters[0], self._counters[1:]
         shape = (self.width, self.batch_size) if self.is_stacked else (self.batch_size,)
         self.order = self._counters.new_zeros(self.steps_per_epoch, *shape)
@@ -324,7 +324,7 @@ class Program:
         """Everything that the next step depends on; all processes call this together."""
         own = {
             "generator": self.generator.get_state(),
-            "noise": self._noise.get_state(),
+            "noise": self.noise.get_state(),
             "order": self.order.cpu(),
         }
         groups = {f"ranks.{rank}": each for rank, each in enumerate(self.devices.gather(own))}
@@ -353,7 +353,7 @@ class Program:
         self._load_moments(state)
         rank = f"ranks.{self.devices.rank}"
         self.generator.set_state(state[f"{rank}.generator"].cpu())
-        self._noise.set_state(state[f"{rank}.noise"].cpu())
+        self.noise.set_state(state[f"{rank}.noise"].cpu())
         self.order.copy_(state[f"{rank}.order"])
         self._counters.copy_(state["counters"])
         self._read = int(self._cursor)
