@@ -8,13 +8,11 @@ the folder ``figures`` beside the first one.
 
 import json
 from collections.abc import Callable, Mapping
-from io import BytesIO
 from pathlib import Path
 from typing import Final
 
 import typer
 from matplotlib.figure import Figure
-from PIL import Image
 
 from drpm.cli.common import one_sentence
 from drpm.clustering import results as clustering
@@ -81,16 +79,7 @@ def update(results: Path, page: Path, readme: Path) -> None:
         folder = page.parent / "figures"
         folder.mkdir(exist_ok=True)
         for name, draw in FIGURES.items():
-            write_atomic(folder / f"{name}.png", _with_palette(png(draw(results))))
-
-
-def _with_palette(png: bytes) -> bytes:
-    """A PNG file with 256 colors, about a third as large."""
-    content = BytesIO()
-    with Image.open(BytesIO(png)) as picture:
-        few = picture.convert("RGB").quantize(256, Image.Quantize.FASTOCTREE)
-        few.save(content, "PNG", optimize=True)
-    return content.getvalue()
+            write_atomic(folder / f"{name}.png", png(draw(results)))
 
 
 if __name__ == "__main__":

@@ -86,7 +86,23 @@ def draw_softly(
     return SizeDraw(drawn.hard, boundary_survival(drawn.probs))
 
 
-class RelaxedFisherHypergeometric(RelaxedLaw):
+class _WithSizes(RelaxedLaw):
+    """Base class of relaxed sizes and of partitions with such sizes."""
+
+    @property
+    def log_weights(self) -> Tensor:
+        """The log-weight of every group, (..., K)."""
+        weights: Tensor = self.discrete.log_weights
+        return weights
+
+    @property
+    def capacities(self) -> Tensor:
+        """The number of places in every group, (..., K)."""
+        capacities: Tensor = self.discrete.capacities
+        return capacities
+
+
+class RelaxedFisherHypergeometric(_WithSizes):
     r"""Sizes with reparameterized gradients: Gumbel-softmax on every exact conditional.
 
     Group after group, Gumbel noise is added to :math:`\log p(n_k \mid n_{<k})` and the result
@@ -149,16 +165,6 @@ class RelaxedFisherHypergeometric(RelaxedLaw):
     def total_count(self) -> int:
         """The number of elements."""
         return self.discrete.total_count
-
-    @property
-    def log_weights(self) -> Tensor:
-        """The log-weight of every group, (..., K)."""
-        return self.discrete.log_weights
-
-    @property
-    def capacities(self) -> Tensor:
-        """The number of places in every group, (..., K)."""
-        return self.discrete.capacities
 
     def draw(
         self, shape: torch.Size, *, noise: bool, generator: torch.Generator | None = None
@@ -250,7 +256,7 @@ class RelaxedPlackettLuce(RelaxedLaw):
 # --- partitions ------------------------------------------------------------------------------
 
 
-class RelaxedPartitionLaw(RelaxedLaw):
+class RelaxedPartitionLaw(_WithSizes):
     """Base class of relaxed partitions: hard, soft, or soft with hard sizes."""
 
     discrete: PartitionLaw
@@ -264,16 +270,6 @@ class RelaxedPartitionLaw(RelaxedLaw):
     def support(self) -> constraints.Constraint:
         soft = NonNegativeSum(self.event_shape[1], 2)
         return self.discrete.support if self.hard is True else soft
-
-    @property
-    def log_weights(self) -> Tensor:
-        """The log-weight of every group, (..., K)."""
-        return self.discrete.log_weights
-
-    @property
-    def capacities(self) -> Tensor:
-        """The number of places in every group, (..., K)."""
-        return self.discrete.capacities
 
     def rsample_parts(
         self,

@@ -181,9 +181,8 @@ class TaskPartition(nn.Module):
                 f"num_features must be at least num_tasks, {num_tasks}, one neuron for each task, "
                 f"but got {num_features}."
             )
-        require_choice("common", common, (True, False))
-        require_choice("sampled", sampled, (True, False))
-        require_choice("clip", clip, (True, False))
+        for name, value in (("common", common), ("sampled", sampled), ("clip", clip)):
+            require_choice(name, value, (True, False))
         self.num_features, self.num_tasks = num_features, num_tasks
         self.common, self.sampled, self.clip = common, sampled, clip
         self.law = PartitionHead(

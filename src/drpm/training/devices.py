@@ -129,8 +129,7 @@ _DRAWS: Final = frozenset(
         torch: "bernoulli multinomial normal poisson rand randint randn randperm",
         torch.Tensor: "bernoulli_ cauchy_ exponential_ geometric_ log_normal_ multinomial normal_ "
         "random_ uniform_",
-        nn.init: "kaiming_normal_ kaiming_uniform_ normal_ orthogonal_ trunc_normal_ uniform_ "
-        "xavier_normal_ xavier_uniform_",
+        nn.init: "kaiming_uniform_ normal_ uniform_",  # the others call these
     }.items()
     for name in names.split()
 )
