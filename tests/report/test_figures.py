@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from drpm.report.page import training_curves, write_page
 from drpm.report.plots import (
+    COLORS,
     FigureSpec,
     Series,
     draw,
@@ -175,6 +176,8 @@ def test_panels_of_series() -> None:
         assert {"Scores", "first", "second", "size", "a", "b"} <= texts(figure)
         places = [np.asarray(line.get_xdata()) for line in figure.axes[0].lines[:2]]
         assert np.array_equal(*places) == is_line  # points stand side by side
+        colors = [[line.get_color() for line in axes.lines] for axes in figure.axes]
+        assert colors == [[*COLORS[:2]], [COLORS[1]]]
 
 
 # Training curves.

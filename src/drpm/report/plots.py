@@ -37,7 +37,7 @@ _NAMES: Final = {
 
 Arrays = Mapping[str, NDArray[Any]]
 
-WIDTH: Final = 9.0  # inches, the widest figure
+WIDTH: Final = 9.0  # inches
 
 # The first ten are distinct for color-blind readers too (https://arxiv.org/abs/2107.02270).
 COLORS: Final = (
@@ -329,8 +329,7 @@ def series_panels(
 ) -> Figure:
     """Panels of series: lines, or points side by side, with error bars of one deviation.
 
-    A name has the same color in all panels, and the first panel has all names. The height is that
-    of a panel in inches.
+    A name has the same color in all panels; the first panel has all names; height is in inches.
     """
     down = -(-len(panels) // columns)
     figure = Figure(figsize=(WIDTH, 0.8 + height * down), layout="constrained")
@@ -341,9 +340,10 @@ def series_panels(
         for name, x, mean, deviation in found:
             style = "o" if not is_line else "-o" if len(x) <= 25 else "-"
             room = 0.0 if is_line else 0.8 * np.ptp(x) / max(12, len(x)) / len(names)
-            shift, color = room * (names.index(name) - (len(names) - 1) / 2), names.index(name)
+            number = names.index(name)
+            shift, color = room * (number - (len(names) - 1) / 2), COLORS[number % len(COLORS)]
             line: Any = {"fmt": style, "markersize": 3, "elinewidth": 0.8, "label": name}
-            axes.errorbar(x + shift, mean, deviation, color=f"C{color}", **line)
+            axes.errorbar(x + shift, mean, deviation, color=color, **line)
         axes.grid()
         axes.set_xlabel(xlabel if index + columns >= len(panels) else "")
     if len(names) > 1:
