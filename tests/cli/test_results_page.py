@@ -23,7 +23,7 @@ def test_the_figures_are_those_that_are_declared() -> None:
     for name in FIGURES:
         content = (PAGE.parent / "figures" / f"{name}.png").read_bytes()
         assert content.startswith(b"\x89PNG")
-        assert len(content) < 600_000
+        assert len(content) < 1_000_000
 
 
 def test_what_is_said_of_all_runs() -> None:
