@@ -162,8 +162,8 @@ def test_tasks_share_neurons(
     found = re.findall(line, capsys.readouterr().out)
     accuracy = {name: float(value) for name, value, _ in found}
     sizes = {name: int(size) for name, _, size in found}
-    # At eight seeds the accuracies were 0.94 and 0.987 or more, and both tasks had neurons; 24 other
-    # streams passed. Always to deny a zero is right for nine in ten.
+    # At eight seeds the accuracies were 0.94 and 0.987 or more, and both tasks had neurons; 24 more
+    # streams passed too. Always to deny a zero is right for nine in ten.
     assert accuracy["digit"] > 0.85
     assert accuracy["zero"] > 0.95
     assert sum(sizes.values()) == 32

@@ -23,7 +23,7 @@ from drpm.data import DATASETS, load
 from drpm.data.catalogue import content_hash, file_names
 from drpm.data.types import Dataset, class_labels, class_names, scale_of
 from drpm.distributions.validation import require_count
-from drpm.experiments.base import Evaluation, Experiment, Table, parse_options
+from drpm.experiments.base import Evaluation, Experiment, TextTable, parse_options
 from drpm.experiments.running import summarize
 from drpm.report.plots import pack_arrays
 from drpm.training import config as configs
@@ -213,9 +213,9 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
     def title(self, job: ClusteringJob, data: Dataset) -> str:
         return f"{data.name}: {job.candidates or job.clustering.clusters} clusters"
 
-    def describe(self, results: Sequence[Mapping[str, Any]]) -> Sequence[Table | str]:
+    def describe(self, results: Sequence[Mapping[str, Any]]) -> Sequence[TextTable | str]:
         """Choices of the number of clusters; scores of all methods, as mean and deviation."""
-        shown: list[Table | str] = []
+        shown: list[TextTable | str] = []
         for choice in (result["choice"] for result in results if "choice" in result):
             columns = (choice[name] for name in ("clusters", *pipeline.CRITERIA))
             rows = [[str(x), *(f"{y:.3f}" for y in ys)] for x, *ys in zip(*columns, strict=True)]

@@ -19,7 +19,7 @@ from drpm.nn.encoders import Posterior, dense_layers
 from drpm.training.errors import ConfigError
 from drpm.training.program import Batch, Objective, Terms
 
-Law = RandomPartition | AffinityPartition
+AnyPartition = RandomPartition | AffinityPartition
 _PARTS = ("means", "log_variances", "log_weights")
 
 
@@ -199,7 +199,7 @@ def partition_parameters(
     return log_scores, log_weights
 
 
-def bound_terms(parts: Parts, law: Law, mixture: Mixture) -> tuple[Tensor, Tensor]:
+def bound_terms(parts: Parts, law: AnyPartition, mixture: Mixture) -> tuple[Tensor, Tensor]:
     r"""The paper's bound on the divergence of the partition from its prior: sizes and order.
 
     .. math:: \log\frac{q(Y)}{p(Y)} \le \log\frac{q(n)}{p(n)} + \sum_k \log n_k!
@@ -219,7 +219,7 @@ def bound_terms(parts: Parts, law: Law, mixture: Mixture) -> tuple[Tensor, Tenso
     return orders + _size_divergence(sizes, law, mixture), best + math.lgamma(n + 1)
 
 
-def exact_terms(parts: Parts, law: Law, mixture: Mixture) -> tuple[Tensor, Tensor]:
+def exact_terms(parts: Parts, law: AnyPartition, mixture: Mixture) -> tuple[Tensor, Tensor]:
     """The log-ratio of the partition and its prior: sizes, and the partition given the sizes."""
     sizes, n = parts.sizes[0], law.event_shape[-1]
     fills = law.fill_log_prob(parts.Y)
@@ -229,7 +229,7 @@ def exact_terms(parts: Parts, law: Law, mixture: Mixture) -> tuple[Tensor, Tenso
     return _size_divergence(sizes, law, mixture), fill - (orders - math.lgamma(n + 1))
 
 
-def _size_divergence(sizes: Tensor, law: Law, mixture: Mixture) -> Tensor:
+def _size_divergence(sizes: Tensor, law: AnyPartition, mixture: Mixture) -> Tensor:
     """log q(sizes) - log p(sizes), with a gradient in the prior's weights only."""
     with torch.no_grad():
         # Both distributions at once, for half the operations.

@@ -105,7 +105,7 @@ def parse_options(options: Sequence[str]) -> dict[str, Any]:
     return parsed
 
 
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+TextTable = tuple[Sequence[str], Sequence[Sequence[str]]]
 J = TypeVar("J", bound=Job)
 D = TypeVar("D")
 M = TypeVar("M")
@@ -195,7 +195,7 @@ class Experiment(ABC, Generic[J, D, M]):
         """The metrics of a result that the terminal shows, with their headings."""
         return {name: shown for name, shown in self.scores.items() if name in result["metrics"]}
 
-    def describe(self, results: Sequence[Mapping[str, Any]]) -> Sequence[Table | str]:
+    def describe(self, results: Sequence[Mapping[str, Any]]) -> Sequence[TextTable | str]:
         """What the terminal shows besides the table of scores: headings with rows, and texts."""
         return ()
 

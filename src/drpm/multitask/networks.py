@@ -73,7 +73,7 @@ class ResidualEncoder(nn.Module):
             for block in range(2):
                 halves = stage > 0 and block == 0
                 inputs, stride = made if block else given, 2 if halves else 1
-                blocks.append(_Block(inputs, made, stride, network.dropout))
+                blocks.append(_ResidualBlock(inputs, made, stride, network.dropout))
         self.blocks = nn.Sequential(*blocks)
         self.dense = nn.Linear(4 * channels[-1], network.width)
 
@@ -83,7 +83,7 @@ class ResidualEncoder(nn.Module):
         return features
 
 
-class _Block(nn.Module):
+class _ResidualBlock(nn.Module):
     def __init__(self, given: int, made: int, stride: int, dropout: float) -> None:
         super().__init__()
         self.dropout = nn.Dropout2d(dropout)

@@ -247,7 +247,7 @@ def fill_fused(alpha: Tensor, scores: Tensor, order: Tensor, sizes: Tensor | Non
         sizes = sizes.expand(*shared, groups).reshape(-1, groups).contiguous()
     scores, order = (x.expand(*batch, n).reshape(-1, many, n).contiguous() for x in (scores, order))
     with torch.cuda.device_of(scores):  # whichever device is the current one
-        filled: Tensor = apply(_Fill, windows.float().contiguous(), scores, order, sizes)
+        filled: Tensor = apply(_FusedFill, windows.float().contiguous(), scores, order, sizes)
     return filled.reshape(*batch, groups, n)
 
 
@@ -270,7 +270,7 @@ def _ranked(scores: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
     return ranked, distances
 
 
-class _Fill(torch.autograd.Function):
+class _FusedFill(torch.autograd.Function):
     @staticmethod
     def forward(windows: Tensor, scores: Tensor, order: Tensor, sizes: Tensor | None) -> Tensor:
         draws, many, n = scores.shape
