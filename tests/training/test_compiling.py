@@ -1,8 +1,6 @@
 """Compiled and captured steps equal eager steps; without a compiler, steps are eager."""
 
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -17,6 +15,7 @@ from drpm.training.compiling import CapturedStep, compile_step
 from drpm.training.devices import connect
 from drpm.training.loop import train
 from drpm.training.program import Program
+from tests.processes import python
 from tests.training import toys
 
 # Traces the step and splits it into forward and backward as inductor has it done, but then calls
@@ -281,10 +280,7 @@ CapturedStep(make(False, reads_back, device="cuda"))
 
 @pytest.mark.cuda
 def test_a_step_that_cannot_be_captured_says_what_to_do() -> None:
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", UNCAPTURABLE], capture_output=True, text=True, cwd=root
-    )
+    done = python("-c", UNCAPTURABLE)
     assert done.returncode == 1
     assert "RunError: The training step cannot be captured in a CUDA graph" in done.stderr
     assert "run it with training.step=eager." in done.stderr
