@@ -83,18 +83,6 @@ def test_the_learning_rate_decays_and_survives_a_stop(tmp_path: Path) -> None:
     assert seen == [0.8] * 10 + [0.4] * 10 + [0.2] * 5
 
 
-def shrink(calls: list[int]) -> Callable[..., None]:
-    """Changes the tensors in place, differently in each epoch."""
-
-    def change(program: Program, runs: Any, epoch: int) -> None:
-        calls.append(epoch)
-        with torch.no_grad():
-            for tensor in program.tensors().values():
-                tensor.mul_(0.5).add_(0.1 * epoch)
-
-    return change
-
-
 @pytest.mark.parametrize("width", [1, 2])
 @pytest.mark.parametrize(
     ("number", "stop", "left"),
@@ -113,7 +101,14 @@ def test_a_signal_finishes_the_step_and_saves(
     def run(name: str, objective: Any, **options: Any) -> tuple[Program, RunFolder, list[int]]:
         program, calls = toys.make_program(objective, width, log_every=1), []
         runs = [toys.make_run(tmp_path / f"{name}{i}", program.config) for i in range(width)]
-        train(program, runs, before_epoch=shrink(calls), **options)
+
+        def shrink(program: Program, runs: Any, epoch: int) -> None:
+            calls.append(epoch)
+            with torch.no_grad():
+                for tensor in program.tensors().values():
+                    tensor.mul_(0.5).add_(0.1 * epoch)
+
+        train(program, runs, before_epoch=shrink, **options)
         return program, runs[-1], calls
 
     whole, _, calls = run("whole", toys.noisy_squares)
@@ -214,9 +209,8 @@ def test_a_crash_after_the_last_step_costs_no_training(
         first, runs = toys.begin(tmp_path)
         with pytest.raises(RuntimeError, match="crash"):
             train(first, runs)
-    second, runs = toys.begin(
-        tmp_path, toys.at_step(1, lambda: pytest.fail("no step is left to take"))
-    )
+    fail = toys.at_step(1, lambda: pytest.fail("no step is left to take"))
+    second, runs = toys.begin(tmp_path, fail)
     train(second, runs)
     assert toys.same(second.model_state(), first.model_state())
     assert runs[0].status == "finished"
