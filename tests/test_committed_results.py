@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import pytest
 
@@ -10,7 +10,6 @@ from drpm.experiments.base import find_job
 from drpm.studies.sweeps import SWEEPS
 from drpm.training import config as configs
 from drpm.training.config import load_preset
-from drpm.training.sweeps import SweepRun
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -21,24 +20,18 @@ WHOLE = [
     ("noise-order", "drpm", "result.json"),
 ]
 
-
 STUDIES = {f"{name}/{run.folder}": run for name, make in SWEEPS.items() for run in make()}
 PUBLISHED = [
     name for name, run in STUDIES.items() if "preset" in run.arguments and (RESULTS / name).exists()
 ]
 
 
-def settings_of(run: SweepRun) -> Any:
-    """The configuration of a study, by the presets of today."""
-    kind = find_job(run.arguments["command"])
-    config = get_type_hints(kind)[kind.section]
-    return configs.override(load_preset(config, run.arguments["preset"]), run.arguments["settings"])
-
-
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_settings_are_those_of_today(name: str) -> None:
     run = STUDIES[name]
-    expected, kind = settings_of(run), find_job(run.arguments["command"])
+    kind = find_job(run.arguments["command"])
+    preset = load_preset(get_type_hints(kind)[kind.section], run.arguments["preset"])
+    expected = configs.override(preset, run.arguments["settings"])
     runs = sorted((RESULTS / name).glob("seed-*/config.toml"))
     assert len(runs) == len(run.arguments["seeds"])
     for path in runs:

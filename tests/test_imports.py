@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parents[1] / "src" / "drpm"
 
 ROOT = "drpm"  # the public names of the package itself: `from drpm import RandomPartition`
@@ -83,33 +81,3 @@ def test_the_table_has_no_cycle() -> None:
     assert order.index("relaxation") < order.index("distributions") < order.index("nn")
     assert all(order.index("nn") < order.index(name) < order.index("cli") for name in APPLICATIONS)
     assert not any(ALLOWED[tool] & APPLICATIONS for tool in TOOLS)
-
-
-WRONG = [
-    ("relaxation/sort.py", "import drpm.distributions", "relaxation may not know distributions"),
-    ("relaxation/sort.py", "from drpm import RandomPartition", "relaxation may not know drpm"),
-    ("relaxation/__init__.py", "from ..nn import heads", "imports must be absolute"),
-    ("distributions/sizes.py", "def f():\n    from drpm.nn import Head", "may not know nn"),
-    ("training/loop.py", "from drpm.clustering import VaDE", "may not know clustering"),
-    ("clustering/model.py", "import drpm.factors", "clustering may not know factors"),
-    ("novel.py", "import math", "'novel' is a new part of the package"),
-]
-RIGHT = [
-    ("__init__.py", "from drpm.distributions import RandomPartition"),
-    ("relaxation/sort.py", "import drpmish.nn"),
-    ("cli.py", "from drpm.studies import bounds"),
-]
-
-
-@pytest.mark.parametrize(
-    ("path", "statement", "complaint"), [*WRONG, *((*right, None) for right in RIGHT)]
-)
-def test_wrong_imports_are_found(
-    tmp_path: Path, path: str, statement: str, complaint: str | None
-) -> None:
-    file = tmp_path / "drpm" / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(statement + "\n", encoding="utf-8")
-    found = violations(tmp_path / "drpm")
-    assert len(found) == (complaint is not None)
-    assert complaint is None or complaint in found[0]

@@ -1,16 +1,16 @@
 """Packages import their names on first use, and the laws need only torch and numpy."""
 
-import subprocess
-import sys
 from importlib import import_module
 
 import pytest
+
+from tests.processes import python
 
 PACKAGES = ["drpm", *(f"drpm.{x}" for x in ("clustering", "factors", "multitask", "supervised"))]
 
 
 def run(code: str) -> None:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
 
 

@@ -1,7 +1,5 @@
 """The oracles against each other: three ways to the same mass."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,4 +1,4 @@
-"""docs/paper_map.md names symbols that exist, and leaves out no statement of the paper."""
+"""docs/paper_map.md is complete; its symbols and those of CONTRIBUTING.md's walks exist."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
-MAP = Path(__file__).parents[1] / "docs" / "paper_map.md"
+ROOT = Path(__file__).parents[1]
+MAP = ROOT / "docs" / "paper_map.md"
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+WALKS = re.findall(r"What happens in `[^\n]*:\n\n((?:\d+\. .*\n(?:   .*\n)*)+)", CONTRIBUTING)
 
 NUMBERED = {
     "Prop.": "4.1",
@@ -76,3 +79,15 @@ def test_its_symbols_exist(row: Row) -> None:
     assert named, f"{row.statement} names no symbol."
     for symbol in [*named, *symbols(row.remarks)]:
         resolve_name(symbol)
+
+
+def test_there_are_two_walks_of_at_most_twelve_stops() -> None:
+    assert len(WALKS) == 2
+    assert all(len(re.findall(r"^\d+\.", walk, re.M)) <= 12 for walk in WALKS)
+
+
+@pytest.mark.parametrize("symbol", re.findall(r"`(drpm\.[^`]+)`", "".join(WALKS)))
+def test_every_stop_is_a_symbol(symbol: str) -> None:
+    if symbol.endswith("fill_fused"):
+        pytest.importorskip("triton", reason="comes with CUDA")
+    resolve_name(symbol)

@@ -2,10 +2,7 @@
 
 import errno
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,19 +15,10 @@ from drpm.studies.sweeps import SWEEPS
 from drpm.training import config as configs
 from drpm.training.errors import memory_refusal
 from tests.cli.commands import drpm, refusal
+from tests.processes import ROOT, python
 
-ROOT = Path(__file__).parents[2]
 # Listed here, before an example adds a command of its own.
 COMMANDS = ("bench", "bounds", "data", "explore", "predict", "report", "reproduce", *JOBS)
-
-
-def shell(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **environment},
-    )
 
 
 def test_version_and_help() -> None:
@@ -51,10 +39,8 @@ def test_bounds(tmp_path: Path) -> None:
     header, *rows = [line.split("\t") for line in result.stdout.splitlines()[:5]]
     assert [row[0] for row in rows][:2] == ["weights = 1, scores = 1", "weights ~ U, scores = 1"]
     assert {len(row) for row in rows} == {len(header)}
-    assert json.loads(drpm(*command, "--json").stdout) == {
-        **document,
-        "figure": str(out / "bounds.png"),
-    }
+    shown = json.loads(drpm(*command, "--json").stdout)
+    assert shown == {**document, "figure": str(out / "bounds.png")}
 
 
 def test_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +83,7 @@ def test_the_environment(policy: str | None, found: str, monkeypatch: pytest.Mon
     for each in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(each, raising=False)
     given = {"OMP_WAIT_POLICY": policy} if policy else {}
-    done = shell("-c", MAIN, PYTHONIOENCODING="ascii", **given)
+    done = python("-c", MAIN, PYTHONIOENCODING="ascii", **given)
     assert done.stdout.splitlines()[-1] == f"{found} ?", done.stderr
 
 
@@ -123,11 +109,8 @@ for command in {ANSWERED}:
 
 
 def test_help_and_refusals_do_without_torch() -> None:
-    done = shell("-c", HELP)
+    done = python("-c", HELP)
     assert done.returncode == 0, done.stderr
-
-
-# Words that a shell completes.
 
 
 def test_words_are_all_there_are() -> None:
@@ -144,19 +127,15 @@ def test_the_document_lists_all_sweeps() -> None:
 
 def test_a_shell_completes() -> None:
     words = {"COMP_WORDS": "drpm cluster --set training.ep", "COMP_CWORD": "3"}
-    found = shell("-m", "drpm", _DRPM_COMPLETE="complete_bash", **words)
+    found = python("-m", "drpm", _DRPM_COMPLETE="complete_bash", **words)
     assert found.stdout.split() == ["training.epochs="]
-
-
-# The benchmark program.
 
 
 def test_bench_passes_its_options_on(tmp_path: Path) -> None:
     # Where there is another program of that name.
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "__main__.py").write_text("raise SystemExit('the wrong one')")
-    command = [sys.executable, "-m", "drpm", "bench", "--operations", "sing"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    done = python("-m", "drpm", "bench", "--operations", "sing", cwd=tmp_path)
     assert done.returncode == 2
     assert "invalid choice: 'sing'" in done.stderr
 

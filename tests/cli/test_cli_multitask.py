@@ -23,7 +23,6 @@ SMALL = [
     *("--set=evaluate_every=1", "--set=train_examples=40", "--set=test_examples=10"),
 ]
 
-
 multitask = partial(drpm, "multitask")
 
 
@@ -36,9 +35,7 @@ def test_two_digits(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shown = multitask(*SMALL, "--out", folder, "--noise=0.3")
     header, row, page = shown.stdout.splitlines()
-    assert header == (
-        "Seed\tAccuracy\tAccuracy, left\tAccuracy, right\tNeurons, left\tNeurons, right"
-    )
+    assert header.endswith("Accuracy, left\tAccuracy, right\tNeurons, left\tNeurons, right")
     cells = row.split("\t")
     assert float(cells[1]) == pytest.approx((float(cells[2]) + float(cells[3])) / 2, abs=0.001)
     assert float(cells[4]) + float(cells[5]) == pytest.approx(6)
@@ -62,10 +59,8 @@ def test_two_digits(tmp_path: Path) -> None:
     courses = {"accuracy-over-training", "neurons-over-training"}
     assert figures == {"images", "accuracy", "sizes-by-task", "neurons", "curves", *courses}
     assert load_multitask(folder / "model").tasks == ("left", "right")
-    # Done already: the same again, and different settings are refused.
+    # Done already: the same again.
     assert multitask(*SMALL, "--out", folder, "--noise=0.3").stdout == shown.stdout
-    refused = multitask(*SMALL, "--out", folder, "--noise=0.5", code=1)
-    assert "different settings (noise was 0.3 and is now 0.5)" in refused.stderr
     multitask(*SMALL, "--out", folder, "--method=uls", "--overwrite")
 
 
@@ -83,11 +78,7 @@ def test_a_mosaic(tmp_path: Path) -> None:
         assert arrays["grid__images"].shape == (1, 6, 1, 28, 42)
     lines = multitask("mosaic", *SMALL, "--out", tmp_path, "--tasks=5").stdout.splitlines()
     assert lines[0] == "Seed\tAccuracy\tRank correlation of noise and neurons"
-    page = (tmp_path / "index.html").read_text()
-    assert '<th scope="col">DRPM-MTL</th>' in page
-    # The least noisy task comes first, here as elsewhere.
-    places = [page.index(f">task_0{task} ({ratios[task]:.2f})<") for task in np.argsort(ratios)]
-    assert places == sorted(places)
+    assert '<th scope="col">DRPM-MTL</th>' in (tmp_path / "index.html").read_text()
     # By default one over the number of neurons.
     assert result["size penalty"] == pytest.approx(1 / 6)
 
@@ -100,17 +91,12 @@ def test_what_a_seed_lacks_has_no_mean() -> None:
     assert found["new"] is None
 
 
-def write_images(folder: Path) -> Path:
-    """Dark and bright ones of 20 x 24 pixels."""
-    for name, shade in (("dark", 20), ("bright", 220)):
-        (folder / name).mkdir(parents=True)
-        for number in range(10):
-            Image.new("L", (20, 24), shade + number).save(folder / name / f"{number}.png")
-    return folder
-
-
 def test_images_of_ones_own(tmp_path: Path) -> None:
-    images, run = write_images(tmp_path / "images"), tmp_path / "run"
+    images, run = tmp_path / "images", tmp_path / "run"
+    for name, shade in (("dark", 20), ("bright", 220)):
+        (images / name).mkdir(parents=True)
+        for number in range(10):
+            Image.new("L", (20, 24), shade + number).save(images / name / f"{number}.png")
     options = [*SMALL, "-o", "image_size=16", "--out", run]
     shown = multitask(images, *options)
     assert "The data have a single task, 'label', so nothing is shared." in shown.stderr

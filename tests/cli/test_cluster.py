@@ -1,11 +1,8 @@
 """``drpm cluster``: from a data set or a file to labels, a model, figures and a page."""
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -20,9 +17,7 @@ from drpm.data import load
 from drpm.training.runs import RunFolder
 from tests.cli.commands import SMALL_CLUSTERING as SMALL
 from tests.cli.commands import drpm, refusal
-
-# Results are the same bit for bit for the same number of threads.
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+from tests.processes import python
 
 STEPS = 50
 DIGITS = [
@@ -34,19 +29,7 @@ DIGITS = [
 # Of images with labels.
 FIGURES = {"samples", "partition", "latent", "confusion", "sizes", "curves"}
 
-
 cluster = partial(drpm, "cluster")
-
-
-def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        cwd=Path(__file__).parents[2],
-        timeout=600,
-    )
 
 
 def labels(folder: Path) -> list[dict[str, str]]:
@@ -88,7 +71,7 @@ def write_table(path: Path, kinds: list[str] | None = None) -> np.ndarray:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Digits, clustered from a shell without anything in the way."""
     folder = tmp_path_factory.mktemp("cluster") / "whole"
-    done = shell("-m", "drpm", "cluster", *DIGITS, "--out", folder)
+    done = python("-m", "drpm", "cluster", *DIGITS, "--out", folder)
     assert done.returncode == 0, done.stderr
     assert f"Labels: {folder / 'labels.csv'}\n" in done.stdout
     assert done.stdout.endswith(f"Report: {folder / 'index.html'}\n")
@@ -116,7 +99,6 @@ def test_the_result_figures_and_page(whole: Path) -> None:
     assert found["data"] == {"name": "digits", **facts}
     # Not the bound of the partition model, whose clusters are drawn together.
     assert found["names"]["lower_bound"] == "ELBO, Gaussian mixture"
-    assert "ELBO, Gaussian mixture" in (whole / "index.html").read_text("utf-8")
     assert found["command"] == ["drpm", "cluster", *DIGITS, "--out", str(whole)]
     records = RunFolder.open(whole).metrics()
     times = [record["wall_time"] for record in records]
@@ -128,9 +110,7 @@ def test_the_result_figures_and_page(whole: Path) -> None:
     # The thumbnails of the map too, which is no PNG itself.
     assert page.count("data:image/png;base64,") == len(FIGURES)
     assert "digits: 10 clusters" in page
-    assert "drpm cluster digits" in page
-    for shown in ('<th scope="row">ACC</th>', ">NMI<", ">ARI<", ">DRPM-VC<"):
-        assert shown in page, shown
+    assert "ELBO, Gaussian mixture" in page
 
 
 def test_a_second_call_does_nothing_new(whole: Path) -> None:
@@ -145,12 +125,12 @@ def test_killed_and_resumed(whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     command = ["drpm", "cluster", *DIGITS, "--out", str(folder)]
     dying = "pretraining/checkpoint/step-000015"
-    killed = shell("-m", "tests.training.dying", dying, *command)
+    killed = python("-m", "tests.training.dying", dying, *command)
     assert killed.returncode == -signal.SIGKILL
     assert RunFolder.open(folder / "pretraining").status == "interrupted"
     assert not (folder / "training").exists()
 
-    resumed = shell("-m", *command)
+    resumed = python("-m", *command)
     assert resumed.returncode == 0, resumed.stderr
     (step,) = re.findall(rf"resuming after step (\d+) of {STEPS}", resumed.stderr)
     assert int(step) == 14
@@ -196,7 +176,7 @@ def test_the_models_of_a_table(tmp_path: Path) -> None:
         assert len(found) == 500
         # So short a training need not fill all clusters.
         assert {row["cluster"] for row in found} <= {"0", "1", "2"}
-    done = shell("-c", ESTIMATORS, tmp_path)
+    done = python("-c", ESTIMATORS, tmp_path)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "vade" / "index.html").read_text(encoding="utf-8")
     assert '<th scope="col">VaDE</th>' in page
@@ -305,7 +285,7 @@ def test_a_run_knows_its_data(tmp_path: Path) -> None:
 def test_two_processes_share_a_run(tmp_path: Path) -> None:
     """The command starts them itself; the first one writes and prints."""
     settings = ["digits", *SMALL, "--set=pretraining.kind=reconstruction"]
-    done = shell("-m", "drpm", "cluster", *settings, "--devices=2", "--out", tmp_path / "run")
+    done = python("-m", "drpm", "cluster", *settings, "--devices=2", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Seed\t") == 1
     # On GPUs there is no warning. Nothing comes before it, such as a greeting of Lightning's.

@@ -114,15 +114,11 @@ def test_columns_are_matched_by_name(trained: Path, place: Path) -> None:
 def test_other_columns_are_refused(trained: Path) -> None:
     frame = make_table().drop(columns="label")
     frame.rename(columns={"time": "date"}).to_csv("date.csv", index=False)
-    assert refusal("predict", trained, "date.csv") == (
-        "date.csv must have the columns of the run, but lacks time and also has date."
-    )
+    assert "but lacks time and also has date." in refusal("predict", trained, "date.csv")
     frame.drop(columns="share").to_csv("two.csv", index=False)
     assert "but lacks share." in refusal("predict", trained, "two.csv")
     np.save("two.npy", frame.to_numpy()[:, :2])
-    assert refusal("predict", trained, "two.npy") == (
-        "two.npy must have inputs of shape (3,), like the run, but got (2,)."
-    )
+    assert "inputs of shape (3,)" in refusal("predict", trained, "two.npy")
     assert not list(Path().glob("*-labels.csv"))
 
 
@@ -157,9 +153,7 @@ def test_both_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_existing_file_is_kept(trained: Path, place: Path) -> None:
     Path("table-labels.csv").write_text("mine")
-    assert refusal("predict", trained, place / "table.csv") == (
-        "table-labels.csv already exists: choose another file or add --overwrite."
-    )
+    assert "table-labels.csv already exists" in refusal("predict", trained, place / "table.csv")
     assert Path("table-labels.csv").read_text() == "mine"
     run("predict", trained, place / "table.csv", "--overwrite")
     assert len(pd.read_csv("table-labels.csv")) == 90
@@ -169,18 +163,13 @@ def test_folders_without_a_finished_run_are_refused(trained: Path, place: Path) 
     data = place / "table.csv"
     Path("empty").mkdir()
     for name in ("empty", "nothing"):
-        text = refusal("predict", name, data)
-        assert text == f"The folder {name} contains no run: config.toml is missing."
+        assert f"The folder {name} contains no run" in refusal("predict", name, data)
     shutil.copytree(trained, "study/seed-0")
     shutil.copytree(trained, "study/seed-1")
-    assert refusal("predict", "study", data) == (
-        "study has several runs: choose one of study/seed-0, study/seed-1."
-    )
+    assert "choose one of study/seed-0, study/seed-1." in refusal("predict", "study", data)
     run("predict", "study/seed-1", data, "--out", "old.csv")
     Path("study/seed-0/result.json").unlink()
-    assert refusal("predict", "study/seed-0", data) == (
-        "The run in study/seed-0 is not finished: run its command again to resume it."
-    )
+    assert "study/seed-0 is not finished" in refusal("predict", "study/seed-0", data)
 
 
 def test_a_header_alone_is_refused(trained: Path) -> None:

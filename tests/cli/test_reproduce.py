@@ -67,16 +67,9 @@ def test_list() -> None:
 
 def test_a_sweep_is_run_and_then_skipped() -> None:
     first = run("table-x", "--device", "cpu")
-    assert first.stdout.splitlines() == [
-        "table-x: 2 runs, 2 finished, 0 skipped (finished before), 0 failed.",
-        "Runs: out/reproduce/table-x",
-    ]
-    assert first.stderr.splitlines() == [
-        "0 of 2 runs: a/seed-0 running",
-        "1 of 2 runs: a/seed-0 finished",
-        "1 of 2 runs: a/seed-1 running",
-        "2 of 2 runs: a/seed-1 finished",
-    ]
+    assert "2 runs, 2 finished, 0 skipped (finished before), 0 failed." in first.stdout
+    assert len(first.stderr.splitlines()) == 4
+    assert first.stderr.endswith("2 of 2 runs: a/seed-1 finished\n")
     assert RunFolder.open("out/reproduce/table-x/a/seed-1").status == "finished"
     again = run("table-x")  # the device is not part of what is run
     assert "0 finished, 2 skipped (finished before), 0 failed." in again.stdout

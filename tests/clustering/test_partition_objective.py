@@ -61,10 +61,6 @@ def naive_parameters(model: MixtureVAE, batch: Batch) -> tuple[Tensor, Tensor]:
     return torch.tensor(scores, dtype=torch.float64), (shares.mean(0) + 1e-6).log()
 
 
-def mode_sizes(n: int, log_weights: Tensor) -> Tensor:
-    return torch.tensor(oracles.fisher_mode(n, log_weights.tolist(), [n] * len(log_weights)))
-
-
 def size_log_prob(sizes: Tensor, log_weights: Tensor) -> Tensor:
     law = oracles.fisher(int(sizes.sum()), log_weights)
     return law.log_mass[(law.values == sizes.long()).all(1)][0]
@@ -109,10 +105,6 @@ def law_and_prior(kind: str, n: int, groups: int, seed: int) -> tuple[Any, Mixtu
     return PARTITIONS[kind](log_scores, log_weights), mixture
 
 
-def parts_of(law: Any, values: Tensor) -> Parts:
-    return Parts(values, values.sum(-1), law.most_likely_order(values))
-
-
 @pytest.mark.parametrize("kind", PARTITIONS)
 @pytest.mark.parametrize(("n", "groups", "seed"), CASES)
 def test_terms_against_all_partitions(n: int, groups: int, seed: int, kind: str) -> None:
@@ -121,7 +113,7 @@ def test_terms_against_all_partitions(n: int, groups: int, seed: int, kind: str)
     scores = law.log_scores if kind == "order" else law.log_affinities
     for sizes in oracles.size_vectors(n, [n] * groups):
         fits = fills_of_size(scores, sizes)
-        parts = parts_of(law, fits.values)
+        parts = Parts(fits.values, fits.values.sum(-1), law.most_likely_order(fits.values))
         gap = size_log_prob(sizes, law.log_weights) - size_log_prob(sizes, mixture.log_weights)
         count = math.prod(math.factorial(size) for size in sizes.tolist())
         # The prior has the same mass for all partitions of these sizes, and for all orders.
@@ -203,7 +195,7 @@ def test_the_loss_against_all_partitions(
 
     # Sizes: without noise.
     log_scores, log_weights = naive_parameters(model, batch)
-    sizes = mode_sizes(n, log_weights)
+    sizes = torch.tensor(oracles.fisher_mode(n, log_weights.tolist(), [n] * clusters))
     # Every cluster is the nearest of some row, and none stays empty.
     assert partition == "affinity" or len(log_scores.unique()) == clusters
     assert (sizes > 0).all()

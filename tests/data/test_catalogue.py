@@ -21,11 +21,9 @@ from drpm.data.types import (
 )
 from tests.data.formats import write_mnist
 
-DOCUMENTATION = Path(__file__).parents[2] / "docs" / "data.md"
-
 
 def test_the_documentation_lists_every_data_set_option_and_hash() -> None:
-    text = DOCUMENTATION.read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
     for name, spec in DATASETS.items():
         assert f"| `{name}` |" in text
         assert spec.license in text

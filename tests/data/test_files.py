@@ -23,7 +23,6 @@ from drpm.data.files import cached_array, check, find, obtain, search_folders, w
 CONTENT = bytes(range(256)) * 40
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
-
 Folders = tuple[Path, Path]
 DEAD = "http://127.0.0.1:1/file"  # where nobody listens
 

@@ -19,11 +19,9 @@ def csv(folder: Path, text: str) -> Path:
     return path
 
 
-GOOD = "height,weight,label\n1,10,cat\n2,30,dog\n3,20,cat\n"
-
-
 def test_a_table_is_standardized(tmp_path: Path) -> None:
-    dataset = load(csv(tmp_path, GOOD), label_column=None)
+    path = csv(tmp_path, "height,weight,label\n1,10,cat\n2,30,dog\n3,20,cat\n")
+    dataset = load(path, label_column=None)
     assert dataset.test is dataset.train
     assert dataset.columns == ("height", "weight")
     inputs = dataset.train.inputs

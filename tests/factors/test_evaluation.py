@@ -107,17 +107,6 @@ def test_parts_without_factors_have_no_score() -> None:
         assert evaluate_pairs(one_hot_codes(factors), mask, factors, is_shared)[:2] == expected
 
 
-def good() -> dict[str, Any]:
-    same = np.arange(8) % 2
-    factors = np.stack([same, same], 1)[..., None].repeat(3, 2)
-    return {
-        "codes": np.ones((8, 2, 4)),
-        "mask": np.ones((8, 4)),
-        "factors": factors,
-        "is_shared": np.ones((8, 3), bool),
-    }
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -130,8 +119,15 @@ def good() -> dict[str, Any]:
     ],
 )
 def test_refusals(change: dict[str, Any], message: str) -> None:
+    same = np.arange(8) % 2
+    good = {
+        "codes": np.ones((8, 2, 4)),
+        "mask": np.ones((8, 4)),
+        "factors": np.stack([same, same], 1)[..., None].repeat(3, 2),
+        "is_shared": np.ones((8, 3), bool),
+    }
     with pytest.raises(ValueError, match=message):
-        evaluate_pairs(**{**good(), **change})
+        evaluate_pairs(**{**good, **change})
 
 
 LATENT = 3

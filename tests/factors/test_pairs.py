@@ -267,10 +267,6 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
             load_pairs(tmp_path / name)
 
 
-# Traces as inductor does, but calls torch's own operations: quick, and it needs no compiler.
-TRACED = "aot_eager"
-
-
 def make(method: Any, objective: Any, device: str = "cpu") -> Program:
     """In float64, so that no rounding decides which dimensions are shared.
 
@@ -324,7 +320,8 @@ def same_steps(method: str, objective: str, backend: str, device: str, **near: f
 
 @pytest.mark.parametrize("method", ["drpm", "hg"])
 def test_a_compiled_step_equals_an_eager_one(method: str) -> None:
-    same_steps(method, "bounds", TRACED, "cpu", rtol=1e-9, atol=1e-10)
+    # Traces as inductor does, but calls torch's own operations.
+    same_steps(method, "bounds", "aot_eager", "cpu", rtol=1e-9, atol=1e-10)
 
 
 def still_noise(*shape: Any, dtype: Any = torch.float32, device: Any, **_: Any) -> torch.Tensor:

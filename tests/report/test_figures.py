@@ -58,9 +58,6 @@ def drawn(arrays: dict[str, NDArray[Any]], name: str) -> Figure:
     return draw(spec)
 
 
-# Which figures there are.
-
-
 @pytest.mark.parametrize(("shape", "num_clusters"), [((8, 8), 3), ((3, 8, 6), 1), ((60,), 21)])
 def test_all_figures_of_a_clustering(
     tmp_path: Path, shape: tuple[int, ...], num_clusters: int
@@ -99,9 +96,6 @@ def test_nothing_is_unpickled_and_a_damaged_file_is_one_sentence(tmp_path: Path,
         read_arrays(tmp_path)
     path.unlink()
     assert read_arrays(tmp_path) == {}
-
-
-# What they show.
 
 
 def test_images_stand_in_their_rows_and_columns() -> None:
@@ -178,9 +172,6 @@ def test_panels_of_series() -> None:
         assert np.array_equal(*places) == is_line  # points stand side by side
         colors = [[line.get_color() for line in axes.lines] for axes in figure.axes]
         assert colors == [[*COLORS[:2]], [COLORS[1]]]
-
-
-# Training curves.
 
 
 def test_curves_by_stage() -> None:

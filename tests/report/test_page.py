@@ -115,9 +115,6 @@ def test_the_pictures_are_in_the_page(tmp_path: Path) -> None:
     assert points.split(">", 1)[1] in (folder / "figures" / "latent.svg").read_text("utf-8")
 
 
-# Clusters.
-
-
 def cells(rows: dict[Any, dict[str, Any]], column: str) -> list[Any]:
     return [row[column] for row in rows.values()]
 

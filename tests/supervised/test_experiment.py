@@ -21,7 +21,6 @@ from tests.cli.commands import drpm
 
 NAMES = ("a", "b", "c")
 
-
 supervised = partial(drpm, "supervised")
 
 
@@ -72,9 +71,8 @@ def test_digits(tmp_path: Path) -> None:
         assert arrays["grid__subsets"].shape[2:] == (8, 8)
         # Both sizes are those of whole batches.
         assert np.abs(arrays["matrix__sizes-error"].sum(1)).max() == 0
-    assert {path.stem for path in (folder / "figures").glob("*.png")} == {
-        *("subsets", "classes", "sizes-error", "curves")
-    }
+    figures = {path.stem for path in (folder / "figures").glob("*.png")}
+    assert figures == {"subsets", "classes", "sizes-error", "curves"}
     assert load_partitioner(folder / "model").shape == (1, 8, 8)
 
 

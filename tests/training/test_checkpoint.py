@@ -162,12 +162,6 @@ def test_a_model_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert seen == {1, 2}
 
 
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-3 * len(data) // 8] ^= 1
-    path.write_bytes(bytes(data))
-
-
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     save_state(tmp_path, make_state(), 1)
     (path,) = tmp_path.iterdir()
@@ -200,6 +194,8 @@ def test_a_damaged_model_is_refused(tmp_path: Path) -> None:
         load_model(tmp_path)
     save_model(tmp_path, {"w": torch.ones(100)}, {})
     (tensors,) = tmp_path.glob("*.safetensors")
-    flip(tensors)
+    data = bytearray(tensors.read_bytes())
+    data[-3 * len(data) // 8] ^= 1
+    tensors.write_bytes(bytes(data))
     with pytest.raises(RunError, match=r"The model in .* is damaged: .* its checksum"):
         load_model(tmp_path)

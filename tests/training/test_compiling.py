@@ -1,8 +1,6 @@
 """Compiled and captured steps equal eager steps; without a compiler, steps are eager."""
 
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -17,19 +15,8 @@ from drpm.training.compiling import CapturedStep, compile_step
 from drpm.training.devices import connect
 from drpm.training.loop import train
 from drpm.training.program import Program
-from tests.training.toys import (
-    EXAMPLES,
-    copied,
-    make_model,
-    make_run,
-    noisy_squares,
-    points,
-    same,
-    settings,
-    squares,
-    steps_of,
-    take_steps,
-)
+from tests.processes import python
+from tests.training import toys
 
 # Traces the step and splits it into forward and backward as inductor has it done, but then calls
 # torch's own operations: quick, the same to the last bit, and it needs no compiler.
@@ -39,23 +26,23 @@ both = pytest.mark.parametrize("stacked", [False, True])
 
 
 def scheduled(model: Any, batch: Any, schedule: Any, generator: Any) -> dict[str, Tensor]:
-    terms = squares(model, batch, schedule, generator)
+    terms = toys.squares(model, batch, schedule, generator)
     return {**terms, "loss": (1 + schedule["beta"]) * terms["loss"]}
 
 
 def make(stacked: bool, objective: Any = scheduled, device: str = "cpu", **changes: Any) -> Program:
-    config = settings(device=device, **changes)
+    config = toys.settings(device=device, **changes)
     options: dict[str, Any] = {
         "schedules": {"beta": lambda step: (step / 10).clamp(max=1)},
         "devices": connect(config),
     }
-    models = [make_model(seed) for seed in range(3 if stacked else 1)]
-    return Program(models, objective, points(), config, **options)
+    models = [toys.make_model(seed) for seed in range(3 if stacked else 1)]
+    return Program(models, objective, toys.points(), config, **options)
 
 
 def make_runs(folder: Path, name: str, program: Program) -> list[Any]:
     count = range(program.width)
-    return [make_run(folder / f"{name}-{run}", program.config) for run in count]
+    return [toys.make_run(folder / f"{name}-{run}", program.config) for run in count]
 
 
 def fuse(program: Program) -> dict[str, Any]:
@@ -83,17 +70,17 @@ def stop_after(last: int) -> Any:
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_compiled_step_equals_an_eager_one(stacked: bool, fused: bool) -> None:
     eager, compiled = (make(stacked, weight_decay=0.01) for _ in range(2))
-    before = copied(compiled.tensors())
+    before = toys.copied(compiled.tensors())
     # A fused optimizer is compiled as well, and then counts its steps in float32.
     group = fuse(compiled) if fused else {"fused": False}
     assert compile_step(compiled, TRACED)
     assert not group["fused"]
-    assert same(compiled.tensors(), before)
+    assert toys.same(compiled.tensors(), before)
     assert int(compiled.step_count) == 0
     stats = torch._dynamo.utils.counters["stats"]
     calls = stats["calls_captured"]
     near = {"rtol": 1e-4, "atol": 1e-4} if fused else {}
-    torch.testing.assert_close(take_steps(compiled, 12), take_steps(eager, 12), **near)
+    torch.testing.assert_close(toys.take_steps(compiled, 12), toys.take_steps(eager, 12), **near)
     torch.testing.assert_close(compiled.tensors(), eager.tensors(), **near)
     assert stats["calls_captured"] == calls > 0, "traced once"
 
@@ -109,7 +96,7 @@ def test_training_and_resuming(tmp_path: Path, stacked: bool) -> None:
     """Bit for bit, noise included, as in eager runs."""
 
     def fresh() -> Program:
-        return make(stacked, noisy_squares, step="compile", log_every=1)
+        return make(stacked, toys.noisy_squares, step="compile", log_every=1)
 
     whole, cut, resumed = fresh(), fresh(), fresh()
     train(whole, make_runs(tmp_path, "whole", whole))
@@ -118,13 +105,13 @@ def test_training_and_resuming(tmp_path: Path, stacked: bool) -> None:
         train(cut, folders, progress=stop_after(7))
     torch.rand(3)
     train(resumed, folders)
-    assert same(copied(resumed.tensors()), copied(whole.tensors()))
-    assert steps_of(folders[0]) == list(range(1, 16))
+    assert toys.same(toys.copied(resumed.tensors()), toys.copied(whole.tensors()))
+    assert toys.steps_of(folders[0]) == list(range(1, 16))
 
 
 def graph_break(model: Any, batch: Any, schedule: Any, generator: Any) -> dict[str, Tensor]:
     torch._dynamo.graph_break()
-    return squares(model, batch, schedule, generator)
+    return toys.squares(model, batch, schedule, generator)
 
 
 def no_compiler(graph: Any, inputs: Any) -> Any:
@@ -151,7 +138,7 @@ def test_where_compiling_fails_a_warning_says_why(
     assert "\n" not in line
     assert group["fused"]
     assert not group["capturable"]
-    found, expected = take_steps(program, 6), take_steps(eager, 6)
+    found, expected = toys.take_steps(program, 6), toys.take_steps(eager, 6)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -172,7 +159,7 @@ def test_an_error_of_the_objective_is_raised(tmp_path: Path) -> None:
 
     program = make(False, objective, step="compile")
     with pytest.raises(ValueError, match="images must be squares"):
-        train(program, [make_run(tmp_path, program.config)])
+        train(program, [toys.make_run(tmp_path, program.config)])
 
 
 @both
@@ -214,14 +201,14 @@ def test_many_programs_in_one_process(stacked: bool) -> None:
 def test_a_captured_step_equals_an_eager_one(stacked: bool, optimizer: Any, compiled: bool) -> None:
     changes = {"optimizer": optimizer, "weight_decay": 0.01}
     eager, captured = (make(stacked, device="cuda", **changes) for _ in range(2))
-    before = copied(captured.tensors())
+    before = toys.copied(captured.tensors())
     if compiled:
         assert compile_step(captured)
     step = CapturedStep(captured)
     torch.testing.assert_close(captured.tensors(), before, rtol=0, atol=0)
     assert int(captured.step_count) == 0
     # Twelve steps cross two ends of epochs.
-    found, expected = take_steps(captured, 12, step), take_steps(eager, 12)
+    found, expected = toys.take_steps(captured, 12, step), toys.take_steps(eager, 12)
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(captured.tensors(), eager.tensors(), rtol=1e-3, atol=1e-4)
 
@@ -233,7 +220,7 @@ def test_learning_rate_batches_and_noise_change_between_replays(
     stacked: bool, compiled: bool
 ) -> None:
     def objective(model: Any, batch: Any, schedule: Any, generator: Any) -> dict[str, Tensor]:
-        terms = noisy_squares(model, batch, schedule, generator)
+        terms = toys.noisy_squares(model, batch, schedule, generator)
         return {"loss": terms["loss"], "bits": (2.0 ** batch["index"].double()).sum()}
 
     program = make(stacked, objective, device="cuda")
@@ -241,19 +228,19 @@ def test_learning_rate_batches_and_noise_change_between_replays(
         assert compile_step(program)
     step = CapturedStep(program)
     program.set_learning_rate(0.0)
-    before = copied(program.tensors())
-    values = take_steps(program, 2 * program.steps_per_epoch, step)
+    before = toys.copied(program.tensors())
+    values = toys.take_steps(program, 2 * program.steps_per_epoch, step)
     torch.testing.assert_close(program.tensors(), before, rtol=0, atol=0)
     names = program.readings().names
     noise = values[:, names.index("loss")].flatten()
     assert len(set(noise.tolist())) == len(noise)
     # Every epoch shows all examples, in another order.
     first, second = values[:, names.index("bits")].split(program.steps_per_epoch)
-    assert (first.sum(0) == 2.0**EXAMPLES - 1).all()
-    assert (second.sum(0) == 2.0**EXAMPLES - 1).all()
+    assert (first.sum(0) == 2.0**toys.EXAMPLES - 1).all()
+    assert (second.sum(0) == 2.0**toys.EXAMPLES - 1).all()
     assert not torch.equal(first, second)
     program.set_learning_rate(0.1)
-    take_steps(program, 1, step)
+    toys.take_steps(program, 1, step)
     assert any(not torch.equal(x, before[name]) for name, x in program.tensors().items())
 
 
@@ -265,25 +252,25 @@ def test_training_and_resuming_on_a_gpu(tmp_path: Path, stacked: bool) -> None:
     for way in ("eager", "graph", "compile"):
         program = make(stacked, device="cuda", step=way, **changes)
         train(program, make_runs(tmp_path, way, program))
-        ends.append(copied(program.tensors()))
+        ends.append(toys.copied(program.tensors()))
     program = make(stacked, device="cuda", log_every=1, **changes)
     folders = make_runs(tmp_path, "cut", program)
     with pytest.raises(Stop):
         train(program, folders, progress=stop_after(12))
     program = make(stacked, device="cuda", log_every=1, **changes)
     train(program, folders)
-    ends.append(copied(program.tensors()))
+    ends.append(toys.copied(program.tensors()))
     for end in ends[1:]:
         torch.testing.assert_close(end, ends[0], rtol=1e-4, atol=1e-5)
-    assert steps_of(folders[0]) == list(range(1, 21))
+    assert toys.steps_of(folders[0]) == list(range(1, 21))
 
 
 # In a process of its own: a capture that fails leaves the random generators unusable.
 UNCAPTURABLE = """
-from tests.training.test_compiling import CapturedStep, make, noisy_squares
+from tests.training.test_compiling import CapturedStep, make, toys
 
 def reads_back(*arguments):
-    terms = noisy_squares(*arguments)
+    terms = toys.noisy_squares(*arguments)
     assert terms["loss"].item() < 1e9
     return terms
 
@@ -293,10 +280,7 @@ CapturedStep(make(False, reads_back, device="cuda"))
 
 @pytest.mark.cuda
 def test_a_step_that_cannot_be_captured_says_what_to_do() -> None:
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", UNCAPTURABLE], capture_output=True, text=True, cwd=root
-    )
+    done = python("-c", UNCAPTURABLE)
     assert done.returncode == 1
     assert "RunError: The training step cannot be captured in a CUDA graph" in done.stderr
     assert "run it with training.step=eager." in done.stderr

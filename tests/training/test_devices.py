@@ -1,8 +1,6 @@
 """Devices, precision, and several processes."""
 
 import json
-import os
-import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
@@ -19,9 +17,8 @@ from drpm.training.errors import ConfigError, RunError
 from drpm.training.loop import train
 from drpm.training.program import Program
 from drpm.training.runs import RunFolder
+from tests.processes import python
 from tests.training.toys import begin, make_model, points, settings, squares, steps_of, take_steps
-
-ROOT = Path(__file__).parents[2]
 
 
 def no_cards(monkeypatch: pytest.MonkeyPatch, count: int = 0) -> None:
@@ -134,14 +131,7 @@ def test_double_precision(stacked: bool) -> None:
 
 def test_two_processes(tmp_path: Path) -> None:
     """Gradients are averaged, an epoch is split, either can be stopped, and all resumes."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.training.two_ranks", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        timeout=600,
-    )
+    done = python("-m", "tests.training.two_ranks", tmp_path)
     assert done.returncode == 0, done.stderr
     first, second = (json.loads((tmp_path / f"rank-{n}.json").read_text()) for n in (0, 1))
     assert [(found["rank"], found["count"]) for found in (first, second)] == [(0, 2), (1, 2)]
@@ -156,11 +146,8 @@ def test_two_processes(tmp_path: Path) -> None:
     assert len(first["batches"]) == 5
     assert sorted(chain(*first["batches"], *second["batches"])) == list(range(40))
     # In batches of twelve the last step lacks eight, which are those that came first.
-    filled = [
-        index
-        for step in zip(first["filled"], second["filled"], strict=True)
-        for index in chain(*step)
-    ]
+    steps = zip(first["filled"], second["filled"], strict=True)
+    filled = [index for step in steps for index in chain(*step)]
     assert sorted(filled[:40]) == list(range(40))
     assert filled[40:] == filled[:8]
     # A batch that is larger than the data is the data, for each of them.

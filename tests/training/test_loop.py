@@ -22,46 +22,23 @@ from drpm.training.errors import Interrupted, RunError
 from drpm.training.loop import TrainingProgress, fit_model, note_signals, train
 from drpm.training.program import Batch, Program
 from drpm.training.runs import RunFolder, open_run
-from tests.training.toys import (
-    begin,
-    make_model,
-    make_run,
-    noisy_squares,
-    points,
-    same,
-    settings,
-    squares,
-    steps_of,
-)
-
-
-def at_step(number: int, act: Callable[[], Any]) -> Callable[..., dict[str, Tensor]]:
-    """The usual objective, with something happening at the n-th step of this process."""
-    calls = []
-
-    def objective(*arguments: Any) -> dict[str, Tensor]:
-        calls.append(1)
-        if len(calls) == number:
-            act()
-        return noisy_squares(*arguments)
-
-    return objective
+from tests.training import toys
 
 
 def killer(number: int, step: int) -> Callable[..., dict[str, Tensor]]:
     """An objective that sends a signal at a step."""
-    return at_step(step, lambda: os.kill(os.getpid(), number))
+    return toys.at_step(step, lambda: os.kill(os.getpid(), number))
 
 
 def test_a_run_from_start_to_finish(tmp_path: Path) -> None:
-    (program, (run,)), progress = begin(tmp_path, log_every=2), Mock()
+    (program, (run,)), progress = toys.begin(tmp_path, log_every=2), Mock()
     train(program, [run], progress=progress)
     # Five steps an epoch: every second one, and the last of each epoch.
-    assert steps_of(run) == [2, 4, 5, 6, 8, 10, 12, 14, 15]
+    assert toys.steps_of(run) == [2, 4, 5, 6, 8, 10, 12, 14, 15]
     assert run.metrics()[2]["epoch"] == 1.0
     assert set(run.metrics()[0]) == {"step", "epoch", "loss", "error", "size", "wall_time"}
     assert run.result()["device"] == "cpu"
-    assert same(checkpoint.load_model(run.model_dir).tensors, program.model_state())
+    assert toys.same(checkpoint.load_model(run.model_dir).tensors, program.model_state())
     started, updated, *_, stopped = progress.method_calls
     assert (started, stopped) == (call.start(15, 0), call.stop())
     assert (updated.args[0], sorted(updated.args[1])) == (2, ["error", "loss", "size"])
@@ -82,7 +59,7 @@ def test_checkpoints_by_epochs_and_by_steps(
     monkeypatch.setattr(
         "drpm.training.loop.save_state", lambda folder, state, step, runs: saved.append(step)
     )
-    train(*begin(tmp_path, **changes))
+    train(*toys.begin(tmp_path, **changes))
     assert saved == expected
 
 
@@ -97,25 +74,13 @@ def test_the_learning_rate_decays_and_survives_a_stop(tmp_path: Path) -> None:
             return inner(*arguments)
 
         changes = {"learning_rate": 0.8, "learning_rate_decay": 0.5, "decay_every": 2}
-        program, runs = begin(tmp_path, objective, epochs=5, **changes)
+        program, runs = toys.begin(tmp_path, objective, epochs=5, **changes)
         train(program, runs)
 
     with pytest.raises(Interrupted):
         run_until(13)
     run_until(1000)
     assert seen == [0.8] * 10 + [0.4] * 10 + [0.2] * 5
-
-
-def shrink(calls: list[int]) -> Callable[..., None]:
-    """Changes the tensors in place, differently in each epoch."""
-
-    def change(program: Program, runs: Any, epoch: int) -> None:
-        calls.append(epoch)
-        with torch.no_grad():
-            for tensor in program.tensors().values():
-                tensor.mul_(0.5).add_(0.1 * epoch)
-
-    return change
 
 
 @pytest.mark.parametrize("width", [1, 2])
@@ -132,16 +97,21 @@ def test_a_signal_finishes_the_step_and_saves(
     tmp_path: Path, number: int, stop: int, left: list[int], width: int
 ) -> None:
     """And the same training resumes bit for bit, with the rest of the calls before epochs."""
-    config = settings(log_every=1)
 
     def run(name: str, objective: Any, **options: Any) -> tuple[Program, RunFolder, list[int]]:
-        models = [make_model(seed) for seed in range(width)]
-        program, calls = Program(models, objective, points(), config), []
-        runs = [make_run(tmp_path / f"{name}{index}", config) for index in range(width)]
-        train(program, runs, before_epoch=shrink(calls), **options)
+        program, calls = toys.make_program(objective, width, log_every=1), []
+        runs = [toys.make_run(tmp_path / f"{name}{i}", program.config) for i in range(width)]
+
+        def shrink(program: Program, runs: Any, epoch: int) -> None:
+            calls.append(epoch)
+            with torch.no_grad():
+                for tensor in program.tensors().values():
+                    tensor.mul_(0.5).add_(0.1 * epoch)
+
+        train(program, runs, before_epoch=shrink, **options)
         return program, runs[-1], calls
 
-    whole, _, calls = run("whole", noisy_squares)
+    whole, _, calls = run("whole", toys.noisy_squares)
     assert calls == [0, 1, 2]
     with pytest.raises(Interrupted, match=f"after step {stop} and saved") as stopped:
         run("run", killer(number, stop))
@@ -153,12 +123,12 @@ def test_a_signal_finishes_the_step_and_saves(
     assert saved.step == stop
     torch.rand(5)
     progress = Mock()
-    program, last, resumed = run("run", noisy_squares, progress=progress)
+    program, last, resumed = run("run", toys.noisy_squares, progress=progress)
     assert progress.start.mock_calls == ([call(15, stop)] if stop < 15 else [])
     assert resumed == left
     for index in range(width):
-        assert same(program.model_state(index), whole.model_state(index))
-    assert steps_of(last) == list(range(1, 16))
+        assert toys.same(program.model_state(index), whole.model_state(index))
+    assert toys.steps_of(last) == list(range(1, 16))
 
 
 def test_a_second_signal_has_its_default_effect() -> None:
@@ -174,13 +144,13 @@ def test_a_second_signal_has_its_default_effect() -> None:
 @pytest.mark.parametrize("log_every", [1, 3, 50])
 def test_a_term_that_is_not_finite(tmp_path: Path, log_every: int) -> None:
     divergence = torch.ones(())
-    usual = at_step(7, lambda: divergence.fill_(torch.nan))
+    usual = toys.at_step(7, lambda: divergence.fill_(torch.nan))
 
     def objective(*arguments: Any) -> dict[str, Tensor]:
         terms = usual(*arguments)
         return {**terms, "loss": terms["loss"] + divergence, "divergence": divergence.clone()}
 
-    program, runs = begin(tmp_path, objective, log_every=log_every)
+    program, runs = toys.begin(tmp_path, objective, log_every=log_every)
     # Step 7 is the second one of the second epoch; what follows it is NaN throughout.
     with pytest.raises(RunError, match=r"not finite at step 7: 'divergence'\."):
         train(program, runs)
@@ -196,7 +166,7 @@ def test_a_broken_gradient_is_not_saved(tmp_path: Path) -> None:
     def objective(model: Any, batch: Any, schedule: Any, generator: Any) -> dict[str, Tensor]:
         return {"loss": (model(batch["x"]) * 0).abs().sqrt().sum()}
 
-    program, runs = begin(tmp_path, objective, epochs=1, batch_size=40)
+    program, runs = toys.begin(tmp_path, objective, epochs=1, batch_size=40)
     with pytest.raises(RunError, match=r"The parameter '0.weight' was not finite after step 1"):
         train(program, runs)
     assert checkpoint.load_latest(runs[0].checkpoint_dir) is None
@@ -207,26 +177,26 @@ def test_a_broken_gradient_is_not_saved(tmp_path: Path) -> None:
 )
 def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     changes = {"log_every": 1, "checkpoint_steps": 2}
-    whole, runs = begin(tmp_path / "whole", **changes)
+    whole, runs = toys.begin(tmp_path / "whole", **changes)
     train(whole, runs)
 
     full = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    fill = at_step(7, lambda: monkeypatch.setattr(what, full, raising=False))
+    fill = toys.at_step(7, lambda: monkeypatch.setattr(what, full, raising=False))
     with pytest.raises(OSError, match="No space left"):
-        train(*begin(tmp_path / "run", fill, **changes))
+        train(*toys.begin(tmp_path / "run", fill, **changes))
     monkeypatch.undo()
-    program, runs = begin(tmp_path / "run", **changes)
+    program, runs = toys.begin(tmp_path / "run", **changes)
     train(program, runs)
-    assert same(program.model_state(), whole.model_state())
-    assert steps_of(runs[0]) == list(range(1, 16))
+    assert toys.same(program.model_state(), whole.model_state())
+    assert toys.steps_of(runs[0]) == list(range(1, 16))
 
 
 def test_the_folder_is_locked_while_training(tmp_path: Path) -> None:
     def intrude() -> None:
         with pytest.raises(RunError, match=f"is in use by process {os.getpid()} on"):
-            train(*begin(tmp_path))
+            train(*toys.begin(tmp_path))
 
-    train(*begin(tmp_path, at_step(2, intrude)))
+    train(*toys.begin(tmp_path, toys.at_step(2, intrude)))
     with RunFolder.open(tmp_path).lock():
         pass
 
@@ -236,12 +206,13 @@ def test_a_crash_after_the_last_step_costs_no_training(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("drpm.training.loop.save_model", Mock(side_effect=RuntimeError("crash")))
-        first, runs = begin(tmp_path)
+        first, runs = toys.begin(tmp_path)
         with pytest.raises(RuntimeError, match="crash"):
             train(first, runs)
-    second, runs = begin(tmp_path, at_step(1, lambda: pytest.fail("no step is left to take")))
+    fail = toys.at_step(1, lambda: pytest.fail("no step is left to take"))
+    second, runs = toys.begin(tmp_path, fail)
     train(second, runs)
-    assert same(second.model_state(), first.model_state())
+    assert toys.same(second.model_state(), first.model_state())
     assert runs[0].status == "finished"
 
 
@@ -250,8 +221,8 @@ def test_tensorboard_events(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     with pytest.raises(Interrupted):
-        train(*begin(tmp_path, killer(signal.SIGTERM, 8), log_every=1))
-    program, (run,) = begin(tmp_path, log_every=1)
+        train(*toys.begin(tmp_path, killer(signal.SIGTERM, 8), log_every=1))
+    program, (run,) = toys.begin(tmp_path, log_every=1)
     train(program, [run])
     events = EventAccumulator(str(run.path / "events"))
     events.Reload()
@@ -264,7 +235,7 @@ def test_tensorboard_events(tmp_path: Path) -> None:
 def test_without_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
-    program, (run,) = begin(tmp_path)
+    program, (run,) = toys.begin(tmp_path)
     train(program, [run])
     assert not (run.path / "events").exists()
     assert run.status == "finished"
@@ -304,11 +275,12 @@ def test_a_model_with_the_settings_of_an_application(tmp_path: Path) -> None:
 
     def objective(model: Any, batch: Batch, schedule: Any, generator: Any) -> dict[str, Tensor]:
         seen.append(float(schedule["temperature"]))
-        return squares(model, batch, schedule, generator)
+        return toys.squares(model, batch, schedule, generator)
 
     def fit(fingerprint: str) -> RunFolder:
-        config, given = Annealed(settings(epochs=2)), {"fingerprint": lambda: fingerprint}
-        return fit_model(make_model(), objective, config, tmp_path, points(), device="cpu", **given)
+        config, data = Annealed(toys.settings(epochs=2)), toys.points()
+        given = {"device": "cpu", "fingerprint": lambda: fingerprint}
+        return fit_model(toys.make_model(), objective, config, tmp_path, data, **given)
 
     # The settings of a job tell its data.
     open_run(tmp_path, "data = 'mine'\n")

@@ -1,6 +1,5 @@
 """One run's step: batches, optimizers, schedules, clipping and state."""
 
-from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,8 @@ from torch import Tensor, nn
 
 from drpm.training.checkpoint import load_latest, save_state
 from drpm.training.errors import RunError
-from drpm.training.program import Batch, ExponentialSchedule, Program
-from tests.training.toys import (
-    EXAMPLES,
-    copied,
-    make_model,
-    make_program,
-    noisy_squares,
-    points,
-    same,
-    settings,
-    squares,
-    take_steps,
-)
+from drpm.training.program import ExponentialSchedule, Program
+from tests.training import toys
 
 
 def epoch_of_batches(program: Program) -> list[list[int]]:
@@ -42,22 +30,22 @@ def epoch_of_batches(program: Program) -> list[list[int]]:
         (12, True, [12] * 3),
         # All batches have one shape, which a captured graph needs.
         (12, False, [12] * 4),
-        (1000, True, [EXAMPLES]),
-        (1000, False, [EXAMPLES]),
+        (1000, True, [toys.EXAMPLES]),
+        (1000, False, [toys.EXAMPLES]),
     ],
 )
 def test_an_epoch_shows_every_example_once(
     batch_size: int, drop_last: bool, sizes: list[int]
 ) -> None:
-    program = make_program(batch_size=batch_size, drop_last=drop_last)
+    program = toys.make_program(batch_size=batch_size, drop_last=drop_last)
     first, second = epoch_of_batches(program), epoch_of_batches(program)
     assert first != second
     for batches in (first, second):
         assert [len(batch) for batch in batches] == sizes
         shown = list(chain(*batches))
         # The last batch is dropped, or filled up from the start.
-        assert len(set(shown)) == min(sum(sizes), EXAMPLES)
-        assert shown[EXAMPLES:] == shown[: len(shown[EXAMPLES:])]
+        assert len(set(shown)) == min(sum(sizes), toys.EXAMPLES)
+        assert shown[toys.EXAMPLES :] == shown[: len(shown[toys.EXAMPLES :])]
 
 
 @pytest.mark.parametrize(
@@ -70,14 +58,14 @@ def test_an_epoch_shows_every_example_once(
 )
 def test_unusable_data_is_refused(data: dict[str, Tensor], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Program(make_model(), squares, data, settings())
+        Program(toys.make_model(), toys.squares, data, toys.settings())
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
 def test_steps_equal_a_loop_written_by_hand(optimizer: Any) -> None:
-    config = settings(optimizer=optimizer, weight_decay=0.1, betas=(0.8, 0.9))
-    program = Program(make_model(), squares, points(), config)
-    model = make_model()
+    config = toys.settings(optimizer=optimizer, weight_decay=0.1, betas=(0.8, 0.9))
+    program = Program(toys.make_model(), toys.squares, toys.points(), config)
+    model = toys.make_model()
     by_hand = {
         "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.8, weight_decay=0.1),
         "adam": lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.8, 0.9), weight_decay=0.1),
@@ -95,12 +83,13 @@ def test_steps_equal_a_loop_written_by_hand(optimizer: Any) -> None:
 
 
 def test_frozen_parameters_and_buffers_stay() -> None:
-    model = make_model()
+    model = toys.make_model()
     model[0].requires_grad_(False)
     model.register_buffer("constant", torch.ones(2))
-    before = copied(model.state_dict())
-    program = Program(model, squares, points(), settings(weight_decay=0.5, optimizer="adamw"))
-    take_steps(program, 5)
+    before = toys.copied(model.state_dict())
+    config = toys.settings(weight_decay=0.5, optimizer="adamw")
+    program = Program(model, toys.squares, toys.points(), config)
+    toys.take_steps(program, 5)
     after = program.model_state()
     assert all(torch.equal(before[name], after[name]) for name in ("0.weight", "0.bias"))
     assert torch.equal(after["constant"], torch.ones(2))
@@ -110,28 +99,28 @@ def test_frozen_parameters_and_buffers_stay() -> None:
 def test_schedules_reach_the_objective() -> None:
     seen: list[tuple[float, float]] = []
 
-    def objective(
-        model: nn.Module, batch: Batch, schedule: Mapping[str, Tensor], generator: torch.Generator
-    ) -> dict[str, Tensor]:
+    def objective(model: Any, batch: Any, schedule: Any, generator: Any) -> dict[str, Tensor]:
         seen.append((schedule["temperature"].item(), schedule["beta"].item()))
-        return squares(model, batch, schedule, generator)
+        return toys.squares(model, batch, schedule, generator)
 
     schedules = {"temperature": lambda x: (1 - x / 4).clamp(min=0), "beta": lambda x: 2 + 0 * x}
-    program = Program(make_model(), objective, points(), settings(), schedules=schedules)
-    take_steps(program, 6)
+    models, config = [toys.make_model()], toys.settings()
+    program = Program(models, objective, toys.points(), config, schedules=schedules)
+    toys.take_steps(program, 6)
     assert [t for t, _ in seen] == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     assert {beta for _, beta in seen} == {2.0}
 
 
 def test_seeds_settle_batches_and_noise() -> None:
-    first, again, other = (take_steps(make_program(seed=seed), 12)[:, 0] for seed in (1, 1, 2))
+    programs = [toys.make_program(seed=seed) for seed in (1, 1, 2)]
+    first, again, other = (toys.take_steps(program, 12)[:, 0] for program in programs)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
 def test_readings_are_each_steps_terms_since_the_last() -> None:
-    program = make_program()
-    expected = take_steps(make_program(), 4)
+    program = toys.make_program()
+    expected = toys.take_steps(toys.make_program(), 4)
     program.shuffle()
     assert program.readings().values.shape == (0, 0, 1)
     for _ in range(3):
@@ -149,16 +138,16 @@ def test_a_saved_program_goes_on_bit_for_bit(optimizer: Any, tmp_path: Path) -> 
     """In the middle of an epoch, noise and dropout included, through the files."""
 
     def make() -> Program:
-        model = nn.Sequential(make_model(), nn.Dropout(0.5))
-        return Program(model, noisy_squares, points(), settings(optimizer=optimizer))
+        model = nn.Sequential(toys.make_model(), nn.Dropout(0.5))
+        return Program(model, toys.noisy_squares, toys.points(), toys.settings(optimizer=optimizer))
 
     first = make()
     torch.manual_seed(0)
-    take_steps(first, 8)
+    toys.take_steps(first, 8)
     save_state(tmp_path, first.state(), 8)
     torch.rand(7)
     second = make()
-    take_steps(second, 2)
+    toys.take_steps(second, 2)
     saved = load_latest(tmp_path)
     assert saved is not None
     ends = []
@@ -169,14 +158,14 @@ def test_a_saved_program_goes_on_bit_for_bit(optimizer: Any, tmp_path: Path) -> 
             program.step()
             if step % program.steps_per_epoch == 4:
                 program.shuffle()
-        ends.append(copied(program.tensors()))
-    assert same(*ends)
+        ends.append(toys.copied(program.tensors()))
+    assert toys.same(*ends)
 
 
 def test_loading_keeps_tensors_in_place() -> None:
-    program = make_program()
+    program = toys.make_program()
     state = program.state()
-    take_steps(program, 2)
+    toys.take_steps(program, 2)
     moments = program.optimizer.state_dict()["state"][0]
     addresses = [x.data_ptr() for x in (*program.tensors().values(), *moments.values())]
     program.load_state(state)
@@ -187,12 +176,12 @@ def test_loading_keeps_tensors_in_place() -> None:
 
 
 def test_a_run_is_only_resumed_with_the_same_batches() -> None:
-    state = make_program().state()
-    other = make_program(batch_size=4)
-    before = copied(other.tensors())
+    state = toys.make_program().state()
+    other = toys.make_program(batch_size=4)
+    before = toys.copied(other.tensors())
     with pytest.raises(RunError, match=r"shape \(5, 8\) on 1 devices .* \(10, 4\) on 1"):
         other.load_state(state)
-    assert same(before, other.tensors())
+    assert toys.same(before, other.tensors())
 
 
 def test_the_formulas_of_the_paper() -> None:

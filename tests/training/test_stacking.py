@@ -1,8 +1,8 @@
 """Stacked runs: the same as one run each, and apart from each other."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -13,39 +13,21 @@ from drpm.training.errors import RunError
 from drpm.training.loop import train
 from drpm.training.program import Batch, Program
 from drpm.training.runs import RunFolder, open_run
-from tests.training.toys import (
-    EXAMPLES,
-    copied,
-    make_model,
-    make_run,
-    noisy_squares,
-    points,
-    same,
-    settings,
-    squares,
-    steps_of,
-    take_steps,
-)
+from tests.training import toys
 
 
-def make_stack(count: int = 3, objective: Any = noisy_squares, **changes: Any) -> Program:
-    models = [make_model(seed) for seed in range(count)]
-    return Program(models, objective, points(), settings(**changes))
-
-
-def scaled_squares(
-    model: nn.Module, batch: Batch, schedule: Mapping[str, Tensor], generator: torch.Generator
-) -> dict[str, Tensor]:
+def scaled_squares(model: nn.Module, batch: Batch, *others: Any) -> dict[str, Tensor]:
     """A loss that depends on the run's own data."""
-    terms = noisy_squares(model, batch, schedule, generator)
+    terms = toys.noisy_squares(model, batch, *others)
     return {**terms, "loss": batch["scale"].mean() * terms["loss"]}
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_each_run_of_a_stack_equals_that_run_alone(optimizer: Any) -> None:
     """Without noise, and each given the batches that it had in the stack."""
-    stack = make_stack(3, squares, optimizer=optimizer, weight_decay=0.01)
-    alone = [Program(make_model(s), squares, points(), stack.config) for s in range(3)]
+    stack = toys.make_program(toys.squares, 3, optimizer=optimizer, weight_decay=0.01)
+    data = toys.points()
+    alone = [Program(toys.make_model(s), toys.squares, data, stack.config) for s in range(3)]
     stack.shuffle()
     for run, program in enumerate(alone):
         program.order.copy_(stack.order[:, run])
@@ -61,7 +43,8 @@ def test_each_run_of_a_stack_equals_that_run_alone(optimizer: Any) -> None:
 
 def test_each_run_has_its_own_batches_and_noise() -> None:
     # Models that start alike, so that only batches and noise tell them apart.
-    stack = Program([make_model()] * 2, noisy_squares, points(), settings(batch_size=40))
+    config = toys.settings(batch_size=40)
+    stack = Program([toys.make_model()] * 2, toys.noisy_squares, toys.points(), config)
     stack.shuffle()
     index = stack.batch()["index"]
     assert index.shape == (2, 40)
@@ -74,29 +57,29 @@ def test_each_run_has_its_own_batches_and_noise() -> None:
 
 
 def test_runs_do_not_influence_each_other() -> None:
-    data = points()
+    data = toys.points()
     x = torch.stack([data.pop("x")] * 3)
-    scale = torch.ones(3, EXAMPLES)
+    scale = torch.ones(3, toys.EXAMPLES)
 
     def end(x: Tensor, scale: Tensor) -> list[dict[str, Tensor]]:
         program = Program(
-            [make_model(seed) for seed in range(3)],
+            [toys.make_model(seed) for seed in range(3)],
             scaled_squares,
             data,
-            settings(optimizer="sgd", learning_rate=1e-3),
+            toys.settings(optimizer="sgd", learning_rate=1e-3),
             run_data={"x": x, "scale": scale},
         )
-        take_steps(program, 12)
-        return [copied(program.model_state(run)) for run in range(3)]
+        toys.take_steps(program, 12)
+        return [toys.copied(program.model_state(run)) for run in range(3)]
 
     before = end(x, scale)
     other_x, other_scale = x.clone(), scale.clone()
     other_x[1] *= 100
     other_scale[1] = 1e3
     for after in (end(other_x, scale), end(x, other_scale)):
-        assert same(before[0], after[0])
-        assert same(before[2], after[2])
-        assert not same(before[1], after[1])
+        assert toys.same(before[0], after[0])
+        assert toys.same(before[2], after[2])
+        assert not toys.same(before[1], after[1])
 
 
 def test_batch_norm_keeps_statistics_for_each_run() -> None:
@@ -105,9 +88,9 @@ def test_batch_norm_keeps_statistics_for_each_run() -> None:
         return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
 
     # Not Adam, which makes full steps of the rounding errors in a bias that has no effect.
-    config = settings(optimizer="sgd")
-    stack = Program([make(0), make(1)], squares, points(), config)
-    alone = Program(make(1), squares, points(), config)
+    config = toys.settings(optimizer="sgd")
+    stack = Program([make(0), make(1)], toys.squares, toys.points(), config)
+    alone = Program(make(1), toys.squares, toys.points(), config)
     stack.shuffle()
     alone.order.copy_(stack.order[:, 1])
     for _ in range(3):
@@ -122,30 +105,23 @@ def test_augmentations_and_dropout_differ_between_runs() -> None:
         return {**batch, "x": batch["x"] + torch.randn(batch["x"].shape, generator=generator)}
 
     def make() -> nn.Module:
-        return nn.Sequential(make_model(), nn.Dropout(0.5))
+        return nn.Sequential(toys.make_model(), nn.Dropout(0.5))
 
-    for augment, make_one in ((jitter, make_model), (None, make)):
+    for augment, make_one in ((jitter, toys.make_model), (None, make)):
         models = [make_one() for _ in range(2)]
-        config = settings(batch_size=40)
-        program = Program(models, squares, points(), config, augment=augment)
-        first, second = take_steps(program, 1)[0, 0].tolist()
+        config = toys.settings(batch_size=40)
+        program = Program(models, toys.squares, toys.points(), config, augment=augment)
+        first, second = toys.take_steps(program, 1)[0, 0].tolist()
         assert first != second
 
 
 def test_a_group_of_runs_resumes_bit_for_bit(tmp_path: Path) -> None:
-    config = settings(epochs=4, checkpoint_steps=3, log_every=2)
+    config = toys.settings(epochs=4, checkpoint_steps=3, log_every=2)
 
     def run(name: str, stop: int = 0) -> tuple[Program, list[RunFolder]]:
-        calls = []
-
-        def objective(*arguments: Any) -> dict[str, Tensor]:
-            calls.append(1)
-            if len(calls) == stop:
-                raise KeyboardInterrupt
-            return noisy_squares(*arguments)
-
-        program = make_stack(3, objective, **vars(config))
-        folders = [make_run(tmp_path / f"{name}-{run}", config) for run in range(3)]
+        objective = toys.at_step(stop, Mock(side_effect=KeyboardInterrupt))
+        program = toys.make_program(objective, 3, **vars(config))
+        folders = [toys.make_run(tmp_path / f"{name}-{run}", config) for run in range(3)]
         train(program, folders)
         return program, folders
 
@@ -156,10 +132,10 @@ def test_a_group_of_runs_resumes_bit_for_bit(tmp_path: Path) -> None:
             run("cut", stop)
     program, cut = run("cut")
     for run_index in range(3):
-        assert same(program.model_state(run_index), whole.model_state(run_index))
+        assert toys.same(program.model_state(run_index), whole.model_state(run_index))
         records = [[r["loss"] for r in x[run_index].metrics()] for x in (cut, expected)]
         assert records[0] == records[1]
-        assert steps_of(cut[run_index]) == steps_of(expected[0])
+        assert toys.steps_of(cut[run_index]) == toys.steps_of(expected[0])
     # One checkpoint for the group, in the first folder; metrics for each.
     assert cut[0].checkpoint_dir.exists()
     assert not cut[1].checkpoint_dir.exists()
@@ -167,15 +143,15 @@ def test_a_group_of_runs_resumes_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_a_stack_is_only_resumed_with_the_same_runs(tmp_path: Path) -> None:
-    config = settings(epochs=1)
+    config = toys.settings(epochs=1)
 
     def folders(*names: str) -> list[RunFolder]:
         return [open_run(tmp_path / "new" / name / "training", dumps(config)) for name in names]
 
-    runs = [make_run(tmp_path / "old" / name / "training", config) for name in ("a", "b")]
-    train(make_stack(2, epochs=1), runs)
+    runs = [toys.make_run(tmp_path / "old" / name / "training", config) for name in ("a", "b")]
+    train(toys.make_program(width=2, epochs=1), runs)
     (tmp_path / "old").rename(tmp_path / "new")
-    train(make_stack(2, epochs=1), folders("a", "b"))
+    train(toys.make_program(width=2, epochs=1), folders("a", "b"))
     for names in (("a", "c"), ("a", "b", "c"), ("a",)):
         with pytest.raises(RunError, match=r"was started together with .* cannot be resumed with"):
-            train(make_stack(len(names), epochs=1), folders(*names))
+            train(toys.make_program(width=len(names), epochs=1), folders(*names))

@@ -254,7 +254,6 @@ def test_a_result_of_other_arguments_is_not_taken_for_finished(tmp_path: Path) -
     ("options", "complaint"),
     [
         ({"workers": -1}, "workers must be at least 0, but got -1"),
-        ({"address": "here"}, "address and gpus are for the backend 'ray'"),
         ({"device": "cuda:99"}, "device must be available .* but got 'cuda:99'"),
     ],
 )

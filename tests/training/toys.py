@@ -50,8 +50,23 @@ def settings(**changes: Any) -> TrainingConfig:
     return TrainingConfig(**chosen)
 
 
-def make_program(objective: Any = noisy_squares, **changes: Any) -> Program:
-    return Program(make_model(), objective, points(), settings(**changes))
+def make_program(objective: Any = noisy_squares, width: int = 1, **changes: Any) -> Program:
+    """The training of one model, or of several that are stacked."""
+    models = [make_model(seed) for seed in range(width)]
+    return Program(models, objective, points(), settings(**changes))
+
+
+def at_step(number: int, act: Callable[[], Any]) -> Callable[..., dict[str, Tensor]]:
+    """The usual objective, with something happening at the n-th step of this process."""
+    calls = []
+
+    def objective(*arguments: Any) -> dict[str, Tensor]:
+        calls.append(1)
+        if len(calls) == number:
+            act()
+        return noisy_squares(*arguments)
+
+    return objective
 
 
 def make_run(folder: Path, config: TrainingConfig) -> RunFolder:
