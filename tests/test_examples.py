@@ -179,3 +179,4 @@ def test_the_gallery_draws(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
     plt.close("all")
     assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+    assert len((ROOT / "examples" / f"{name}.py").read_text("utf-8").splitlines()) < 80
