@@ -32,8 +32,9 @@ format: $(READY) ## fix style and formatting
 types: $(READY) ## check the types in src
 	$(RUN) mypy
 
-docs: $(DOCS_READY) ## build the documentation site in out/site; it runs the tutorials
+docs: $(DOCS_READY) ## build the documentation site in out/site, run its tutorials, check its pages
 	$(RUN) sphinx -W --keep-going -E -q -j 2 -b html docs out/site
+	$(RUN) pytest -q tests/browser/test_site.py
 
 bench: $(READY) ## measure time and memory on this device
 	$(RUN) benchmarks

@@ -53,6 +53,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_show_search_summary = False  # needs a server, and the site also works from files
 html_math_renderer = "mathml"
 
 
