@@ -48,6 +48,7 @@ napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = "drpm"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

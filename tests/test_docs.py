@@ -95,7 +95,9 @@ def test_programs_of_supervised_partitions() -> None:
 
 def test_the_program_at_the_front() -> None:
     (text,) = blocks(ROOT / "README.md", "python")
-    names: dict[str, Any] = {"X": np.random.default_rng(0).normal(size=(100, 3))}
+    table = np.random.default_rng(0).normal(size=(100, 3))
+    np.savetxt("measurements.csv", table, delimiter=",", header="a,b,c", comments="")
+    names: dict[str, Any] = {}
     exec(compile(text, "README.md", "exec"), names)
     assert np.bincount(names["model"].labels_).min() >= 20
 

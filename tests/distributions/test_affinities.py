@@ -24,8 +24,6 @@ from tests.oracles import (
 )
 
 DRAWS = 20_000
-SMALL = list(itertools.product(range(1, 7), range(1, 5)))
-small = pytest.mark.parametrize(("n", "groups"), SMALL)
 
 
 def parameters(

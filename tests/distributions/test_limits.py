@@ -23,6 +23,18 @@ def law_of(urn: Urn, n: int) -> drpm.FisherHypergeometric:
 # --- arguments ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["minimum", "capacities"])
+def test_kl_to_limits_that_were_changed_in_place(name: str) -> None:
+    """Laws keep their own limits, so the second one excludes what the first one allows."""
+    limits, change = (
+        (torch.full((3,), 3), -1) if name == "capacities" else (torch.zeros(3).int(), 1)
+    )
+    first = drpm.FisherHypergeometric(5, torch.zeros(3), **{name: limits})
+    limits += change
+    second = drpm.FisherHypergeometric(5, torch.zeros(3), **{name: limits})
+    assert kl_divergence(first, second) == torch.inf
+
+
 def test_kl_from_forced_sizes_to_limits_that_allow_them() -> None:
     """Capacities alone leave p one outcome, which q allows."""
     p = drpm.FisherHypergeometric(5, torch.zeros(3), torch.tensor([2, 2, 1]))

@@ -29,7 +29,10 @@ TABLE = Table(
 
 
 def rows(text: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    """The cells, in which no line breaks between a mean and its deviation."""
+    assert " ±" not in text
+    lines = text.replace("\xa0", " ").splitlines()
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
 
 
 def test_means_beside_published_numbers(tmp_path: Path) -> None:

@@ -126,12 +126,13 @@ def list_starts(folder: Path, seed: int, count: int) -> list[Start]:
 
 
 def best_start(models: Sequence[FittedClustering], rows: Tensor) -> FittedClustering:
-    """The clustering of the highest :func:`neighbor_agreement`; its facts list all."""
+    """The clustering of the highest :func:`neighbor_agreement`; its facts list all of them."""
     if len(models) == 1:
         return models[0]
-    figures = [neighbor_agreement(rows, model.predict(rows)) for model in models]
-    kept = max(range(len(models)), key=figures.__getitem__)
-    return replace(models[kept], facts={"starts": {"figures": figures, "kept": kept}})
+    values = [neighbor_agreement(rows, model.predict(rows)) for model in models]
+    kept = max(range(len(models)), key=values.__getitem__)
+    starts = {"criterion": "neighbor agreement", "figures": values, "kept": kept}
+    return replace(models[kept], facts={"starts": starts})
 
 
 def neighbor_agreement(rows: Tensor, labels: Tensor) -> float:

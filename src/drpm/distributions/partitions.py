@@ -119,7 +119,11 @@ class PartitionLaw(Law):
     """Base class of distributions over partitions: sizes first, then an order that fills them."""
 
     sizes: SizeLaw
-    _expected = "an assignment matrix with one-hot columns"
+
+    @property
+    def _expected(self) -> str:  # type: ignore[override]
+        sizes = self.sizes._expected
+        return f"an assignment matrix with one-hot columns, whose subsets have {sizes}"
 
     @abstractmethod
     def draw_parts(self, shape: torch.Size, *, generator: torch.Generator | None = None) -> Parts:

@@ -390,14 +390,14 @@ def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
 
 
 def _same_binomials(p: FisherHypergeometric, q: FisherHypergeometric) -> bool:
-    # The same numbers, or the very same tensors: also where no values can be read.
-    given = zip(p._given, q._given, strict=True)
-    if all(x is y or (type(x) is type(y) is int and x == y) for x, y in given):
+    if all(x is None for x in p._given + q._given):
         return True
     own, other = ((x._capacities, x._low, x._high) for x in (p, q))
-    if not all(can_check_values(x) for x in own + other):
-        return False
-    return all(bool((x == y).all()) for x, y in zip(own, other, strict=True))
+    if all(can_check_values(x) for x in own + other):
+        return all(bool((x == y).all()) for x, y in zip(own, other, strict=True))
+    # Where no values can be read, the tensors must be the same objects.
+    given = zip(p._given, q._given, strict=True)
+    return all(x is y or (type(x) is type(y) is int and x == y) for x, y in given)
 
 
 register_kl(FisherHypergeometric, FisherHypergeometric)(sizes_kl)

@@ -103,9 +103,9 @@ def fill_tables(text: str, tables: Mapping[str, Callable[[Path], str]], results:
 
 
 def markdown_table(heading: Sequence[str], *lines: Sequence[str]) -> str:
-    """A table as Markdown."""
+    """A table as Markdown, which keeps a mean and its deviation on one line."""
     rows = [heading, ["---"] * len(heading), *lines]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows).replace(" ± ", "\xa0±\xa0")
 
 
 def metric_columns(study: str, metrics: Mapping[str, str]) -> dict[str, tuple[str, str]]:
