@@ -11,6 +11,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
@@ -21,10 +22,10 @@ SIZES, ORDER = (3, 1, 3), (4, 0, 2, 5, 6, 1, 3)
 
 
 def ball(axis: Axes, x: float, y: float, element: int, color: str = "0.85") -> None:
-    dark = color != "0.85"
+    is_light = sum(to_rgb(color)) > 1.5
     axis.add_patch(plt.Circle((x, y), 0.36, facecolor=color, edgecolor="0.3"))
     name = "abcdefg"[element]
-    axis.text(x, y, name, ha="center", va="center", color="white" if dark else "black")
+    axis.text(x, y, name, ha="center", va="center", color="black" if is_light else "white")
 
 
 def box(axis: Axes, left: float, y: float, size: int, color: str) -> None:
@@ -34,32 +35,32 @@ def box(axis: Axes, left: float, y: float, size: int, color: str) -> None:
 
 def steps() -> Figure:
     """Elements with scores; sizes; an order; the filled subsets."""
-    figure, axis = plt.subplots(figsize=(7.4, 3.6))
+    figure, axis = plt.subplots(figsize=(5, 5))
     places = {
         element: (rank, sum(rank >= stop for stop in (3, 4))) for rank, element in enumerate(ORDER)
     }
     for element, score in enumerate(SCORES.tolist()):
-        axis.add_patch(plt.Rectangle((element - 0.2, 3.6), 0.4, 0.3 * score, color="0.75"))
-        ball(axis, element, 3.1, element)
+        axis.add_patch(plt.Rectangle((element - 0.2, 5.5), 0.4, 0.3 * score, color="0.75"))
+        ball(axis, element, 5.0, element)
     left = 0
     for subset, size in enumerate(SIZES):
-        for height in (2.1, 0.0):
+        for height in (3.4, 0.0):
             box(axis, left, height, size, f"C{subset}")
         left += size
     for element, (rank, subset) in places.items():
-        ball(axis, rank, 1.05, element)
+        ball(axis, rank, 1.7, element)
         ball(axis, rank, 0.0, element, f"C{subset}")
     texts = ["elements and their scores", "1. sample sizes", "2. sample an order", "3. fill"]
-    for height, text in zip((3.1, 2.1, 1.05, 0.0), texts, strict=True):
-        axis.text(7.1, height, text, va="center", fontsize=11)
-    axis.set(xlim=(-0.6, 11.2), ylim=(-0.6, 4.7), aspect="equal")
+    for height, text in zip((6.7, 4.1, 2.3, 0.7), texts, strict=True):
+        axis.text(-0.46, height, text, va="center", fontsize=11)
+    axis.set(xlim=(-0.6, 6.6), ylim=(-0.6, 7.0), aspect="equal")
     axis.axis("off")
     return figure
 
 
 def integrals() -> Figure:
     """The two integrals whose product is the probability of the partition, given its sizes."""
-    figure, axes = plt.subplots(1, 2, figsize=(7.4, 2.6), sharey=True)
+    figure, axes = plt.subplots(2, 1, figsize=(5, 4.6), sharex=True)
     u = torch.linspace(0, 1, 400)
     starts = (0, 3, 4, 7)
     for subset, axis in enumerate(axes):
@@ -71,8 +72,8 @@ def integrals() -> Figure:
         axis.plot(u, curve, color=f"C{subset}")
         axis.fill_between(u, curve, color=f"C{subset}", alpha=0.25)
         title = f"subset {subset + 1} is {{{names}}}: area {area:.3f}"
-        axis.set(xlabel="u", title=title)
-    axes[0].set_ylabel("integrand")
+        axis.set(ylabel="integrand", title=title)
+    axes[-1].set_xlabel("u")
     return figure
 
 

@@ -1,7 +1,7 @@
 """Three centers share points equally: python examples/affinities.py.
 
 Every center has its own affinity for every point: the log-odds that the point belongs to it, by
-distance. Left, points go to the nearest center. Right, an AffinityPartition in which every subset
+distance. Top, points go to the nearest center. Bottom, an AffinityPartition in which every subset
 has 20 points: the centers choose one after another, and points between two centers change sides.
 The size of a point is the probability of its color.
 """
@@ -29,7 +29,7 @@ def draw() -> Figure:
     law = AffinityPartition(nearest.logit(eps=1e-6), torch.zeros(3), minimum=20, maximum=20)
     shares = law.marginals(num_samples=2000, generator=torch.Generator().manual_seed(0))
 
-    figure, axes = plt.subplots(1, 2, figsize=(8, 3.4), sharex=True, sharey=True)
+    figure, axes = plt.subplots(2, 1, figsize=(5, 6.4), sharex=True, sharey=True)
     found = [("Nearest center", nearest, nearest), ("20 points each", law.greedy, shares)]
     for axis, (title, partition, probs) in zip(axes, found, strict=True):
         subsets = partition.argmax(0)

@@ -1,6 +1,6 @@
 """The exact probability of a partition and the paper's bounds: python examples/exact_and_bounds.py.
 
-Left, 40 sampled partitions of eight elements: the bounds enclose the exact value. Right, the mean
+Top, 40 sampled partitions of eight elements: the bounds enclose the exact value. Bottom, the mean
 distance of the bounds from the exact value for more elements.
 """
 
@@ -28,22 +28,22 @@ def compare(elements: int, samples: int) -> tuple[torch.Tensor, torch.Tensor, to
 
 
 def draw() -> Figure:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3))
+    figure, (top, bottom) = plt.subplots(2, 1, figsize=(5, 5.6), layout="constrained")
 
     lower, exact, upper = compare(elements=8, samples=40)
     order = exact.argsort()
-    left.vlines(range(40), lower[order], upper[order], color="C0", alpha=0.4, lw=4)
-    left.plot(exact[order], "k.", ms=5)
-    left.set(xlabel="partition", ylabel="log-probability", title="Bars: bounds. Dots: exact.")
+    top.vlines(range(40), lower[order], upper[order], color="C0", alpha=0.4, lw=4)
+    top.plot(exact[order], "k.", ms=5)
+    top.set(xlabel="partition", ylabel="log-probability", title="Bars: bounds. Dots: exact.")
 
     numbers = [4, 8, 16, 32, 64]
     found = [compare(elements, samples=100) for elements in numbers]
-    right.plot(numbers, [(u - e).mean() for _, e, u in found], "o-", label="upper bound - exact")
-    right.plot(numbers, [(e - b).mean() for b, e, _ in found], "s-", label="exact - lower bound")
-    right.set(xlabel="number of elements", ylabel="nats", title="Mean distance", xscale="log")
-    right.set_xticks(numbers, numbers)
-    right.minorticks_off()
-    right.legend()
+    bottom.plot(numbers, [(u - e).mean() for _, e, u in found], "o-", label="upper bound - exact")
+    bottom.plot(numbers, [(e - b).mean() for b, e, _ in found], "s-", label="exact - lower bound")
+    bottom.set(xlabel="number of elements", ylabel="nats", title="Mean distance", xscale="log")
+    bottom.set_xticks(numbers, numbers)
+    bottom.minorticks_off()
+    bottom.legend()
     return figure
 
 

@@ -23,16 +23,17 @@ def marginals(scale: float) -> Tensor:
 
 
 def draw() -> Figure:
-    figure, axes = plt.subplots(1, len(SCALES), figsize=(8, 2.6), sharey=True)
+    figure, axes = plt.subplots(3, figsize=(5, 6), sharex=True, layout="constrained")
     elements = torch.arange(1, ELEMENTS + 1)
     for axis, scale in zip(axes, SCALES, strict=True):
         bottom = torch.zeros(ELEMENTS)
         for subset, probs in enumerate(marginals(scale), start=1):
             axis.bar(elements, probs, bottom=bottom, width=1, label=f"subset {subset}")
             bottom = bottom + probs
-        axis.set(title=f"log-scores fall by {scale:g}", xlabel="element", xticks=[1, 10, 20])
-    axes[0].set_ylabel("probability")
-    axes[-1].legend(loc="upper left", bbox_to_anchor=(1, 1))
+        axis.set(title=f"log-scores fall by {scale:g}", ylabel="probability", ylim=(0, 1))
+    axes[-1].set(xlabel="element", xticks=[1, 10, 20])
+    handles, labels = axes[-1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
     return figure
 
 

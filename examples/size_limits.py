@@ -27,14 +27,14 @@ def size_probs(law: FisherHypergeometric) -> Tensor:
 
 
 def draw() -> Figure:
-    figure, axes = plt.subplots(1, len(LIMITS), figsize=(8, 2.6), sharey=True)
+    figure, axes = plt.subplots(3, figsize=(5, 6), sharex=True, sharey=True, layout="constrained")
     for axis, (title, limits) in zip(axes, LIMITS.items(), strict=True):
         law = FisherHypergeometric(ELEMENTS, LOG_WEIGHTS, **limits)
         for subset, probs in enumerate(size_probs(law)):
             place = torch.arange(ELEMENTS + 1) + 0.28 * (subset - 1)
             axis.bar(place.numpy(), probs.numpy(), width=0.28, label=f"weight {2**subset}")
-        axis.set(title=title, xlabel="size", xticks=range(0, ELEMENTS + 1, 2))
-    axes[0].set_ylabel("probability")
+        axis.set(title=title, ylabel="probability", xticks=range(0, ELEMENTS + 1, 2))
+    axes[-1].set_xlabel("size")
     axes[0].legend()
     return figure
 

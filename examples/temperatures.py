@@ -23,18 +23,19 @@ def sample(temperature: float, hard: bool) -> Tensor:
 
 
 def draw() -> Figure:
-    figure, axes = plt.subplots(len(TEMPERATURES) + 1, 1, figsize=(7, 5.5), sharex=True)
+    rows = len(TEMPERATURES) + 1
+    figure, axes = plt.subplots(rows, 1, figsize=(5, 7), sharex=True, layout="constrained")
     samples = [sample(temperature, hard=False) for temperature in TEMPERATURES]
     samples.append(sample(TEMPERATURES[-1], hard=True))
     titles = [f"soft, temperature {temperature:g}" for temperature in TEMPERATURES]
     for axis, Y, title in zip(axes, samples, [*titles, "hard"], strict=True):
         picture = axis.imshow(Y.numpy(), vmin=0, vmax=1, aspect="auto")
-        axis.set_title(title, loc="left", fontsize=9)
+        axis.set_title(title, loc="left", fontsize="medium")
         axis.set_yticks(range(3), ["subset 1", "subset 2", "subset 3"])
         axis.spines[:].set_visible(False)
     axes[-1].set(xlabel="element, by descending score", xticks=range(12))
     axes[-1].set_xticklabels(range(1, 13))
-    figure.colorbar(picture, ax=axes, label="share of the element", shrink=0.5)
+    figure.colorbar(picture, ax=axes, label="share of the element", location="bottom", aspect=40)
     return figure
 
 

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from numpy.typing import NDArray
 
+from drpm.cli.results_page import FIGURES
 from drpm.report.page import training_curves, write_page
 from drpm.report.plots import (
     COLORS,
@@ -82,6 +84,16 @@ def test_figures_that_a_run_describes() -> None:
     line = draw(specs["course"]).axes[0].lines[0]
     assert np.asarray(line.get_xdata()).tolist() == [1, 5, 6]
     assert {"1", "10", "Counts"} <= texts(draw(specs["counts"]))
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_of_the_results_are_readable_on_phones(name: str) -> None:
+    """A phone shows a figure with a width of 343 pixels."""
+    figure = FIGURES[name](Path(__file__).parents[2] / "results")
+    inches = int.from_bytes(png(figure)[16:20], "big") / 150
+    shown = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+    smallest = min(text.get_fontsize() for text in shown) / 72 * 343 / inches
+    assert smallest >= 8
 
 
 @pytest.mark.parametrize("key", ["title__x", "sizes"])

@@ -128,7 +128,7 @@ def _draw_clusters(results: Path) -> Figure:
             cells = [(f"clusters/k-{count}/{method}", metric) for count in sweeps.CLUSTERS]
             scores = summarize_metrics(results, cells)
             panels[heading].append(Series(name, np.array(sweeps.CLUSTERS), *scores))
-    return series_panels(panels, "clusters", "Scores against the number of clusters", columns=3)
+    return series_panels(panels, "clusters", "Scores against the number of clusters", height=2.0)
 
 
 _DRPM: Final = [f"table-1/{data}/drpm-vc" for data in DATA.values()]
@@ -141,7 +141,7 @@ _SAMPLES: Final = [
 FIGURES: Final = {
     "clusters": _draw_clusters,
     **{
-        study.replace("/", "-"): partial(draw_stored, f"{study}/seed-0", "samples")
+        study.replace("/", "-"): partial(draw_stored, f"{study}/seed-0", "samples", images=12)
         for study in _SAMPLES
     },
     **{

@@ -97,8 +97,8 @@ def _draw_count_errors(results: Path) -> Figure:
     for name, method in METHODS.items():
         cells = [(f"table-2/shared-{shared}/{method}", "count_error") for shared in sweeps.SHARED]
         series.append(Series(name, places, *summarize_metrics(results, cells)))
-    title = "Mean squared error of the number of shared factors, logarithmic from 1"
-    figure = series_panels({"": series}, "shared factors", title, is_line=False)
+    title, ylabel = "Error of the number of shared factors", "mean squared error, log from 1"
+    figure = series_panels({"": series}, "shared factors", title, ylabel, height=3.2, is_line=False)
     axes = figure.axes[0]
     axes.set_yscale("symlog", linthresh=1)
     axes.yaxis.set_minor_locator(NullLocator())

@@ -99,11 +99,13 @@ def _draw_noise(results: Path) -> Figure:
     neurons = _noise_series(results, "DRPM-MTL", "noise/drpm", "size_right")
     panels["neurons of the right digit, of 50"] = [neurons]
     title = "Accuracy and neurons against the noise ratio of the right digit"
-    return series_panels(panels, "noise ratio of the right digit", title, columns=2)
+    return series_panels(panels, "noise ratio of the right digit", title, height=1.8)
 
 
-def _draw_mosaic(metric: str, title: str, rows: dict[str, str], results: Path) -> Figure:
+def _draw_mosaic(metric: str, rows: dict[str, str], results: Path) -> Figure:
     """A metric of every task of the mosaics against its noise ratio."""
+    what = {"size": "neurons"}.get(metric, metric)
+    title = f"{what.capitalize()} of every task against its noise ratio"
     panels: dict[str, list[Series]] = {}
     for heading, tasks in _TASKS.items():
         ratios, names = noise_ratios(int(tasks)), task_names(int(tasks))
@@ -111,7 +113,7 @@ def _draw_mosaic(metric: str, title: str, rows: dict[str, str], results: Path) -
             cells = [(study.format(tasks), f"{metric}_{task}") for task in names]
             series = Series(name, np.array(ratios), *summarize_metrics(results, cells))
             panels.setdefault(f"{heading} tasks", []).append(series)
-    return series_panels(panels, "noise ratio of the task", title, height=1.75, is_line=False)
+    return series_panels(panels, "noise ratio of the task", title, what, height=2.0, is_line=False)
 
 
 FIGURES: Final = {
@@ -120,13 +122,11 @@ FIGURES: Final = {
     "mosaic-accuracy": partial(
         _draw_mosaic,
         "accuracy",
-        "Accuracy of every task against its noise ratio",
         {name: f"mosaic/tasks-{{}}/{method}" for name, method in METHODS.items()},
     ),
     "mosaic-neurons": partial(
         _draw_mosaic,
         "size",
-        "Neurons of every task against its noise ratio",
         {"DRPM-MTL": "mosaic/tasks-{}/drpm", _FREE: "mosaic-free/tasks-{}/drpm"},
     ),
     "mosaic-owners": partial(draw_stored, "mosaic-free/tasks-10/drpm/seed-0", "neurons"),

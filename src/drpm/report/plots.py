@@ -14,10 +14,10 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from cycler import cycler
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
@@ -37,25 +37,24 @@ _NAMES: Final = {
 
 Arrays = Mapping[str, NDArray[Any]]
 
-WIDTH: Final = 9.0  # inches
+NARROW: Final = 5.0  # inches, of figures in documents, which must be readable on phones
 
 # The first ten are distinct for color-blind readers too (https://arxiv.org/abs/2107.02270).
 COLORS: Final = (
-    *("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6"),
-    *("#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd"),
-    *("#1f486d", "#805507", "#5f1001", "#4a5251", "#42175b"),
-    *("#55362d", "#743200", "#5d5638", "#393b41", "#496d6f"),
+    *("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6", "#a96b59", "#e76300"),
+    *("#b9ac70", "#717581", "#92dadd", "#1f486d", "#805507", "#5f1001", "#4a5251"),
+    *("#42175b", "#55362d", "#743200", "#5d5638", "#393b41", "#496d6f"),
 )
 
 _CELL: Final = 0.55  # inches, of a matrix
-_CHARACTER: Final = 0.066  # inches, the width of a character
+_CHARACTER: Final = 0.078  # inches, the width of a character
 _MAX_NAMES: Final = 20  # of a legend
+_MARKERS: Final = "osD^vPX*<>"
 _STYLE: Final[Any] = {
-    "axes.prop_cycle": cycler(color=COLORS),
     **dict.fromkeys(("text.color", "xtick.labelcolor", "ytick.labelcolor"), "#333333"),
     **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), "#8a8a8a"),
-    **dict.fromkeys(("font.size", "xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 8),
-    **dict.fromkeys(("axes.titlesize", "figure.titlesize"), 9),
+    **dict.fromkeys(("font.size", "axes.titlesize", "figure.titlesize"), 9.5),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 9.5),
     **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "axes.titlelocation": "left",
     "axes.axisbelow": True,
@@ -74,6 +73,7 @@ class FigureSpec(NamedTuple):
     columns: Sequence[str]
     title: str
     about: str = ""
+    width: float = 9.0  # inches, beside the names of the rows
 
 
 def pack_arrays(arrays: Mapping[str, Any]) -> bytes:
@@ -86,7 +86,7 @@ def pack_arrays(arrays: Mapping[str, Any]) -> bytes:
 def pack_figures(specs: Iterable[FigureSpec]) -> bytes:
     """The content of an ``arrays.npz`` with figures that a run describes."""
     arrays: dict[str, NDArray[Any]] = {}
-    for kind, name, values, rows, columns, title, about in specs:
+    for kind, name, values, rows, columns, title, about, _ in specs:
         names = dict(zip(_NAMES[kind], (rows, columns), strict=True))
         parts = {kind: values, **names, "title": title, "about": about}
         arrays |= {f"{part}__{name}": np.array(x) for part, x in parts.items() if len(x)}
@@ -146,7 +146,7 @@ def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
         points, members = arrays["partition_points"], arrays["partition_clusters"]
         own = [points[members == index] for index in range(len(clusters))]
         names = [f"{name} ({len(each)})" for name, each in zip(clusters, own, strict=True)]
-        title = f"One sampled partition of {len(points):,} points (sizes in parentheses)"
+        title = f"A sampled partition of {len(points):,} points (with sizes)"
         yield FigureSpec("grid", "partition", [each[:32] for each in own], names, (), title)
     elif points.ndim == 3:
         columns, title = names_of(arrays, "column_names", points.shape[2]), "Mean generated rows"
@@ -167,9 +167,6 @@ def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
         yield FigureSpec("bars", "sizes", sizes[order, None], [*map(str, order)], (), title)
 
 
-# Drawing.
-
-
 class Series(NamedTuple):
     """Means and deviations over seeds at some places ``x``, all of shape (P,)."""
 
@@ -185,8 +182,7 @@ def png(figure: Figure) -> bytes:
     with warnings.catch_warnings():
         # Characters that the font lacks are drawn as boxes; the page has them in its text.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
-        metadata: Any = {"Software": None}
-        figure.savefig(content, format="png", dpi=150, bbox_inches="tight", metadata=metadata)
+        figure.savefig(content, dpi=150, bbox_inches="tight", metadata={"Software": None})
     return content.getvalue()
 
 
@@ -197,18 +193,19 @@ def draw(spec: FigureSpec) -> Figure:
     return figure
 
 
-def draw_stored(run: str, name: str, results: Path) -> Figure:
-    """Draws a figure that a run in a folder of results describes."""
+def draw_stored(run: str, name: str, results: Path, images: int | None = None) -> Figure:
+    """Draws a narrow figure of a run in a folder of results, with so many images in a row."""
     (spec,) = (x for x in figure_specs(read_arrays(results / run)) if x.name == name)
-    return draw(spec)
+    values = spec.values if images is None else [row[:images] for row in spec.values]
+    columns = spec.columns if len(spec.columns) <= _MAX_NAMES else ()
+    width = NARROW - _CHARACTER * max(map(len, spec.rows), default=0)
+    return draw(spec._replace(values=values, columns=columns, width=width))
 
 
-def _one_axes(
-    spec: FigureSpec, width: float, height: float, *, frameon: bool = False
-) -> tuple[Figure, Axes]:
+def _one_axes(spec: FigureSpec, width: float, height: float) -> tuple[Figure, Axes]:
     """Axes of a size in inches; :func:`png` adds room for names and title outside of them."""
-    figure = Figure(figsize=(width, height))
-    axes = figure.add_axes((0, 0, 1, 1), title=spec.title, frameon=frameon)
+    figure, frameon = Figure(figsize=(width, height)), spec.kind == "bars"
+    axes = figure.add_axes((0, 0, 1, 1), title=fill(spec.title, 52), frameon=frameon)
     axes.tick_params(length=2 * frameon, labeltop=not frameon, labelbottom=frameon)
     return figure, axes
 
@@ -217,7 +214,7 @@ def _set_names(axis: Axis, places: NDArray[Any], names: Sequence[str], room: flo
     """Writes names at an axis, those of columns turned if they are wider than room in inches."""
     clipped = [name if len(name) <= 20 else f"{name[:19]}…" for name in names]
     is_turned = isinstance(axis, XAxis) and _CHARACTER * max(map(len, names), default=0) > room
-    size = min(8.0, max(3.0, 60 * room))
+    size = min(9.5, max(3.0, 60 * room))
     axis.set_ticks(places[: len(names)], clipped, size=size, rotation=90 if is_turned else 0)
 
 
@@ -246,11 +243,10 @@ def _draw_grid(spec: FigureSpec) -> Figure:
     across, down, (height, width) = max(1, *lengths), len(lengths), pixels.shape[1:3]
     gap = max(1, width // 14)
     canvas = tile(np.split(pixels, np.cumsum(lengths)[:-1]), gap)
-    cell = min(1.0, WIDTH / across, 12 * width / (height * down))
+    cell = min(1.0, spec.width / across, 12 * width / (height * down))
     figure, axes = _one_axes(spec, cell * across, cell * len(canvas) / (width + gap))
-    shown = canvas.repeat(3 // canvas.shape[-1], -1)
-    is_enlarged = 150 * cell >= width
-    axes.imshow(shown, aspect="auto", interpolation="nearest" if is_enlarged else "antialiased")
+    method = "nearest" if 150 * cell >= width else "antialiased"
+    axes.imshow(canvas.repeat(3 // canvas.shape[-1], -1), aspect="auto", interpolation=method)
     middles = (height + gap) * np.arange(down) + (height - 1) / 2
     _set_names(axes.yaxis, middles, spec.rows, cell * height / width)
     middles = (width + gap) * np.arange(across) + (width - 1) / 2
@@ -261,7 +257,7 @@ def _draw_grid(spec: FigureSpec) -> Figure:
 def _draw_matrix(spec: FigureSpec, texts: NDArray[Any] | None = None) -> Figure:
     """A heat map of values (R, C), with texts in its cells (the values by default) if they fit."""
     (down, across), values = spec.values.shape, spec.values.astype(np.float64)
-    width, height = min(_CELL, WIDTH / across), min(_CELL, 8 / down)
+    width, height = min(_CELL, spec.width / across), min(_CELL, 8 / down)
     figure, axes = _one_axes(spec, width * across, height * down)
     most = float(np.abs(values).max())
     shades, low = ("RdBu_r", -most) if values.min() < 0 else ("Blues", 0.0)
@@ -269,7 +265,8 @@ def _draw_matrix(spec: FigureSpec, texts: NDArray[Any] | None = None) -> Figure:
     _set_names(axes.yaxis, np.arange(down), spec.rows, height)
     _set_names(axes.xaxis, np.arange(across), spec.columns, width)
     if max(down, across) > _MAX_NAMES:
-        figure.colorbar(picture, cax=axes.inset_axes((1.02, 0, 0.02, 1)))
+        bar = axes.inset_axes((0, -0.3 / (height * down), 1, 0.15 / (height * down)))
+        figure.colorbar(picture, cax=bar, orientation="horizontal")
         return figure
     for (row, column), text in np.ndenumerate(_texts(values) if texts is None else texts):
         color = "white" if abs(values[row, column]) > 0.6 * most else "#333333"
@@ -287,11 +284,11 @@ def _draw_profiles(spec: FigureSpec) -> Figure:
 def _draw_bars(spec: FigureSpec) -> Figure:
     """A bar for each row of values (G, 1)."""
     (values,) = spec.values.T
-    places, width = np.arange(len(values)), min(WIDTH, max(4.0, 0.7 * len(values)))
-    figure, axes = _one_axes(spec, width, 2.5, frameon=True)
+    places, width = np.arange(len(values)), min(spec.width, max(4.0, 0.7 * len(values)))
+    figure, axes = _one_axes(spec, width, 2.5)
     axes.margins(y=0.1)
     axes.grid(axis="y")
-    bars = axes.bar(places, values.astype(np.float64), 0.92 * 0.8)
+    bars = axes.bar(places, values.astype(np.float64), 0.92 * 0.8, color=COLORS[0])
     if len(values) <= _MAX_NAMES:
         axes.bar_label(bars, _texts(values).tolist(), padding=2)
     _set_names(axes.xaxis, places, spec.rows, width / len(values))
@@ -308,13 +305,12 @@ def _draw_lines(spec: FigureSpec) -> Figure:
     """Lines (L, P) over epochs."""
     x, named = np.array(spec.columns, np.float64), zip(spec.rows, spec.values, strict=True)
     series = [Series(name, x, line) for name, line in named]
-    return series_panels({"": series}, "epoch", spec.title, height=3.0)
+    return series_panels({"": series}, "epoch", spec.title, width=spec.width, height=3.0)
 
 
 def _draw_curves(spec: FigureSpec) -> Figure:
-    """Panels of series, three in a row."""
-    columns = min(3, len(spec.values))
-    return series_panels(spec.values, "", spec.title, columns=columns, height=1.8)
+    """Panels of series."""
+    return series_panels(spec.values, "", spec.title, width=spec.width, height=1.8)
 
 
 @rc_context(_STYLE)
@@ -322,35 +318,40 @@ def series_panels(
     panels: Mapping[str, Sequence[Series]],
     xlabel: str,
     title: str,
+    ylabel: str = "",
     *,
-    columns: int = 1,
+    width: float = NARROW,
     height: float = 2.6,
     is_line: bool = True,
 ) -> Figure:
     """Panels of series: lines, or points side by side, with error bars of one deviation.
 
-    A name has the same color in all panels; the first panel has all names; height is in inches.
+    A name looks the same in all panels; the first panel has all names. The height is of a panel.
     """
+    columns = min(len(panels), int(width / 3))  # a panel has 3 inches or more
     down = -(-len(panels) // columns)
-    figure = Figure(figsize=(WIDTH, 0.8 + height * down), layout="constrained")
+    figure = Figure(figsize=(width, 0.8 + height * down), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left")
     names = list(dict.fromkeys(series.name for each in panels.values() for series in each))
     for index, (heading, found) in enumerate(panels.items()):
         axes = figure.add_subplot(down, columns, index + 1, title=heading)
         for name, x, mean, deviation in found:
-            style = "o" if not is_line else "-o" if len(x) <= 25 else "-"
-            room = 0.0 if is_line else 0.8 * np.ptp(x) / max(12, len(x)) / len(names)
+            room = 0.0 if is_line else 0.8 * np.ptp(x) / max(6, len(x)) / len(names)
             number = names.index(name)
             shift, color = room * (number - (len(names) - 1) / 2), COLORS[number % len(COLORS)]
-            line: Any = {"fmt": style, "markersize": 3, "elinewidth": 0.8, "label": name}
-            axes.errorbar(x + shift, mean, deviation, color=color, **line)
+            every = -(-len(x) // 25) if is_line else 1  # one of so many points is marked
+            style = "-" if len(names) == 1 < every else _MARKERS[number % 10] + "-" * is_line
+            line: Any = {"fmt": style, "markersize": 3.5, "elinewidth": 0.8, "label": name}
+            axes.errorbar(x + shift, mean, deviation, color=color, markevery=every, **line)
         axes.grid()
-        axes.set_xlabel(xlabel if index + columns >= len(panels) else "")
+        axes.set(xlabel=xlabel if index + columns >= len(panels) else "", ylabel=ylabel)
     if len(names) > 1:
         some = slice(None, None, -(-len(names) // _MAX_NAMES))
         handles, labels = figure.axes[0].get_legend_handles_labels()
-        note = "Error bars: one standard deviation over seeds" if np.any(found[0].deviation) else ""
-        place: Any = {"loc": "outside lower left", "ncols": 6, "alignment": "left"}
+        has_bars = any(np.any(x.deviation) for x in found)
+        note = "Error bars: one standard deviation over seeds" if has_bars else ""
+        across = max(1, int(width / (0.6 + _CHARACTER * max(map(len, names)))))
+        place: Any = {"loc": "outside lower left", "ncols": across, "alignment": "left"}
         figure.legend(handles[some], labels[some], title=note, **place)
     return figure
 
@@ -362,6 +363,5 @@ def format_value(value: Any, digits: int = 4) -> str:
     if value is None or value != value:
         return "—"
     if isinstance(value, float):
-        is_large = abs(value) >= 10 ** (digits - 1)
-        return f"{value:,.0f}" if is_large else f"{value:#.{digits}g}"
+        return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:#.{digits}g}"
     return f"{value:,}" if type(value) is int else str(value)
