@@ -47,8 +47,6 @@ def predict(
 
         stem = data if data in DATASETS else Path(data).expanduser().resolve().stem
         path = out or Path(f"{stem}-labels.csv")
-        if path.is_dir():
-            raise ValueError(f"--out must name a file, but got the folder {path}.")
         if path.exists() and not overwrite:
             raise ValueError(f"{path} already exists: choose another file or add --overwrite.")
         folder = _model_folder(run)

@@ -92,14 +92,12 @@ class _WithSizes(RelaxedLaw):
     @property
     def log_weights(self) -> Tensor:
         """The log-weight of every group, (..., K)."""
-        weights: Tensor = self.discrete.log_weights
-        return weights
+        return self.discrete.log_weights  # type: ignore[no-any-return]
 
     @property
     def capacities(self) -> Tensor:
         """The number of places in every group, (..., K)."""
-        capacities: Tensor = self.discrete.capacities
-        return capacities
+        return self.discrete.capacities  # type: ignore[no-any-return]
 
 
 class RelaxedFisherHypergeometric(_WithSizes):

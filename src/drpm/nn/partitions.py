@@ -124,7 +124,7 @@ class TaskPartition(nn.Module):
 
     The order of three or more tasks matters: NeuralSort, which relaxes the order of the neurons, is
     sharper at the ends of the order than in the middle, so the first and the last task have sharper
-    masks. With ``affinities`` it hardly does if there is no common subset: see ``docs/multitask.md``.
+    masks. With ``affinities`` it hardly does without a common subset: see ``docs/multitask.md``.
 
     Args:
         num_features: n, the number of neurons; at least one for each task.

@@ -127,8 +127,7 @@ _DRAWS: Final = frozenset(
     getattr(owner, name)
     for owner, names in {
         torch: "bernoulli multinomial normal poisson rand randint randn randperm",
-        torch.Tensor: "bernoulli_ cauchy_ exponential_ geometric_ log_normal_ multinomial normal_ "
-        "random_ uniform_",
+        torch.Tensor: "bernoulli_ cauchy_ exponential_ log_normal_ normal_ random_ uniform_",
         nn.init: "kaiming_uniform_ normal_ uniform_",  # the others call these
     }.items()
     for name in names.split()
