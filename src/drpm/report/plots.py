@@ -47,6 +47,7 @@ COLORS: Final = (
     *("#55362d", "#743200", "#5d5638", "#393b41", "#496d6f"),
 )
 
+_FEW: Final = 6  # clusters whose images are in strips
 _CELL: Final = 0.55  # inches, of a matrix
 _CHARACTER: Final = 0.066  # inches, the width of a character
 _MAX_NAMES: Final = 20  # of a legend
@@ -141,13 +142,15 @@ def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
     points = arrays.get("samples", np.empty(0))
     clusters = [f"cluster {index}" for index in range(len(points))]
     if points.ndim > 3:
-        title = "Generated images, one row for each cluster"
-        yield FigureSpec("grid", "samples", points, clusters, (), title)
+        one_row = len(clusters) > _FEW
+        title = f"Generated images{', one row for' if one_row else ' of'} each cluster"
+        yield _in_strips(FigureSpec("grid", "samples", points, clusters, (), title))
         points, members = arrays["partition_points"], arrays["partition_clusters"]
         own = [points[members == index] for index in range(len(clusters))]
         names = [f"{name} ({len(each)})" for name, each in zip(clusters, own, strict=True)]
         title = f"One sampled partition of {len(points):,} points (sizes in parentheses)"
-        yield FigureSpec("grid", "partition", [each[:32] for each in own], names, (), title)
+        own = [each[:32] for each in own]
+        yield _in_strips(FigureSpec("grid", "partition", own, names, (), title))
     elif points.ndim == 3:
         columns, title = names_of(arrays, "column_names", points.shape[2]), "Mean generated rows"
         if "num_columns" in arrays:
@@ -165,6 +168,16 @@ def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
             yield FigureSpec("matrix", "confusion", shares, labels, [*map(str, order)], title)
         title = f"Cluster sizes, {sizes.sum():,} points in total"
         yield FigureSpec("bars", "sizes", sizes[order, None], [*map(str, order)], (), title)
+
+
+def _in_strips(spec: FigureSpec) -> FigureSpec:
+    """Few rows of images, in strips of 16; longer ones would be too small on a phone."""
+    if len(spec.rows) > _FEW:
+        return spec
+    strips = [np.split(row, range(16, len(row), 16)) for row in spec.values]
+    pairs = zip(spec.rows, strips, strict=True)
+    names = [x for name, some in pairs for x in (name, *[""] * (len(some) - 1))]
+    return spec._replace(values=[x for some in strips for x in some], rows=names)
 
 
 # Drawing.
