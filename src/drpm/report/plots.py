@@ -115,7 +115,7 @@ def read_arrays(folder: Path) -> dict[str, NDArray[Any]]:
 
 def figure_specs(arrays: Arrays) -> list[FigureSpec]:
     """The figures of a run, in the order of the page."""
-    specs = list(_cluster_specs(arrays))
+    specs = [*map(_in_strips, _cluster_specs(arrays))]
     for key, values in arrays.items():
         kind, _, name = key.partition("__")
         if name and kind in _NAMES:
@@ -131,6 +131,16 @@ def names_of(arrays: Arrays, key: str, count: int = 0) -> tuple[str, ...]:
     return tuple("".join(filter(str.isprintable, name)) for name in names)
 
 
+def _in_strips(spec: FigureSpec) -> FigureSpec:
+    """Few rows of images, in strips of 16; longer ones would be too small on a phone."""
+    if spec.kind != "grid" or len(spec.rows) > _FEW:
+        return spec
+    strips = [np.split(row, range(16, len(row), 16)) for row in spec.values]
+    pairs = zip(spec.rows, strips, strict=True)
+    names = [x for name, some in pairs for x in (name, *[""] * (len(some) - 1))]
+    return spec._replace(values=[x for some in strips for x in some], rows=names)
+
+
 def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
     """The figures of a clustering."""
     if "choice" in arrays:
@@ -142,15 +152,15 @@ def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
     points = arrays.get("samples", np.empty(0))
     clusters = [f"cluster {index}" for index in range(len(points))]
     if points.ndim > 3:
-        one_row = len(clusters) > _FEW
-        title = f"Generated images{', one row for' if one_row else ' of'} each cluster"
-        yield _in_strips(FigureSpec("grid", "samples", points, clusters, (), title))
+        title = "Generated images of each cluster"
+        if len(clusters) > _FEW:
+            title = "Generated images, one row for each cluster"
+        yield FigureSpec("grid", "samples", points, clusters, (), title)
         points, members = arrays["partition_points"], arrays["partition_clusters"]
         own = [points[members == index] for index in range(len(clusters))]
         names = [f"{name} ({len(each)})" for name, each in zip(clusters, own, strict=True)]
         title = f"One sampled partition of {len(points):,} points (sizes in parentheses)"
-        own = [each[:32] for each in own]
-        yield _in_strips(FigureSpec("grid", "partition", own, names, (), title))
+        yield FigureSpec("grid", "partition", [each[:32] for each in own], names, (), title)
     elif points.ndim == 3:
         columns, title = names_of(arrays, "column_names", points.shape[2]), "Mean generated rows"
         if "num_columns" in arrays:
@@ -168,16 +178,6 @@ def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
             yield FigureSpec("matrix", "confusion", shares, labels, [*map(str, order)], title)
         title = f"Cluster sizes, {sizes.sum():,} points in total"
         yield FigureSpec("bars", "sizes", sizes[order, None], [*map(str, order)], (), title)
-
-
-def _in_strips(spec: FigureSpec) -> FigureSpec:
-    """Few rows of images, in strips of 16; longer ones would be too small on a phone."""
-    if len(spec.rows) > _FEW:
-        return spec
-    strips = [np.split(row, range(16, len(row), 16)) for row in spec.values]
-    pairs = zip(spec.rows, strips, strict=True)
-    names = [x for name, some in pairs for x in (name, *[""] * (len(some) - 1))]
-    return spec._replace(values=[x for some in strips for x in some], rows=names)
 
 
 # Drawing.
