@@ -42,6 +42,11 @@ def column(page: Page, section: str, place: int) -> list[str]:
     return [text.strip() for text in cells.all_inner_texts()]
 
 
+def assert_shown_without_scrolling(page: Page, cells: str, least: int = 1) -> None:
+    fits = f"x => x.clientWidth >= {least} && x.getBoundingClientRect().right <= innerWidth"
+    assert page.locator(cells).evaluate_all(f"all => all.length && all.every({fits})")
+
+
 def told(page: Page) -> dict[str, str]:
     """What the page tells about the chosen example."""
     names, values = (page.locator(f".example {tag}").all_inner_texts() for tag in ("dt", "dd"))
@@ -108,7 +113,8 @@ def test_the_example_under_the_pointer(
     assert f"cluster-{cluster}" in (point.get_attribute("class") or "")
     ring = page.locator(".map .ring")
     assert ring.get_attribute("cx") == point.get_attribute("cx")
-    assert page.locator(".thumbnail img").is_visible() == (kind == "images")
+    assert page.get_by_alt_text(f"Example {example}").is_visible() == (kind == "images")
+    assert all(page.locator("img").evaluate_all("all => all.map(x => x.alt)"))
     assert ("column 0" in found) == (kind == "rows")
 
 
@@ -159,6 +165,8 @@ def test_a_narrow_page(
         run / "index.html", viewport=size, color_scheme=scheme, reduced_motion="reduce"
     )
     assert page.evaluate("document.documentElement.scrollWidth") == 375
+    cells, least = (".text", 300) if kind == "rows" else ("tr > :last-child", 60)
+    assert_shown_without_scrolling(page, f"#clusters + .wide {cells}", least)
     red = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0]")
     assert (int(red) < 50) == (scheme == "dark")
     durations = page.locator(".map circle").first.evaluate(
@@ -183,6 +191,7 @@ def test_several_runs(
     write_overview([images, rows, tmp_path / "none"], out)
     page = open_page(out, viewport={"width": width, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert_shown_without_scrolling(page, "section:has(#scores) :is(th, td)")
     assert page.get_by_text("config.toml is missing").is_visible()
     assert page.locator("figure img").evaluate_all("all => all.every(x => x.clientWidth > 100)")
     page.get_by_role("button", name="run").first.click()

@@ -60,6 +60,7 @@ def trained(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 def test_the_data_of_the_run_has_the_labels_of_the_run(trained: Path, place: Path) -> None:
     text = run("predict", trained, place / "table.csv")
     assert text.endswith("Labels: table-labels.csv\n")
+    assert "limits" not in text
     found = pd.read_csv("table-labels.csv", dtype=str)
     assert list(found) == ["index", "cluster", "confidence"]
     expected = pd.read_csv(trained / "labels.csv", dtype=str)

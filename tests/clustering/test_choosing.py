@@ -13,8 +13,9 @@ from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 from torch import Tensor
 
-from drpm.clustering import pipeline
+from drpm.clustering import load_clustering, pipeline
 from drpm.clustering.config import ClusteringJob
+from drpm.clustering.experiment import describe_limits
 from drpm.clustering.pipeline import choose_clusters, decide
 from drpm.training.devices import Devices
 from drpm.training.runs import RunFolder
@@ -130,7 +131,9 @@ def test_three_groups_of_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert choice["clusters"] == [2, 3, 4]
     assert choice["taken"] == sorted(choice["votes"].values())[1]
     assert choice["sentence"] in result.output
-    assert choice["sentence"] in (out / "index.html").read_text(encoding="utf-8")
+    top = (out / "index.html").read_text(encoding="utf-8").split("<main>")[0]
+    assert choice["sentence"] in top
+    assert f"rows.csv: {choice['taken']} clusters, chosen from 2 to 4</h1>" in top
     assert (out / "figures" / "choice.png").exists()
     # The folder is also a run of the choice, on all rows.
     labels = np.genfromtxt(out / "labels.csv", delimiter=",", names=True, dtype=None)
@@ -147,7 +150,7 @@ def test_limits_and_starts_of_the_command(tmp_path: Path, monkeypatch: pytest.Mo
     np.savetxt(file, np.c_[X, y], delimiter=",", header="a,b,label", comments="")
     settings = ["--set", "training.epochs=1", "--set", "pretraining.training.epochs=1"]
     given = ["--compare", "--starts=2", "--min-size=15", "--max-size=25", "--device=cpu"]
-    drpm("cluster", file, *given, *settings, "--out", out)
+    shown = drpm("cluster", file, *given, *settings, "--out", out).output
     result = RunFolder.open(out).result()
     assert result["starts"]["kept"] == 1
     # The other methods start from the pretraining that was kept.
@@ -159,6 +162,15 @@ def test_limits_and_starts_of_the_command(tmp_path: Path, monkeypatch: pytest.Mo
     sizes = np.bincount(labels, minlength=3)
     assert sizes.min() >= 15
     assert sizes.max() <= 25
+    found = load_clustering(out / "model").to(torch.float64)
+    moved = (found.predict(found.to_rows(X)).numpy() != labels).sum()
+    assert moved == result["limits"]["moved"] > 1
+    sentence = f"{moved} of 60 rows are not in their most likely cluster, because of the limits 15"
+    top = (out / "index.html").read_text(encoding="utf-8").split("<main>")[0]
+    assert all(sentence in text for text in (shown, top))
+    one = describe_limits(torch.arange(9) == 4, 3, None)["sentence"]
+    assert re.fullmatch(r"1 of 9 rows is not in its .* the limit of at least 3\.", one)
+    assert "only to the rows" in drpm("predict", out, file, "--out", tmp_path / "new.csv").output
     confusion = np.zeros((3, 3), int)
     np.add.at(confusion, (y, labels), 1)
     with np.load(out / "arrays.npz") as arrays:

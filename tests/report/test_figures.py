@@ -145,6 +145,17 @@ def test_a_row_of_a_partition_is_as_long_as_its_cluster() -> None:
     assert not dark[15:29].any()
 
 
+def test_few_rows_of_images_are_in_strips() -> None:
+    points, clusters = np.zeros((41, 8, 8)), np.repeat([0, 1], [35, 6])
+    arrays = {"partition_points": points, "partition_clusters": clusters}
+    for count, lengths in ((2, [16] * 4), (7, [32] * 7)):
+        samples, partition = figure_specs({**arrays, "samples": np.zeros((count, 32, 8, 8))})
+        assert [*map(len, samples.values)] == lengths
+        assert ("one row" in samples.title) == (count == 7)
+        assert [*map(len, partition.values)][:3] == ([16, 16, 6] if count == 2 else [32, 6, 0])
+        assert partition.rows[1] == ("" if count == 2 else "cluster 1 (6)")
+
+
 def test_means_of_columns_are_in_their_units() -> None:
     samples = np.asarray([[[1.0, 1000], [3, 1000]], [[5, 3000], [7, 3000]]])
     names = np.asarray(["a", "b"])

@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from drpm.clustering.experiment import THUMBNAILS
 from drpm.report.page import describe_clusters, distinguishing_columns, write_page
 from drpm.training.errors import RunError
 
@@ -192,6 +193,12 @@ def test_what_the_map_tells(tmp_path: Path, shape: tuple[int, ...]) -> None:
         image = arrays["examples"][int(rows[8][0])]
         image = image if image.ndim == 2 else image.transpose(1, 2, 0)
         np.testing.assert_allclose(pixels[y : y + height, x : x + width], 255 * image, atol=0.51)
+
+
+def test_the_page_of_the_largest_map(tmp_path: Path) -> None:
+    """Thumbnails of noise do not compress."""
+    arrays = every_array(20, (3, 32, 32), num_points=THUMBNAILS // (3 * 32 * 32))
+    assert write_page(finished_run(tmp_path / "run", arrays)).stat().st_size < 10_000_000
 
 
 @pytest.mark.usefixtures("blank_pictures")

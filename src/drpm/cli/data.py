@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from drpm.cli.common import (
-    Json,
-    NameOrPath,
-    Options,
-    Seed,
-    among,
-    one_sentence,
-    print_table,
-)
+from drpm.cli.common import Json, NameOrPath, Options, Seed, among, one_sentence, print_table
 from drpm.data.catalogue import DATASETS, load, loader_options, spec_of
 from drpm.experiments.base import parse_options
 

@@ -69,6 +69,8 @@ def predict(
         typer.echo(json.dumps(facts, indent=2))
         return
     print_table(["Cluster", "Examples", "Mean confidence"], rows)
+    if "limits" in model.facts:
+        typer.echo("Size limits apply only to the rows that the run was fitted to.")
     typer.echo(f"Labels: {path}")
 
 
@@ -78,10 +80,7 @@ def _model_folder(run: Path) -> Path:
     seeds = sorted(path.parent for path in run.glob(f"seed-*/{CONFIG}"))
     if seeds and not (run / CONFIG).exists():
         raise ValueError(f"{run} has several runs: choose one of {', '.join(map(str, seeds))}.")
-    found = RunFolder.open(run)
-    if found.status != "finished":
-        raise ValueError(f"The run in {run} is not finished: run its command again to resume it.")
-    return found.model_dir
+    return RunFolder.open_finished(run).model_dir
 
 
 def _predict(model: "FittedClustering", data: "Dataset", name: str) -> "dict[str, Tensor]":

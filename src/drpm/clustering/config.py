@@ -220,11 +220,8 @@ class ClusteringJob(Job):
         text = values["clusters"] or ""
         if "-" not in text[1:]:
             return values
-        return {
-            **values,
-            "candidates": text,
-            "clusters": str(cls(candidates=text).candidate_range[-1]),
-        }
+        most = cls(candidates=text).candidate_range[-1]
+        return {**values, "candidates": text, "clusters": str(most)}
 
     @property
     def candidate_range(self) -> range:

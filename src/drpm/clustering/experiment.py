@@ -105,11 +105,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         return []
 
     def share(
-        self,
-        jobs: Sequence[ClusteringJob],
-        data: Dataset,
-        folders: Sequence[Path],
-        place: Path,
+        self, jobs: Sequence[ClusteringJob], data: Dataset, folders: Sequence[Path], place: Path
     ) -> None:
         """Copy the pretraining of runs in ``place`` with the same data and settings."""
         if jobs[0].clustering.method == "gmm" or jobs[0].starts > 1:
@@ -118,9 +114,8 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         for job, folder in zip(jobs, folders, strict=True):
             text = pipeline.describe_pretraining(job.clustering, job.seed, likelihood)
             for other in map(RunFolder, place.glob(f"*/{folder.name}/{PRETRAINING}")):
-                others = configs.loads(
-                    ClusteringJob, RunFolder.open(other.path.parent).config_text()
-                )
+                beside = RunFolder.open(other.path.parent)
+                others = configs.loads(ClusteringJob, beside.config_text())
                 same_data = replace(others, compare=job.compare, clustering=job.clustering) == job
                 if same_data and other.status == "finished" and other.config_text() == text:
                     copy_stage(other.path, folder / PRETRAINING)
@@ -163,11 +158,15 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         start = pipeline.list_starts(run.path, job.seed, job.starts)[kept]
         log_probs = predict_splits(model, data)
         labels = {name: part.argmax(-1) for name, part in log_probs.items()}
-        labels["train"] = assign(log_probs["train"], job.min_size, job.max_size)
         rows = data.test.inputs.flatten(1)
         predicted = model.predict(rows, sampled=True)
-        if data.test is data.train and (job.min_size is not None or job.max_size is not None):
-            predicted = labels["train"].to(predicted)
+        limits = job.min_size, job.max_size
+        if limits != (None, None):
+            likely, labels["train"] = labels["train"], assign(log_probs["train"], *limits)
+            told = describe_limits(labels["train"] != likely, *limits)
+            model = replace(model, facts={**model.facts, "limits": told})
+            if data.test is data.train:
+                predicted = labels["train"].to(predicted)
         metrics = _score(data, predicted)
         comparison = {NAMES[method]: metrics} if metrics else {}
         if job.compare and metrics:
@@ -179,20 +178,14 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         stages = (start.folder / stage for stage in STAGES)
         run.take_metrics([stage for stage in stages if stage.exists()])
         about = f"Scores on {'all examples' if data.test is data.train else 'the test split'}."
-        if choice := model.facts.get("choice"):
-            about += f" {choice['sentence']}"
         bound = model.lower_bounds(rows).mean().item()
+        agreement = pipeline.neighbor_agreement(data.train.inputs.flatten(1), labels["train"])
         return Evaluation(
-            {
-                **metrics,
-                "lower_bound": bound,
-                "neighbor_agreement": pipeline.neighbor_agreement(
-                    data.train.inputs.flatten(1), labels["train"]
-                ),
-            },
+            {**metrics, "lower_bound": bound, "neighbor_agreement": agreement},
             figure_data(model, data, job.seed, labels["train"], predicted),
             {
                 **model.facts,
+                "title": self.title(job, data),
                 "comparison": comparison,
                 "method": NAMES[method],
                 "about": about,
@@ -211,15 +204,17 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         )
 
     def title(self, job: ClusteringJob, data: Dataset) -> str:
-        return f"{data.name}: {job.candidates or job.clustering.clusters} clusters"
+        chosen = f", chosen from {job.candidates.replace('-', ' to ')}" if job.candidates else ""
+        return f"{data.name}: {job.clustering.clusters} clusters{chosen}"
 
     def describe(self, results: Sequence[Mapping[str, Any]]) -> Sequence[TextTable | str]:
-        """Choices of the number of clusters; scores of all methods, as mean and deviation."""
+        """Choices of the number of clusters, effects of limits; scores of all methods."""
         shown: list[TextTable | str] = []
         for choice in (result["choice"] for result in results if "choice" in result):
             columns = (choice[name] for name in ("clusters", *pipeline.CRITERIA))
             rows = [[str(x), *(f"{y:.3f}" for y in ys)] for x, *ys in zip(*columns, strict=True)]
             shown += [(["Clusters", *pipeline.CRITERIA.values()], rows), choice["sentence"]]
+        shown += [result["limits"]["sentence"] for result in results if "limits" in result]
         comparisons = [result["comparison"] for result in results]
         if len(comparisons[0]) < 2:
             return shown
@@ -229,6 +224,17 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
 
         rows = [[name, *(text(name, score) for score in SCORES)] for name in comparisons[0]]
         return [*shown, (["Method", *SCORES.values()], rows)]
+
+
+def describe_limits(is_moved: Tensor, low: int | None, high: int | None) -> dict[str, Any]:
+    """How many rows are not in their most likely cluster because of limits, and a sentence."""
+    moved, count = int(is_moved.sum()), len(is_moved)
+    verb = "is not in its" if moved == 1 else "are not in their"
+    limits = f"limits {low} to {high}"
+    if low is None or high is None:
+        limits = f"limit of at {'most' if low is None else 'least'} {low or high}"
+    text = f"{moved:,} of {count:,} rows {verb} most likely cluster, because of the {limits}."
+    return {"moved": moved, "sentence": text}
 
 
 def _score(data: Dataset, predicted: Any) -> dict[str, float]:

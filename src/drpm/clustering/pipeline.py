@@ -355,10 +355,7 @@ def _silhouette(model: FittedClustering, rows: Tensor, labels: Tensor) -> float:
 
 
 def decide(
-    clusters: Sequence[int],
-    bounds: NDArray[Any],
-    stability: NDArray[Any],
-    silhouette: NDArray[Any],
+    clusters: Sequence[int], bounds: NDArray[Any], stability: NDArray[Any], silhouette: NDArray[Any]
 ) -> dict[str, Any]:
     """Choose the median of what three criteria choose, of C candidates in ascending order.
 

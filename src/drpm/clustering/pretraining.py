@@ -98,11 +98,7 @@ def reconstruction_objective(
 
 
 def affine(
-    uniform: Uniform,
-    degrees: float,
-    translation: float,
-    scale: tuple[float, float],
-    shear: float,
+    uniform: Uniform, degrees: float, translation: float, scale: tuple[float, float], shear: float
 ) -> tuple[Tensor, Tensor]:
     """A random rotation, translation (a share of the image), scale and shear for :func:`warp`."""
     turn = uniform(-degrees, degrees) * math.pi / 180

@@ -114,7 +114,7 @@ M = TypeVar("M")
 class Evaluation(NamedTuple):
     """The outcome of a run: metrics by name, the content of ``arrays.npz``, and facts.
 
-    The facts are further entries of ``result.json``: ``about`` (a paragraph for the page), ``data``
+    The facts are further entries of ``result.json``: ``title``, ``about`` (a paragraph), ``data``
     (a table), ``names`` (headings of metrics), ``method``, ``comparison``, ``tables``.
     """
 
@@ -189,7 +189,7 @@ class Experiment(ABC, Generic[J, D, M]):
 
     @abstractmethod
     def title(self, job: J, data: D) -> str:
-        """The title of the run's page."""
+        """The title of the run's page, if its facts have none."""
 
     def columns(self, result: Mapping[str, Any]) -> Mapping[str, str]:
         """The metrics of a result that the terminal shows, with their headings."""

@@ -3,8 +3,8 @@
 That of a run shows the figures of :mod:`drpm.report.plots`, training curves, the clusters of a
 clustering, and of ``result.json`` the ``metrics``, ``method`` (the name of their column),
 ``comparison`` (metrics of other methods), ``names`` (headings of metrics), ``tables`` (title -> row
--> column -> metric), ``about`` (a paragraph), ``data`` (a table), ``command`` and ``stacked`` (the
-seeds trained together).
+-> column -> metric), ``title``, ``choice`` and ``limits`` (with a ``sentence`` each), ``about`` (a
+paragraph), ``data`` (a table), ``command`` and ``stacked`` (the seeds trained together).
 """
 
 import base64
@@ -49,12 +49,12 @@ def write_page(folder: Path | str, title: str | None = None) -> Path:
 
     Args:
         folder: The folder of the run.
-        title: The title; the name of the folder by default.
+        title: The title of a run whose result has none; the name of the folder by default.
 
     Returns:
         The path of the page.
     """
-    run = _open_finished(folder)
+    run = RunFolder.open_finished(folder)
     with run.lock():
         try:
             arrays = plots.read_arrays(run.path)
@@ -67,7 +67,7 @@ def write_page(folder: Path | str, title: str | None = None) -> Path:
             files = {f"{spec.name}.png": content for spec, content in figures}
             if clustering:
                 files["latent.svg"] = _render("map.svg", **clustering).encode()
-            page = _render_run(run, title or run.path.resolve().name, figures, clustering)
+            page = _render_run(run, title or run.path.resolve().name, clustering, figures=figures)
         except _DAMAGE as error:
             raise RunError(
                 f"The run {folder} has a damaged {RESULT}, {ARRAYS} or {LABELS}: {error}"
@@ -171,13 +171,12 @@ def _code_map(arrays: Arrays, labels: pd.DataFrame) -> dict[str, Any]:
     # In a random but fixed order, so that no group lies on top because it comes last.
     order = np.random.default_rng(0).permutation(count)
     by_kind = {kind: points.groupby(kind)[["x", "y"]].median().round() for kind in names}
-    rows = facts.iloc[order].map(format_value).to_numpy().tolist()
     return {
         "points": points.iloc[order].to_dict("records"),
         "total": len(codes),
         "names": names,
         "middles": {kind: places.to_dict("index") for kind, places in by_kind.items()},
-        "facts": {"names": [*facts], "rows": rows},
+        "facts": {"names": [*facts], "rows": facts.iloc[order].map(format_value).values.tolist()},
         "sprite": _sprite(plots.to_pixels(examples[order])) if examples.ndim > 2 else None,
     }
 
@@ -239,7 +238,7 @@ def write_overview(folders: Sequence[Path], out: Path) -> dict[str, str]:
 
 def _read_run(folder: Path, start: Path) -> dict[str, Any]:
     """What the page of several runs shows of one of them."""
-    run = _open_finished(folder)
+    run = RunFolder.open_finished(folder)
     result, arrays, specs = run.result(), plots.read_arrays(folder), []
     if clustering := describe_clusters(folder, arrays):
         picture = _render("map.svg", **clustering).encode()
@@ -261,13 +260,6 @@ def _read_run(folder: Path, start: Path) -> dict[str, Any]:
         "picture": picture,
         "kind": specs[0].kind if specs else "map",
     }
-
-
-def _open_finished(folder: Path | str) -> RunFolder:
-    run = RunFolder.open(folder)
-    if run.status != "finished":
-        raise RunError(f"The run {folder} is not finished: {RESULT} is missing or damaged.")
-    return run
 
 
 def _draw_png(spec: FigureSpec) -> bytes:
@@ -303,12 +295,7 @@ def _render(template: str, **values: Any) -> str:
     return environment.get_template(template).render(values)
 
 
-def _render_run(
-    run: RunFolder,
-    title: str,
-    figures: Sequence[tuple[FigureSpec, bytes]],
-    clustering: Mapping[str, Any],
-) -> str:
+def _render_run(run: RunFolder, title: str, clustering: Mapping[str, Any], **shown: Any) -> str:
     result = run.result()
     method, own = result.get("method", "this run"), _named_metrics(result, result["metrics"])
     others = {x: _named_metrics(result, y) for x, y in result.get("comparison", {}).items()}
@@ -319,14 +306,13 @@ def _render_run(
         found = [*clustering["found"].items(), *found[: len(clustering["map"]["names"]) - 1]]
     return _render(
         "page.html",
-        title=title,
+        title=result.get("title", title),
         # Methods in rows, which can be sorted; metrics in rows if there is only one method.
         scores={x: {name: values.get(name) for name in names} for x, values in methods.items()}
         if len(methods) > 1
         else {name: {method: value} for name, value in own.items()},
         result={"tables": {}, "data": {}, **result},
-        figures=figures,
         stacked=",".join(map(str, dict.fromkeys(result.get("stacked", ())))),
         settings=run.config_text().strip(),
-        **{**clustering, "found": dict(found[:_FOUND])},
+        **{**shown, **clustering, "found": dict(found[:_FOUND])},
     )

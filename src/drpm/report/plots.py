@@ -46,6 +46,7 @@ COLORS: Final = (
     *("#42175b", "#55362d", "#743200", "#5d5638", "#393b41", "#496d6f"),
 )
 
+_FEW: Final = 6  # clusters whose images are in strips
 _CELL: Final = 0.55  # inches, of a matrix
 _CHARACTER: Final = 0.078  # inches, the width of a character
 _MAX_NAMES: Final = 20  # of a legend
@@ -114,7 +115,7 @@ def read_arrays(folder: Path) -> dict[str, NDArray[Any]]:
 
 def figure_specs(arrays: Arrays) -> list[FigureSpec]:
     """The figures of a run, in the order of the page."""
-    specs = list(_cluster_specs(arrays))
+    specs = [*map(_in_strips, _cluster_specs(arrays))]
     for key, values in arrays.items():
         kind, _, name = key.partition("__")
         if name and kind in _NAMES:
@@ -130,6 +131,16 @@ def names_of(arrays: Arrays, key: str, count: int = 0) -> tuple[str, ...]:
     return tuple("".join(filter(str.isprintable, name)) for name in names)
 
 
+def _in_strips(spec: FigureSpec) -> FigureSpec:
+    """Few rows of images, in strips of 16; longer ones would be too small on a phone."""
+    if spec.kind != "grid" or len(spec.rows) > _FEW:
+        return spec
+    strips = [np.split(row, range(16, len(row), 16)) for row in spec.values]
+    pairs = zip(spec.rows, strips, strict=True)
+    names = [x for name, some in pairs for x in (name, *[""] * (len(some) - 1))]
+    return spec._replace(values=[x for some in strips for x in some], rows=names)
+
+
 def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
     """The figures of a clustering."""
     if "choice" in arrays:
@@ -141,7 +152,9 @@ def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
     points = arrays.get("samples", np.empty(0))
     clusters = [f"cluster {index}" for index in range(len(points))]
     if points.ndim > 3:
-        title = "Generated images, one row for each cluster"
+        title = "Generated images of each cluster"
+        if len(clusters) > _FEW:
+            title = "Generated images, one row for each cluster"
         yield FigureSpec("grid", "samples", points, clusters, (), title)
         points, members = arrays["partition_points"], arrays["partition_clusters"]
         own = [points[members == index] for index in range(len(clusters))]

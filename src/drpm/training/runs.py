@@ -65,6 +65,17 @@ class RunFolder:
             raise RunError(f"The folder {path} contains no run: {CONFIG} is missing.")
         return run
 
+    @classmethod
+    def open_finished(cls, path: Path | str) -> Self:
+        """The finished run in a folder."""
+        run = cls.open(path)
+        if run.status != "finished":
+            raise RunError(
+                f"The run in {path} is not finished ({RESULT} is missing or damaged): run its "
+                "command again to resume it."
+            )
+        return run
+
     @property
     def checkpoint_dir(self) -> Path:
         return self._inside(CHECKPOINTS)

@@ -49,7 +49,6 @@ const close = document.createElement("button");
 const large = document.createElement("img");
 close.type = "button";
 close.textContent = "Close";
-dialog.append(close, large);
 dialog.addEventListener("click", () => dialog.close());
 document.body.append(dialog);
 
@@ -65,6 +64,7 @@ for (const image of document.querySelectorAll("figure > img")) {
     large.alt = image.alt;
     large.className = image.closest("figure").className;
     dialog.setAttribute("aria-label", image.alt);
+    dialog.replaceChildren(close, large);
     dialog.showModal();
   });
 }
@@ -101,6 +101,7 @@ function startMap(codes) {
       const { across, down } = image.dataset;
       const [x, y] = [index % across, Math.floor(index / across)];
       image.style.transform = `translate(${(-100 * x) / across}%, ${(-100 * y) / down}%)`;
+      image.alt = `Example ${rows[index][0]}`;
       image.parentNode.hidden = false;
     }
   }
