@@ -64,13 +64,6 @@ def test_a_page_fits_a_phone(name: str, open_page: Open) -> None:
     assert pictures.evaluate_all("all => Promise.all(all.map(x => x.decode())).then(() => true)")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_light_and_dark(scheme: str, open_page: Open) -> None:
-    page = open_page(SITE / "index.html", color_scheme=scheme)
-    red = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0]")
-    assert (int(red) < 50) == (scheme == "dark")
-
-
 def test_search_and_keyboard(open_page: Open) -> None:
     page = open_page(SITE / "index.html", viewport={"width": 1280, "height": 800})
     page.keyboard.press("Tab")

@@ -25,11 +25,9 @@ REFUSED = [
     ("drpm data show nothing.csv", "nothing.csv does not exist"),
     ("drpm data show empty.csv", "empty.csv is empty"),
     ("drpm data show header.csv", "header.csv should have 2 or more rows", "has 0 and"),
-    ("drpm data show one.csv", "one.csv should have 2 or more rows", "has 1 and"),
     ("drpm data show numbers.csv", "should name its columns", "-o header=false"),
     ("drpm data show words.csv", "other values in a ('x')", "-o label_column=NAME"),
     ("drpm data show gaps.csv", "missing or infinite values in a:"),
-    ("drpm data show nan.csv", "missing or infinite values in b:"),
     ("drpm data show ragged.csv", "ragged.csv", "Expected 2 fields in line 3, saw 3"),
     ("drpm data show twice.csv", "more than one column named 'a'"),
     ("drpm data show nameless.csv", "no name for its column 2"),
@@ -44,7 +42,6 @@ REFUSED = [
     ("drpm data show huge.npy", "huge.npy cannot be read", "Unable to allocate"),
     ("drpm data show dates.npy", "dates.npy", "other values in column 1 ('1970-01-01"),
     ("drpm data show pickle.npy", "pickle.npy"),
-    ("drpm data show nan.npy", "nan.npy", "missing or infinite"),
     ("drpm data show text.npy", "text.npy should contain a table"),
     # Folders of images.
     ("drpm data show file.xyz", "file.xyz", "end in .npy, .npz, .csv"),
@@ -55,39 +52,25 @@ REFUSED = [
     ("drpm data show damaged -o image_size=0", "image_size must be", "not 0"),
     # Data sets by name.
     ("drpm data show minst", "Unknown data set 'minst'", "did you mean mnist"),
-    ("drpm data fetch digit", "Unknown data set 'digit'", "digits"),
     ("drpm data check zzz", "Unknown data set 'zzz'", "there are digits"),
     ("drpm data show fashion-mnist", "train-images-idx3-ubyte", "(N, 28, 28), but"),
     ("drpm data check mnist", "train-images-idx3-ubyte", "damaged"),
     ("drpm data check fashion-mnist", "t10k-labels-idx1-ubyte.gz is damaged (cannot be read"),
     ("drpm data show digits -o noise", "name=value, but got 'noise'"),
     ("drpm data show arm -o num_trian=3", "no option 'num_trian'", "did you mean num_train"),
-    ("drpm data show arm -o num_train=many", "'num_train' should be a valid integer"),
-    ("drpm data show arm -o num_train=-3", "num_train", "-3"),
     ("drpm data show digits --out file.xyz/a.png", "file.xyz: File exists"),
     ("drpm data show digits --out sheet.foo", "--out must end with .png, but got sheet.foo"),
     # Settings of a run.
     ("drpm cluster good.csv --clusters 4 --out run", "clusters must be", "3, but got 4"),
-    ("drpm cluster digits --set clusters=0 --out run", "clusters must be", "got '0'"),
     ("drpm cluster digits --clusters 3 --set clusters=4 --out run", "clusters must be given once"),
-    ("drpm cluster digits --preset none.toml --out run", "none.toml cannot be read"),
     ("drpm cluster digits --preset typo.toml --out run", "In typo.toml", "did you mean clusters?"),
-    ("drpm cluster digits --preset fast-clutser --out run", "did you mean 'fast-cluster'"),
     ("drpm supervised digits --preset zzz --out run", "'zzz' is not a preset", "fast-supervised"),
-    ("drpm cluster digits --preset fast-factors --out run", "not a preset of drpm cluster"),
     ("drpm cluster digits --method vaed --out run", "method must be 'drpm-vc'", "got 'vaed'"),
     ("drpm cluster digits --set pretraining.training.epochs=-1 --out run", "epochs must", "'-1'"),
     ("drpm cluster digits --set bata=1 --out run", "bata is not a setting; did you mean beta?"),
-    ("drpm cluster digits --set gamma=large --out run", "gamma must be a", "got 'large'"),
     ("drpm cluster digits --set network.encoder= --out run", "network.encoder must have at least"),
     ("drpm cluster digits --set temperature=1,-1 --out run", "temperature[1] must be", "-1"),
     ("drpm supervised digits --set training.devices=2 --out run", "devices must be 1", "got 2"),
-    ("drpm cluster digits --set training.devices=2 --out run", "training.devices, 2, but got 1"),
-    (
-        "drpm cluster digits --set pretraining.kind=reconstruction "
-        "--set mixture.init=contrastive-head --out run",
-        "pretraining.kind must be 'contrastive' if mixture.init is",
-    ),
     ("drpm cluster good.csv --clusters 2 --set pretraining.views=mnist --out run", "'mnist'"),
     ("drpm cluster good.csv --clusters 2 --set likelihood=bernoulli --out run", "in [0, 1]"),
     ("drpm cluster digits --seeds a --out run", "seeds must be integers", "but got 'a'"),
@@ -98,8 +81,6 @@ REFUSED = [
     ("drpm cluster digits --device cuda:99 --out run", "device must be available", "got 'cuda:99'"),
     ("drpm cluster digits --set training.epochs=99999999999999999999 --out run", "epochs must be"),
     ("drpm cluster digits --set training.learning_rate=1e38 --out run", "must be at most", "1e38"),
-    ("drpm cluster digits --set training.optimizer=adm --out run", "must be", "got 'adm'"),
-    ("drpm cluster digits --set epochs --out run", "name=value, but got 'epochs'"),
     ("drpm cluster digits --clusters many --out run", "clusters must be a valid", "got 'many'"),
     ("drpm cluster digits --devices 0 --out run", "error: devices must be greater", "got '0'"),
     ("drpm factors --angles 1 --out run", "angles must be at least 2, but got '1'"),
@@ -128,14 +109,8 @@ REFUSED = [
     ("drpm reproduce bounds --out file.xyz/a", "file.xyz/a: Not a directory"),
     # A program of one's own.
     ("digits --out run --set training.epoch=3", "did you mean training.epochs?"),
-    ("digits --out run --set training.batch_size=0", "batch_size must be", "got '0'"),
     ("digits --out run --set training.matmul=tf32", "training.matmul must be", "got 'tf32'"),
     ("digits --out run --set hidden=0", "hidden must be at least 1, but got 0"),
-    (
-        "digits --out run --set training.device=cpu --set training.step=graph",
-        "step must be 'eager' or 'auto'",
-        "got 'graph'",
-    ),
     ("digits --out run --devices 0", "devices must be", "but got '0'"),
     ("digits --evaluate folder", "folder contains no run: config.toml is missing"),
     ("digits --evaluate other-run", "other-run/model contains no model"),
@@ -146,7 +121,6 @@ FACTORS = [
     ("--data=nowhere", "nowhere does not exist; use arm, mpi3d, a folder"),
     ("nowhere", "nowhere does not exist; use arm, mpi3d, a folder"),
     ("arm --data=mpi3d", "data must be given once, but got 'arm' and 'mpi3d'."),
-    ("--set=gama=1", "gamma"),
     ("--set=training.devices=2", "devices must be 1"),
     ("--data=pairs.npz --shared=5", "shared must be omitted for your own pairs"),
     ("--which=first", "which must be 'fixed' or 'random', but got 'first'"),
@@ -160,28 +134,20 @@ MULTITASK = [
     ("--method=mtl", "method must be"),
     ("--tasks=3", "'multimnist' has no option 'num_tasks'"),
     ("--set=training.devices=2", "devices must be 1"),
-    ("--set=network.widht=5", "network.width"),
-    ("--set=task_weights=1,2,3", "task_weights must be 2 numbers, one for each task"),
     ("--set=network.width=1", "network.width must be at least the number of tasks, 2, for"),
     ("digits", "images must have sides of at least 16 pixels for the encoder 'lenet'"),
-    ("kinds.csv -o label_column=kind", "data must contain images for several tasks"),
     ("-o noise=0.2 --noise=0.3", "noise must be given once, but was given twice"),
     ("mosaic -o num_tasks=3 --tasks=4", "num_tasks must be given once"),
     ("-o size=3", "size"),
     ("-o noise", "An option must have the form name=value, but got 'noise'"),
     ("-o noise=0 -o noise=0.1", "The option noise must be given once"),
     ("-o device=cpu", "device is not an option of the data"),
-    ("mosaic --noise=0.5", "'mosaic' has no option 'noise'"),
     ("mosiac --tasks=5", "Unknown data set 'mosiac': did you mean mosaic"),
-    ("celeba --tasks=41", "'num_tasks' should be less than or equal to 40, not 41"),
     ("own.npy --tasks=5", "own.npy has no option 'num_tasks'"),
 ]
 MISUSED = [
     ("drpm bound", "No such command 'bound'"),
-    ("drpm data burn", "No such command 'burn'"),
-    ("drpm data fetch", "Missing argument"),
     ("drpm cluster", "Missing argument"),
-    ("drpm reproduce", "Missing argument 'NAME'"),
     ("drpm bounds --color red", "No such option", "--color"),
     ("drpm data show digits --seed -1", "'--seed'"),
     ("drpm bounds --draws 0", "'--draws'"),
@@ -196,7 +162,6 @@ def bad_files(folder: Path) -> None:
     tables = {
         "empty": "",
         "header": "a,b\n",
-        "one": "a,b\n1,2\n",
         "numbers": "1,2\n3,4\n5,6\n",
         "words": "a,b\nx,2\ny,3\n",
         "gaps": "a,b\n1,2\n,3\n4,5\n",
@@ -207,7 +172,6 @@ def bad_files(folder: Path) -> None:
         "labels": "label\n1\n2\n",
         "vast": "a,b\n1e308,2\n-1e308,3\n0,4\n",
         "good": "a,b\n1,2\n2,5\n4,3\n",
-        "kinds": "a,kind\n1,u\n2,v\n4,u\n5,v\n7,u\n",
     }
     for name, text in tables.items():
         (folder / f"{name}.csv").write_text(text, encoding="utf-8")
@@ -217,7 +181,6 @@ def bad_files(folder: Path) -> None:
     content = (folder / "cut.npz").read_bytes()
     (folder / "cut.npz").write_bytes(content[: len(content) // 2])
     (folder / "pickle.npy").write_bytes(pickle.dumps([1, 2, 3]))
-    np.save(folder / "nan.npy", np.array([[1.0, 2.0], [np.nan, 3.0], [2.0, 1.0]]))
     np.savez_compressed(folder / "flipped.npz", inputs=np.arange(400.0).reshape(100, 4))
     content = (folder / "flipped.npz").read_bytes()
     flipped = bytes(255 - byte for byte in content[70:90])
