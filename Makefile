@@ -34,7 +34,7 @@ types: $(READY) ## check the types in src
 
 docs: $(DOCS_READY) ## build the documentation site in out/site, run its tutorials, check its pages
 	$(RUN) sphinx -W --keep-going -E -q -j 2 -b html docs out/site
-	$(RUN) pytest -q tests/browser/test_site.py
+	DRPM_SITE=out/site $(RUN) pytest -q tests/browser/test_site.py
 
 bench: $(READY) ## measure time and memory on this device
 	$(RUN) benchmarks
