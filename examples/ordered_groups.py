@@ -16,7 +16,7 @@ from sklearn.datasets import load_diabetes
 from torch import Tensor, nn
 
 from drpm import RandomPartition
-from drpm.experiments.base import JOBS, Evaluation, Experiment, Job
+from drpm.experiments import JOBS, Evaluation, Experiment, Job
 from drpm.report.plots import FigureSpec, pack_figures
 from drpm.training import config as configs
 from drpm.training.checkpoint import save_model
@@ -144,7 +144,7 @@ JOBS["groups"] = "examples.ordered_groups:GroupsJob"
 if __name__ == "__main__":
     import typer
 
-    from drpm.cli.train import make_command
+    from drpm.cli.commands import make_command
 
     app = typer.Typer()
     app.command()(make_command(GroupsJob))

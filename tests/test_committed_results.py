@@ -6,7 +6,7 @@ from typing import get_type_hints
 
 import pytest
 
-from drpm.experiments.base import find_job
+from drpm.experiments import find_job
 from drpm.studies.sweeps import SWEEPS
 from drpm.training import config as configs
 from drpm.training.config import load_preset

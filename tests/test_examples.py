@@ -16,7 +16,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from drpm.cli.train import make_command
+from drpm.cli.commands import make_command
 from drpm.training.runs import RunFolder
 from tests.processes import ROOT, python
 

@@ -10,7 +10,7 @@ import pytest
 from drpm.cli import common
 from drpm.data import own
 from drpm.data.catalogue import DATASETS
-from drpm.experiments.base import JOBS
+from drpm.experiments import JOBS
 from drpm.studies.sweeps import SWEEPS
 from drpm.training import config as configs
 from drpm.training.errors import memory_refusal

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from drpm.experiments.running import summarize_results
+from drpm.experiments import summarize_results
 from drpm.multitask.models import load_multitask
 from drpm.multitask.networks import find_weighting
 from tests.cli.commands import drpm, refusal

@@ -25,7 +25,7 @@ from drpm.clustering.fitted import FittedClustering, load_clustering
 from drpm.clustering.mixtures import Mixture
 from drpm.data.own import table
 from drpm.data.types import Dataset, Split
-from drpm.experiments.running import run_jobs, run_study
+from drpm.experiments import run_jobs, run_study
 from drpm.training import loop
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import Devices

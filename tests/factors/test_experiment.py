@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from drpm.data.mpi3d import FACTOR_NAMES
-from drpm.experiments.running import run_study
+from drpm.experiments import run_study
 from drpm.factors.config import FactorsConfig, FactorsJob
 from drpm.factors.experiment import Factors, evaluate_pairs, figure_data, measure_usage
 from drpm.factors.models import FactorVAE, SharedFactors, load_factors

@@ -11,7 +11,7 @@ import torch._dynamo.utils
 from typer.testing import CliRunner
 
 from drpm.cli import app
-from drpm.experiments.running import run_study
+from drpm.experiments import run_study
 from drpm.multitask.config import MultitaskConfig
 from drpm.multitask.experiment import check_multitask, fit_multitask, make_network
 from drpm.multitask.models import MultitaskNetwork, TaskData, multitask_objective

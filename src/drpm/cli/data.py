@@ -9,7 +9,7 @@ import typer
 
 from drpm.cli.common import Json, NameOrPath, Options, Seed, among, one_sentence, print_table
 from drpm.data.catalogue import DATASETS, load, loader_options, spec_of
-from drpm.experiments.base import parse_options
+from drpm.experiments import parse_options
 
 if TYPE_CHECKING:
     from drpm.data.types import Dataset

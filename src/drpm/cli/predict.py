@@ -9,7 +9,7 @@ import typer
 
 from drpm.cli.common import Json, NameOrPath, Options, one_sentence, print_table
 from drpm.data.catalogue import DATASETS, file_names, load
-from drpm.experiments.base import parse_options
+from drpm.experiments import parse_options
 
 if TYPE_CHECKING:
     from torch import Tensor

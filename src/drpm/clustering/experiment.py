@@ -23,8 +23,7 @@ from drpm.data import DATASETS, load
 from drpm.data.catalogue import content_hash, file_names
 from drpm.data.types import Dataset, class_labels, class_names, scale_of
 from drpm.distributions.validation import require_count
-from drpm.experiments.base import Evaluation, Experiment, TextTable, parse_options
-from drpm.experiments.running import summarize
+from drpm.experiments import Evaluation, Experiment, TextTable, parse_options, summarize
 from drpm.report.plots import pack_arrays
 from drpm.training import config as configs
 from drpm.training.devices import Devices

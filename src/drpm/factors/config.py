@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from drpm.experiments.base import Job, option
+from drpm.experiments import Job, option
 from drpm.training.config import TrainingConfig, check_setting, settings
 
 Method = Literal["drpm", "hg", "ada", "label"]

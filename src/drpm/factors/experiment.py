@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from drpm.data.mpi3d import FACTOR_NAMES
-from drpm.experiments.base import Evaluation, Experiment
+from drpm.experiments import Evaluation, Experiment
 from drpm.factors.config import WORLDS, FactorsConfig, FactorsJob
 from drpm.factors.models import FactorVAE, SharedFactors, factor_objective
 from drpm.factors.pairs import OwnPairs, Pairs, PairSampler, arm_world, load_pairs, mpi3d_world

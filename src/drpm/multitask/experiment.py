@@ -16,7 +16,7 @@ from torch import Tensor
 from drpm.data import load
 from drpm.data.catalogue import content_hash
 from drpm.data.types import fingerprint_tensors, with_test_part
-from drpm.experiments.base import Evaluation, Experiment, parse_options
+from drpm.experiments import Evaluation, Experiment, parse_options
 from drpm.multitask.config import METHOD_NAMES, MultitaskConfig, MultitaskJob
 from drpm.multitask.models import (
     COMMON,

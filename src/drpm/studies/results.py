@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from drpm.experiments.running import MISSING, Summary, summarize
+from drpm.experiments import MISSING, Summary, summarize
 from drpm.training.errors import RunError
 from drpm.training.runs import DIRTY, RESULT, RunFolder
 

@@ -29,8 +29,8 @@ def study(
     seeds: Iterable[int] = SEEDS,
     **options: Any,
 ) -> SweepRun:
-    """One method with all its seeds, as in :func:`drpm.experiments.running.run_study`."""
-    from drpm.experiments.running import configure
+    """One method with all its seeds, as in :func:`drpm.experiments.run_study`."""
+    from drpm.experiments import configure
     from drpm.training.sweeps import SweepRun
 
     arguments = {
@@ -43,7 +43,7 @@ def study(
         # Runs of an earlier meaning of the preset are not taken for runs of this one.
         "config": configure(command, preset, settings)[1],
     }
-    return SweepRun(folder, "drpm.experiments.running:run_study", arguments)
+    return SweepRun(folder, "drpm.experiments:run_study", arguments)
 
 
 def bounds() -> Iterator[SweepRun]:

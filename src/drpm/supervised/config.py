@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from drpm.experiments.base import Job, option
+from drpm.experiments import Job, option
 from drpm.training.config import TrainingConfig, check_setting, settings
 
 Fraction = Annotated[float, Field(gt=0, lt=1)]

@@ -13,7 +13,7 @@ from torch import Tensor
 from drpm.data import load
 from drpm.data.catalogue import content_hash, file_names
 from drpm.data.types import Dataset, class_target, scale_of, split_rows, with_test_part
-from drpm.experiments.base import Evaluation, Experiment, parse_options
+from drpm.experiments import Evaluation, Experiment, parse_options
 from drpm.report.plots import FigureSpec, image_bytes, pack_figures
 from drpm.supervised import models
 from drpm.supervised.config import SupervisedJob

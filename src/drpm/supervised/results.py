@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from drpm.experiments.running import summarize
+from drpm.experiments import summarize
 from drpm.report.plots import draw_stored
 from drpm.studies.results import Table, markdown_table, metric_columns, parse_published
 from drpm.training.runs import RunFolder

@@ -1,15 +1,24 @@
-"""The commands that train, made from the jobs that applications declare."""
+"""The app, and its commands that train, made from the jobs that applications declare.
 
+Torch, matplotlib and the rest are imported inside the commands that need them, so that ``--help``
+and mistyped options answer at once.
+"""
+
+import io
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from inspect import Parameter, Signature
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from drpm import __version__
+from drpm.cli import data, pages, predict, reproduce
 from drpm.cli.common import (
     Device,
     Json,
@@ -21,13 +30,62 @@ from drpm.cli.common import (
     one_sentence,
     print_table,
 )
-from drpm.experiments.base import JOBS, Job, find_experiment, find_job
+from drpm.experiments import JOBS, Job, find_experiment, find_job
 from drpm.training import config as configs
 from drpm.training.config import TrainingConfig, load_preset
 from drpm.training.errors import ConfigError
 
 if TYPE_CHECKING:
     from drpm.training.loop import TrainingProgress
+
+app = typer.Typer(
+    name="drpm",
+    no_args_is_help=True,
+    # A bug should look like one: the plain traceback, not a decorated page of local variables.
+    pretty_exceptions_enable=False,
+)
+
+
+def main() -> None:
+    """Run the command line."""
+    # Threads of OpenMP (libgomp) that wait for each other soon leave their cores to other
+    # processes. Read when torch is imported. On two cores beside one busy process, drpm cluster
+    # digits takes 1 step per second with the default of 300,000 and 26 with 3,000.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+    # Characters that the output cannot encode must not lose the results.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    app(prog_name="drpm")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"drpm {__version__}")
+        raise typer.Exit
+
+
+@app.callback(
+    epilog="Exit codes: 0 success; 1 error; 2 usage error; "
+    "128 + n stopped by signal n, with a checkpoint saved."
+)
+def drpm(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Differentiable random partition models: train, evaluate and reproduce.
+
+    The commands cluster data, learn the shared factors of image pairs, train
+    multitask networks, learn partitions from labels, and reproduce the paper.
+    Every run writes a folder with the model, figures and an HTML report.
+
+    Examples:
+
+      drpm cluster digits                   an included data set
+      drpm cluster my.csv --clusters 5      your own table
+    """
 
 
 def make_command(kind: type[Job]) -> Any:
@@ -114,7 +172,7 @@ def _option(kind: Any, details: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    from drpm.experiments.running import prepare, run_jobs, write_summary
+    from drpm.experiments import prepare, run_jobs, write_summary
 
     values = kind.read(values)
     config, given = read_settings(kind, values)
@@ -234,7 +292,7 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
     if as_json:
         typer.echo(json.dumps(list(results) if len(results) > 1 else results[0], indent=2))
         return
-    from drpm.experiments.running import summarize  # imports torch, which takes seconds
+    from drpm.experiments import summarize  # imports torch, which takes seconds
 
     experiment = find_experiment(kind)
     if columns := experiment.columns(results[0]):
@@ -257,3 +315,38 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
             if name.endswith(".csv") and page.with_name(name).exists():
                 typer.echo(f"{name.removesuffix('.csv').capitalize()}: {page.with_name(name)}")
         typer.echo(f"Report: {page}")
+
+
+for command in JOBS:
+    kind = find_job(command)
+    app.command(command, help=kind.help)(make_command(kind))
+
+app.command()(predict.predict)
+app.command()(pages.report)
+app.command()(pages.explore)
+app.command()(reproduce.bounds)
+app.add_typer(data.app, name="data")
+app.command()(reproduce.reproduce)
+
+
+# The program reads its options itself, --help included.
+@app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
+def bench(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(help="Options of the program, such as --quick.", metavar="[OPTIONS]"),
+    ] = None,
+) -> None:
+    """Measure time and memory of the distributions on this device."""
+    with one_sentence():
+        from drpm import __file__ as place
+
+        root = Path(place).parents[2]
+        if not (root / "benchmarks" / "__main__.py").is_file():
+            raise ValueError(
+                "The benchmark program is not part of the installed package: get the source, and "
+                "run python -m benchmarks in its folder."
+            )
+    # Before the folder of the command, which may have a program of the same name.
+    sys.path.insert(0, str(root))
+    resolve_name("benchmarks.__main__:main")(arguments or [])

@@ -1,35 +1,237 @@
-"""From jobs to finished run folders, and studies: one job for several seeds."""
+"""What an application declares, and from its jobs to finished run folders and studies.
+
+A :class:`Job` holds the settings of a run; an :class:`Experiment` loads, trains and evaluates it.
+Torch is imported where runs start, so that ``--help`` answers at once.
+"""
 
 import hashlib
 import json
 import math
 import os
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from pkgutil import resolve_name
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
 
-from drpm.experiments.base import D, Experiment, J, M, find_experiment, find_job
 from drpm.training import config as configs
-from drpm.training.devices import Devices, connect
 from drpm.training.errors import ConfigError
-from drpm.training.loop import ProgressFactory
-from drpm.training.runs import ARRAYS, PAGE, RunFolder, open_run
+
+if TYPE_CHECKING:
+    import torch
+
+    from drpm.training.devices import Devices
+    from drpm.training.loop import ProgressFactory
+    from drpm.training.runs import RunFolder
 
 SUMMARY: Final = "summary.json"
 DEVIATION: Final = "over seeds, with n - 1 in the denominator"
 MISSING: Final = "-"
 
+# The commands that train, and the class that declares each. A new application is one line.
+JOBS: Final[dict[str, str]] = {
+    "cluster": "drpm.clustering.config:ClusteringJob",
+    "factors": "drpm.factors.config:FactorsJob",
+    "multitask": "drpm.multitask.config:MultitaskJob",
+    "supervised": "drpm.supervised.config:SupervisedJob",
+}
+
+
+def option(default: Any, help: str, **details: Any) -> Any:
+    """A field of a job that the command line offers as an option.
+
+    The details are ``choices`` (words that a shell completes), ``shown`` (what the help shows as
+    the default), ``metavar`` and ``flag`` (the name of a switch).
+    """
+    return field(default=default, metadata={"help": help, **details})
+
+
+@dataclass(frozen=True)
+class Job:
+    """The settings of one run: data, options and the configuration of the model.
+
+    Subclasses are frozen dataclasses. Fields made by :func:`option` become options of the
+    command, ``data`` its argument and ``options`` its ``--option``. A field ``fingerprint`` keeps
+    the content hash of the user's own data.
+    """
+
+    command: ClassVar[str]
+    """The name of the command; its presets are called ``fast-<command>`` and so on."""
+    section: ClassVar[str]
+    """The field with the configuration, which has ``training``."""
+    experiment: ClassVar[str]
+    """The experiment as ``package.module:Class``."""
+    help: ClassVar[str]
+    """What the command does."""
+    data_option: ClassVar[bool] = False
+    """Whether ``--data`` names the data as well."""
+    several_devices: ClassVar[bool] = False
+    """Whether several devices can share a run."""
+    shortcuts: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
+    """Hyperparameters that have an option of their own, with the details of :func:`option`."""
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The values of a command line, by name, in the form of fields and settings."""
+        return values
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether one GPU trains several seeds of this job together."""
+        return False
+
+    @property
+    def config(self) -> Any:
+        return getattr(self, self.section)
+
+    @property
+    def seed(self) -> int:
+        return int(self.config.training.seed)
+
+    def with_config(self, **changes: Any) -> Self:
+        """The same job with other hyperparameters."""
+        return replace(self, **{self.section: replace(self.config, **changes)})
+
+    def with_seed(self, seed: int) -> Self:
+        return self.with_config(training=replace(self.config.training, seed=seed))
+
+
+def parse_options(options: Sequence[str]) -> dict[str, Any]:
+    """Options of the data, given as name=value; a value is JSON where it can be read as such."""
+    parsed: dict[str, Any] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not name or not equals:
+            raise ValueError(f"An option must have the form name=value, but got {option!r}.")
+        if name in parsed:
+            raise ValueError(f"The option {name} must be given once, but was given twice.")
+        if name == "device":
+            raise ValueError("device is not an option of the data; use --device to train.")
+        try:
+            parsed[name] = json.loads(value)
+        except json.JSONDecodeError:
+            parsed[name] = value
+    return parsed
+
+
+TextTable = tuple[Sequence[str], Sequence[Sequence[str]]]
+J = TypeVar("J", bound=Job)
+D = TypeVar("D")
+M = TypeVar("M")
+
+
+class Evaluation(NamedTuple):
+    """The outcome of a run: metrics by name, the content of ``arrays.npz``, and facts.
+
+    The facts are further entries of ``result.json``: ``title``, ``about`` (a paragraph), ``data``
+    (a table), ``names`` (headings of metrics), ``method``, ``comparison``, ``tables``.
+    """
+
+    metrics: Mapping[str, Any]
+    figures: bytes
+    facts: Mapping[str, Any]
+
+
+class Experiment(ABC, Generic[J, D, M]):
+    """An application: it loads data for a job, trains a model and evaluates it.
+
+    Type variables: the job, the data and the trained model.
+    """
+
+    scores: ClassVar[Mapping[str, str]]
+    """Metrics that the terminal shows, with their headings."""
+    outputs: ClassVar[tuple[str, ...]]
+    """Files and folders that a run writes besides those of every run."""
+
+    def resolve(self, job: J, device: "torch.device") -> J:
+        """Fill in the defaults of the job's fields."""
+        return job
+
+    @abstractmethod
+    def load(self, job: J, device: "torch.device") -> D:
+        """Load the data of a job; refuse data that does not suit it."""
+
+    def fingerprint(self, job: J, data: D) -> str:
+        """The content hash of the user's own data; empty where the name is enough."""
+        return ""
+
+    def complete(self, job: J, data: D, given: Mapping[str, bool]) -> J:
+        """Fill in what depends on the data.
+
+        ``given`` has the hyperparameters that the user has set, by name, and whether on the command
+        line (else in a file).
+        """
+        return job
+
+    def check(self, job: J, data: D) -> list[str]:
+        """Refuse settings that do not fit the data; return warnings, a sentence each."""
+        return []
+
+    def share(self, jobs: Sequence[J], data: D, folders: Sequence[Path], place: Path) -> None:
+        """Take over stages that other studies in ``place`` have finished, or leave them there."""
+
+    def train(
+        self,
+        jobs: Sequence[J],
+        data: D,
+        folders: Sequence[Path],
+        devices: "Devices",
+        progress: "ProgressFactory",
+    ) -> list[M]:
+        """Train a model for each job, or resume; by default the only one by :meth:`fit`.
+
+        There are several jobs, which differ in their seeds, only where they are stacked. The
+        folders, one for each job, are for checkpoints and models of the stages.
+        """
+        (job,), (folder,) = jobs, folders
+        return [self.fit(job, data, folder, device=devices.device, progress=progress)]
+
+    def fit(self, job: J, data: D, folder: Path, **options: Any) -> M:
+        """Train the model of one job, or resume; the options are ``device`` and ``progress``."""
+        raise NotImplementedError(f"{type(self).__name__} must define fit, or train.")
+
+    @abstractmethod
+    def evaluate(
+        self, job: J, model: M, data: D, run: "RunFolder", progress: "ProgressFactory"
+    ) -> Evaluation:
+        """Evaluate a trained model; write it, its metrics and other files of the run."""
+
+    @abstractmethod
+    def title(self, job: J, data: D) -> str:
+        """The title of the run's page, if its facts have none."""
+
+    def columns(self, result: Mapping[str, Any]) -> Mapping[str, str]:
+        """The metrics of a result that the terminal shows, with their headings."""
+        return {name: shown for name, shown in self.scores.items() if name in result["metrics"]}
+
+    def describe(self, results: Sequence[Mapping[str, Any]]) -> Sequence[TextTable | str]:
+        """What the terminal shows besides the table of scores: headings with rows, and texts."""
+        return ()
+
+
+def find_job(command: str) -> type[Job]:
+    """The job class of a command."""
+    return resolve_name(JOBS[command])  # type: ignore[no-any-return]
+
+
+def find_experiment(job: Job | type[Job]) -> Experiment[Any, Any, Any]:
+    """The experiment that runs a job."""
+    return resolve_name(job.experiment)()  # type: ignore[no-any-return]
+
 
 def prepare(
     experiment: Experiment[J, D, M], job: J, given: Mapping[str, bool], device: str | None = None
-) -> tuple[J, D, Devices, list[str]]:
+) -> tuple[J, D, "Devices", list[str]]:
     """Load the data of a job and check that both fit, before anything is written.
 
     ``given`` is as in ``Experiment.complete``; the device is by default that of the job.
     """
+    from drpm.training.devices import connect
+
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes > 1 and not job.several_devices:
         raise ConfigError(f"devices must be 1 for this model, but torchrun started {processes}.")
@@ -49,21 +251,23 @@ def run_jobs(
     data: D,
     folders: Sequence[Path],
     *,
-    devices: Devices,
+    devices: "Devices",
     command: Sequence[str],
     overwrite: bool = False,
     share: Path | None = None,
-    progress: ProgressFactory = lambda stage: None,
+    progress: "ProgressFactory" = lambda stage: None,
 ) -> list[dict[str, Any]]:
     """Run jobs that differ in their seeds, or resume them; finished ones are skipped.
 
     A folder of a different job is refused unless it is to be overwritten. ``command`` repeats all
-    jobs; ``share`` is the ``place`` of :meth:`~drpm.experiments.base.Experiment.share`. With
+    jobs; ``share`` is the ``place`` of :meth:`Experiment.share`. With
     several devices all processes call this, and the first one writes.
 
     Returns:
         The content of every ``result.json``, with the folder and the page.
     """
+    from drpm.training.runs import ARRAYS, PAGE, open_run
+
     options: dict[str, Any] = {"overwrite": overwrite, "outputs": experiment.outputs}
     runs = [
         open_run(folder, configs.dumps(job), devices=devices, **options)
@@ -146,6 +350,8 @@ def summarize_results(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def write_summary(folder: Path, results: Sequence[dict[str, Any]]) -> None:
     """Write the mean and the deviation of every metric over seeds."""
+    from drpm.training.runs import RunFolder
+
     summary = {
         "seeds": [result["seed"] for result in results],
         "deviation": DEVIATION,
@@ -172,6 +378,8 @@ def run_study(
     configuration must have. Studies in the same folder may share the stages that they have in
     common. The device is not part of what identifies a study.
     """
+    from drpm.training.runs import open_run
+
     kind, (chosen, digest) = find_job(command), configure(command, preset, settings)
     if config not in (None, digest):
         raise ConfigError(
