@@ -39,6 +39,8 @@ CELLS = {
     "stream 2, 2 threads": Cell(options=("--stream=2", "--threads=2")),
 }
 
+CAPABILITY = "import torch; print(torch.backends.cpu.get_cpu_capability())"
+
 
 def run(name: str, cell: Cell, options: list[str]) -> bool:
     """Print the failures of a cell and a line that counts; whether all is green."""
@@ -49,6 +51,8 @@ def run(name: str, cell: Cell, options: list[str]) -> bool:
             # Code compiled for other instructions must not be found in torch's cache.
             caches = {"TORCHINDUCTOR_CACHE_DIR": compiled}
             environment = {**os.environ, **cell.environment, **caches}
+            look = [sys.executable, "-c", CAPABILITY]
+            used = subprocess.run(look, env=environment, capture_output=True, text=True).stdout
             done = subprocess.run(command, env=environment, capture_output=True, text=True)
     finally:
         for process in load:
@@ -60,7 +64,10 @@ def run(name: str, cell: Cell, options: list[str]) -> bool:
     counts = {word: number for number, word in re.findall(r"(\d+) ([a-z]+?)s?\b", report[-1])}
     words = ("passed", "failed", "error", "skipped")
     figures = ", ".join(f"{counts.get(word, 0)} {word}" for word in words)
-    print(f"{name}: {figures} ({report[-1].rpartition(' in ')[2]})", flush=True)
+    print(
+        f"{name} (torch uses {used.strip()}): {figures} ({report[-1].rpartition(' in ')[2]})",
+        flush=True,
+    )
     return done.returncode == 0
 
 

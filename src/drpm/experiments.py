@@ -404,7 +404,7 @@ def run_study(
             data,
             [folder / f"seed-{seed}" for seed in seeds],
             devices=devices,
-            command=_command_line(described, options),
+            command=_command_line(described, options, device),
             share=folder.parent if share else None,
         )
         stacked = len(results[0].get("stacked", ())) > 1
@@ -423,7 +423,7 @@ def configure(command: str, preset: str, settings: Sequence[str]) -> tuple[Any, 
     return config, hashlib.sha256(configs.dumps(config).encode()).hexdigest()[:16]
 
 
-def _command_line(study: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
+def _command_line(study: Mapping[str, Any], options: Mapping[str, Any], device: str) -> list[str]:
     words = ["drpm", study["command"]]
     for name, value in options.items():
         if name == "data":
@@ -434,4 +434,5 @@ def _command_line(study: Mapping[str, Any], options: Mapping[str, Any]) -> list[
             words += [f"--{name.replace('_', '-')}", str(value)]
     words += ["--preset", study["preset"]]
     words += [word for setting in study["settings"] for word in ("--set", setting)]
-    return [*words, "--seeds", ",".join(map(str, study["seeds"]))]
+    words += ["--seeds", ",".join(map(str, study["seeds"]))]
+    return words if device == "auto" else [*words, "--device", device]

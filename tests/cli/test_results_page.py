@@ -9,6 +9,7 @@ import typer
 
 from drpm.cli import results_page
 from drpm.cli.results_page import FIGURES, update
+from drpm.experiments import JOBS, find_job
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "results.md"
@@ -45,6 +46,7 @@ def test_what_is_said_of_all_runs() -> None:
         (study, {"gmm", "gradient", "drpm"}.intersection(rest).pop()) for study, *rest in alone
     }
     assert kinds == {("table-1", "gmm"), ("mosaic", "gradient"), ("factor-gammas", "drpm")}
+    assert [name for name in JOBS if find_job(name)().is_stacked] == ["cluster"]
 
 
 def test_what_is_said_of_bounds_and_exact_mass() -> None:

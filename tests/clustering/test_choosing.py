@@ -164,7 +164,7 @@ def test_limits_and_starts_of_the_command(tmp_path: Path, monkeypatch: pytest.Mo
     assert sizes.max() <= 25
     found = load_clustering(out / "model").to(torch.float64)
     moved = (found.predict(found.to_rows(X)).numpy() != labels).sum()
-    assert moved == result["limits"]["moved"] > 1
+    assert moved == result["limits"]["moved"] > 1  # 7 to 22 with 12 seeds
     sentence = f"{moved} of 60 rows are not in their most likely cluster, because of the limits 15"
     top = (out / "index.html").read_text(encoding="utf-8").split("<main>")[0]
     assert all(sentence in text for text in (shown, top))

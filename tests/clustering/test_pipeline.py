@@ -235,8 +235,8 @@ def test_refits_of_the_mixture(
     assert len(fits) == 3 * len(seeds)
     for fitted, last in zip(found, fits[-len(seeds) :], strict=True):
         gap = float((fitted.mixture.means - last.means).abs().max())
-        # Three epochs of three steps at a rate of 1e-3 go at most 9e-3 far, or nowhere.
-        assert (gap < 1e-6) if detaches else (1e-6 < gap < 2e-2)
+        # A step of Adam goes at most 3.2 times the rate of 1e-3 far. Nine steps, or none.
+        assert (gap < 1e-6) if detaches else (1e-6 < gap < 3e-2)
 
 
 def test_refits_to_samples_know_how_far_codes_spread(

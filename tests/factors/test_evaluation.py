@@ -237,7 +237,7 @@ def test_parts_add_up_and_a_seed_settles_them(method: str) -> None:
     # All parts are positive, and a shared dimension is counted once or twice.
     divergences = 2 * found.latent_divergence + found.partition_divergence
     once = -found.pair_evidence - 2 * found.reconstruction
-    assert divergences / 2 < once <= divergences
+    assert divergences / 2 < once < divergences * (1 + 1e-6)
     assert measure(model, pairs) == found
     assert measure(model, pairs, seed=1) != found
     assert (found.partition_divergence > 0) == (method in ("drpm", "hg"))

@@ -206,7 +206,7 @@ def test_the_first_and_the_last_task_have_the_clearest_neurons(
         # All about the same: from 0.270 to 0.257 over 2,000 seeds, with errors of 0.001 of 100.
         assert [first, *middle, last] == pytest.approx([0.264] * 5, abs=0.02)
         return
-    # The standard error of each is 0.005 (of 400 seeds); the gap is 0.16.
+    # The standard error of each is 0.01; the gap is 0.16.
     assert min(first, last) > max(middle) + 0.1
     assert (first + last) / 2 == pytest.approx(0.73, abs=0.03)
     assert sum(middle) / 3 == pytest.approx(0.56, abs=0.03)
