@@ -19,6 +19,7 @@ from drpm.clustering import results as clustering
 from drpm.factors import results as factors
 from drpm.multitask import results as multitask
 from drpm.report.plots import png
+from drpm.studies import bounds
 from drpm.studies.results import fill_tables, markdown_table, summarize_metric
 from drpm.supervised import results as supervised
 from drpm.training.checkpoint import write_atomic
@@ -60,13 +61,13 @@ def summary(results: Path) -> str:
     return markdown_table(["data", "measure", "method", "here", "paper"], *lines)
 
 
-_APPLICATIONS: Final = (clustering, factors, multitask, supervised)
+_MODULES: Final = (bounds, clustering, factors, multitask, supervised)
 TABLES: Final[Mapping[str, Callable[[Path], str]]] = {
-    **{name: table for module in _APPLICATIONS for name, table in module.TABLES.items()},
+    **{name: table for module in _MODULES for name, table in module.TABLES.items()},
     "step-times": step_times,
 }
 FIGURES: Final[Mapping[str, Callable[[Path], Figure]]] = {
-    name: draw for module in _APPLICATIONS for name, draw in module.FIGURES.items()
+    name: draw for module in _MODULES for name, draw in module.FIGURES.items()
 }
 
 

@@ -5,23 +5,29 @@ each bound, and tests the sampler.
 """
 
 import json
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from drpm import RandomPartition
-from drpm.report.plots import png
+from drpm.report.plots import NARROW, pack_arrays, png, read_arrays
+from drpm.studies.results import Table
 from drpm.training import config as configs
 from drpm.training.checkpoint import write_atomic
 from drpm.training.errors import ConfigError
-from drpm.training.runs import open_run
+from drpm.training.runs import ARRAYS, open_run
 
 NUM_ELEMENTS = 5
 NUM_SUBSETS = 5
+COLUMNS = ("exact", "lower", "upper", "count")
+CHECKS = ("total_mass", "max_standard_errors", "num_compared", "num_never_drawn")
+SETTINGS = [f"weights {x}, scores {y}" for y, x in product(("= 1", "~ U"), repeat=2)]
 
 # Fewer expected draws are not compared in standard errors, which assume a normal distribution.
 MIN_EXPECTED_COUNT = 10.0
@@ -34,11 +40,8 @@ def paper_settings(generator: torch.Generator) -> dict[str, RandomPartition]:
         torch.log1p(-torch.rand(size, generator=generator, dtype=torch.float64))
         for size in (NUM_SUBSETS, NUM_ELEMENTS)
     )
-    return {
-        f"weights {of_weights}, scores {of_scores}": RandomPartition(a * scores, b * weights)
-        for a, of_scores in enumerate(("= 1", "~ U"))
-        for b, of_weights in enumerate(("= 1", "~ U"))
-    }
+    laws = (RandomPartition(a * scores, b * weights) for a, b in product((0, 1), repeat=2))
+    return dict(zip(SETTINGS, laws, strict=True))
 
 
 def measure(law: RandomPartition, num_draws: int, generator: torch.Generator) -> pd.DataFrame:
@@ -54,8 +57,8 @@ def measure(law: RandomPartition, num_draws: int, generator: torch.Generator) ->
     for draw in law.draws(num_draws, generator):
         count += torch.bincount((draw.Y.argmax(-2) * places).sum(-1), minlength=len(count))
     lower, upper = law.log_prob_bounds(assignments)
-    columns = {"exact": law.log_prob(assignments), "lower": lower, "upper": upper, "count": count}
-    return pd.DataFrame({name: column.numpy() for name, column in columns.items()})
+    columns = (law.log_prob(assignments), lower, upper, count)
+    return pd.DataFrame(dict(zip(COLUMNS, map(Tensor.numpy, columns), strict=True)))
 
 
 def summarize(table: pd.DataFrame) -> dict[str, Any]:
@@ -78,7 +81,7 @@ def summarize(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def run(folder: Path, num_draws: int, seed: int) -> dict[str, Any]:
-    """Write the figure ``bounds.png`` and ``bounds.json``, whose content is returned."""
+    """Write the figure ``bounds.png``, its data and ``bounds.json``, which is returned."""
     generator = torch.Generator().manual_seed(seed)
     laws = paper_settings(generator)
     tables = {name: measure(law, num_draws, generator) for name, law in laws.items()}
@@ -97,25 +100,31 @@ def run(folder: Path, num_draws: int, seed: int) -> dict[str, Any]:
             for name, law in laws.items()
         },
     }
+    write_atomic(folder / ARRAYS, pack_arrays(tables))
     write_atomic(folder / "bounds.json", json.dumps(document, indent=2).encode() + b"\n")
     write_atomic(folder / "bounds.png", png(draw_settings(tables)))
     return document
 
 
 def run_study(folder: Path, draws: int, seed: int, device: str = "cpu") -> None:
-    """The study as a run of a sweep; it takes seconds, so an interrupted one starts again."""
+    """The study as a run of a sweep; it takes minutes, so an interrupted one starts again."""
     if device not in ("auto", "cpu"):
         raise ConfigError(f"device must be 'cpu' for this study, but got {device!r}.")
     study = open_run(folder, configs.dumps({"draws": draws, "seed": seed}), overwrite=True)
     with study.lock():
-        study.finish(run(study.path, draws, seed)["settings"])
+        metrics: dict[str, float] = {}
+        for name, found in run(study.path, draws, seed)["settings"].items():
+            for bound in ("lower", "upper"):
+                metrics |= {f"{name}: {bound} {of}": gap for of, gap in found[bound].items()}
+            metrics |= {f"{name}: {check}": found[check] for check in CHECKS}
+        study.finish(metrics, seed=seed)
 
 
 def draw_settings(tables: dict[str, pd.DataFrame]) -> Figure:
     """The exact probability of every assignment, its bounds and its Monte Carlo estimate."""
-    figure = Figure(figsize=(12, 8), layout="constrained")
-    grid = figure.subplots(2, 2, sharex=True, sharey=True)
-    for axes, (name, table) in zip(grid.flat, tables.items(), strict=True):
+    figure = Figure(figsize=(NARROW, 10), layout="constrained")
+    grid = figure.subplots(len(tables), sharex=True, sharey=True)
+    for axes, (name, table) in zip(grid, tables.items(), strict=True):
         table, draws = table.sort_values("exact", ascending=False), table["count"].sum()
         frequency = np.log(table["count"].replace(0, np.nan) / draws)
         ranks = np.arange(1, len(table) + 1)
@@ -136,6 +145,30 @@ def draw_settings(tables: dict[str, pd.DataFrame]) -> Figure:
         axes.set(title=name, xlabel="Assignments, most likely first", ylabel="Probability")
         axes.label_outer()
     figure.suptitle(f"All assignments of {NUM_ELEMENTS} elements to {NUM_SUBSETS} subsets")
-    handles, labels = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), markerscale=3)
+    handles, labels = grid[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, markerscale=3)
     return figure
+
+
+def draw_results(results: Path) -> Figure:
+    """The figure of the stored run."""
+    arrays = read_arrays(results / "bounds" / "seed-0")
+    return draw_settings({name: pd.DataFrame(arrays[name], columns=COLUMNS) for name in SETTINGS})
+
+
+TABLES: Final = {
+    "bounds": Table(
+        ("setting",),
+        {name: name for name in SETTINGS},
+        {
+            f"{bound}, {heading}": ("bounds", f"{{row}}: {bound} {of}")
+            for bound, (heading, of) in product(
+                ("lower", "upper"), {"mean": "expected", "max": "max"}.items()
+            )
+        },
+        digits=2,
+        is_bold=False,
+        has_runs=False,
+    )
+}
+FIGURES: Final = {"bounds": draw_results}

@@ -50,7 +50,7 @@ def bounds() -> Iterator[SweepRun]:
     """The bounds on the probability of a partition, and the exact probability (appendix)."""
     from drpm.training.sweeps import SweepRun
 
-    yield SweepRun("seed-0", "drpm.studies.bounds:run_study", {"draws": 1_000_000, "seed": 0})
+    yield SweepRun("seed-0", "drpm.studies.bounds:run_study", {"draws": 10**8, "seed": 0})
 
 
 # Clustering
