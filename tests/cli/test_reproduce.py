@@ -110,5 +110,5 @@ def test_the_bounds_study(tmp_path: Path) -> None:
     found = RunFolder.open(tmp_path / "seed-0")
     assert found.config_text() == "draws = 200\nseed = 0\n"
     metrics = found.result()["metrics"]
-    assert metrics["weights = 1, scores = 1"]["total_mass"] == pytest.approx(1.0)
+    assert metrics["weights = 1, scores = 1: total_mass"] == pytest.approx(1.0)
     assert (found.path / "bounds.png").exists()
