@@ -48,9 +48,10 @@ def run(name: str, cell: Cell, options: list[str]) -> bool:
     command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", *cell.options, *options]
     try:
         with tempfile.TemporaryDirectory() as compiled:
-            # Code compiled for other instructions must not be found in torch's cache.
-            caches = {"TORCHINDUCTOR_CACHE_DIR": compiled}
-            environment = {**os.environ, **cell.environment, **caches}
+            # Code compiled for other instructions must not be found in torch's cache, and threads
+            # that wait must not keep the cores from the others.
+            own = {"TORCHINDUCTOR_CACHE_DIR": compiled, "OMP_WAIT_POLICY": "passive"}
+            environment = {**os.environ, **cell.environment, **own}
             look = [sys.executable, "-c", CAPABILITY]
             used = subprocess.run(look, env=environment, capture_output=True, text=True).stdout
             done = subprocess.run(command, env=environment, capture_output=True, text=True)
