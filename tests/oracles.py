@@ -87,6 +87,13 @@ def parameters(
     return scale * noise[:n], (scale if weight_scale is None else weight_scale) * noise[n:]
 
 
+def affinity_parameters(
+    n: int, groups: int, scale: float = 1.0, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Log-affinities of some groups for n elements, and log-weights of the groups."""
+    return scale * normal(groups, n, seed=seed), normal(groups, seed=seed + 1)
+
+
 def full_urn(n: int, groups: int) -> list[int]:
     """Capacities that sum to n, which leave the sizes no choice."""
     return [len(range(k, n, groups)) for k in range(groups)]
@@ -112,11 +119,13 @@ GRADIENT_CASES: list[tuple[float, float, Room | None]] = [
     (2.0, 2.0, closed_group),
 ]
 
+SMALL = list(itertools.product(range(1, 7), range(1, 5)))  # elements and groups
+
 # Elements, groups and a case: any two of them meet, but not all three, which would take four times
 # as long. At n = 5, K = 3, where more is asked, every case is there.
 GRADIENT_GRID = [
     (n, groups, *case)
-    for n, groups in itertools.product(range(1, 7), range(1, 5))
+    for n, groups in SMALL
     for index, case in enumerate(GRADIENT_CASES)
     if (n + groups + index) % 4 == 0 or (n, groups) == (5, 3)
 ]

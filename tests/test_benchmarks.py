@@ -13,6 +13,7 @@ from benchmarks import laws, steps, textbook
 from benchmarks.__main__ import main
 from benchmarks.laws import DRPM, OPERATIONS, TEXTBOOK, Case, measure, rival
 from drpm import RandomPartition
+from tests.processes import python
 
 
 def test_a_quick_run_writes_a_table_and_json(
@@ -102,3 +103,15 @@ def test_textbook_log_prob_and_gradients_agree(num_elements: int, num_groups: in
         strict=True,
     ):
         torch.testing.assert_close(theirs_grad, ours_grad, rtol=1e-8, atol=1e-8)
+
+
+CLUSTER = "cluster digits --device=cpu --set training.epochs=1 --set pretraining.training.epochs=1"
+
+
+@pytest.mark.parametrize(("command", "limit"), [("", 12), (CLUSTER, 33)])
+def test_a_walk_leads_through_few_modules(tmp_path: Path, command: str, limit: int) -> None:
+    """Who reads along has few of them to open: 10 for a draw with its gradient, 32 for a run."""
+    out = ["--out", tmp_path / "run"] if command else []
+    done = python("-m", "benchmarks.modules", *command.split(), *out)
+    assert done.returncode == 0, done.stderr
+    assert 0 < int(done.stdout.splitlines()[-1].removesuffix(" modules")) <= limit, done.stdout

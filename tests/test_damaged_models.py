@@ -30,10 +30,6 @@ def estimator() -> Any:
     return LatentGMM(3, hidden=(8,), latent_dim=2, max_iter=1, random_state=0).fit(X)
 
 
-def factors() -> Any:
-    return FactorVAE((1, 8, 8), SMALL)
-
-
 def tasks() -> Any:
     return MultitaskNetwork((1, 16, 16), {"left": 3, "right": 3}, multitask.settings())
 
@@ -49,7 +45,7 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[Path], Any]]] = {
     "gmm": (lambda: clustering("gmm"), load_clustering),
     "contrastive-head": (lambda: clustering("contrastive-head"), load_clustering),
     "estimator": (estimator, LatentGMM.load),
-    "factors": (factors, load_factors),
+    "factors": (lambda: FactorVAE((1, 8, 8), SMALL), load_factors),
     "multitask": (tasks, load_multitask),
     "supervised": (partitioner, load_partitioner),
 }
@@ -94,3 +90,6 @@ def test_descriptions_of_no_model_are_refused_in_one_sentence(tmp_path: Path, ki
             load(tmp_path)
         assert str(error.value).startswith(f"The model in {tmp_path} is damaged: model.json: ")
         assert "\n" not in str(error.value)
+    save_model(tmp_path, tensors, description | {"kind": "other"})
+    with pytest.raises(RunError, match=r"must be of the kind .*, but got 'other'"):
+        load(tmp_path)

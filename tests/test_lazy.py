@@ -41,13 +41,6 @@ def test_names_and_parts_are_imported_on_first_use() -> None:
     run(f"{before}\n{DIVERGE}\n{after}")
 
 
-def test_the_page_to_explore_a_partition_needs_no_torch() -> None:
-    run(
-        "import sys; from drpm.cli.pages import render_explorer; "
-        "assert '</html>' in render_explorer(); assert 'torch' not in sys.modules"
-    )
-
-
 # As if there were only torch, numpy, and what these two need themselves.
 ONLY_TORCH = """
 import sys

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import drpm
 from drpm.cli.pages import render_explorer
-from drpm.relaxation.operators import gumbel_like, neural_sort
+from drpm.relaxation.operators import gumbel_like
 from tests.browser.conftest import PATIENCE
 from tests.oracles import FALSE_ALARM, assignments, chi_square_p_value, to_matrix
 
@@ -195,11 +195,6 @@ def test_relaxed_samples(call: Any, model: Model) -> None:
         assert [found["labels"][i] for i in found["order"]] == sorted(found["labels"])
 
 
-def test_neural_sort(call: Any) -> None:
-    scores = 3 * torch.randn(6, dtype=torch.float64)
-    assert_close(call("neuralSort", scores.tolist()), neural_sort(scores))
-
-
 @pytest.mark.parametrize("affinity", [False, True])
 def test_samples_have_the_distribution(path: Path, open_page: Open, affinity: bool) -> None:
     model = make_model(4, 3, affinity, True, scale=1.0)
@@ -250,18 +245,13 @@ def slider(page: Page, name: str) -> Locator:
     return page.get_by_role("slider", name=name, exact=True)
 
 
-def run_python(page: Page) -> Any:
-    """The law of the code that the page shows."""
-    scope: dict[str, Any] = {}
-    exec(page.locator("#python").inner_text(), scope)
-    return scope["law"]
-
-
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_show_the_law_of_their_code(path: Path, open_page: Open, name: str) -> None:
     page = open_page(path)
     preset(page, name)
-    law = run_python(page)
+    scope: dict[str, Any] = {}
+    exec(page.locator("#python").inner_text(), scope)
+    law = scope["law"]
     expected = drpm.AffinityPartition if name == "Affinities" else drpm.RandomPartition
     assert isinstance(law, expected)
     labels, inside, probs = enumerate_law(law)
@@ -339,6 +329,35 @@ def test_any_number_of_elements_and_subsets(path: Path, open_page: Open, name: s
             torch.testing.assert_close(shown.sum(0), torch.ones(n), rtol=0, atol=0.03)
         ends.append((n, groups))
     assert (ends[1], ends[3]) == ((2, 2), (8, 4))
+
+
+# For every slider, the milliseconds from a move until the page is drawn again.
+DELAYS = """async () => {
+    const delays = [];
+    for (const slider of document.querySelectorAll("input[type=range]:enabled")) {
+        const start = performance.now();
+        slider.stepUp();
+        slider.dispatchEvent(new Event("input", { bubbles: true }));
+        await new Promise(requestAnimationFrame);
+        await new Promise(requestAnimationFrame);
+        delays.push(performance.now() - start);
+    }
+    return delays;
+}"""
+
+
+def test_sliders_answer_at_once(path: Path, open_page: Open) -> None:
+    """Within 300 ms with the most sliders: a requirement, and the one time limit among the tests.
+
+    The best of three rounds counts, since a machine may be busy. On a loaded one, a slider took 42
+    to 70 ms as a rule, the slowest of a round 62 to 502 ms.
+    """
+    page = open_page(path)
+    preset(page, "Affinities")
+    enlarge(page)
+    delays = np.array([page.evaluate(DELAYS) for _ in range(3)])
+    assert delays.shape[1] > 35  # 8 x 4 affinities, weights and more
+    assert delays.min(0).max() < 300, delays
 
 
 def test_samples_repeat(path: Path, open_page: Open) -> None:

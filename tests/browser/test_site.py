@@ -45,6 +45,7 @@ def test_links_lead_somewhere(name: str) -> None:
         parts = urlsplit(target)
         if parts.scheme:
             assert parts.scheme in ("https", "http", "data"), target
+            assert parts.scheme == "data" or parts.netloc, target
             continue
         path = (SITE / name).parent / unquote(parts.path) if parts.path else SITE / name
         is_page = path.suffix == ".html" and path.is_file()

@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from drpm.cli import common
 from drpm.data import own
-from drpm.data.catalogue import DATASETS
 from drpm.experiments import JOBS
 from drpm.studies.sweeps import SWEEPS
-from drpm.training import config as configs
 from drpm.training.errors import memory_refusal
 from tests.cli.commands import drpm, refusal
 from tests.processes import ROOT, python
@@ -111,11 +108,6 @@ for command in {ANSWERED}:
 def test_help_and_refusals_do_without_torch() -> None:
     done = python("-c", HELP)
     assert done.returncode == 0, done.stderr
-
-
-def test_words_are_all_there_are() -> None:
-    assert common.among(DATASETS)("m") == ["mnist", "mpi3d", "multimnist", "mosaic"]
-    assert configs.preset_names("factors") == ["fast-factors", "paper-factors"]
 
 
 def test_the_document_lists_all_sweeps() -> None:

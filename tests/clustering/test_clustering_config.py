@@ -12,9 +12,6 @@ from drpm.training.errors import ConfigError
 @pytest.mark.parametrize(
     ("assignments", "sentence"),
     [
-        ("clusters=0", "clusters must be greater than 0, but got '0'"),
-        ("network.encoder=500,0", r"network.encoder\[1\] must be greater than 0"),
-        ("objective=exactly", "objective must be 'bound"),
         ("training.devices=2", "pretraining.training.devices must equal training.devices, 2"),
         ("training.precision=64-true", "precision must be '32-true'"),
     ],

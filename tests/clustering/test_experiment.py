@@ -85,14 +85,7 @@ VIEWS = {"pretraining": replace(SMALL.pretraining, views="mnist")}
 @pytest.mark.parametrize(
     ("changes", "compare", "complaint"),
     [
-        (
-            {"clusters": 41},
-            False,
-            "clusters must be at most the number of examples, 40, but got 41",
-        ),
-        (VIEWS, False, r"^pretraining\.views must be 'noise'"),
         (VIEWS | {"method": "gmm"}, False, None),  # not pretrained
-        ({"likelihood": "bernoulli"}, False, r"^rows\.csv must lie in \[0, 1\]"),
         ({"likelihood": "bernoulli", "method": "gmm"}, False, None),
         ({"likelihood": "bernoulli", "method": "gmm"}, True, r"^rows\.csv must lie in \[0, 1\]"),
     ],
@@ -191,7 +184,6 @@ def test_large_images_are_thumbnails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found["examples"][:, :, 1:] == 255).all()
 
 
-SEEDS = [0, 3]
 SETTINGS = [
     "clusters=3",
     "partitions=2",
@@ -207,7 +199,7 @@ SETTINGS = [
 
 def study(folder: Path, variant: str = "", **changes: Any) -> dict[str, Any]:
     """A study that shares its pretraining with those beside it."""
-    arguments: dict[str, Any] = {"preset": f"paper-cluster-mnist{variant}", "seeds": SEEDS}
+    arguments: dict[str, Any] = {"preset": f"paper-cluster-mnist{variant}", "seeds": [0, 3]}
     arguments |= {"settings": SETTINGS, "options": {"data": "digits"}, "share": True}
     run_study(folder / f"study{variant}", "cluster", **{**arguments, "device": "cpu", **changes})
     return RunFolder.open(folder / f"study{variant}").result()

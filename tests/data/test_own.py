@@ -66,8 +66,6 @@ def test_labels(tmp_path: Path) -> None:
     measured = load(csv(tmp_path, "a,label\n1,0.5\n2,0.25\n"))
     assert measured.train.targets["label"].tolist() == [0.5, 0.25]
     assert measured.classes == {}
-    nameless = load(csv(tmp_path, "1,2\n3,5\n"), header=False)
-    assert (nameless.columns, len(nameless.train)) == (("column 1", "column 2"), 2)
 
 
 @pytest.mark.parametrize(

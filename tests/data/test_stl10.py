@@ -84,8 +84,6 @@ def test_without_a_network_the_error_says_what_to_install(monkeypatch: pytest.Mo
         monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(DataError, match=r"install torchvision with pip install 'drpm\[vision\]'"):
         load("stl10")
-    with pytest.raises(DataError, match="'network' should be 'resnet50', not 'vgg'"):
-        load("stl10", network="vgg")
 
 
 def test_images_are_resized_as_pillow_does() -> None:

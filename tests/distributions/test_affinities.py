@@ -15,6 +15,7 @@ from tests import oracles
 from tests.oracles import (
     FALSE_ALARM,
     GRADIENT_DRAWS,
+    affinity_parameters,
     assert_expectation,
     assert_score_function_gradient,
     generator,
@@ -26,26 +27,13 @@ from tests.oracles import (
 DRAWS = 20_000
 
 
-def parameters(
-    n: int, groups: int, scale: float = 1.0, seed: int = 0, weight_scale: float = 1.0
-) -> tuple[Tensor, Tensor]:
-    return scale * normal(groups, n, seed=seed), weight_scale * normal(groups, seed=seed + 1)
-
-
-def build(
-    affinities: Tensor, weights: Tensor, capacities: list[int] | None = None, **options: bool
-) -> drpm.AffinityPartition:
-    room = None if capacities is None else torch.tensor(capacities)
-    return drpm.AffinityPartition(affinities, weights, room, **options)
-
-
 # --- brute force ----------------------------------------------------------------------------
 
 
 def test_bounds_are_those_of_the_listed_orders() -> None:
     """Every compatible order is a lower bound, and the best of them the default."""
-    affinities, weights = parameters(5, 3)
-    law = build(affinities, weights)
+    affinities, weights = affinity_parameters(5, 3)
+    law = drpm.AffinityPartition(affinities, weights)
     labels = torch.tensor([1, 0, 2, 1, 1])
     value = oracles.to_matrix(labels, 3)
     log_sizes = law.sizes.log_prob(value.sum(-1))
@@ -68,8 +56,8 @@ def test_bounds_are_those_of_the_listed_orders() -> None:
 
 def test_greedy_takes_the_largest_affinities_of_the_rest() -> None:
     for seed, (n, groups) in enumerate([(1, 1), (1, 4), (7, 1), (9, 3), (30, 6)]):
-        affinities, weights = parameters(n, groups, 2.0, seed)
-        law = build(affinities, weights)
+        affinities, weights = affinity_parameters(n, groups, 2.0, seed)
+        law = drpm.AffinityPartition(affinities, weights)
         left, labels = list(range(n)), torch.empty(n, dtype=torch.int64)
         for k, size in enumerate(law.sizes.mode.long().tolist()):
             ranked = sorted(left, key=lambda i, k=k: -float(affinities[k, i]))
@@ -98,8 +86,8 @@ def test_equal_rows_are_a_random_partition(n: int, groups: int, scale: float) ->
 
 def test_orders_of_the_draws_follow_the_law() -> None:
     """Those within the subsets too, on which the bounds depend."""
-    affinities, weights = parameters(4, 2)
-    law = build(affinities, weights, [2, 2])
+    affinities, weights = affinity_parameters(4, 2)
+    law = drpm.AffinityPartition(affinities, weights, torch.tensor([2, 2]))
     orders = oracles.permutations(4)
     by_rank = torch.tensor([0, 0, 1, 1]).expand_as(orders)
     labels = torch.empty_like(orders).scatter(1, orders, by_rank)
@@ -113,9 +101,9 @@ def test_orders_of_the_draws_follow_the_law() -> None:
 
 
 def test_marginals_are_frequencies() -> None:
-    affinities, weights = parameters(4, 3)
+    affinities, weights = affinity_parameters(4, 3)
     exact = oracles.affinity_partition(affinities, weights).mean()
-    found = build(affinities, weights).marginals(DRAWS, generator=generator())
+    found = drpm.AffinityPartition(affinities, weights).marginals(DRAWS, generator=generator())
     torch.testing.assert_close(found.sum(0), torch.ones(4).double())
     p_values = oracles.binomial_p_values((found * DRAWS).round().numpy(), exact.numpy(), DRAWS)
     assert (p_values > FALSE_ALARM / p_values.size).all()
@@ -130,13 +118,13 @@ def test_the_divergence_within_five_standard_errors(
     n: int, groups: int, scale: float, prior: str
 ) -> None:
     """From another law of the kind, or from a random partition."""
-    (a, w), (b, v) = (parameters(n, groups, scale, 10 * seed) for seed in (1, 2))
+    (a, w), (b, v) = (affinity_parameters(n, groups, scale, 10 * seed) for seed in (1, 2))
     b = b if prior == "affinities" else b[0]
     make, fills, enumerate_all = {
-        "affinities": (build, oracles.affinity_fills, oracles.affinity_partition),
+        "affinities": (drpm.AffinityPartition, oracles.affinity_fills, oracles.affinity_partition),
         "scores": (drpm.RandomPartition, functools.partial(oracles.fills, groups=groups), None),
     }[prior]
-    found = drpm.partition_kl(build(a, w), make(b, v), DRAWS, generator())
+    found = drpm.partition_kl(drpm.AffinityPartition(a, w), make(b, v), DRAWS, generator())
     sizes = oracles.fisher(n, w).kl(oracles.fisher(n, v))
     exact, cost = oracles.affinity_partition(a, w), oracles.affinity_fills(a) - fills(b)
     assert_expectation(found - sizes, exact, cost, DRAWS, rate=FALSE_ALARM)
@@ -147,9 +135,9 @@ def test_the_divergence_within_five_standard_errors(
 
 def test_gradient_of_the_divergence_within_five_standard_errors() -> None:
     """In the parameters of both laws; the last row of either has no part in it."""
-    given = [parameters(3, 3, 1.0, 10 * seed) for seed in (1, 2)]
+    given = [affinity_parameters(3, 3, 1.0, 10 * seed) for seed in (1, 2)]
     leaves = [t.requires_grad_() for pair in given for t in pair]
-    p, q = build(*leaves[:2]), build(*leaves[2:])
+    p, q = drpm.AffinityPartition(*leaves[:2]), drpm.AffinityPartition(*leaves[2:])
     sizes = oracles.fisher(3, leaves[1]).kl(oracles.fisher(3, leaves[3]))
     estimate = drpm.partition_kl(p, q, GRADIENT_DRAWS, generator())
     found = torch.autograd.grad(estimate - sizes, leaves)
@@ -178,9 +166,9 @@ def test_gradient_of_the_divergence_within_five_standard_errors() -> None:
 
 def test_the_bound_of_the_divergence_lies_above_it() -> None:
     """E[log upper(p) - log lower(q)] over the drawn orders, on average over 60 estimates."""
-    (a, w), (b, v) = parameters(4, 3, 1.0, 1), parameters(4, 3, 1.0, 5)
+    (a, w), (b, v) = affinity_parameters(4, 3, 1.0, 1), affinity_parameters(4, 3, 1.0, 5)
     exact = oracles.affinity_partition(a, w).kl(oracles.affinity_partition(b, v))
-    p, q = build(a, w).expand((60,)), build(b, v)
+    p, q = drpm.AffinityPartition(a, w).expand((60,)), drpm.AffinityPartition(b, v)
     found = drpm.partition_kl(p, q, 100, generator(), estimate="bounds")
     values = oracles.to_matrix(oracles.assignments(4, 3), 3)
     law = oracles.affinity_partition(a, w)

@@ -17,11 +17,6 @@ from drpm.distributions.sizes import sizes_kl
 from tests.oracles import normal
 
 
-def compiled(function: Any) -> Any:
-    torch.compiler.reset()
-    return torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=False)
-
-
 @pytest.mark.parametrize("groups", [2, 4])
 @pytest.mark.parametrize(
     ("n", "given"),
@@ -52,7 +47,9 @@ def test_drawn_sizes(n: int, given: str, groups: int) -> None:
     torch.manual_seed(0)
     expected = step(weights)
     torch.manual_seed(0)
-    torch.testing.assert_close(compiled(step)(weights), expected, rtol=1e-9, atol=1e-9)
+    torch.compiler.reset()
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True, dynamic=False)
+    torch.testing.assert_close(compiled(weights), expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.cuda

@@ -608,7 +608,6 @@ def test_vmap_of_sample(case: Case) -> None:
 
 
 @relaxed
-# torch maps the backward pass of `unfold` one member at a time, and says so.
 def test_vmap_of_rsample_with_gradients(case: Case) -> None:
     """Against a loop, with the same noise for all members, and with noise of their own."""
     names, tensors = list(case.shapes), case.tensors((3,))

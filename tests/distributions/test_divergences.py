@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from tests.oracles import (
     FALSE_ALARM,
     GRADIENT_DRAWS,
     GRADIENT_GRID,
+    SMALL,
     assert_expectation,
     assert_mean,
     assert_score_function_gradient,
@@ -27,19 +27,8 @@ from tests.oracles import (
 )
 
 SCALES = [0.5, 2.0, 10.0, 50.0]
-SMALL = list(itertools.product(range(1, 7), range(1, 5)))
 DRAWS = 2_000
 REPEATS = 60  # independent estimates, as the members of one batch
-
-
-def repeated(scores: Tensor, weights: Tensor, repeats: int = REPEATS) -> list[Tensor]:
-    """Leaves of a batch of equal laws: the gradient of each member is an estimate of its own."""
-    return [t.detach().expand(repeats, -1).clone().requires_grad_() for t in (scores, weights)]
-
-
-def mean_gradients(estimates: Tensor, leaves: list[Tensor]) -> Tensor:
-    """One gradient for each member of the batch, (R, C)."""
-    return torch.cat(torch.autograd.grad(estimates.sum(), leaves), -1)
 
 
 @pytest.mark.parametrize(("n", "groups"), SMALL)
@@ -124,10 +113,14 @@ def test_gradient_of_the_bounds_within_five_standard_errors(
     given = [parameters(n, groups, scale, seed) for seed in (1, 2)]
     leaves = [t.requires_grad_() for pair in given for t in pair]
     expected = torch.cat(torch.autograd.grad(expected_bounds(*leaves), leaves))
-    ours, theirs = (repeated(*pair) for pair in given)
+    # The gradient of each member of a batch of equal laws is an estimate of its own.
+    ours, theirs = (
+        [t.detach().expand(REPEATS, -1).clone().requires_grad_() for t in pair] for pair in given
+    )
     p, q = drpm.RandomPartition(*ours), drpm.RandomPartition(*theirs)
     found = drpm.partition_kl(p, q, 300, generator(), estimate="bounds")
-    assert_mean(mean_gradients(found, [*ours, *theirs]), expected)
+    gradients = torch.cat(torch.autograd.grad(found.sum(), [*ours, *theirs]), -1)
+    assert_mean(gradients, expected)
 
 
 def test_batches_and_broadcasting() -> None:

@@ -11,13 +11,10 @@ from torch.distributions import kl_divergence
 import drpm
 from tests import oracles
 from tests.conformance import Multinomial
-from tests.oracles import FALSE_ALARM, Urn, generator, random_urns
+from tests.distributions.test_sizes import law_of
+from tests.oracles import FALSE_ALARM, generator, random_urns
 
 CLOSE: dict[str, Any] = {"rtol": 1e-11, "atol": 1e-9}
-
-
-def law_of(urn: Urn, n: int) -> drpm.FisherHypergeometric:
-    return drpm.FisherHypergeometric(n, urn.weights, **urn.options)
 
 
 # --- arguments ------------------------------------------------------------------------------
@@ -41,18 +38,6 @@ def test_kl_from_forced_sizes_to_limits_that_allow_them() -> None:
     q = drpm.FisherHypergeometric(5, torch.zeros(3), minimum=1)
     torch.testing.assert_close(kl_divergence(p, q), -q.log_prob(torch.tensor([2.0, 2, 1])))
     assert kl_divergence(q, p) == torch.inf
-
-
-def test_limits_that_exclude_nothing_change_nothing() -> None:
-    weights = oracles.normal(3, 4)
-    free, law = (drpm.FisherHypergeometric(9, weights, minimum=m) for m in (None, 0))
-    support = free.enumerate_support()
-    assert torch.equal(law.enumerate_support(), support)
-    torch.testing.assert_close(law.log_prob(support), free.log_prob(support), **CLOSE)
-    torch.testing.assert_close(law.mean, free.mean, **CLOSE)
-    assert torch.equal(law.mode, free.mode)
-    one, other = (x.sample((20,), generator=generator()) for x in (law, free))
-    assert torch.equal(one, other)
 
 
 def test_limits_may_be_numbers_or_tensors() -> None:

@@ -12,15 +12,7 @@ from torch.autograd import gradcheck, gradgradcheck
 import drpm
 from drpm.relaxation.filling import fill_by_rows_softly
 from tests import oracles
-from tests.oracles import generator, normal
-
-TEMPERATURES = [0.1, 1.0, 5.0]
-any_temperature = pytest.mark.parametrize("temperature", TEMPERATURES)
-
-
-def parameters(n: int, groups: int, scale: float = 1.0, seed: int = 0) -> tuple[Tensor, Tensor]:
-    return scale * normal(groups, n, seed=seed), normal(groups, seed=seed + 1)
-
+from tests.oracles import affinity_parameters, generator, normal
 
 # --- the soft top-k -------------------------------------------------------------------------
 
@@ -71,10 +63,10 @@ def test_subsets_that_take_nothing_or_everything(scale: float) -> None:
     assert grads[0].abs().max() > 0  # an empty subset can grow
 
 
-@any_temperature
+@pytest.mark.parametrize("temperature", [0.1, 1.0, 5.0])
 def test_hard_mode_is_the_greedy_partition(temperature: float) -> None:
     for seed, (scale, groups) in enumerate(itertools.product((0.0, 3.0, 1e3), (1, 2, 7))):
-        affinities, weights = parameters(30, groups, scale, seed)
+        affinities, weights = affinity_parameters(30, groups, scale, seed)
         law = drpm.RelaxedAffinityPartition(temperature, affinities, weights)
         sizes, size_law = law.mode.sum(-1), law.discrete.sizes
         torch.testing.assert_close(size_law.log_prob(sizes), size_law.log_prob(size_law.mode))
@@ -100,7 +92,7 @@ def test_memory_is_linear() -> None:
 def test_hard_samples_have_the_gradients_of_soft_ones() -> None:
     cotangent, grads = normal(20, 4, 9, seed=5), []
     for hard in (True, False):
-        leaves = [t.requires_grad_() for t in parameters(9, 4)]
+        leaves = [t.requires_grad_() for t in affinity_parameters(9, 4)]
         law = drpm.RelaxedAffinityPartition(0.6, *leaves, hard=hard)
         value = law.rsample((20,), generator=generator())
         grads.append(torch.autograd.grad((value * cotangent).sum(), leaves))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -15,18 +14,12 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.distributions import kl_divergence
 
 import drpm
-from drpm.distributions import size_tables, size_urns
+from drpm.distributions import size_tables
 from tests import oracles
-from tests.oracles import FALSE_ALARM, Urn, generator, random_urns
+from tests.oracles import FALSE_ALARM, SMALL, Urn, generator, normal, random_urns
 
 DRAWS = 20_000
-SCALES = [0.1, 1.0, 10.0, 50.0]
-SMALL = list(itertools.product(range(1, 7), range(1, 5)))
 small = pytest.mark.parametrize(("n", "groups"), SMALL)
-
-
-def random_weights(groups: int, scale: float, seed: int) -> Tensor:
-    return scale * oracles.normal(groups, seed=seed)
 
 
 def random_capacities(n: int, groups: int, seed: int) -> Tensor:
@@ -41,8 +34,8 @@ def random_capacities(n: int, groups: int, seed: int) -> Tensor:
 def cases(n: int, groups: int) -> list[Urn]:
     """Random weights at every scale; default capacities, random ones and exactly full ones."""
     found = []
-    for seed, scale in enumerate(SCALES):
-        weights = random_weights(groups, scale, 100 * n + 10 * groups + seed)
+    for seed, scale in enumerate((0.1, 1.0, 10.0, 50.0)):
+        weights = scale * normal(groups, seed=100 * n + 10 * groups + seed)
         found += [Urn(weights), Urn(weights, random_capacities(n, groups, seed))]
     return [*found, Urn(weights, torch.tensor(oracles.full_urn(n, groups)))]
 
@@ -145,7 +138,7 @@ def test_log_normalizer_and_mean_equal_high_precision(scale: float) -> None:
 
 @pytest.mark.parametrize(("n", "groups", "scale"), [(500, 20, 1.0), (300, 100, 5.0), (999, 7, 0.0)])
 def test_mode_equals_greedy_placement(n: int, groups: int, scale: float) -> None:
-    weights, wide = random_weights(groups, scale, 9), torch.full((groups,), n)
+    weights, wide = scale * normal(groups, seed=9), torch.full((groups,), n)
     narrow = torch.arange(groups) * 3 * n // groups**2 + n // groups + 1
     limited = random_urns(n, groups, 32, seed=n)
     for urn in (
@@ -187,7 +180,7 @@ def test_tails_far_from_the_mean() -> None:
 @pytest.mark.parametrize("capacity", [10**6, 10**9, 10**12, 10**15])
 def test_capacities_far_beyond_the_total(capacity: int) -> None:
     """Binomial coefficients of huge numbers against big floats; the law nears a multinomial."""
-    weights = random_weights(3, 1.0, 4)
+    weights = normal(3, seed=4)
     capacities = [capacity, 3 * capacity, 25]
     law = drpm.FisherHypergeometric(20, weights, torch.tensor(capacities))
     for sizes in ([7, 7, 6], [0, 20, 0], [20, 0, 0], [1, 0, 19], [0, 0, 20]):
@@ -231,7 +224,7 @@ def test_samples_follow_the_law(
 ) -> None:
     """Those of the relaxed law too."""
     groups = len(next(iter(options.values()), range(4)))
-    weights = random_weights(groups, scale, n).to(dtype)
+    weights = (scale * normal(groups, seed=n)).to(dtype)
     given = {name: torch.tensor(value) for name, value in options.items()}
     exact = Urn(weights.double(), **given).listed(n)
     law = drpm.FisherHypergeometric(n, weights, **given)
@@ -246,7 +239,7 @@ def test_samples_follow_the_law(
 
 @pytest.mark.parametrize("capacities", [None, [2, 5, 0, 3]])
 def test_samples_of_the_shortcut_follow_its_law(capacities: list[int] | None) -> None:
-    weights = random_weights(4, 1.0, 6)
+    weights = normal(4, seed=6)
     room = None if capacities is None else torch.tensor(capacities)
     law = drpm.FisherHypergeometric(6, weights, room, method="merged")
     exact = oracles.fisher_merged(6, weights, capacities)
@@ -256,7 +249,7 @@ def test_samples_of_the_shortcut_follow_its_law(capacities: list[int] | None) ->
 
 def test_large_samples_have_the_right_moments() -> None:
     n, draws = 2_000, 4_000
-    law = drpm.FisherHypergeometric(n, random_weights(5, 1.0, 0))
+    law = drpm.FisherHypergeometric(n, normal(5, seed=0))
     samples = law.sample((draws,), generator=generator())
     error = (samples.mean(0) - law.mean) / (law.variance / draws).sqrt()
     limit = scipy.stats.norm.isf(FALSE_ALARM / 20)  # two sides of five means and five variances
@@ -283,10 +276,10 @@ def test_large_samples_have_the_right_moments() -> None:
 )
 def test_gradcheck(options: dict[str, Any]) -> None:
     n, groups = 5, len(next(iter(options.values()), range(4)))
-    weights = random_weights(groups, 1.0, 5).expand(2, groups).clone()
+    weights = normal(groups, seed=5).expand(2, groups).clone()
     weights[1] *= -2
     weights.requires_grad_()
-    other = random_weights(groups, 1.0, 6).requires_grad_()
+    other = normal(groups, seed=6).requires_grad_()
 
     def law(w: Tensor) -> drpm.FisherHypergeometric:
         return drpm.FisherHypergeometric(n, w, **options)
@@ -311,7 +304,7 @@ def test_gradcheck(options: dict[str, Any]) -> None:
 
 
 def test_gradcheck_of_the_merged_log_prob() -> None:
-    weights = random_weights(4, 1.0, 5).requires_grad_()
+    weights = normal(4, seed=5).requires_grad_()
     capacities = torch.tensor([3, 0, 4, 2])
     support = drpm.FisherHypergeometric(5, weights.detach(), capacities).enumerate_support()
     assert gradcheck(
@@ -324,8 +317,6 @@ def test_gradients_are_finite_where_weights_differ_by_hundreds() -> None:
     weights = torch.tensor([300.0, -250.0, 0.0, 299.0], dtype=torch.float64, requires_grad=True)
     law = drpm.FisherHypergeometric(6, weights)
     support = law.enumerate_support()
-    exact = oracles.fisher(6, weights.detach())
-    torch.testing.assert_close(law.log_prob(support), exact.log_mass, rtol=1e-11, atol=1e-8)
     for output in (law.log_prob(support).sum(), law.mean[0], law.variance[0], law.entropy()):
         (grad,) = torch.autograd.grad(output, weights, retain_graph=True)
         assert torch.isfinite(grad).all()
@@ -352,41 +343,6 @@ def test_merged_refuses_moments(name: str) -> None:
         law.entropy() if name == "entropy" else getattr(law, name)
 
 
-# --- two groups -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"capacities": torch.tensor([7, 9])},
-        {"capacities": torch.tensor([40, 3])},
-        {"minimum": 1, "maximum": torch.tensor([6, 5])},
-    ],
-)
-@pytest.mark.parametrize("scale", [1.0, 50.0])
-def test_two_groups_are_listed_as_their_tables_have_them(
-    options: dict[str, Any], scale: float
-) -> None:
-    """The same soft sizes, with noise and without, and the same gradients."""
-    weights = (scale * oracles.normal(5, 2, seed=1)).requires_grad_()
-    law = drpm.FisherHypergeometric(8, weights, **options)
-    noise, slopes = oracles.normal(3, 5, 1, 9, seed=2), oracles.normal(5, 1, 9, seed=3)
-    temperature = torch.tensor(0.7).double()
-    general = size_tables.suffix_tables(law._urn).relax(noise, temperature)
-    mode = size_urns.soft_mode(law._urn, temperature)
-    for found, expected in (
-        (law.relax(noise, temperature), general),
-        (law.relax(None, temperature), mode),
-    ):
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
-        grads = [
-            torch.autograd.grad((soft.probs * slopes).sum(), weights, retain_graph=True)[0]
-            for soft in (found, expected)
-        ]
-        torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-9)
-
-
 def test_between_two_groups_the_first_takes_what_is_tied() -> None:
     modes = drpm.FisherHypergeometric(7, torch.zeros(3, 2)).mode
     assert modes.tolist() == [[4.0, 3.0]] * 3
@@ -400,7 +356,7 @@ def test_between_two_groups_the_first_takes_what_is_tied() -> None:
 
 
 def size_laws(count: int, n: int, *batch: int) -> Tensor:
-    scores = oracles.normal(*batch, count, n + 1, seed=count)
+    scores = normal(*batch, count, n + 1, seed=count)
     # Sizes so small that their sums mostly stay below n, where mass is cut off.
     return (scores - torch.arange(n + 1)).softmax(-1)
 
@@ -430,7 +386,7 @@ def test_gradients_where_some_sizes_are_certain_and_others_are_not() -> None:
     smooth = (-0.5 * ((torch.arange(65) - 30) / 2.5).double().square()).softmax(-1)
     certain = torch.eye(65, dtype=torch.float64)[[3, 7]]
     given = torch.stack([certain[0], smooth, certain[1]]).requires_grad_()
-    slopes = oracles.normal(3, 64)
+    slopes = normal(3, 64)
     (found,) = torch.autograd.grad((size_tables.boundary_survival(given) * slopes).sum(), given)
     total, loss = torch.eye(65, dtype=torch.float64)[0], torch.zeros((), dtype=torch.float64)
     for k in range(3):
@@ -439,7 +395,3 @@ def test_gradients_where_some_sizes_are_certain_and_others_are_not() -> None:
         loss = loss + ((1 - total.cumsum(0)[:64]) * slopes[k]).sum()
     (expected,) = torch.autograd.grad(loss, given)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
-
-
-def test_boundaries_of_an_empty_batch() -> None:
-    assert size_tables.boundary_survival(torch.zeros(0, 2, 5)).shape == (0, 2, 4)

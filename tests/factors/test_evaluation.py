@@ -47,14 +47,6 @@ def is_chance(score: float | None) -> bool:
     return score is not None and abs(score) < CHANCE
 
 
-def test_a_perfect_representation_scores_one() -> None:
-    factors, is_shared = make_pairs(2, 4000)
-    codes, mask = one_hot_codes(factors), one_hot_mask(is_shared)
-    scores = evaluate_pairs(codes, mask, factors, is_shared)
-    assert scores[:2] == (1.0, 1.0)
-    assert all(map(is_chance, scores[4:6]))
-
-
 def test_the_accuracies_by_hand() -> None:
     """Trained on two thirds of the pairs, tested on the others.
 

@@ -145,13 +145,9 @@ def test_resumed_without_repeating_an_evaluation(
 
 def test_settings_that_do_not_fit_the_data(tmp_path: Path) -> None:
     data, narrow = toy(), replace(NETWORK, width=1)
-    for changes, sentence in (
-        ({"task_weights": (1.0,)}, "task_weights must be 2 numbers"),
-        ({"network": narrow}, "network.width must be at least .* tasks, 2, .* but got 1"),
-    ):
-        with pytest.raises(ConfigError, match=sentence):
-            fit_multitask(data, settings(**changes), tmp_path / "x")
-        assert not (tmp_path / "x").exists()
+    with pytest.raises(ConfigError, match="task_weights must be 2 numbers"):
+        fit_multitask(data, settings(task_weights=(1.0,)), tmp_path / "x")
+    assert not (tmp_path / "x").exists()
     # One neuron is enough if all tasks have all neurons.
     check_multitask(data, settings(method="uls", network=narrow))
 

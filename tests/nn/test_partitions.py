@@ -128,8 +128,6 @@ def test_temperature_may_be_set_anew() -> None:
     # Colder is harder.
     assert after.amax(0).mean() > before.amax(0).mean()
     torch.testing.assert_close(layer.split(x, temperature=1.0).masks, before)
-    with pytest.raises(ValueError, match=r"temperature must be a positive number, but got -1"):
-        layer.temperature = -1
 
 
 @pytest.mark.parametrize(
@@ -227,6 +225,37 @@ def test_equal_affinities_give_tasks_equal_shares(common: bool) -> None:
     layer.law.log_scores.data.zero_()
     masks = layer(torch.ones(5 * subsets))
     torch.testing.assert_close(masks, torch.full_like(masks, (1 + common) / subsets))
+
+
+def test_equal_tasks_end_with_equal_shares() -> None:
+    """Within a tenth, in the mean over 300 networks that are trained side by side.
+
+    Over ten streams, 0 to 9, means were 3.92 to 4.12, with standard errors of about 0.05: a tenth
+    is seven of them. Equality is not exact: over 5,500 networks the first task ended with 3.96 and
+    the last with 4.03, with errors of 0.01.
+    """
+    count, n, tasks = 300, 20, 5
+    layers = [TaskPartition(n, tasks, affinities=True) for _ in range(count)]
+    parameters, buffers = torch.func.stack_module_state(layers)
+
+    def share(parameters: Any, buffers: Any, x: Tensor) -> Tensor:
+        found: Tensor = torch.func.functional_call(layers[0], (parameters, buffers), (x,))
+        return found
+
+    shared = torch.vmap(share)
+    encoder = (torch.randn(count, 8, n) / 8**0.5).requires_grad_()
+    heads = (torch.randn(count, tasks, n, 1) / n**0.5).requires_grad_()
+    truth = torch.randn(count, tasks, 8, 1) / 8**0.5
+    optimizer = torch.optim.Adam([*parameters.values(), encoder, heads], lr=0.01)
+    for _ in range(100):
+        x = torch.randn(count, 32, 8)
+        seen = shared(parameters, buffers, (x @ encoder).tanh())
+        optimizer.zero_grad()
+        (seen @ heads - x[:, None] @ truth).square().mean((1, 2, 3)).sum().backward()
+        optimizer.step()
+    sizes = shared(parameters, buffers, torch.ones(count, n)).sum(-1)
+    assert sizes.std(0).min() > 0.5  # training moves them
+    assert sizes.mean(0).tolist() == pytest.approx([n / tasks] * tasks, rel=0.1)
 
 
 def test_the_penalty_of_sizes() -> None:
@@ -330,9 +359,6 @@ def test_a_law_for_every_row() -> None:
     assert (law.batch_shape, law.event_shape) == ((4, 7), (2, 5))
     torch.testing.assert_close(law.log_scores, head.log_scores(features))
     torch.testing.assert_close(law.log_weights, head.log_weights(features))
-    draw = law.rsample(generator=generator(1))
-    assert (draw.sum(-2) == 1).all()
-    assert ((draw == 0) | (draw == 1)).all()
 
 
 def test_temperature() -> None:

@@ -99,13 +99,6 @@ def test_batches_and_broadcasting(sort: str) -> None:
 
 
 @streamable
-def test_empty_batches(sort: str) -> None:
-    for path in ("dense", "streamed"):
-        found = fill(torch.zeros(0, 3, 10), torch.zeros(0, 10), sort, path)
-        assert found.shape == (0, 3, 10)
-
-
-@streamable
 def test_derivatives_of_the_streamed_path(sort: str) -> None:
     """The first and second ones."""
     leaves = (windows(2, 5).requires_grad_(), normal(5).requires_grad_())

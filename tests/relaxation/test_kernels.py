@@ -1,17 +1,14 @@
 """The Triton kernels against plain torch: on a GPU, and everywhere in Triton's interpreter."""
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 from drpm.relaxation.filling import fill_softly, has_triton
 from tests.oracles import normal
+from tests.processes import python
 
-ROOT = Path(__file__).parents[2]
 SHAPES = [(1, 1, 2, 2), (3, 2, 4, 7), (2, 1, 3, 40), (1, 2, 20, 130)]
 
 
@@ -46,11 +43,7 @@ def test_kernels_in_the_interpreter() -> None:
     """In a process of its own: Triton reads the switch when kernels are defined."""
     pytest.importorskip("triton", "3.7", reason="older interpreters fail with NumPy 2.4")
     code = "from tests.relaxation.test_kernels import compare; compare('cpu')"
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
+    done = python("-c", code, TRITON_INTERPRET="1")
     assert done.returncode == 0, done.stderr
 
 

@@ -13,12 +13,11 @@ from drpm.training.errors import RunError
 from .folders import CONFIG, every_array, finished_run
 from .test_page import HOSTILE, Page
 
-IMAGES = {"grid__images": np.zeros((1, 2, 3, 3))}
-
 
 def make_run(path: Path, accuracy: float | None, config: str = CONFIG, **further: Any) -> Path:
     further = {"names": {"accuracy": "ACC"}, "seed": 3, **further}
-    folder = finished_run(path, IMAGES, metrics={"accuracy": accuracy}, records=[], **further)
+    images = {"grid__images": np.zeros((1, 2, 3, 3))}
+    folder = finished_run(path, images, metrics={"accuracy": accuracy}, records=[], **further)
     (folder / "config.toml").write_text(config, encoding="utf-8")
     return folder
 

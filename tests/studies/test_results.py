@@ -1,7 +1,10 @@
 """Tables of results: means over seeds, published numbers, and the document they stand in."""
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,17 +18,30 @@ from drpm.studies.results import (
     summarize_metrics,
 )
 from drpm.training.errors import RunError
-from tests.training.results_folder import write_json, write_study
 
-PUBLISHED = parse_published("main/mnist/gmm  0.32 0.01  - -", "nmi", "accuracy")
-METRICS = {"nmi": "NMI", "accuracy": "ACC"}
 TABLE = Table(
     ("data", "method"),
     {"GMM": "gmm", "DRPM": "drpm", "never run": "other"},
-    metric_columns("main/{group}/{row}", METRICS),
+    metric_columns("main/{group}/{row}", {"nmi": "NMI", "accuracy": "ACC"}),
     {"MNIST": "mnist", "Digits": "digits"},
-    PUBLISHED,
+    parse_published("main/mnist/gmm  0.32 0.01  - -", "nmi", "accuracy"),
 )
+
+
+def write_json(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def write_study(folder: Path, variants: Mapping[str, Sequence[float]], hours: float = 1.0) -> None:
+    """Finished studies, one for each variant, with a run for each accuracy."""
+    for name, accuracies in variants.items():
+        facts = {"wall_time": 3600 * hours}
+        write_json(folder / name / "result.json", facts)
+        for seed, accuracy in enumerate(accuracies):
+            run, metrics = folder / name / f"seed-{seed}", {"nmi": accuracy - 0.1}
+            write_json(run / "result.json", {"metrics": {**metrics, "accuracy": accuracy}, **facts})
+            (run / "config.toml").write_text(f"seed = {seed}\n", encoding="utf-8")
 
 
 def rows(text: str) -> list[list[str]]:

@@ -24,7 +24,10 @@ def scaled_squares(model: nn.Module, batch: Batch, *others: Any) -> dict[str, Te
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_each_run_of_a_stack_equals_that_run_alone(optimizer: Any) -> None:
-    """Without noise, and each given the batches that it had in the stack."""
+    """Without noise, and each given the batches that it had in the stack.
+
+    AdamW passed with streams 1 to 14, with AVX2 and with a CPU's default instructions, AVX-512.
+    """
     stack = toys.make_program(toys.squares, 3, optimizer=optimizer, weight_decay=0.01)
     data = toys.points()
     alone = [Program(toys.make_model(s), toys.squares, data, stack.config) for s in range(3)]
