@@ -113,7 +113,6 @@ TABLES: Final = {
         },
         {**METRICS, "seconds": "seconds"},
         "ACC",
-        "seconds",
     ),
     "limits": _of_tables(
         "limits",
