@@ -15,7 +15,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
-EXAMPLES = ("exact_and_bounds", "temperatures", "size_limits", "affinities", "marginals")
+EXAMPLES = ("marginals", "exact_and_bounds", "temperatures", "size_limits", "affinities", "tasks")
 
 SCORES = torch.tensor([3.0, 0.6, 1.8, 0.3, 2.2, 0.9, 1.2])
 SIZES, ORDER = (3, 1, 3), (4, 0, 2, 5, 6, 1, 3)

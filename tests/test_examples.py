@@ -124,7 +124,7 @@ def test_tasks_share_neurons(
     from examples import tasks
 
     monkeypatch.setattr(tasks, "EPOCHS", epochs)
-    tasks.main(["--per-sample"] if per_sample else [])
+    tasks.draw(per_sample)
     line = r"(\w+): accuracy ([\d.]+) with (\d+) of 32 neurons"
     found = re.findall(line, capsys.readouterr().out)
     accuracy = {name: float(value) for name, value, _ in found}

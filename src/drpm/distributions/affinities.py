@@ -31,8 +31,9 @@ class AffinityPartition(PartitionLaw):
     subset takes the rest:
 
     .. math:: p(Y) = p(n_1, \dots, n_K) \prod_k \int_0^1 \prod_{i \in S_k}
-              \bigl(1 - u^{\exp(a_{ki}) / \Lambda_k}\bigr)\, du,
-              \qquad \Lambda_k = \sum_{i \in S_{k+1} \cup \dots \cup S_K} e^{a_{ki}}
+              \bigl(1 - u^{\exp(a_{ki}) / \Lambda_k}\bigr)\, du
+
+    .. math:: \Lambda_k = \sum_{i \in S_{k+1} \cup \dots \cup S_K} e^{a_{ki}}
 
     With equal rows it is :class:`RandomPartition`. The order of the subsets matters: the first
     chooses first, and the affinities of the last have no effect.

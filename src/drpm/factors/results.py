@@ -65,7 +65,8 @@ def _by_value(head: str, study: str, values: tuple[float, ...], methods: list[st
 
 
 TABLES: Final = {
-    "table-2": _by_shared({"shared_accuracy": "S", "independent_accuracy": "I"}, main=("S", "I")),
+    "table-2": _by_shared({"shared_accuracy": "S", "independent_accuracy": "I"}, main=("S",)),
+    "table-2-independent": _by_shared({"independent_accuracy": "I"}, has_runs=False),
     "table-2-counts": _by_shared(
         {
             "mean_count": "shared dimensions",

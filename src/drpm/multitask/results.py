@@ -40,6 +40,11 @@ def _by_tasks(study: str, rows: dict[str, str], metrics: dict[str, str], **optio
     return Table(("tasks", "method"), rows, columns, _TASKS, PUBLISHED, **options)
 
 
+def _of_neurons(study: str) -> Table:
+    columns = metric_columns(study, {"size_left": "left digit", "size_right": "right digit"})
+    return Table(("noise ratio",), _NOISE, columns, digits=1, is_bold=False, has_runs=False)
+
+
 TABLES: Final = {
     "noise": Table(
         ("noise ratio", "method"),
@@ -51,19 +56,8 @@ TABLES: Final = {
         _NOISE,
         main=("ACC",),
     ),
-    "noise-sizes": Table(
-        ("noise ratio",),
-        _NOISE,
-        {
-            "left digit": ("noise/drpm/noise-{row}", "size_left"),
-            "right digit": ("noise/drpm/noise-{row}", "size_right"),
-            "right first: left digit": ("noise-order/drpm/noise-{row}", "size_left"),
-            "right first: right digit": ("noise-order/drpm/noise-{row}", "size_right"),
-        },
-        digits=1,
-        is_bold=False,
-        has_runs=False,
-    ),
+    "noise-sizes": _of_neurons("noise/drpm/noise-{row}"),
+    "noise-sizes-order": _of_neurons("noise-order/drpm/noise-{row}"),
     "mosaic": _by_tasks("mosaic/tasks-{group}/{row}", METHODS, _ACCURACY, main=("ACC",)),
     "mosaic-sizes": _by_tasks(
         "{row}/tasks-{group}/drpm",

@@ -357,6 +357,8 @@ def series_panels(
             line: Any = {"fmt": style, "markersize": 3.5, "elinewidth": 0.8, "label": name}
             axes.errorbar(x + shift, mean, deviation, color=color, markevery=every, **line)
         axes.grid()
+        is_whole = all(np.array_equal(series.x, np.round(series.x)) for series in found)
+        axes.locator_params("x", integer=is_whole)  # of epochs, say
         axes.set(xlabel=xlabel if index + columns >= len(panels) else "", ylabel=ylabel)
     if len(names) > 1:
         some = slice(None, None, -(-len(names) // _MAX_NAMES))

@@ -7,7 +7,7 @@ as ``STUDY/seed-0``, ``STUDY/seed-1`` and so on.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
@@ -87,10 +87,10 @@ class Table:
         whole = markdown_table(*zip(*columns, strict=True))
         if not self.main:
             return whole
-        shown = {*self.head, *(x for name in self.main for x in (name, f"{name}, paper"))}
-        narrow = [column for column in columns if column[0] in shown]
+        few = {name: self.columns[name] for name in self.main}
+        narrow = replace(self, columns=few, has_runs=False, main=())
         fold = f"\n<details>\n<summary>All columns</summary>\n\n{whole}\n</details>\n"
-        return markdown_table(*zip(*narrow, strict=True)) + fold
+        return narrow(results) + fold
 
 
 def fill_tables(text: str, tables: Mapping[str, Callable[[Path], str]], results: Path) -> str:

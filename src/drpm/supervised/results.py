@@ -44,6 +44,7 @@ TABLES: Final = {
         published=PUBLISHED,
         digits=4,
         is_bold=False,
+        main=("F1",),
     ),
     "supervised-weights": _size_weights,
 }
