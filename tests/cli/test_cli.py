@@ -114,7 +114,7 @@ def test_help_and_refusals_do_without_torch() -> None:
 
 
 def test_words_are_all_there_are() -> None:
-    assert common.among(DATASETS)("m") == ["mnist", "mpi3d", "multimnist", "mosaic"]
+    assert common.complete_from(DATASETS)("m") == ["mnist", "mpi3d", "multimnist", "mosaic"]
     assert configs.preset_names("factors") == ["fast-factors", "paper-factors"]
 
 
