@@ -101,7 +101,7 @@ def fit(config: Config, devices: Devices, run: RunFolder) -> float:
     if devices.is_first:
         with run.lock():
             save_model(run.model_dir, model.state_dict(), {"config": configs.dumps(config)})
-            run.take_metrics([stage.path])
+            run.copy_stage_metrics([stage.path])
             run.finish({"accuracy": share}, device=devices.device)
     return share
 

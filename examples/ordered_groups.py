@@ -122,7 +122,7 @@ class Groups(Experiment[GroupsJob, Rows, Scorer]):
         self, job: GroupsJob, model: Scorer, data: Rows, run: RunFolder, progress: ProgressFactory
     ) -> Evaluation:
         save_model(run.model_dir, model.state_dict(), {"kind": "groups"})
-        run.take_metrics([run.path / "training"])
+        run.copy_stage_metrics([run.path / "training"])
         with torch.no_grad():
             found = partition(model.score(data.test).squeeze(-1), model.groups)
         table = partition(data.test_target, model.groups) @ found.T

@@ -1,7 +1,7 @@
-"""What an application declares, and from its jobs to finished run folders and studies.
+"""Jobs and experiments of applications, and the functions that run them.
 
 A :class:`Job` holds the settings of a run; an :class:`Experiment` loads, trains and evaluates it.
-Torch is imported where runs start, so that ``--help`` answers at once.
+Torch is imported only when a run starts, so that ``--help`` is fast.
 """
 
 import hashlib
@@ -44,8 +44,8 @@ JOBS: Final[dict[str, str]] = {
 def option(default: Any, help: str, **details: Any) -> Any:
     """A field of a job that the command line offers as an option.
 
-    The details are ``choices`` (words that a shell completes), ``shown`` (what the help shows as
-    the default), ``metavar`` and ``flag`` (the name of a switch).
+    ``details``: ``choices`` (for shell completion), ``shown`` (the default in the help),
+    ``metavar`` and ``flag`` (the name of a switch).
     """
     return field(default=default, metadata={"help": help, **details})
 
@@ -55,33 +55,33 @@ class Job:
     """The settings of one run: data, options and the configuration of the model.
 
     Subclasses are frozen dataclasses. Fields made by :func:`option` become options of the
-    command, ``data`` its argument and ``options`` its ``--option``. A field ``fingerprint`` keeps
-    the content hash of the user's own data.
+    command, ``data`` its argument and ``options`` its ``--option``. ``fingerprint`` is the content
+    hash of the user's own data.
     """
 
     command: ClassVar[str]
-    """The name of the command; its presets are called ``fast-<command>`` and so on."""
+    """The name of the command, and part of the names of its presets: ``fast-<command>``."""
     section: ClassVar[str]
-    """The field with the configuration, which has ``training``."""
+    """The field with the configuration; the configuration has ``training``."""
     experiment: ClassVar[str]
     """The experiment as ``package.module:Class``."""
     help: ClassVar[str]
     """What the command does."""
     data_option: ClassVar[bool] = False
-    """Whether ``--data`` names the data as well."""
+    """Whether ``--data`` is an alternative to the argument."""
     several_devices: ClassVar[bool] = False
     """Whether several devices can share a run."""
     shortcuts: ClassVar[Mapping[str, Mapping[str, Any]]] = MappingProxyType({})
-    """Hyperparameters that have an option of their own, with the details of :func:`option`."""
+    """Hyperparameters with their own option, and its details as in :func:`option`."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The values of a command line, by name, in the form of fields and settings."""
+        """Convert the values of a command line to fields and settings."""
         return values
 
     @property
     def is_stacked(self) -> bool:
-        """Whether one GPU trains several seeds of this job together."""
+        """Whether several seeds of this job are trained together on one GPU."""
         return False
 
     @property
@@ -101,7 +101,7 @@ class Job:
 
 
 def parse_options(options: Sequence[str]) -> dict[str, Any]:
-    """Options of the data, given as name=value; a value is JSON where it can be read as such."""
+    """Parse data options of the form name=value; values are parsed as JSON if possible."""
     parsed: dict[str, Any] = {}
     for option in options:
         name, equals, value = option.partition("=")
@@ -127,7 +127,7 @@ M = TypeVar("M")
 class Evaluation(NamedTuple):
     """The outcome of a run: metrics by name, the content of ``arrays.npz``, and facts.
 
-    The facts are further entries of ``result.json``: ``title``, ``about`` (a paragraph), ``data``
+    ``facts``: additional entries of ``result.json``: ``title``, ``about`` (a paragraph), ``data``
     (a table), ``names`` (headings of metrics), ``method``, ``comparison``, ``tables``.
     """
 
@@ -137,15 +137,12 @@ class Evaluation(NamedTuple):
 
 
 class Experiment(ABC, Generic[J, D, M]):
-    """An application: it loads data for a job, trains a model and evaluates it.
-
-    Type variables: the job, the data and the trained model.
-    """
+    """Loads data for a job, trains a model and evaluates it: types of job, data and model."""
 
     scores: ClassVar[Mapping[str, str]]
-    """Metrics that the terminal shows, with their headings."""
+    """Metrics in the terminal output, with their headings."""
     outputs: ClassVar[tuple[str, ...]]
-    """Files and folders that a run writes besides those of every run."""
+    """Additional output files and folders."""
 
     def resolve(self, job: J, device: "torch.device") -> J:
         """Fill in the defaults of the job's fields."""
@@ -153,26 +150,26 @@ class Experiment(ABC, Generic[J, D, M]):
 
     @abstractmethod
     def load(self, job: J, device: "torch.device") -> D:
-        """Load the data of a job; refuse data that does not suit it."""
+        """Load the data of a job; raise if the data does not suit the job."""
 
     def fingerprint(self, job: J, data: D) -> str:
-        """The content hash of the user's own data; empty where the name is enough."""
+        """The content hash of the user's own data; empty for named data sets."""
         return ""
 
     def complete(self, job: J, data: D, given: Mapping[str, bool]) -> J:
-        """Fill in what depends on the data.
+        """Fill in settings that depend on the data.
 
-        ``given`` has the hyperparameters that the user has set, by name, and whether on the command
-        line (else in a file).
+        ``given``: the names of the hyperparameters set by the user, and whether each was set on the
+        command line (else in a file).
         """
         return job
 
     def check(self, job: J, data: D) -> list[str]:
-        """Refuse settings that do not fit the data; return warnings, a sentence each."""
+        """Raise if the settings do not fit the data; return warnings."""
         return []
 
-    def share(self, jobs: Sequence[J], data: D, folders: Sequence[Path], place: Path) -> None:
-        """Take over stages that other studies in ``place`` have finished, or leave them there."""
+    def share(self, jobs: Sequence[J], data: D, folders: Sequence[Path], root: Path) -> None:
+        """Reuse finished stages of other studies in ``root``."""
 
     def train(
         self,
@@ -182,34 +179,33 @@ class Experiment(ABC, Generic[J, D, M]):
         devices: "Devices",
         progress: "ProgressFactory",
     ) -> list[M]:
-        """Train a model for each job, or resume; by default the only one by :meth:`fit`.
+        """Train or resume one model per job; by default calls :meth:`fit` for a single job.
 
-        There are several jobs, which differ in their seeds, only where they are stacked. The
-        folders, one for each job, are for checkpoints and models of the stages.
+        Stacked jobs differ only in their seeds. Each has a folder for checkpoints and models.
         """
         (job,), (folder,) = jobs, folders
         return [self.fit(job, data, folder, device=devices.device, progress=progress)]
 
     def fit(self, job: J, data: D, folder: Path, **options: Any) -> M:
-        """Train the model of one job, or resume; the options are ``device`` and ``progress``."""
+        """Train or resume the model of one job; the options are ``device`` and ``progress``."""
         raise NotImplementedError(f"{type(self).__name__} must define fit, or train.")
 
     @abstractmethod
     def evaluate(
         self, job: J, model: M, data: D, run: "RunFolder", progress: "ProgressFactory"
     ) -> Evaluation:
-        """Evaluate a trained model; write it, its metrics and other files of the run."""
+        """Evaluate a trained model; save it and other files of the run."""
 
     @abstractmethod
     def title(self, job: J, data: D) -> str:
-        """The title of the run's page, if its facts have none."""
+        """The title of the run's page, unless the facts have one."""
 
     def columns(self, result: Mapping[str, Any]) -> Mapping[str, str]:
-        """The metrics of a result that the terminal shows, with their headings."""
+        """The metrics of a result in the terminal output, with their headings."""
         return {name: shown for name, shown in self.scores.items() if name in result["metrics"]}
 
     def describe(self, results: Sequence[Mapping[str, Any]]) -> Sequence[TextTable | str]:
-        """What the terminal shows besides the table of scores: headings with rows, and texts."""
+        """Additional terminal output: tables (headings and rows) and texts."""
         return ()
 
 
@@ -226,9 +222,9 @@ def find_experiment(job: Job | type[Job]) -> Experiment[Any, Any, Any]:
 def prepare(
     experiment: Experiment[J, D, M], job: J, given: Mapping[str, bool], device: str | None = None
 ) -> tuple[J, D, "Devices", list[str]]:
-    """Load the data of a job and check that both fit, before anything is written.
+    """Load the data of a job and check the settings, before anything is written.
 
-    ``given`` is as in ``Experiment.complete``; the device is by default that of the job.
+    ``given`` is as in ``Experiment.complete``; ``device`` overrides the device of the job.
     """
     from drpm.training.devices import connect
 
@@ -257,11 +253,11 @@ def run_jobs(
     share: Path | None = None,
     progress: "ProgressFactory" = lambda stage: None,
 ) -> list[dict[str, Any]]:
-    """Run jobs that differ in their seeds, or resume them; finished ones are skipped.
+    """Run or resume jobs that differ in their seeds; finished jobs are skipped.
 
-    A folder of a different job is refused unless it is to be overwritten. ``command`` repeats all
-    jobs; ``share`` is the ``place`` of :meth:`Experiment.share`. With
-    several devices all processes call this, and the first one writes.
+    Raises if a folder has a different job, unless ``overwrite`` is set. ``command`` repeats all
+    jobs; ``share`` is the root for :meth:`Experiment.share`. With several devices all processes
+    call this, and the first one writes.
 
     Returns:
         The content of every ``result.json``, with the folder and the page.
@@ -312,7 +308,7 @@ def run_jobs(
 
 
 class Summary(NamedTuple):
-    """The mean and the sample standard deviation of a metric over seeds; one seed has none."""
+    """Mean and sample standard deviation of a metric over seeds; None for a single seed."""
 
     mean: float
     deviation: float | None
@@ -371,12 +367,12 @@ def run_study(
     share: bool = False,
     device: str = "auto",
 ) -> None:
-    """Run a study, or resume it: the runs ``seed-<seed>``, as the command writes them.
+    """Run or resume a study: one run ``seed-<seed>`` per seed, as written by the command.
 
-    The study's ``result.json`` has the mean and the deviation of every metric. The settings are
-    changes to the preset, the options fields of the job by name, and ``config`` the digest that the
-    configuration must have. Studies in the same folder may share the stages that they have in
-    common. The device is not part of what identifies a study.
+    The study's ``result.json`` has the mean and the deviation of every metric. ``settings``
+    override the preset, ``options`` are fields of the job, ``config`` is the expected digest of the
+    configuration, and ``share`` reuses stages of other studies in the same parent folder. The
+    device does not identify a study.
     """
     from drpm.training.runs import open_run
 
@@ -417,7 +413,7 @@ def run_study(
 
 
 def configure(command: str, preset: str, settings: Sequence[str]) -> tuple[Any, str]:
-    """The configuration of a command from a preset and changes to it, and a digest of all of it."""
+    """The configuration of a command from a preset and overrides, and its digest."""
     start = configs.load_preset(type(find_job(command)().config), preset)
     config = configs.override(start, settings)
     return config, hashlib.sha256(configs.dumps(config).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Packages that import their names on first use: ``--help`` does not wait for torch."""
+"""Lazy imports of a package's names, so that ``--help`` does not import torch."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 def fetch_from(
     package: str, places: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's ``__getattr__`` and ``__dir__``, from the names in each of its modules."""
+    """The ``__getattr__`` and ``__dir__`` of a package, given the names in each module."""
     homes = {name: f"{package}.{place}" for place, names in places.items() for name in names}
 
     def fetch(name: str) -> Any:

@@ -165,11 +165,11 @@ def test_limits_and_starts_of_the_command(tmp_path: Path, monkeypatch: pytest.Mo
     found = load_clustering(out / "model").to(torch.float64)
     moved = (found.predict(found.to_rows(X)).numpy() != labels).sum()
     assert moved == result["limits"]["moved"] > 1  # 7 to 22 with 12 seeds
-    sentence = f"{moved} of 60 rows are not in their most likely cluster, because of the limits 15"
+    sentence = f"{moved} of 60 rows were reassigned to meet the size limits 15"
     top = (out / "index.html").read_text(encoding="utf-8").split("<main>")[0]
     assert all(sentence in text for text in (shown, top))
     one = describe_limits(torch.arange(9) == 4, 3, None)["sentence"]
-    assert re.fullmatch(r"1 of 9 rows is not in its .* the limit of at least 3\.", one)
+    assert re.fullmatch(r"1 of 9 rows was reassigned .* the size limit of at least 3\.", one)
     assert "only to the rows" in drpm("predict", out, file, "--out", tmp_path / "new.csv").output
     confusion = np.zeros((3, 3), int)
     np.add.at(confusion, (y, labels), 1)

@@ -218,8 +218,8 @@ SHAPED = r"first and second must be tensors of floating-point numbers of one sha
         (IMAGES[0], IMAGES[0], rf"{SHAPED}, but got a tensor of shape \(1, 8, 8\)"),
         (np.zeros((4, 1, 8, 8)), IMAGES, f"{SHAPED}, but got a ndarray"),
         (IMAGES, IMAGES.byte(), f"{SHAPED}, .* and type torch.uint8"),
-        (IMAGES, IMAGES + 255, "second must have values from 0 to 1, .* from 255 to 255"),
-        (IMAGES + torch.nan, IMAGES, "first must have values"),
+        (IMAGES, IMAGES + 255, r"second must lie in \[0, 1\], .* from 255 to 255"),
+        (IMAGES + torch.nan, IMAGES, r"first must lie in \[0, 1\]"),
     ],
 )
 def test_other_images_are_no_pairs(first: Any, second: Any, message: str) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from drpm.multitask.config import MultitaskConfig, NetworkConfig
 from drpm.multitask.models import MultitaskNetwork, multitask_objective
 from drpm.multitask.networks import (
-    Fork,
+    CombineGradients,
     LeNetEncoder,
     NeuronPartition,
     ResidualEncoder,
@@ -95,7 +95,7 @@ def test_features_follow_what_torchjd_follows(name: Any) -> None:
     heads = Heads().double()
     start = torch.randn(4, 5, dtype=torch.float64)
     found = start.clone().requires_grad_()
-    sum(heads.losses(apply(Fork, found, 3, find_weighting(name)))).backward()
+    sum(heads.losses(apply(CombineGradients, found, 3, find_weighting(name)))).backward()
     own = [p.grad.clone() for p in heads.parameters() if p.grad is not None]
     heads.zero_grad()
     expected = start.clone().requires_grad_()

@@ -19,7 +19,7 @@ from torch import Tensor
 from drpm.training import checkpoint
 from drpm.training import config as configs
 from drpm.training.errors import Interrupted, RunError
-from drpm.training.loop import TrainingProgress, fit_model, note_signals, train
+from drpm.training.loop import TrainingProgress, defer_signals, fit_model, train
 from drpm.training.program import Batch, Program
 from drpm.training.runs import RunFolder, open_run
 from tests.training import toys
@@ -133,7 +133,7 @@ def test_a_signal_finishes_the_step_and_saves(
 
 def test_a_second_signal_has_its_default_effect() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with note_signals() as signals:
+    with defer_signals() as signals:
         os.kill(os.getpid(), signal.SIGINT)
         assert signals == [signal.SIGINT]
         with pytest.raises(KeyboardInterrupt):

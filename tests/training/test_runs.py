@@ -209,20 +209,20 @@ def test_metrics_go_back_with_the_checkpoint(run: RunFolder, half: bytes) -> Non
 def test_metrics_of_stages(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
     first, second = (open_run(tmp_path / name, CONFIG) for name in ("one", "two"))
-    run.take_metrics([first.path])  # without any epoch
+    run.copy_stage_metrics([first.path])  # without any epoch
     assert run.metrics() == []
     with first.lock():
         monkeypatch.setattr(time, "monotonic", lambda: 1600.0)
         first.log({"step": 1, "loss": 2.0})
     second.log({"step": 1, "loss": 3.0})
-    run.take_metrics([first.path])
+    run.copy_stage_metrics([first.path])
     assert run.metrics() == first.metrics()
     # Interrupted after the stage, only the stage knows the time before.
     again = RunFolder(run.path)
-    again.take_metrics([first.path])
+    again.copy_stage_metrics([first.path])
     again.finish({})
     assert again.result()["wall_time"] == 600
-    run.take_metrics([first.path, second.path])
+    run.copy_stage_metrics([first.path, second.path])
     found = [(record["stage"], record["loss"]) for record in run.metrics()]
     assert found == [("one", 2.0), ("two", 3.0)]
 

@@ -27,7 +27,7 @@ JOBS = '''
 import os, signal, time
 from pathlib import Path
 from drpm.training.runs import open_run
-from drpm.training.loop import note_signals
+from drpm.training.loop import defer_signals
 
 
 def note(folder, word):
@@ -64,7 +64,7 @@ def quit(folder):
 
 def stoppable(folder):
     run = open_run(folder, "")
-    with run.lock(), note_signals() as signals:
+    with run.lock(), defer_signals() as signals:
         run.log({"step": 1})
         note(folder, "begins")
         if len(run.metrics()) == 1:

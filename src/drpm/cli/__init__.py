@@ -1,4 +1,4 @@
-"""The command line: ``drpm --help`` lists what it can do."""
+"""The command line; ``drpm --help`` lists the commands."""
 
 from drpm.cli.commands import app, main
 

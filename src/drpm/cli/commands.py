@@ -1,7 +1,6 @@
-"""The app, and its commands that train, made from the jobs that applications declare.
+"""The app and its training commands, generated from the job classes.
 
-Torch, matplotlib and the rest are imported inside the commands that need them, so that ``--help``
-and mistyped options answer at once.
+Commands import torch and matplotlib when they run, so that ``--help`` and usage errors are fast.
 """
 
 import io
@@ -26,8 +25,8 @@ from drpm.cli.common import (
     Options,
     Out,
     Overwrite,
-    among,
-    one_sentence,
+    complete_from,
+    exit_on_error,
     print_table,
 )
 from drpm.experiments import JOBS, Job, find_experiment, find_job
@@ -41,19 +40,18 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="drpm",
     no_args_is_help=True,
-    # A bug should look like one: the plain traceback, not a decorated page of local variables.
-    pretty_exceptions_enable=False,
+    pretty_exceptions_enable=False,  # bugs show a plain traceback
 )
 
 
 def main() -> None:
     """Run the command line."""
-    # Threads of OpenMP (libgomp) that wait for each other soon leave their cores to other
-    # processes. Read when torch is imported. On two cores beside one busy process, drpm cluster
-    # digits takes 1 step per second with the default of 300,000 and 26 with 3,000.
+    # Make waiting OpenMP (libgomp) threads yield their cores early. Read when torch is imported.
+    # On two cores with one other busy process, drpm cluster digits takes 1 step per second with
+    # the default of 300,000 and 26 with 3,000.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
-    # Characters that the output cannot encode must not lose the results.
+    # A character that the terminal cannot encode must not raise.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     app(prog_name="drpm")
@@ -89,10 +87,10 @@ def drpm(
 
 
 def make_command(kind: type[Job]) -> Any:
-    """The function behind a command, whose parameters are the fields of the job."""
+    """The function of a command; its parameters are the fields of the job."""
 
     def run(**values: Any) -> None:
-        with one_sentence():
+        with exit_on_error():
             results = _run(kind, values)
         if results:  # of several processes the first one prints
             _show(kind, results, values["as_json"])
@@ -107,7 +105,7 @@ def make_command(kind: type[Job]) -> Any:
 
 
 def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
-    """From the name of a parameter to its annotation and its default."""
+    """Maps the name of each parameter to its annotation and default."""
     types = get_type_hints(kind)
     found: dict[str, tuple[Any, Any]] = {}
     if kind.data_option:
@@ -122,7 +120,7 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
             argument = typer.Argument(
                 metavar="DATA",
                 help=each.metadata["help"],
-                autocompletion=among(each.metadata["choices"]),
+                autocompletion=complete_from(each.metadata["choices"]),
                 show_default=str(each.default),
             )
             found["data"] = (Annotated[str | None, argument], None)
@@ -135,7 +133,7 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
         "--set",
         metavar="NAME=VALUE",
         help="A hyperparameter, such as training.epochs=50; may be repeated.",
-        autocompletion=among([f"{name}=" for name in configs.names(config())]),
+        autocompletion=complete_from([f"{name}=" for name in configs.names(config())]),
     )
     seeds = typer.Option(
         help="One seed (by default 0), or several such as 0,1,2, each in its own folder."
@@ -150,7 +148,7 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
         preset = typer.Option(
             help="A preset, or your own .toml file.",
             metavar="NAME_OR_FILE",
-            autocompletion=among(presets),
+            autocompletion=complete_from(presets),
         )
         found["preset"] = (Annotated[str, preset], f"fast-{kind.command}")
     if kind.several_devices:
@@ -160,12 +158,12 @@ def _parameters(kind: type[Job]) -> dict[str, tuple[Any, Any]]:
 
 
 def _option(kind: Any, details: Mapping[str, Any]) -> tuple[Any, Any]:
-    """A flag, or text that the configuration converts and checks."""
+    """A flag, or a text option that the configuration validates."""
     if kind is bool:
         return Annotated[bool, typer.Option(f"--{details['flag']}", help=details["help"])], False
     extra = {"show_default": details["shown"]} if "shown" in details else {}
     if "choices" in details:
-        extra["autocompletion"] = among(details["choices"])
+        extra["autocompletion"] = complete_from(details["choices"])
     names = [each.__name__ for each in (*get_args(kind), kind) if each in (int, float)]
     metavar = details.get("metavar") or (f"<{names[0]}>" if names else "<str>")
     return Annotated[str | None, typer.Option(help=details["help"], metavar=metavar, **extra)], None
@@ -211,17 +209,14 @@ def _run(kind: type[Job], values: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def read_settings(kind: type[Job], values: Mapping[str, Any]) -> tuple[Any, dict[str, bool]]:
-    """The configuration of a command from its options.
+    """The configuration of a command from its options, and the settings given by the user.
 
-    Later ones win: the preset or the user's file, devices, options of their own, ``--set``.
-
-    Returns:
-        The configuration, and the settings that the user has chosen, by name: whether on the
-        command line, else in a file.
+    Precedence, lowest first: preset or file, device options, other options, ``--set``. The settings
+    map names to whether they were given on the command line (else in a file).
     """
     cls = get_type_hints(kind)[kind.section]
     places = {name: values[name] for name in ("device", "devices") if values.get(name) is not None}
-    # Refused under the options' own names.
+    # Validate first, so that errors name the options.
     configs.override(TrainingConfig(), [f"{name}={value}" for name, value in places.items()])
     settings = list(values["settings"] or ())
     named = {name: values[name] for name in kind.shortcuts if values[name] is not None}
@@ -240,7 +235,7 @@ def read_settings(kind: type[Job], values: Mapping[str, Any]) -> tuple[Any, dict
     else:
         own, is_run = _read_file(kind.command, preset)
         try:
-            # A run's file is complete, others are completed by the quick preset.
+            # The configuration of a run is complete; other files override the fast preset.
             base = None if is_run else load_preset(cls, f"fast-{kind.command}")
             start = configs.build(cls, own, base)
         except ConfigError as error:
@@ -255,7 +250,7 @@ def read_settings(kind: type[Job], values: Mapping[str, Any]) -> tuple[Any, dict
 
 
 def _read_file(command: str, path: str) -> tuple[dict[str, Any], bool]:
-    """The settings of a user's file, and whether it is the ``config.toml`` of a run."""
+    """The settings of a file, and whether it is the ``config.toml`` of a run."""
     from drpm.training.runs import FINGERPRINT
 
     mapping = configs.read_mapping(path)
@@ -265,7 +260,7 @@ def _read_file(command: str, path: str) -> tuple[dict[str, Any], bool]:
             if known != command:
                 raise ConfigError(f"{path} is from a run of drpm {known}, not of drpm {command}.")
             return mapping[section], True
-    # The content hash of the data of a training in Python is not a setting.
+    # Runs from Python also store the content hash of their data.
     mapping.pop(FINGERPRINT, None)
     return mapping, False
 
@@ -281,7 +276,7 @@ def _parse_seeds(text: str) -> list[int]:
 
 
 def _show_stage(stage: str) -> "TrainingProgress":
-    """Print the name of a stage on the error stream, and show its progress."""
+    """Print the name of a stage to stderr and show its progress."""
     from drpm.training.loop import TrainingProgress
 
     typer.echo(f"{stage[0].upper()}{stage[1:]}", err=True)
@@ -296,7 +291,7 @@ def _show(kind: type[Job], results: Sequence[Mapping[str, Any]], as_json: bool) 
 
     experiment = find_experiment(kind)
     if columns := experiment.columns(results[0]):
-        # A row for each seed, and one for all of them.
+        # One row per seed, then the mean.
         groups = [(str(result["seed"]), [result["metrics"]]) for result in results]
         groups += [("mean", [result["metrics"] for result in results])] if len(results) > 1 else []
         rows = [
@@ -329,7 +324,7 @@ app.add_typer(data.app, name="data")
 app.command()(reproduce.reproduce)
 
 
-# The program reads its options itself, --help included.
+# The program parses its own options, including --help.
 @app.command(add_help_option=False, context_settings={"ignore_unknown_options": True})
 def bench(
     arguments: Annotated[
@@ -338,7 +333,7 @@ def bench(
     ] = None,
 ) -> None:
     """Measure time and memory of the distributions on this device."""
-    with one_sentence():
+    with exit_on_error():
         from drpm import __file__ as place
 
         root = Path(place).parents[2]
@@ -347,6 +342,6 @@ def bench(
                 "The benchmark program is not part of the installed package: get the source, and "
                 "run python -m benchmarks in its folder."
             )
-    # Before the folder of the command, which may have a program of the same name.
+    # First, since the current folder may have another package named benchmarks.
     sys.path.insert(0, str(root))
     resolve_name("benchmarks.__main__:main")(arguments or [])

@@ -1,4 +1,4 @@
-"""What commands share: options, the words that a shell completes, tables and errors."""
+"""Shared options, completion, tables and error handling."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,8 +11,8 @@ from drpm.data.catalogue import DATASETS
 from drpm.training.errors import Interrupted, RunError, memory_refusal
 
 
-def among(words: Iterable[str]) -> Callable[[str], list[str]]:
-    """Completes to one of some words."""
+def complete_from(words: Iterable[str]) -> Callable[[str], list[str]]:
+    """Complete from a list of words."""
 
     def complete(incomplete: str) -> list[str]:
         return [word for word in words if word.startswith(incomplete)]
@@ -33,7 +33,7 @@ NameOrPath = Annotated[
         help="A data set (see drpm data list), or your own data: a .csv, .npy, .npz or .parquet "
         "file, or a folder of images.",
         metavar="DATA",
-        autocompletion=among(DATASETS),
+        autocompletion=complete_from(DATASETS),
     ),
 ]
 Options = Annotated[
@@ -45,11 +45,11 @@ Options = Annotated[
 
 
 @contextmanager
-def one_sentence() -> Iterator[None]:
-    """Turn an error of the library into a sentence and exit code 1, without a traceback.
+def exit_on_error() -> Iterator[None]:
+    """Report expected errors in one sentence and exit with code 1.
 
-    Such errors are ValueErrors, runs that cannot start or resume, and failures of disk and memory;
-    anything else is a bug and shows its traceback.
+    These are ValueErrors, runs that cannot start or resume, and disk or memory errors. Other
+    exceptions are bugs and keep their traceback.
     """
     code = 1
     try:
@@ -74,7 +74,7 @@ def one_sentence() -> Iterator[None]:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table on a terminal, and lines with tabs where another program reads."""
+    """Print a table, or tab-separated lines if the output is not a terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from drpm.cli.common import Json, NameOrPath, Options, Seed, among, one_sentence, print_table
+from drpm.cli.common import (
+    Json,
+    NameOrPath,
+    Options,
+    Seed,
+    complete_from,
+    exit_on_error,
+    print_table,
+)
 from drpm.data.catalogue import DATASETS, load, loader_options, spec_of
 from drpm.experiments import parse_options
 
@@ -19,7 +27,9 @@ app = typer.Typer(no_args_is_help=True, help="List, fetch, check and show data s
 Name = Annotated[
     str,
     typer.Argument(
-        help="A data set; see drpm data list.", metavar="NAME", autocompletion=among(DATASETS)
+        help="A data set; see drpm data list.",
+        metavar="NAME",
+        autocompletion=complete_from(DATASETS),
     ),
 ]
 
@@ -35,7 +45,7 @@ def list_sets(as_json: Json = False) -> None:
         some = f"{found} of {len(spec.files)} files" if found else "no"
         states[name] = "yes" if found == len(spec.files) else some
     if as_json:
-        # The options are those of the loaders, whose modules import torch.
+        # Imports the loaders, and with them torch, to list their options.
         facts = [
             {
                 "name": name,
@@ -60,7 +70,7 @@ def fetch(name: Name, as_json: Json = False) -> None:
     """
     from drpm.data.files import obtain
 
-    with one_sentence():
+    with exit_on_error():
         spec = spec_of(name)
         obtain(spec.files, instructions=spec.instructions)
     check(name, as_json)
@@ -74,7 +84,7 @@ def check(name: Name, as_json: Json = False) -> None:
     """
     from drpm.data import files
 
-    with one_sentence():
+    with exit_on_error():
         spec = spec_of(name)
         reports = [files.check(file) for file in spec.files]
         if as_json:
@@ -111,10 +121,10 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Describe a data set, and draw examples."""
-    with one_sentence():
+    with exit_on_error():
         options = parse_options(option or [])
         spec = DATASETS.get(name)
-        # A folder named "." or ending in a slash still has a name of its own.
+        # Resolve paths such as "." and "folder/".
         stem = name if spec else Path(name).expanduser().resolve().stem
         path = out or Path("out/data") / f"{stem}.png"
         if path.suffix.lower() != ".png":

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from drpm.cli.common import one_sentence
+from drpm.cli.common import exit_on_error
 
 
 def report(
@@ -26,7 +26,7 @@ def report(
     links to their own pages. Folders that cannot be read are listed with the
     reason.
     """
-    with one_sentence():
+    with exit_on_error():
         if out.suffix != ".html":
             raise ValueError(f"--out must end with .html, but got {out}.")
         from drpm.report.page import write_overview
@@ -51,11 +51,11 @@ def explore(
     limits and the temperature, and see what changes. The page is one file that
     works without a server or a network. It opens if there is a display.
     """
-    with one_sentence():
+    with exit_on_error():
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(render_explorer(), encoding="utf-8")
     typer.echo(f"Page: {out}")
-    # Without a display, some browsers would take over the terminal.
+    # Without a display, webbrowser may start a terminal browser.
     has_display = sys.platform == "darwin" or any(
         map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
     )
@@ -64,7 +64,7 @@ def explore(
 
 
 def render_explorer() -> str:
-    """The page of :func:`explore`, with its styles and its program."""
+    """The HTML of :func:`explore`."""
     from jinja2 import Environment, PackageLoader
 
     loader = PackageLoader("drpm.report")

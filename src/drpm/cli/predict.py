@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from drpm.cli.common import Json, NameOrPath, Options, one_sentence, print_table
+from drpm.cli.common import Json, NameOrPath, Options, exit_on_error, print_table
 from drpm.data.catalogue import DATASETS, file_names, load
 from drpm.experiments import parse_options
 
@@ -37,7 +37,7 @@ def predict(
     Writes the cluster of every example and its probability. The model scales
     the data as in training, so tables must be in the same units.
     """
-    with one_sentence():
+    with exit_on_error():
         options = parse_options(option or [])
         import torch
 
@@ -84,7 +84,7 @@ def _model_folder(run: Path) -> Path:
 
 
 def _predict(model: "FittedClustering", data: "Dataset", name: str) -> "dict[str, Tensor]":
-    """The log-probabilities of each split; the name is empty if there is only one."""
+    """Log-probabilities by split; the key is empty if there is only one split."""
     from drpm.clustering.experiment import column_names, predict_splits
     from drpm.data.own import listed
     from drpm.data.types import Split, scale_of
@@ -100,13 +100,13 @@ def _predict(model: "FittedClustering", data: "Dataset", name: str) -> "dict[str
             raise ValueError(f"{name} must have the columns of the run, but {' and '.join(texts)}.")
         order = [found.index(column) for column in names]
     shape, given = model.shape, data.input_shape
-    # If all images are gray, they have one channel, also where the run had three.
+    # Gray images are loaded with one channel, even if the run had three.
     if given != shape and not (len(shape) == 3 and given == (1, *shape[1:])):
         raise ValueError(
             f"{name} must have inputs of shape {tuple(shape)}, like the run, but got "
             f"{tuple(given)}."
         )
-    # A data set may be scaled; tables are not.
+    # Undo the scaling of data sets; tables are loaded unscaled.
     shift, scale = scale_of(data)
     units = replace(model, shape=given, shift=shift, scale=scale)
     train, test = (

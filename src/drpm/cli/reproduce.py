@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from drpm.cli.common import Json, Seed, among, one_sentence, print_table
+from drpm.cli.common import Json, Seed, complete_from, exit_on_error, print_table
 from drpm.studies.sweeps import SWEEPS, find
 from drpm.training.config import suggest
 from drpm.training.errors import ConfigError
@@ -31,7 +31,7 @@ def reproduce(
         typer.Argument(
             metavar="NAME",
             help=f"A sweep, or '{LIST}' to list all sweeps.",
-            autocompletion=among([*SWEEPS, LIST]),
+            autocompletion=complete_from([*SWEEPS, LIST]),
         ),
     ],
     out: Annotated[
@@ -80,7 +80,7 @@ def reproduce(
             rows = [[str(value) for value in entry.values()] for entry in entries]
             print_table(["Name", "Runs", "Description"], rows)
         return
-    with one_sentence():
+    with exit_on_error():
         runs = _choose(name, only)
         folder = out or Path("out/reproduce") / name
         from drpm.training import sweeps
@@ -113,12 +113,12 @@ def reproduce(
 
 
 def _choose(name: str, only: list[str] | None) -> "list[SweepRun]":
-    """The runs of a sweep, or some of them alone; a folder stands for all runs in it."""
+    """The runs of a sweep, or those named by study or folder."""
     runs = find(name)
     if not only:
         return runs
     folders = [run.folder for run in runs]
-    wanted = tuple(f"{each.rstrip('/')}/" for each in only)  # shells complete names of folders
+    wanted = tuple(f"{each.rstrip('/')}/" for each in only)  # shell completion appends a slash
     for each in wanted:
         if not any(f"{folder}/".startswith(each) for folder in folders):
             known = list(dict.fromkeys([*(x.partition("/")[0] for x in folders), *folders]))
@@ -152,9 +152,8 @@ def bounds(
     error of a Monte Carlo estimate, in standard errors; and the number of
     assignments that were never sampled.
     """
-    with one_sentence():
-        # Before the work: a folder that cannot be written is refused at once.
-        out.mkdir(parents=True, exist_ok=True)
+    with exit_on_error():
+        out.mkdir(parents=True, exist_ok=True)  # fails early if it cannot be written
         typer.echo(f"Sampling {draws:,} partitions for each of four settings", err=True)
         from drpm.studies import bounds as study
 

@@ -1,9 +1,9 @@
-"""Fills the tables of the results document and draws its figures.
+"""Fill the tables of the results document and draw its figures.
 
     python -m drpm.cli.results_page results docs/results.md README.md
 
-The text of the documents is written by hand; see :mod:`drpm.studies.results`. The figures go into
-the folder ``figures`` beside the first one.
+The text of the documents is written by hand; see :mod:`drpm.studies.results`. Figures are written
+to the folder ``figures`` next to the first document.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Final
 import typer
 from matplotlib.figure import Figure
 
-from drpm.cli.common import one_sentence
+from drpm.cli.common import exit_on_error
 from drpm.clustering import results as clustering
 from drpm.factors import results as factors
 from drpm.multitask import results as multitask
@@ -36,7 +36,7 @@ def step_times(results: Path) -> str:
     return markdown_table(["model", "batch", "one run, µs", "five stacked, µs", "ratio"], *lines)
 
 
-# Rows of the table in the README: data, measure and method, and the study and metric behind them.
+# Rows of the table in the README: (data, measure, method) -> (study, metric).
 _SUMMARY: Final = {
     ("MNIST", "accuracy of clusters", "DRPM-VC"): ("table-1/mnist/drpm-vc", "accuracy"),
     ("Fashion-MNIST", "accuracy of clusters", "DRPM-VC"): (
@@ -51,7 +51,7 @@ _SUMMARY: Final = {
 
 
 def summary(results: Path) -> str:
-    """The most important results beside the paper's."""
+    """Main results compared with the paper."""
     published = {**clustering.PUBLISHED, **supervised.PUBLISHED}
     lines = []
     for names, (study, metric) in _SUMMARY.items():
@@ -73,7 +73,7 @@ FIGURES: Final[Mapping[str, Callable[[Path], Figure]]] = {
 
 def update(results: Path, page: Path, readme: Path) -> None:
     """Update the tables of both documents and the figures of the first from a folder of results."""
-    with one_sentence():
+    with exit_on_error():
         for path, tables in ((page, TABLES), (readme, {"summary": summary})):
             text = path.read_text(encoding="utf-8")
             write_atomic(path, fill_tables(text, tables, results).encode())

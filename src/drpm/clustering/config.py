@@ -24,8 +24,8 @@ class AutoencoderConfig:
         latent: The number of latent dimensions.
         encoder: The widths of the encoder's layers.
         decoder: The widths of the decoder's layers.
-        deviation: The standard deviation of a Gaussian likelihood. 1 is too large for standardized
-            tables: codes then carry little information.
+        deviation: The standard deviation of a Gaussian likelihood. With 1, codes of standardized
+            tables carry little information.
     """
 
     latent: PositiveInt = 10
@@ -68,8 +68,8 @@ class MixtureConfig:
             and all clusters then have the same variances. ``auto`` is ``k-means++`` without
             contrastive pretraining. A latent mixture is always fitted to the codes.
         floor: Added to every variance.
-        code_variance: Whether to add the posterior variance of the codes to the clusters of trained
-            models. Without it, small tables may lose clusters at the start of training.
+        code_variance: Whether to add the posterior variance of the codes to the initial variances.
+            Without it, small tables may lose clusters at the start of training.
     """
 
     restarts: PositiveInt = 10
@@ -85,32 +85,30 @@ class ClusteringConfig:
     Args:
         method: The model.
         clusters: The number of clusters.
-        partition: How clusters choose the rows of a batch. ``order``: one after another in one
-            random order of all rows, as in the paper; ``affinity``: each by its own odds.
-        objective: ``bounds``: the paper's loss; ``exact``: with exact log-probabilities instead of
-            bounds.
+        partition: How clusters choose the rows of a batch. ``order``: in sequence from one random
+            order of all rows, as in the paper; ``affinity``: each by its own odds.
+        objective: ``bounds``: the paper's loss; ``exact``: exact log-probabilities.
         likelihood: The likelihood of the data; ``auto``: Bernoulli if all values lie in [0, 1],
             else Gaussian.
         beta: The weight of the latent divergence, with an exponential warm-up from a tenth of it.
         gamma: The weight of the divergence of the sizes.
         delta: The weight of the divergence of the order.
         weights: The weights of the partition of a batch. ``responsibilities``: the mean
-            responsibility r of every cluster, as in the paper; the most likely sizes are then less
-            unequal than r. ``odds``: r / (1 - r); the most likely sizes are then proportional to r.
+            responsibility r of every cluster, as in the paper; the most likely sizes are more equal
+            than r. ``odds``: r / (1 - r); the most likely sizes are proportional to r.
         partitions: Partitions sampled per step.
-        exact_partitions: How many of these contribute their exact log-probability to the loss. Only
-            the scale of the scores depends on them, and each is expensive.
+        exact_partitions: How many of these contribute exact log-probabilities to the loss. They
+            are expensive and train only the scale of the scores.
         codes: Latent codes sampled per example and step.
         temperature: The temperature of the relaxed orders, at the start and at the end.
-        annealing_steps: The number of steps in which temperature and beta reach their final values.
+        annealing_steps: The number of steps to the final temperature and beta.
         freeze_encoder: Whether to freeze the encoder's layers after pretraining.
-        refit_every: Epochs between refits of the mixture while the temperature falls; None to fit
-            it only once.
+        refit_every: Epochs between refits of the mixture during annealing; None for no refits.
         refit_to: ``means`` or ``samples`` of the codes. Refits to means shrink the variance of
             unused dimensions to the floor, which makes the training of an encoder diverge.
         refit_detaches_prior: Whether, after the first refit, only refits change the clusters.
-        copy_mean_head: For VaDE, whether log-variances are initialized with a copy of the mean
-            head, as in the authors' code, or with a small constant.
+        copy_mean_head: For VaDE, whether to initialize log-variances with a copy of the mean head,
+            as in the authors' code, or with a small constant.
         network: The autoencoder.
         pretraining: Pretraining.
         mixture: The initial clusters.
@@ -161,7 +159,7 @@ class ClusteringConfig:
             )
 
     def initial_clusters(self, shape: Sequence[int]) -> Literal["mixture", "head", "best"]:
-        """Where clusters start; ``best``: at the head or at k-means, whichever is more likely."""
+        """The initial clusters; ``best``: the more likely of the head's and those of k-means."""
         if self.method not in TRAINED:
             return "head" if self.method == "contrastive-head" else "mixture"
         if self.mixture.init != "auto":
@@ -225,7 +223,7 @@ class ClusteringJob(Job):
 
     @property
     def candidate_range(self) -> range:
-        """The numbers of clusters to choose from; empty if there is nothing to choose."""
+        """The numbers of clusters to choose from; empty without a choice."""
         if self.candidates is None:
             return range(0)
         low, high = (int(x) if x.isdecimal() else 0 for x in self.candidates.partition("-")[::2])
@@ -238,11 +236,11 @@ class ClusteringJob(Job):
 
     @property
     def needs_raw_values(self) -> bool:
-        """Whether the likelihood is that of values in [0, 1], which are not standardized."""
+        """Whether a Bernoulli likelihood needs values in [0, 1], without standardization."""
         has_likelihood = self.clustering.method != "gmm" or self.compare
         return has_likelihood and self.clustering.likelihood == "bernoulli"
 
     @property
     def is_stacked(self) -> bool:
-        # A mixture is not trained by gradient descent, and seeds may choose different numbers.
+        # Mixtures are not trained by steps, and seeds may choose different numbers of clusters.
         return self.clustering.method != "gmm" and self.candidates is None

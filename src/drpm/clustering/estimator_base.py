@@ -29,11 +29,11 @@ from drpm.clustering.config import (
 )
 from drpm.clustering.fitted import FittedClustering, assign, check_limits, load_clustering
 from drpm.clustering.mixtures import Mixture
-from drpm.clustering.models import require_unit_interval, standardization
+from drpm.clustering.models import BERNOULLI, standardization
 from drpm.clustering.pipeline import best_start, fit_clusterings, list_starts
 from drpm.data.types import scaled_rows
 from drpm.distributions.validation import require_count
-from drpm.training.config import TrainingConfig
+from drpm.training.config import TrainingConfig, require_unit_interval
 from drpm.training.devices import TRAINING_LOCK, connect
 from drpm.training.errors import SIGNAL_EXIT, Interrupted, RunError
 from drpm.training.loop import TrainingProgress
@@ -51,8 +51,8 @@ class ClusteringEstimator(
 ):
     """Base class of the three estimators.
 
-    Training uses float32. Everything after it uses float64 on the CPU, so that predictions do not
-    depend on the machine, nor on the other rows of a batch.
+    Training uses float32. Predictions use float64 on the CPU, so that they do not depend on the
+    machine or on the other rows of a batch.
     """
 
     _method: ClassVar[Method]
@@ -107,7 +107,7 @@ class ClusteringEstimator(
         with (
             TRAINING_LOCK,
             TemporaryDirectory(prefix="drpm-") as folder,
-            # Dropout and compiled steps draw from the default generator, whose state is restored.
+            # Restore the default generator, which dropout and compiled steps use.
             torch.random.fork_rng([device] if device.type == "cuda" else []),
         ):
             try:
@@ -122,20 +122,20 @@ class ClusteringEstimator(
                 )
                 found = best_start(models, inputs).to("cpu").to(torch.float64)
             except Interrupted as stopped:
-                # For Ctrl-C this raises KeyboardInterrupt, as in any other function.
+                # Raises KeyboardInterrupt for Ctrl-C.
                 signal.raise_signal(stopped.exit_code - SIGNAL_EXIT)
                 raise
         model = replace(found, shape=torch.Size(shape), shift=shift, scale=scale)
         labels = assign(model.predict_log_proba(rows), self.size_min, self.size_max)
-        # Empty clusters come last, so that labels are consecutive.
+        # Move empty clusters to the end, so that labels are consecutive.
         order = (labels.bincount(minlength=self.n_clusters) == 0).int().argsort(stable=True)
         mixture = Mixture(*(x[order] for x in model.mixture))
         self._set_model(replace(model, mixture=mixture), order.argsort()[labels].numpy())
         return self
 
     def _config(self, rows: int, shape: tuple[int, ...], likelihood: str) -> ClusteringConfig:
-        # On images a larger rate ends at a higher ELBO. The deviation of scaled data is about 1; on
-        # held-out tables the ELBO is highest around 0.25, and images have more columns.
+        # Images reach a higher ELBO with a larger rate. For held-out, scaled tables a deviation of
+        # about 0.25 gives the highest ELBO; images have more columns.
         rate, deviation = (3e-3, 0.5) if len(shape) > 1 else (1e-3, 0.25)
         training = TrainingConfig(
             epochs=self.max_iter,
@@ -148,7 +148,7 @@ class ClusteringEstimator(
         batches = math.ceil(rows / training.batch_size)
         epochs = getattr(self, "pretrain_iter", self.max_iter)
         if epochs is None:
-            # After fewer than 50 steps, codes hardly separate the rows, and clusters are lost.
+            # With fewer than 50 steps, codes hardly separate the rows.
             epochs = max(self.max_iter, math.ceil(50 / batches))
         pretraining = replace(training, epochs=epochs, checkpoint_every=epochs)
         hidden = tuple(self.hidden)
@@ -169,7 +169,7 @@ class ClusteringEstimator(
         return {}
 
     def _check_parameters(self) -> None:
-        """Check parameters that settings have under other names; settings check the others."""
+        """Check parameters whose settings have other names; the settings check the rest."""
         for name in ("n_clusters", "latent_dim", "max_iter", "n_init"):
             require_count(name, getattr(self, name))
         if getattr(self, "pretrain_iter", None) is not None:
@@ -183,7 +183,7 @@ class ClusteringEstimator(
             require_count("hidden", width)
 
     def _validate(self, X: Any, *, reset: bool) -> Array:
-        """Flat rows; a fitted estimator of images also takes images that are flat already."""
+        """Flatten to rows; fitted estimators of images also accept flat images."""
         X = np.asarray(X) if isinstance(X, list | tuple) else X
         shape = tuple(getattr(X, "shape", ())[1:])
         if len(shape) > 1:
@@ -247,9 +247,8 @@ class ClusteringEstimator(
     def score(self, X: Any, y: Any = None) -> float:
         """The mean evidence lower bound (ELBO) per row, in nats.
 
-        The ELBO is that of a Gaussian mixture prior with independent clusters. This includes
-        :class:`DRPMClustering`, whose own prior draws the clusters of all rows together, and whose
-        :meth:`predict_proba` does not use the weights.
+        The ELBO is that of a Gaussian mixture prior with independent clusters, also for
+        :class:`DRPMClustering`, whose own prior draws the clusters of all rows together.
 
         It is a lower bound on the mean log-density of X or, with a Bernoulli likelihood, on the
         mean log-probability; X must then lie in [0, 1]. It is estimated from one sample of every
@@ -261,10 +260,10 @@ class ClusteringEstimator(
         """
         rows, _ = self._rows(X)
         if self.model_.likelihood == "bernoulli":
-            require_unit_interval("X", rows)
+            require_unit_interval("X", rows, BERNOULLI)
         bound = self.model_.lower_bounds(rows).mean().item()
         if self.model_.likelihood == "gaussian":
-            # The constant of the Gaussian, and the change of variables by the scaling.
+            # Add the Gaussian's constant and the log-determinant of the scaling.
             deviation = self.model_.config.network.deviation
             bound -= rows.shape[1] * math.log(math.sqrt(2 * math.pi) * deviation)
             bound -= 0.0 if self.model_.scale is None else self.model_.scale.log().sum().item()
@@ -275,14 +274,14 @@ class ClusteringEstimator(
     ) -> tuple[Array, Array]:
         """Generate samples.
 
-        A sample is the mean of the likelihood given a random code, without the noise of the
-        likelihood: samples of a table vary less than the data, and pixels are not binary.
+        A sample is the mean of the likelihood given a random code, without likelihood noise:
+        samples of a table vary less than the data, and pixels are not binary.
 
         Args:
             n: The number of samples.
             cluster: The cluster to sample from; by default, clusters are drawn by their weights.
-            random_state: The seed or generator; by default that of the estimator, so that an
-                estimator with an integer seed returns the same samples at every call.
+            random_state: The seed or generator; by default that of the estimator. An integer gives
+                the same samples at every call.
 
         Returns:
             The samples, in the shape of the training data, and their clusters (n,).
@@ -302,7 +301,7 @@ class ClusteringEstimator(
         return self.model_.from_rows(rows).numpy(), labels.numpy()
 
     def sample_partition(self, n: int, *, random_state: Any = None) -> tuple[Array, Array]:
-        """Generate samples whose clusters are drawn together, as one partition of n elements.
+        """Generate samples whose clusters are a random partition of n elements.
 
         Args:
             n: The number of samples.
@@ -326,7 +325,7 @@ class ClusteringEstimator(
         """Save the fitted estimator to a folder, as safetensors and JSON.
 
         Args:
-            folder: The folder; it is created if needed. A model in it is replaced.
+            folder: The folder; created if needed. An existing model is replaced.
         """
         check_is_fitted(self)
         facts = {
@@ -373,7 +372,7 @@ class ClusteringEstimator(
 
 
 def _to_json(value: Any) -> Any:
-    """NumPy scalars as numbers, arrays as lists; a random generator as None."""
+    """Convert NumPy scalars and arrays to numbers and lists, and random generators to None."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     return None if isinstance(value, np.random.RandomState | np.random.Generator) else value

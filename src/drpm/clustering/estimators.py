@@ -15,8 +15,8 @@ class DRPMClustering(ClusteringEstimator):
     for images; for tables they are those of the head or of k-means on the rows, whichever gives the
     latent codes the higher likelihood, and all clusters have the same variances.
 
-    The paper's partitions have less unequal sizes than the clusters, which moves rows from large to
-    small clusters. Here their most likely sizes are those of the clusters.
+    Unlike in the paper, the most likely sizes of partitions are those of the clusters. The paper's
+    are more equal, which moves rows from large to small clusters.
 
     If all values of X lie in [0, 1], the likelihood is Bernoulli. Otherwise it is Gaussian, and
     data are standardized: each column of a table separately, all pixels of images together. Columns
@@ -35,19 +35,16 @@ class DRPMClustering(ClusteringEstimator):
         batch_size: The number of rows in a batch.
         learning_rate: The learning rate; by default 3e-3 for images and 1e-3 for tables.
         beta: The weight of the KL divergence of the latent codes.
-        partition: How clusters choose the rows of a batch: ``"order"``: one after another in one
-            random order of all rows, as in the paper; ``"affinity"``: each by its own odds.
-        objective: ``"bounds"``: the paper's loss; ``"exact"``: with the exact probability of
-            partitions instead of bounds.
+        partition: How clusters choose the rows of a batch. ``"order"``: in sequence from one random
+            order of all rows, as in the paper; ``"affinity"``: each by its own odds.
+        objective: ``"bounds"``: the paper's loss; ``"exact"``: exact probabilities of partitions.
         partitions: The number of partitions sampled per step.
         likelihood: ``"bernoulli"``, ``"gaussian"`` or ``"auto"``, which depends on the values of X.
         size_min: The smallest number of training rows in a cluster. With limits, ``labels_`` is the
-            assignment of largest total log-probability that meets them; :meth:`predict` labels
-            every row by itself and ignores them.
+            feasible assignment of largest total log-probability; :meth:`predict` ignores limits.
         size_max: The largest number of training rows in a cluster.
-        n_init: The number of starts, which are trained together. The one whose clusters most
-            often contain the nearest neighbors of their rows is kept; ``model_.facts["starts"]``
-            lists the figures of all.
+        n_init: The number of starts, trained together. The one whose clusters most often contain
+            the nearest neighbors of their rows is kept; ``model_.facts["starts"]`` has all scores.
         device: The device of the training; ``"auto"`` uses a GPU if there is one.
         verbose: Whether to show progress.
         random_state: The seed or generator of all random numbers.
@@ -114,7 +111,7 @@ class VaDE(ClusteringEstimator):
     pretrain_iter: int | None = None
 
     def _model_settings(self) -> dict[str, Any]:
-        # A short training does not recover from variances that start as large as the means.
+        # Short trainings do not recover from initial variances as large as the means.
         return {"freeze_encoder": False, "copy_mean_head": False}
 
 

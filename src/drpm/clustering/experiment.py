@@ -17,7 +17,7 @@ from torch.nn.functional import adaptive_avg_pool2d, pad
 from drpm.clustering import pipeline
 from drpm.clustering.config import ClusteringJob, Method
 from drpm.clustering.fitted import FittedClustering, assign, check_limits, clustering_scores
-from drpm.clustering.models import choose_likelihood, require_unit_interval
+from drpm.clustering.models import BERNOULLI, choose_likelihood
 from drpm.clustering.pretraining import choose_view
 from drpm.data import DATASETS, load
 from drpm.data.catalogue import content_hash, file_names
@@ -26,6 +26,7 @@ from drpm.distributions.validation import require_count
 from drpm.experiments import Evaluation, Experiment, TextTable, parse_options, summarize
 from drpm.report.plots import pack_arrays
 from drpm.training import config as configs
+from drpm.training.config import require_unit_interval
 from drpm.training.devices import Devices
 from drpm.training.errors import ConfigError
 from drpm.training.loop import ProgressFactory
@@ -95,7 +96,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
             check_limits(examples, clusters, min_size=job.min_size, max_size=job.max_size)
         if job.needs_raw_values:
             for part in (data.train, data.test):
-                require_unit_interval(data.name, part.inputs)
+                require_unit_interval(data.name, part.inputs, BERNOULLI)
         if config.pretraining.kind == "contrastive" and (config.method != "gmm" or job.compare):
             choose_view(config.pretraining.views, data.input_shape)
         count = config.training.devices
@@ -104,17 +105,17 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         return []
 
     def share(
-        self, jobs: Sequence[ClusteringJob], data: Dataset, folders: Sequence[Path], place: Path
+        self, jobs: Sequence[ClusteringJob], data: Dataset, folders: Sequence[Path], root: Path
     ) -> None:
-        """Copy the pretraining of runs in ``place`` with the same data and settings."""
+        """Copy the pretraining of runs in ``root`` with the same data and settings."""
         if jobs[0].clustering.method == "gmm" or jobs[0].starts > 1:
             return
         likelihood = choose_likelihood(data.train.inputs, jobs[0].clustering.likelihood)
         for job, folder in zip(jobs, folders, strict=True):
             text = pipeline.describe_pretraining(job.clustering, job.seed, likelihood)
-            for other in map(RunFolder, place.glob(f"*/{folder.name}/{PRETRAINING}")):
-                beside = RunFolder.open(other.path.parent)
-                others = configs.loads(ClusteringJob, beside.config_text())
+            for other in map(RunFolder, root.glob(f"*/{folder.name}/{PRETRAINING}")):
+                other_run = RunFolder.open(other.path.parent)
+                others = configs.loads(ClusteringJob, other_run.config_text())
                 same_data = replace(others, compare=job.compare, clustering=job.clustering) == job
                 if same_data and other.status == "finished" and other.config_text() == text:
                     copy_stage(other.path, folder / PRETRAINING)
@@ -131,7 +132,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         rows, shape, config = data.train.inputs.flatten(1), data.input_shape, jobs[0].clustering
         options: dict[str, Any] = {"progress": progress, "devices": devices}
         choice: dict[str, Any] = {}
-        if jobs[0].candidates is not None:  # then it is the only one
+        if jobs[0].candidates is not None:  # never stacked
             choice["choice"] = pipeline.choose_clusters(rows, shape, jobs[0], folders[0], **options)
             config = replace(config, clusters=choice["choice"]["taken"])
         runs = [
@@ -153,8 +154,8 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         method, job = job.clustering.method, job.with_config(clusters=model.clusters)
         shift, scale = scale_of(data)
         model = replace(model, config=job.clustering, shift=shift, scale=scale)
-        kept = model.facts.get("starts", {}).get("kept", 0)
-        start = pipeline.list_starts(run.path, job.seed, job.starts)[kept]
+        best = model.facts.get("starts", {}).get("kept", 0)
+        start = pipeline.list_starts(run.path, job.seed, job.starts)[best]
         log_probs = predict_splits(model, data)
         labels = {name: part.argmax(-1) for name, part in log_probs.items()}
         rows = data.test.inputs.flatten(1)
@@ -162,8 +163,8 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         limits = job.min_size, job.max_size
         if limits != (None, None):
             likely, labels["train"] = labels["train"], assign(log_probs["train"], *limits)
-            told = describe_limits(labels["train"] != likely, *limits)
-            model = replace(model, facts={**model.facts, "limits": told})
+            limit_report = describe_limits(labels["train"] != likely, *limits)
+            model = replace(model, facts={**model.facts, "limits": limit_report})
             if data.test is data.train:
                 predicted = labels["train"].to(predicted)
         metrics = _score(data, predicted)
@@ -175,7 +176,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         files = file_names(job.data, len(data.train))
         run.write_atomic(LABELS, label_table(log_probs, labels, files))
         stages = (start.folder / stage for stage in STAGES)
-        run.take_metrics([stage for stage in stages if stage.exists()])
+        run.copy_stage_metrics([stage for stage in stages if stage.exists()])
         about = f"Scores on {'all examples' if data.test is data.train else 'the test split'}."
         bound = model.lower_bounds(rows).mean().item()
         agreement = pipeline.neighbor_agreement(data.train.inputs.flatten(1), labels["train"])
@@ -207,7 +208,7 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
         return f"{data.name}: {job.clustering.clusters} clusters{chosen}"
 
     def describe(self, results: Sequence[Mapping[str, Any]]) -> Sequence[TextTable | str]:
-        """Choices of the number of clusters, effects of limits; scores of all methods."""
+        """The choice of the number of clusters, effects of limits, and scores of all methods."""
         shown: list[TextTable | str] = []
         for choice in (result["choice"] for result in results if "choice" in result):
             columns = (choice[name] for name in ("clusters", *pipeline.CRITERIA))
@@ -226,18 +227,18 @@ class Clustering(Experiment[ClusteringJob, Dataset, FittedClustering]):
 
 
 def describe_limits(is_moved: Tensor, low: int | None, high: int | None) -> dict[str, Any]:
-    """How many rows are not in their most likely cluster because of limits, and a sentence."""
+    """The number of rows reassigned to meet size limits, and a sentence about it."""
     moved, count = int(is_moved.sum()), len(is_moved)
-    verb = "is not in its" if moved == 1 else "are not in their"
     limits = f"limits {low} to {high}"
     if low is None or high is None:
         limits = f"limit of at {'most' if low is None else 'least'} {low or high}"
-    text = f"{moved:,} of {count:,} rows {verb} most likely cluster, because of the {limits}."
+    verb = "was" if moved == 1 else "were"
+    text = f"{moved:,} of {count:,} rows {verb} reassigned to meet the size {limits}."
     return {"moved": moved, "sentence": text}
 
 
 def _score(data: Dataset, predicted: Any) -> dict[str, float]:
-    """Scores on the test part; none without labels."""
+    """Scores on the test split; empty without labels."""
     labels = class_labels(data, data.test)
     return {} if labels is None else clustering_scores(labels, predicted)
 
@@ -249,7 +250,7 @@ def _compare(
     start: pipeline.Start,
     progress: ProgressFactory,
 ) -> dict[str, dict[str, float]]:
-    """Scores of all other methods from the pretraining of a start, and of k-means on the rows."""
+    """Scores of the other methods, with the pretraining of a start, and of k-means on the rows."""
     config, pretrained = job.clustering, start.folder / PRETRAINING
     rows, test_rows = data.train.inputs.flatten(1), data.test.inputs.flatten(1)
     found = {}
@@ -261,12 +262,11 @@ def _compare(
         if method != "gmm":
             if pretrained.exists():
                 copy_stage(pretrained, folder / PRETRAINING)
-            else:  # the run is a mixture of the rows, which has no pretraining
+            else:  # a mixture of the rows has no pretraining
                 pretrained = folder / PRETRAINING
         other = replace(config, method=method)
         if method == "vade":
-            # A short training does not recover from variances that start as large as the means.
-            other = replace(other, freeze_encoder=False, copy_mean_head=False)
+            other = replace(other, freeze_encoder=False, copy_mean_head=False)  # as in `VaDE`
         (fitted,) = pipeline.fit_clusterings(
             rows,
             data.input_shape,
@@ -282,7 +282,7 @@ def _compare(
 
 
 def copy_stage(source: Path, target: Path) -> None:
-    """Copy a finished stage without its checkpoints, atomically, unless it is there."""
+    """Copy a finished stage without checkpoints, atomically, unless the target exists."""
     if target.exists() or target == source:
         return
     half = target.with_name(f".{target.name}.tmp")
@@ -293,13 +293,13 @@ def copy_stage(source: Path, target: Path) -> None:
 
 
 def column_names(data: Dataset) -> list[str]:
-    """The names of a table's columns; empty if its file has none."""
+    """The column names of a table; empty if its file has none."""
     numbered = tuple(f"column {number + 1}" for number in range(len(data.columns)))
     return [] if data.columns == numbered else list(data.columns)
 
 
 def predict_splits(model: FittedClustering, data: Dataset) -> dict[str, Tensor]:
-    """The log-probabilities of the clusters in both splits, computed as by a loaded estimator."""
+    """Log-probabilities of the clusters for each split, in float64 as for a loaded estimator."""
     splits = {"train": data.train} | ({} if data.test is data.train else {"test": data.test})
     double = model.to(torch.float64)
     return {
@@ -311,7 +311,7 @@ def predict_splits(model: FittedClustering, data: Dataset) -> dict[str, Tensor]:
 def label_table(
     log_probs: Mapping[str, Tensor], labels: Mapping[str, Tensor], files: Sequence[str]
 ) -> str:
-    """The cluster of every example and its probability, as CSV; a split may have no name."""
+    """The cluster of every example and its probability as CSV, with the split if it has a name."""
     tables = []
     for name, cluster in labels.items():
         confidence = log_probs[name].gather(-1, cluster[:, None]).squeeze(-1).exp()
@@ -327,7 +327,7 @@ def label_table(
 def figure_data(
     fitted: FittedClustering, data: Dataset, seed: int, labels: Tensor, predicted: Tensor
 ) -> bytes:
-    """The arrays of all figures, from the clusters of training and of test examples."""
+    """The arrays of all figures; ``labels`` of training and ``predicted`` of test examples."""
     arrays = {**_samples(fitted, data, seed), **_predictions(fitted, data, labels, predicted)}
     arrays |= _examples(fitted, data, labels, arrays.pop("columns", slice(None)))
     if choice := fitted.facts.get("choice"):
@@ -352,7 +352,7 @@ def _samples(fitted: FittedClustering, data: Dataset, seed: int) -> dict[str, An
         return {**arrays, "samples": _pixels(samples), "partition_points": _pixels(points)}
     names = data.columns
     if (width := data.input_shape[0]) > COLUMNS:
-        # Those in which the means of the clusters differ most, in standard deviations.
+        # The columns whose cluster means differ most, in standard deviations.
         deviations = fitted.from_rows(data.test.inputs).std(0, correction=0)
         spread = samples.mean(1).std(0, correction=0).to(deviations) / deviations
         chosen = spread.nan_to_num(0, posinf=0).topk(COLUMNS).indices.sort().values
@@ -385,7 +385,7 @@ def _predictions(
 def _examples(
     fitted: FittedClustering, data: Dataset, members: Tensor, columns: Any
 ) -> dict[str, Any]:
-    """Examples for the map of the codes; of a table also the means of its columns by cluster."""
+    """Examples for the map of the codes; for tables also the column means of each cluster."""
     rows = fitted.from_rows(data.test.inputs[:POINTS].flatten(1))
     if len(data.input_shape) > 1:
         *channels, height, width = (min(THUMBNAIL, side) for side in data.input_shape)
@@ -403,7 +403,7 @@ def _examples(
 
 
 def _pixels(images: Tensor) -> Tensor:
-    """Images without a single channel; as bytes if their values lie in [0, 1]."""
+    """Drop a single channel; convert to bytes if all values lie in [0, 1]."""
     if images.dim() >= 4 and images.shape[-3] == 1:
         images = images.squeeze(-3)
     in_range = bool(((images >= 0) & (images <= 1)).all())
@@ -415,5 +415,5 @@ def _principal_plane(codes: Tensor) -> Tensor:
     centered = codes - codes.mean(0)
     directions = torch.linalg.svd(centered, full_matrices=False).Vh
     plane: Tensor = centered @ directions[:2].mT
-    # A single code, or codes of one number, have only one component.
+    # A single code, or one-dimensional codes, have only one component.
     return pad(plane, (0, 2 - plane.shape[-1]))

@@ -30,18 +30,18 @@ from drpm.training.errors import RunError
 
 @dataclass(frozen=True)
 class FittedClustering:
-    """Clusters as Gaussians, in the latent space or the space of the rows.
+    """A fitted clustering: Gaussians in the latent space or the space of the rows.
 
     Args:
         config: The hyperparameters.
         shape: The shape of an input; a row is a flattened input.
         mixture: One Gaussian per cluster.
         autoencoder: The networks; None if clusters are Gaussians of the rows.
-        head: The cluster head of contrastive pretraining, if it predicts the clusters.
+        head: The contrastive cluster head, if it predicts the clusters.
         shift: (d,) on the CPU, subtracted from data to get rows; None if data are not scaled.
-        scale: (d,) on the CPU, by which data are then divided.
-        facts: Additional data of an estimator, as JSON: ``labels`` of the training rows, ``names``
-            of the columns, ``parameters`` of the estimator.
+        scale: (d,) on the CPU, the divisor after that.
+        facts: Additional JSON data: ``labels`` of the training rows, ``names`` of the columns,
+            ``parameters`` of the estimator.
     """
 
     config: ClusteringConfig
@@ -67,26 +67,19 @@ class FittedClustering:
         return "" if self.autoencoder is None else self.autoencoder.likelihood
 
     def to_rows(self, data: Tensor | NDArray[Any]) -> Tensor:
-        """Flatten and scale data.
-
-        Args:
-            data: (n, d), or (n, ...) with inputs of the clustering's shape.
-
-        Returns:
-            Rows (n, d), as all other methods take them.
-        """
+        """Flatten and scale data (n, d) or (n, ...) to rows (n, d) for all other methods."""
         return scaled_rows("data", data, self.shape, self.shift, self.scale).to(self.mixture.means)
 
     def from_rows(self, rows: Tensor) -> Tensor:
-        """Undo the scaling of rows (n, d) and return them in the shape of the inputs."""
+        """Invert :meth:`to_rows`: undo the scaling, in the shape of the inputs."""
         if self.shift is not None and self.scale is not None:
-            # On the CPU and in double precision: float32 would lose minutes of a time stamp.
+            # In double precision: float32 would round time stamps to minutes.
             rows = rows.cpu().double() * self.scale + self.shift
         return rows.reshape(-1, *self.shape)
 
     @torch.no_grad()
     def embed(self, rows: Tensor) -> Tensor:
-        """The mean code of every row; without networks, the row."""
+        """The mean code of every row; without networks, the row itself."""
         if self.autoencoder is None:
             return rows
         mean, encoder = self.autoencoder.mean, self.autoencoder.encoder
@@ -98,7 +91,7 @@ class FittedClustering:
 
         Args:
             rows: (n, d).
-            sampled: Whether VaDE uses a sample of the code, as in the paper's scores, or its mean.
+            sampled: Whether VaDE samples the codes, as in the paper's scores, or uses their means.
         """
         generator = None
         if sampled and self.config.method == "vade":
@@ -114,7 +107,7 @@ class FittedClustering:
                 if generator is not None:
                     points = self.autoencoder.posterior(features).sample((), generator)
             densities = self.mixture.log_densities(points)
-            # In the partition model, single rows have no weights.
+            # The partition model ignores the weights for single rows.
             is_partition = self.config.method == "drpm-vc"
             return densities if is_partition else densities + self.mixture.log_weights
 
@@ -148,8 +141,8 @@ class FittedClustering:
     def lower_bounds(self, rows: Tensor) -> Tensor:
         """The evidence lower bound (ELBO) of every row, (n,); without networks, the log-density.
 
-        The prior is a Gaussian mixture with independent clusters, also for DRPM-VC, whose own
-        prior draws the clusters of all rows together. A Gaussian likelihood omits its constant.
+        The prior is a Gaussian mixture with independent clusters, also for DRPM-VC. The constant of
+        a Gaussian likelihood is omitted.
         """
         if self.autoencoder is None:
             mixture = Mixture(*(x.double() for x in self.mixture))
@@ -173,7 +166,7 @@ class FittedClustering:
         return replace(
             self,
             mixture=Mixture(*(x.to(target) for x in self.mixture)),
-            # Modules are moved in place: copy them first.
+            # Copies, because modules are moved in place.
             autoencoder=copy.deepcopy(self.autoencoder).to(target) if self.autoencoder else None,
             head=copy.deepcopy(self.head).to(target) if self.head else None,
         )
@@ -197,7 +190,7 @@ class FittedClustering:
 
 
 def load_clustering(folder: str | Path) -> FittedClustering:
-    """Load a clustering of any method, without pickle, such as ``out/cluster/model`` of a run."""
+    """Load a clustering of any method, such as ``out/cluster/model``, without pickle."""
     tensors, description = load_model(folder, "clustering")
     modules: dict[str, nn.Module] = {}
     with described(folder), seeded(0):
@@ -226,7 +219,7 @@ def load_clustering(folder: str | Path) -> FittedClustering:
 
 
 def check_limits(rows: int, clusters: int, **limits: int | None) -> None:
-    """Refuse a smallest and a largest size of clusters, named by the caller, that cannot be met."""
+    """Raise if the smallest and the largest cluster size, passed by name, are infeasible."""
     (lowest, low), (highest, high) = limits.items()
     for name, limit in limits.items():
         if limit is not None:
@@ -239,10 +232,10 @@ def check_limits(rows: int, clusters: int, **limits: int | None) -> None:
 
 
 def assign(log_probs: Tensor, minimum: int | None, maximum: int | None) -> Tensor:
-    """The clusters (n,) of largest total log-probability (n, K) whose sizes meet the limits."""
+    """The clusters (n,) of largest total log-probability (n, K) within size limits."""
     if minimum is None and maximum is None:
         return log_probs.argmax(-1)
-    # This transportation problem has integral vertices: the simplex method finds the optimum.
+    # A transportation problem, whose vertices are integral: the simplex method is exact.
     rows, clusters = log_probs.shape
     sizes = kron(np.ones((1, rows)), eye_array(clusters), format="csr")
     low, high = minimum or 0, maximum or rows
@@ -260,7 +253,7 @@ def assign(log_probs: Tensor, minimum: int | None, maximum: int | None) -> Tenso
 
 
 def clustering_scores(labels: Any, clusters: Any) -> dict[str, float]:
-    """Scores of clusters (n,); the accuracy is that of the best one-to-one matching to labels."""
+    """Scores of clusters (n,); the accuracy is for the best one-to-one matching to labels."""
     pair = [x.cpu().numpy() if isinstance(x, Tensor) else x for x in (labels, clusters)]
     table = contingency_matrix(*pair)
     return {

@@ -1,8 +1,8 @@
 """Gaussian mixtures with diagonal covariances.
 
-The log-density of a diagonal Gaussian is linear in the features :math:`(x^2, x, 1)` of a point. An
-EM step is therefore two matrix products around a softmax, for all components and restarts together.
-Points are centered and in float64, because such linear forms lose digits far from the origin.
+The log-density of a diagonal Gaussian is linear in the features :math:`(x^2, x, 1)` of a point, so
+an EM step is two matrix products and a softmax for all components and restarts. Points are centered
+and in float64, because these linear forms lose precision far from the origin.
 """
 
 import math
@@ -49,11 +49,11 @@ def fit_mixture(
     reg_covar: float = 1e-6,
     generator: torch.Generator | None = None,
 ) -> Mixture:
-    """The fit of highest likelihood to points (n, d), by expectation maximization (EM).
+    """Fit points (n, d) by expectation maximization (EM); the most likely of several restarts.
 
-    Every component starts at a single point chosen by k-means++, with the smallest variance, so
-    that the first step assigns each point to the nearest of them. Convergence is that of
-    scikit-learn's ``GaussianMixture``; ``reg_covar`` is added to every variance.
+    Components start at points chosen by k-means++ with the smallest variance, so the first step
+    assigns each point to the nearest. The stopping criterion is that of scikit-learn's
+    ``GaussianMixture``; ``reg_covar`` is added to every variance.
 
     References:
         Dempster, Laird and Rubin, *Maximum likelihood from incomplete data via the EM algorithm*,
@@ -106,7 +106,7 @@ def _features(points: Tensor) -> Tensor:
 
 
 def _block_size(points: Tensor, columns: int) -> int:
-    """How many points to process at a time, for results with so many columns."""
+    """The number of points per block, for results with ``columns`` columns."""
     budget = _BLOCK_CPU if points.device.type == "cpu" else _BLOCK_GPU
     return max(_SMALLEST_BLOCK, budget // max(columns, 2 * points.shape[-1] + 1))
 
@@ -117,7 +117,7 @@ def _distances(points: Tensor, centers: Tensor) -> Tensor:
     forms = torch.cat([torch.ones_like(centers), -2 * centers, squares], -1).flatten(0, -2)
     parts = points.split(_block_size(points, len(forms)))
     found = torch.cat([forms @ _features(part).mT for part in parts], -1)
-    # Rounding leaves a small distance between a point and itself, on either side of zero.
+    # Rounding may give small negative distances.
     return found.clamp_min_(0).reshape(*centers.shape[:-1], len(points))
 
 
@@ -153,7 +153,7 @@ def _expect(points: Tensor, mixture: Mixture) -> tuple[Tensor, Tensor]:
     bound = forms.new_zeros(len(forms))
     for part in points.split(_block_size(points, forms[..., 0].numel())):
         features = _features(part)
-        # In place, because a fresh block costs more than the operations on it.
+        # In place: allocating a block costs more than the operations on it.
         joint = (forms.flatten(0, 1) @ features.mT).unflatten(0, forms.shape[:2])
         peak = joint.amax(1, keepdim=True)
         joint.sub_(peak).exp_()
@@ -165,9 +165,9 @@ def _expect(points: Tensor, mixture: Mixture) -> tuple[Tensor, Tensor]:
 
 
 def _maximize(sums: Tensor, reg_covar: float) -> Mixture:
-    """The M step, from these sums."""
+    """The M step."""
     dims = sums.shape[-1] // 2
-    # A component that has lost all points keeps a finite mean and a finite log-weight.
+    # Keeps the mean and log-weight of a component without points finite.
     sizes = sums[..., -1] + 10 * torch.finfo(sums.dtype).eps
     averages = sums / sizes[..., None]
     means = averages[..., dims:-1]

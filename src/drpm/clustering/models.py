@@ -16,11 +16,12 @@ from drpm.distributions.partitions import Parts, RandomPartition, leave_one_out_
 from drpm.distributions.relaxed import RelaxedRandomPartition
 from drpm.distributions.sizes import FisherHypergeometric
 from drpm.nn.encoders import Posterior, dense_layers
-from drpm.training.errors import ConfigError
+from drpm.training.config import require_unit_interval
 from drpm.training.program import Batch, Objective, Terms
 
 AnyPartition = RandomPartition | AffinityPartition
 _PARTS = ("means", "log_variances", "log_weights")
+BERNOULLI = " if likelihood is 'bernoulli'"  # ends a requirement in an error message
 
 
 class Autoencoder(nn.Module):
@@ -38,7 +39,7 @@ class Autoencoder(nn.Module):
 
     def posterior(self, features: Tensor) -> Posterior:
         """The posterior given the output of the encoder's layers."""
-        # Both heads in one product: narrow ones take as long as twice as wide ones.
+        # One product for both heads: narrow products are as slow as wider ones.
         heads = (self.mean, self.log_variance)
         weight, bias = torch.cat([x.weight for x in heads]), torch.cat([x.bias for x in heads])
         return Posterior(*F.linear(features, weight, bias).chunk(2, -1))
@@ -78,7 +79,7 @@ class MixturePrior(nn.Module):
             self.register_buffer(f"fixed_{name}", torch.zeros_like(getattr(self, name)))
 
     def mixture(self) -> Mixture:
-        # A choice between tensors instead of branches, so that a captured step can change it.
+        # Not a branch, so that it can change within a captured step.
         means, log_variances, log_weights = (
             torch.where(self.detached > 0.5, getattr(self, f"fixed_{name}"), getattr(self, name))
             for name in _PARTS
@@ -89,7 +90,7 @@ class MixturePrior(nn.Module):
 
     @torch.no_grad()
     def set_mixture(self, mixture: Mixture, *, detached: bool = False) -> None:
-        """Replace the mixture; if detached, by a constant that is no longer trained."""
+        """Replace the mixture; if detached, by a constant without training."""
         values = (mixture.means, mixture.variances.log(), mixture.log_weights)
         for name, value in zip(_PARTS, values, strict=True):
             getattr(self, f"fixed_{name}" if detached else name).copy_(value)
@@ -113,8 +114,7 @@ class MixtureVAE(nn.Module):
         self.prior = MixturePrior(
             config.clusters, config.network.latent, shared_variances=shared_variances
         )
-        # The scale of the scores is a power of ten, and so stays positive. Affinities start at the
-        # odds of the clusters.
+        # The logarithm keeps the scale of the scores positive. Affinities start at the odds.
         self.log10_scale = nn.Parameter(torch.tensor(1.0 if config.partition == "order" else 0.0))
 
     def features(self, batch: Batch) -> Tensor:
@@ -138,7 +138,7 @@ def partition_objective(
     schedule: Mapping[str, Tensor],
     generator: torch.Generator | None,
 ) -> Terms:
-    """The loss of DRPM-VC, in which a whole batch is partitioned at once."""
+    """The loss of DRPM-VC, which partitions a whole batch."""
     config, n = model.config, len(batch["rows"])
     posterior = model.autoencoder.posterior(model.features(batch))
     codes = posterior.sample((config.codes,), generator)
@@ -152,7 +152,7 @@ def partition_objective(
         parts = law.rsample_parts((config.partitions,), noise="order", generator=generator)
         latent = (parts.Y.mean(0) * distance.mT).sum()
     else:
-        # For the gradient of one number, the scale, a score function is cheaper than soft subsets.
+        # The score function is cheaper than soft subsets, since only the scale has a gradient.
         with torch.no_grad():
             parts = law.rsample_parts((config.partitions,), noise="order", generator=generator)
         log_probs = law.discrete.order_log_prob(parts.Y, parts.order).to(distance.dtype)
@@ -160,8 +160,8 @@ def partition_objective(
     few = Parts(*(part[: config.exact_partitions].detach() for part in parts))
     terms_of = bound_terms if config.objective == "bounds" else exact_terms
     size_term, order_term = terms_of(few, law.discrete, mixture)
-    # As in the authors' code: every term is divided by the batch size, that of the order
-    # twice, and a negative size term, which the bounds allow, counts as zero.
+    # As in the authors' code: terms are divided by the batch size (the order term twice), and
+    # negative size terms, which the bounds allow, are set to zero.
     terms = {
         "reconstruction": -fit / n,
         "latent": schedule["beta"] * latent / n,
@@ -176,12 +176,11 @@ def partition_parameters(
 ) -> tuple[Tensor, Tensor]:
     """The log-scores and log-weights (K,) of the partition of a batch, from divergences (n, K).
 
-    By order, the score of a row falls with the index of its nearest cluster, (n,). By affinity, it
-    is the odds of a cluster against all later ones, from which it takes the row, (K, n):
-    divergences alone would leave the rows that are far from all clusters to the last ones.
-
-    Weights are the mean responsibilities of the batch or their odds. Only the scale has a gradient:
-    that of a divergence through its scores vanishes where the partition follows its posterior.
+    By order, scores (n,) decrease with the index of the nearest cluster. By affinity, scores (K, n)
+    are the odds of a cluster against all later ones: with divergences alone, rows far from all
+    clusters would go to the last ones. Weights are the mean responsibilities of the batch or their
+    odds. Only the scale has a gradient: that of the divergences would vanish where the partition
+    follows its posterior.
     """
     distance, clusters = distance.detach(), distance.shape[-1]
     scale = (math.log(10) * model.log10_scale).exp()
@@ -205,14 +204,14 @@ def bound_terms(parts: Parts, law: AnyPartition, mixture: Mixture) -> tuple[Tens
     .. math:: \log\frac{q(Y)}{p(Y)} \le \log\frac{q(n)}{p(n)} + \sum_k \log n_k!
               + \max_\pi \log q(\pi \mid n) + \log n!
 
-    The scores of p are all equal. The maximum is over all orders, or by affinity over those that
-    lead to Y, in the mean over the given partitions.
+    The scores of p are equal. The maximum is over all orders or, by affinity, over those that lead
+    to Y, averaged over the given partitions.
     """
     sizes, n = parts.sizes[0], law.event_shape[-1]
     if isinstance(law, RandomPartition):
         best = best_order_log_prob(law.log_scores)
     else:
-        # The partitions depend on the affinities as well: the score-function part counts.
+        # With a score-function term, because the partitions depend on the affinities.
         log_probs = law.order_log_prob(parts.Y, parts.order)
         best = leave_one_out_surrogate(law.best_order_log_prob(parts.Y), log_probs)
     orders = torch.lgamma(sizes + 1).sum()  # log of the number that leads to the same partition
@@ -223,7 +222,7 @@ def exact_terms(parts: Parts, law: AnyPartition, mixture: Mixture) -> tuple[Tens
     """The log-ratio of the partition and its prior: sizes, and the partition given the sizes."""
     sizes, n = parts.sizes[0], law.event_shape[-1]
     fills = law.fill_log_prob(parts.Y)
-    # The log-mass of given samples has a gradient of mean zero: the score-function part counts.
+    # With a score-function term: the gradient of samples' log-mass has mean zero.
     fill = leave_one_out_surrogate(fills, fills)
     orders = torch.lgamma(sizes + 1).sum()
     return _size_divergence(sizes, law, mixture), fill - (orders - math.lgamma(n + 1))
@@ -232,14 +231,14 @@ def exact_terms(parts: Parts, law: AnyPartition, mixture: Mixture) -> tuple[Tens
 def _size_divergence(sizes: Tensor, law: AnyPartition, mixture: Mixture) -> Tensor:
     """log q(sizes) - log p(sizes), with a gradient in the prior's weights only."""
     with torch.no_grad():
-        # Both distributions at once, for half the operations.
+        # Both distributions in one batch.
         both = torch.stack([law.log_weights, mixture.log_weights])
         laws = FisherHypergeometric(law.event_shape[-1], both, validate_args=False)
         log_normalizers, means = laws.exact_mean()
-        # The binomial coefficients of both are the same.
+        # The binomial coefficients cancel.
         gap = (sizes * (both[0] - both[1]).double()).sum(-1)
         value = (gap - log_normalizers[0] + log_normalizers[1]).to(both.dtype)
-        # The gradient of an exponential family needs no pass through the normalizer.
+        # The closed-form gradient of an exponential family.
         slope = means[1].to(both.dtype) - sizes
     linear = (slope * mixture.log_weights).sum(-1)
     return value + (linear - linear.detach())
@@ -277,20 +276,7 @@ def choose_likelihood(rows: Tensor, likelihood: str) -> str:
     """Resolve ``"auto"``: Bernoulli if all values lie in [0, 1], else Gaussian."""
     if likelihood != "auto":
         return likelihood
-    return "bernoulli" if _in_unit_interval(rows) else "gaussian"
-
-
-def require_unit_interval(name: str, rows: Tensor) -> None:
-    """Refuse values that cannot be the means of Bernoulli variables."""
-    if not _in_unit_interval(rows):
-        raise ConfigError(
-            f"{name} must lie in [0, 1] if likelihood is 'bernoulli', "
-            f"but got values from {rows.min().item():g} to {rows.max().item():g}."
-        )
-
-
-def _in_unit_interval(rows: Tensor) -> bool:
-    return bool(((rows >= 0) & (rows <= 1)).all())
+    return "bernoulli" if bool(((rows >= 0) & (rows <= 1)).all()) else "gaussian"
 
 
 def standardization(
@@ -300,13 +286,13 @@ def standardization(
     rows = rows.double()
     likelihood = choose_likelihood(rows, likelihood)
     if likelihood == "bernoulli":
-        require_unit_interval("X", rows)
+        require_unit_interval("X", rows, BERNOULLI)
         return likelihood, None, None
     # Columns of a table have their own units; pixels share one.
     is_table = len(shape) == 1
     some = rows if is_table else rows.reshape(-1, 1)
     deviation = some.std(0, correction=0)
-    # A constant column differs from its mean by rounding only.
+    # Constant columns differ from their mean by rounding only.
     noise = 10 * torch.finfo(torch.float32).eps * some.abs().amax(0)
     scale = torch.where(deviation > noise, column_scales(rows) if is_table else deviation, 1.0)
     shift, scale = (x.expand(rows.shape[1]).clone() for x in (some.mean(0), scale))

@@ -1,4 +1,4 @@
-"""Fitting a clustering: pretraining, initial clusters, training; the choice among several."""
+"""Fit a clustering: pretraining, initial clusters, training; and choose among several."""
 
 import copy
 import warnings
@@ -53,7 +53,7 @@ _EQUAL: Final = 0.05  # adjusted Rand indices that differ by less are equally st
 
 
 class Start(NamedTuple):
-    """The folder of a fit, in which interrupted stages are resumed, and its seed."""
+    """The folder and the seed of a fit."""
 
     folder: Path
     seed: int
@@ -68,7 +68,7 @@ def fit_clusterings(
     progress: ProgressFactory = lambda stage: None,
     devices: Devices | None = None,
 ) -> list[FittedClustering]:
-    """Cluster rows (n, d), flattened inputs of a shape; all starts are trained together."""
+    """Cluster rows (n, d), flattened inputs; all starts are trained together or resumed."""
     rows, seeds = rows.float(), [start.seed for start in starts]
     if config.method == "gmm":
         return [FittedClustering(config, shape, _fit(rows, config, seed)) for seed in seeds]
@@ -76,7 +76,7 @@ def fit_clusterings(
     options: dict[str, Any] = {"progress": progress, "devices": devices}
     likelihood = choose_likelihood(rows, config.likelihood)
     origin = config.initial_clusters(shape)
-    # With variances of their own, a wide and a narrow cluster may replace two separate ones.
+    # With separate variances, a wide and a narrow cluster may replace two clusters.
     shared = origin == "best"
     models, pretrained = [], []
     for seed in seeds:
@@ -106,7 +106,7 @@ def fit_clusterings(
     found = []
     for model, contrastive, seed in zip(models, pretrained, seeds, strict=True):
         mixture = Mixture(*(x.detach() for x in model.prior.mixture()))
-        # Variances can overflow although their logarithms, which the loop checks, do not.
+        # The loop checks only the logarithms of the variances.
         if not all(x.isfinite().all() for x in mixture):
             raise RunError(
                 f"The clusters of seed {seed} were not finite after training: start again "
@@ -118,7 +118,7 @@ def fit_clusterings(
 
 
 def list_starts(folder: Path, seed: int, count: int) -> list[Start]:
-    """Several starts of a run; the first has the seed of the run, a single one also its folder."""
+    """The starts of a run; the first has the run's seed, a single one also its folder."""
     if count == 1:
         return [Start(folder, seed)]
     seeds = [seed, *map(int, np.random.SeedSequence(seed).generate_state(count - 1))]
@@ -126,13 +126,13 @@ def list_starts(folder: Path, seed: int, count: int) -> list[Start]:
 
 
 def best_start(models: Sequence[FittedClustering], rows: Tensor) -> FittedClustering:
-    """The clustering of the highest :func:`neighbor_agreement`; its facts list all of them."""
+    """The clustering with the highest :func:`neighbor_agreement`; its facts list all values."""
     if len(models) == 1:
         return models[0]
     values = [neighbor_agreement(rows, model.predict(rows)) for model in models]
-    kept = max(range(len(models)), key=values.__getitem__)
-    starts = {"criterion": "neighbor agreement", "figures": values, "kept": kept}
-    return replace(models[kept], facts={"starts": starts})
+    best = max(range(len(models)), key=values.__getitem__)
+    starts = {"criterion": "neighbor agreement", "figures": values, "kept": best}
+    return replace(models[best], facts={"starts": starts})
 
 
 def neighbor_agreement(rows: Tensor, labels: Tensor) -> float:
@@ -141,12 +141,12 @@ def neighbor_agreement(rows: Tensor, labels: Tensor) -> float:
     .. math:: \frac{a - c}{1 - c}
 
     with a the share of neighbors in the same cluster and c the share of all pairs: 1 if no
-    neighbors are separated, 0 for random clusters or only one. The neighbors are the ten nearest
-    among 5,000 random rows.
+    neighbors are separated, 0 for random clusters or only one. Uses the ten nearest neighbors among
+    5,000 random rows.
     """
     chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:_SAMPLE]
     rows, labels = rows[chosen.to(rows.device)].double(), labels.to(rows.device)[chosen]
-    rows = rows - rows.mean(0)  # products of large numbers would lose their differences
+    rows = rows - rows.mean(0)  # for precision
     distances = torch.cdist(rows, rows).fill_diagonal_(torch.inf)
     nearest = distances.topk(min(_NEIGHBORS, len(rows) - 1), largest=False).indices
     agreement = (labels[nearest] == labels[:, None]).double().mean()
@@ -155,7 +155,7 @@ def neighbor_agreement(rows: Tensor, labels: Tensor) -> float:
 
 
 def describe_pretraining(config: ClusteringConfig, seed: int, likelihood: str) -> str:
-    """All settings that pretraining depends on, the same for every method and objective."""
+    """The settings of pretraining, which are the same for every method and objective."""
     training = replace(config.pretraining.training, seed=seed)
     settings = {
         "seed": seed,
@@ -180,7 +180,7 @@ def _fit(points: Tensor, config: ClusteringConfig, seed: int) -> Mixture:
 def more_likely_clusters(
     rows: Tensor, codes: Tensor, head: Tensor, config: ClusteringConfig, seed: int
 ) -> Mixture:
-    """The moments of the codes in the clusters (n,) of the head or of k-means on the rows.
+    """The more likely moments of the codes: by clusters (n,) of the head, or of k-means on rows.
 
     The head prefers clusters of equal size. All clusters get the same variances.
     """
@@ -205,7 +205,7 @@ def _pretrain(
 ) -> None:
     is_contrastive = config.pretraining.kind == "contrastive"
     for model in models:
-        # Several devices would wait for the gradients of modules that the loss does not use.
+        # DistributedDataParallel expects gradients of all trained modules.
         model.autoencoder.log_variance.requires_grad_(False)
         model.instances.requires_grad_(is_contrastive)
         model.clusters.requires_grad_(is_contrastive)
@@ -230,12 +230,12 @@ def _pretrain(
 def initial_clusters(
     rows: Tensor, model: ContrastiveModel, config: ClusteringConfig, origin: str, seed: int
 ) -> Mixture:
-    """The clusters at the start of training; ``origin`` is that of the settings."""
+    """The clusters at the start of training; ``origin`` as in the configuration."""
     features = in_batches(model.autoencoder.encoder, rows)
     codes = model.autoencoder.mean(features)
     if origin == "head":
         probs = in_batches(model.clusters, features).softmax(-1)
-        # Without EM steps, which would only see the codes and undo what the head learned.
+        # Without EM steps, which would undo what the head learned.
         found = estimate_mixture(codes, probs, reg_covar=config.mixture.floor)
     elif origin == "best":
         head = in_batches(model.clusters, features).argmax(-1)
@@ -258,7 +258,7 @@ def _train(
 ) -> None:
     data, run_data = {"rows": rows}, {}
     if config.freeze_encoder:
-        # The features of a frozen encoder are computed once.
+        # Precompute the features of a frozen encoder.
         encoders = [model.autoencoder.encoder.requires_grad_(False) for model in models]
         features = [in_batches(encoder, rows) for encoder in encoders]
         if len(models) == 1:
@@ -268,7 +268,7 @@ def _train(
 
     @torch.no_grad()
     def refit(program: Program, _: Sequence[RunFolder], epoch: int) -> None:
-        """Refit the mixture to the current codes every few epochs while the temperature falls."""
+        """Refit the mixture to the current codes during annealing."""
         falls = epoch * program.steps_per_epoch < config.annealing_steps
         if epoch == 0 or epoch % (config.refit_every or 1) or not falls:
             return
@@ -318,9 +318,9 @@ def choose_clusters(
     progress: ProgressFactory,
     devices: Devices,
 ) -> dict[str, Any]:
-    """Fit all candidates of a job to four fifths of the rows, and choose one as in :func:`decide`.
+    """Fit all candidates of a job to four fifths of the rows, and choose one by :func:`decide`.
 
-    Each is fitted from two starts, or as many as the job has; interrupted fits are resumed.
+    Each has at least two starts; interrupted fits are resumed.
     """
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(job.seed))
     held_out, fitted = rows[order].tensor_split([max(1, int(_HELD_OUT * len(rows)))])
@@ -337,7 +337,7 @@ def choose_clusters(
         elbos = torch.stack([model.lower_bounds(held_out) for model in models])
         bounds.append(elbos.double().mean(0).cpu().numpy())
         labels = [model.predict(rows).cpu() for model in models]
-        # Starts that leave a cluster empty agree on fewer clusters.
+        # Starts with empty clusters would agree on fewer clusters.
         is_full = all(len(each.unique()) == count for each in labels)
         pairs = [is_full * adjusted_rand_score(*pair) for pair in combinations(labels, 2)]
         widths = [_silhouette(model, rows, x) for model, x in zip(models, labels, strict=True)]
@@ -347,7 +347,7 @@ def choose_clusters(
 
 
 def _silhouette(model: FittedClustering, rows: Tensor, labels: Tensor) -> float:
-    """The mean silhouette of the codes; that of a single cluster is the lowest possible."""
+    """The mean silhouette of the codes; -1 for a single cluster."""
     codes, labels = model.embed(rows[:_POINTS]).cpu(), labels[:_POINTS]
     if not 1 < len(labels.unique()) < len(labels):
         return -1.0
@@ -357,11 +357,11 @@ def _silhouette(model: FittedClustering, rows: Tensor, labels: Tensor) -> float:
 def decide(
     clusters: Sequence[int], bounds: NDArray[Any], stability: NDArray[Any], silhouette: NDArray[Any]
 ) -> dict[str, Any]:
-    """Choose the median of what three criteria choose, of C candidates in ascending order.
+    """Choose the median vote of three criteria for C candidates in ascending order.
 
-    The ELBO of held-out rows (C, n) takes the fewest clusters whose mean is within a standard error
-    of the best, by differences of the same rows; the stability between starts (C,) the most
-    clusters that are as stable as any; the silhouette (C,) the highest.
+    By the ELBO of held-out rows (C, n), the fewest clusters whose mean is within a standard error
+    of the best (paired by rows); by the stability between starts (C,), the most clusters as stable
+    as the best; by the silhouette (C,), the maximum.
     """
     elbo = bounds.mean(1)
     gaps = bounds[elbo.argmax()] - bounds

@@ -19,7 +19,7 @@ from drpm.training.errors import ConfigError
 from drpm.training.program import Batch, Terms
 
 View = Callable[[Tensor, torch.Generator | None], Tensor]
-Uniform = Callable[[float, float], Tensor]  # random numbers in a range, one per image
+Uniform = Callable[[float, float], Tensor]  # one random number in a range per image
 
 
 def projector(width: int, out: int) -> nn.Sequential:
@@ -40,7 +40,7 @@ class ContrastiveModel(nn.Module):
 
 
 def contrastive_loss(first: Tensor, second: Tensor, temperature: float) -> Tensor:
-    """The cross-entropy of identifying the other view of each row among all rows."""
+    """The cross-entropy of identifying the other view of each row."""
     both = F.normalize(torch.cat([first, second]), dim=-1)
     count = len(first)
     similarity = both @ both.mT / temperature
@@ -75,7 +75,7 @@ def contrastive_objective(
     features = model.autoencoder.encoder(rows)
     one, other = model.instances(features).chunk(2)
     left, right = model.clusters(features).softmax(-1).chunk(2)
-    # Noise in a table is not a pattern to learn: codes of both views decode to the row.
+    # For tables, both views decode to the row, since their noise is not a pattern to learn.
     targets = torch.cat([first, first]) if len(model.shape) == 1 else rows
     terms = {
         "instances": contrastive_loss(one, other, config.instance_temperature),
@@ -92,7 +92,7 @@ def reconstruction_objective(
     schedule: Mapping[str, Tensor],
     generator: torch.Generator | None,
 ) -> Terms:
-    """The mean squared error only: an ablation."""
+    """The mean squared error alone, as an ablation."""
     features = model.autoencoder.encoder(batch["rows"])
     return {"loss": reconstruction_error(model.autoencoder, features, batch["rows"]).mean()}
 
@@ -114,7 +114,7 @@ def affine(
 def resized_crop(
     uniform: Uniform, area: tuple[float, float], aspect: tuple[float, float] = (3 / 4, 4 / 3)
 ) -> tuple[Tensor, Tensor]:
-    """A random crop, resized to the whole image, for :func:`warp`; aspect is width over height."""
+    """A random crop, resized to the image, for :func:`warp`; ``aspect`` is width over height."""
     part = uniform(*area)
     ratio = uniform(math.log(aspect[0]), math.log(aspect[1])).exp()
     width, height = ((part * x).sqrt().clamp_max(1) for x in (ratio, 1 / ratio))
@@ -193,7 +193,7 @@ VIEWS: dict[str, View] = {
 
 
 def choose_view(name: str, shape: torch.Size) -> View:
-    """The augmentation of inputs of a shape; ``"auto"`` is weaker for small images."""
+    """The augmentation for an input shape; ``"auto"`` is weaker for small images."""
     if name == "auto":
         small = len(shape) == 3 and min(shape[-2:]) < 16
         name = "noise" if len(shape) != 3 else "digits" if small else "mnist"

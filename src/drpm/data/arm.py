@@ -1,13 +1,13 @@
 r"""A rendered arm that holds an object: seven known factors determine every image.
 
 The factors and their sizes are those of MPI3D (Gondal et al., 2019), whose images show a real arm.
-Axes are right, away from the viewer, and up; the base of the arm stands at the origin. Ground, arc
-and column do not move: their nine pictures (three camera heights, three arc colors) are cached.
+Axes are right, away from the viewer, and up, with the base of the arm at the origin. The nine
+static backgrounds (three camera heights, three arc colors) are cached.
 
-A pixel at signed distance :math:`d` from an outline, in pixels and negative inside, is covered to
-the amount :math:`\mathrm{clamp}(1/2 - d, 0, 1)`. Functions draw one figure per image: x and y are
-the columns and rows of the pixels, (P,) or (N, P); radii are in pixels, (N, 1); light is the
-direction to the light in the viewer's frame, (N, 3), of length 1.
+The coverage of a pixel at signed distance :math:`d` from an outline, in pixels and negative inside,
+is :math:`\mathrm{clamp}(1/2 - d, 0, 1)`. Functions draw one figure per image: x and y are the
+columns and rows of the pixels, (P,) or (N, P); radii are in pixels, (N, 1); light is the unit
+vector to the light in the viewer's frame, (N, 3).
 """
 
 import math
@@ -42,7 +42,7 @@ ARC_COLORS = {
 SIZES = {"small": 0.21, "large": 0.34}
 HEIGHTS = {"top": 54.0, "center": 38.0, "bottom": 22.0}  # degrees above the ground
 
-# Of the camera. The point it looks at sinks as it rises, so that the arm moves up in the picture.
+# The camera looks at a lower point from greater heights, so that the arm moves up in the image.
 DISTANCE, FOCAL_LENGTH = 6.0, 3.3
 TARGET_HEIGHTS = (0.60, 0.70, 0.90)
 
@@ -51,9 +51,9 @@ BASE_RADII = (0.17, 0.34)  # a ring
 ARC_RADII = (2.06, 2.5)
 ARM_LENGTH, ARM_RADIUS = 0.78, 0.042
 JOINT_RADIUS = 0.16
-# The arm hangs beside its joint: turning the base moves it even when it points upwards.
+# The arm is mounted next to its joint, so turning the base moves it even if it points upwards.
 SHOULDER_OFFSET = 0.2
-# At right angles to the arm: its rise is visible even where its end moves towards the viewer.
+# At a right angle to the arm, so that its rise is visible from every direction.
 LEVER_LENGTH, LEVER_RADIUS = 0.3, 0.065
 BOLT_RADIUS = 0.075
 
@@ -63,7 +63,7 @@ AMBIENT = 0.42
 WINDOW = 0.375  # the side of the window around an object, as a fraction of the picture's
 SUPERSAMPLING = 4  # along each side of a pixel, for the cached pictures
 EDGE_SOFTNESS = 0.4  # the depth in pixels over which two faces of a solid blend
-MIN_SLOPE = 1e-4  # faces seen edge-on and lines seen end-on are not divided by less
+MIN_SLOPE = 1e-4  # the smallest divisor, for faces seen edge-on and lines seen end-on
 
 
 class Solid(NamedTuple):
@@ -90,8 +90,7 @@ def prism(sides: int, half_height: float, *, apex: bool = False) -> Solid:
 
 
 ROUND = 20  # sides that look round
-# In different proportions, so that no two outlines agree from every side, and the radius of each.
-# None is a ball.
+# Solid (None for a ball) and radius. No two outlines agree from every side.
 SHAPES: dict[str, tuple[Solid | None, float]] = {
     "cone": (prism(ROUND, 1.4, apex=True), 0.8),
     "cube": (prism(4, math.sqrt(0.5)), 1.0),
@@ -103,7 +102,7 @@ SHAPES: dict[str, tuple[Solid | None, float]] = {
 
 
 def constants(values: Iterable[float | Sequence[float]], device: torch.device) -> Tensor:
-    """Numbers of the scene in single precision, whatever the default is."""
+    """Constants of the scene as a float32 tensor."""
     return torch.tensor(list(values), dtype=torch.float32, device=device)
 
 
@@ -132,9 +131,9 @@ class Camera:
 
 
 def joint_frames(horizontal: Tensor, vertical: Tensor) -> Tensor:
-    """The frame at each arm's end, (N, 3, 3): columns are its side, its back, and its direction.
+    """The frame at the end of each arm, (N, 3, 3): columns are its side, back, and direction.
 
-    Angles are the midpoints of 40 equal parts of half a turn: at its ends two would agree.
+    Angles are the midpoints of 40 equal parts of half a turn.
     """
     turn, rise = ((x.float() + 0.5) * (math.pi / 40) for x in (horizontal, vertical))
     zero = torch.zeros_like(turn)
@@ -144,7 +143,7 @@ def joint_frames(horizontal: Tensor, vertical: Tensor) -> Tensor:
 
 
 def coverage(distance: Tensor) -> Tensor:
-    """How much of a pixel lies inside an outline at that signed distance, in [0, 1]."""
+    """Pixel coverage from a signed distance, in [0, 1]."""
     return (0.5 - distance).clamp_(0.0, 1.0)
 
 
@@ -177,9 +176,9 @@ def convex_solid(
 ) -> tuple[Tensor, Tensor]:
     """A convex solid around the origin: signed distance, and cosine between normal and light.
 
-    The outline consists of the edges between a visible and a hidden face. A pixel shows the face
-    whose plane lies deepest there, of those turned towards the viewer. The rotation (N, 3, 3) leads
-    from the frame of the solid, whose unit is the radius, to the viewer's.
+    The outline consists of the edges between a visible and a hidden face. A pixel shows the front
+    face whose plane is deepest there. The rotation (N, 3, 3) maps the frame of the solid, in units
+    of the radius, to the viewer's.
     """
     planes, edges = solid.planes.to(rotation), solid.edges.to(x.device)
     normals, offsets = planes[:, :3] @ rotation.mT, planes[:, 3] * radius
@@ -188,7 +187,7 @@ def convex_solid(
     excess = torch.stack([normals[..., 0], normals[..., 1], -offsets], dim=2)
     facing = normals[..., 2:]
 
-    # Taking the depth out of the equations of both planes leaves that of the projected edge.
+    # Eliminate the depth from the equations of both planes to get the projected edge.
     one, other = edges.unbind(dim=1)
     lines = facing[:, one] * excess[:, other] - facing[:, other] * excess[:, one]
     lines *= torch.where(facing[:, one] > 0, 1.0, -1.0)
@@ -197,7 +196,7 @@ def convex_solid(
     beyond = lines.new_tensor([0.0, 0.0, -1e6])  # where there is no edge or face
     distance = (torch.where(on_outline, lines / slopes, beyond) @ pixels).amax(dim=1)
 
-    # Which face is seen is decided softly, so that the edges between faces are smooth as well.
+    # Blend faces softly, so that the edges between them are smooth.
     depths = torch.where(facing > MIN_SLOPE, -excess / facing, -beyond) @ pixels
     weights = torch.softmax(depths.mul_(-1 / EDGE_SOFTNESS), dim=1)
     lit = normals @ light[..., None]
@@ -205,7 +204,7 @@ def convex_solid(
 
 
 def pixel_grid(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Columns and rows of the pixels' centers, (size * size,) each; rows count upwards here."""
+    """Columns and rows of the pixels' centers, (size * size,) each; rows count upwards."""
     centers = torch.arange(size, dtype=torch.float32, device=device) + 0.5
     rows, columns = torch.meshgrid(size - centers, centers, indexing="ij")
     return columns.reshape(-1), rows.reshape(-1)
@@ -282,14 +281,14 @@ def draw_object(camera: Camera, frames: Tensor, shape: int, sizes: Tensor) -> tu
     count, image_size, device = len(frames), camera.image_size, frames.device
     solid, width = tuple(SHAPES.values())[shape]
     radius = width * constants(SIZES.values(), device)[sizes]
-    # The arm holds a solid by the middle of its base, a ball by its surface.
+    # The arm holds solids at the center of the base, balls at the surface.
     reach = ARM_LENGTH + (1.0 if solid is None else solid.half_height) * radius
     center = SHOULDER_OFFSET * frames[..., 0] + reach[:, None] * frames[..., 2]
     center[:, 2] += COLUMN_HEIGHT
     at, scale = camera.project(center[:, None])
     radius = radius[:, None] * scale
 
-    # The window is moved inwards where it would leave the picture.
+    # Keep the window inside the picture.
     side = min(image_size, 2 * math.ceil(image_size * WINDOW / 2))
     offset = torch.arange(side, dtype=torch.float32, device=device)
     corner = (at[:, 0] - side / 2).round_().clamp_(0, image_size - side)
@@ -319,7 +318,7 @@ def draw(factors: Tensor, shape: int, image_size: int) -> Tensor:
     arm, gray = draw_arm(camera, frames)
     thing, bright = draw_object(camera, frames, shape, sizes)
 
-    # The object hides an arm that points at the viewer; one that points away hides the object.
+    # The object is in front of an arm that points at the viewer, else behind it.
     near = (frames[..., 2] * camera.axes[:, 2]).sum(dim=1, keepdim=True) > 0
     clear = (1 - arm) * (1 - thing)
     bright = torch.where(near, bright, bright * (1 - arm))
@@ -355,12 +354,12 @@ def render(factors: Tensor, *, image_size: int = 64) -> Tensor:
     factors, device = factors.long(), factors.device
     size = (len(factors), 3, image_size, image_size)
     images = torch.empty(size, dtype=torch.float32, device=device)
-    # On a CPU, the images that are drawn at once should fit into the cache.
+    # On a CPU, a chunk should fit into the cache.
     chunk = 64 if device.type == "cpu" else 2048
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the operations on one chunk take microseconds each
     try:
-        # Half precision, fine for training, would shift the edges.
+        # Half precision would shift the edges.
         with torch.autocast(device.type, enabled=False):
             for shape in range(len(SHAPES)):
                 part_of = (factors[:, 1] == shape).nonzero()[:, 0]

@@ -1,6 +1,6 @@
 """Metadata of data sets, from ``catalogue.toml``, and loading by name.
 
-Nothing here imports torch until data is loaded, so that a shell completes names at once.
+Torch is imported only when data is loaded, for fast shell completion.
 """
 
 import difflib
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class DataError(ValueError):
-    """Data that cannot be used; the message names the file, and what was expected and found."""
+    """Invalid data; the message has the file, and what was expected and found."""
 
 
 def reason(error: BaseException) -> str:
-    """The first sentence of an error message, to be quoted in another message."""
+    """The first sentence of an error message, to quote it in another message."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     line = line.removeprefix("Error tokenizing data. C error: ")  # pandas
     return line.split(". ")[0].rstrip(".:")
@@ -35,10 +35,10 @@ class RemoteFile:
     """A file or folder of a data set, and where to download it."""
 
     path: str  # under the data folder, such as "mnist/t10k-labels-idx1-ubyte.gz"
-    urls: tuple[str, ...] = ()  # and mirrors; empty if the user must put the file there
+    urls: tuple[str, ...] = ()  # with mirrors; empty if it must be downloaded manually
     known_hash: str | None = None  # a SHA-256, or "md5:" and an MD5
     content_sha256: str | None = None  # of a .gz file, instead: of its uncompressed content
-    # To extract from a .tar archive, each with its MD5; the archive is then not needed.
+    # Files to extract from a .tar archive, each with its MD5.
     members: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -46,8 +46,8 @@ class RemoteFile:
 class DatasetSpec:
     """A data set before it is loaded.
 
-    The arguments of its loader are keyword-only: options, whose values must match the annotations,
-    and ``device`` and ``seed`` where the loader needs them.
+    The keyword-only arguments of its loader are the options, validated by their annotations, and
+    optionally ``device`` and ``seed``.
     """
 
     name: str
@@ -57,9 +57,9 @@ class DatasetSpec:
     shapes: str  # sizes and shapes, for people
     loader: str  # as package.module:function
     files: tuple[RemoteFile, ...] = ()
-    instructions: str = ""  # where to get files that cannot be downloaded; ends an error message
+    instructions: str = ""  # for manual downloads; ends an error message
     sheet_options: Mapping[str, Any] = field(default_factory=dict)  # of load, for drpm data show
-    inspector: str = ""  # a function for drpm data check, which calls it after the hashes
+    inspector: str = ""  # a function that drpm data check calls after verifying the hashes
 
     @property
     def load(self) -> Callable[..., "Dataset"]:
@@ -68,7 +68,7 @@ class DatasetSpec:
 
 
 def loader_options(load: Callable[..., "Dataset"]) -> dict[str, Any]:
-    """The keyword arguments of a loader besides the device and the seed, and their annotations."""
+    """The options of a loader and their annotations."""
     parameters = inspect.signature(load).parameters.values()
     found = {x.name: x.annotation for x in parameters if x.kind is x.KEYWORD_ONLY}
     return {name: kind for name, kind in found.items() if name not in ("device", "seed")}
@@ -91,7 +91,7 @@ DATASETS: Mapping[str, DatasetSpec] = _read()
 
 
 def spec_of(name: str) -> DatasetSpec:
-    """The data set of that name."""
+    """Find a data set by name."""
     if name not in DATASETS:
         raise DataError(f"Unknown data set '{name}': {_did_you_mean(name, DATASETS)}")
     return DATASETS[name]
@@ -110,8 +110,8 @@ def load(
 
     Args:
         name_or_path: A name of the catalogue, or a path: .npy, .npz, .csv, .parquet or a folder.
-        for_prediction: Whether the data is input for a trained model: your own tables keep their
-            values, in double precision and without labels, and one example is enough.
+        for_prediction: Whether the data is input for a trained model: your own tables are then not
+            scaled, in double precision and without labels.
         device: Where the tensors are stored.
         seed: Seed of generated data sets.
         options: Options of the data set; for your own data, the arguments of
@@ -139,7 +139,7 @@ def load(
 
 
 def file_names(name: str, count: int) -> list[str]:
-    """The file of each of ``count`` examples of a folder of images; empty for other data."""
+    """The file names of a folder of ``count`` images; empty for other data."""
     import drpm.data.own as own
 
     folder = Path(name).expanduser()
@@ -152,14 +152,14 @@ def file_names(name: str, count: int) -> list[str]:
 
 
 def content_hash(name: str, data: "Dataset") -> str:
-    """The fingerprint of a user's own data; empty for a data set of the catalogue."""
+    """The fingerprint of your own data; empty for a data set of the catalogue."""
     from drpm.data.types import fingerprint
 
     return "" if name in DATASETS else fingerprint(data)
 
 
 def _check_options(options: Mapping[str, Any], load: Callable[..., Any], owner: str) -> None:
-    """Refuse unknown options, and values that do not match the annotations of the loader."""
+    """Raise if an option is unknown or does not match the annotation of the loader."""
     known = loader_options(load)
     for name, value in options.items():
         if name not in known:

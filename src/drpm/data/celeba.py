@@ -29,12 +29,12 @@ def load(
 ) -> Dataset:
     """Faces (3, 64, 64) of the official split, the channels' means subtracted; 0/1 targets.
 
-    The images are resized, not cropped. The pixels are in [0, 1] before the means of the training
-    split, which are kept in ``preprocessing`` as ``mean`` (3, 1, 1), are subtracted.
+    The images are resized, not cropped. Pixels are scaled to [0, 1], and the means of the training
+    split, ``mean`` (3, 1, 1) in ``preprocessing``, are subtracted.
 
     Args:
         device: Where the tensors are stored.
-        num_tasks: How many attributes to use: the first in alphabetical order.
+        num_tasks: The number of attributes to use, in alphabetical order.
         evaluate_on: The test split: "validation" or "test".
     """
     attributes, parts, folder = read_listing()
@@ -57,7 +57,7 @@ def load(
 
 
 def read_listing() -> tuple[pd.DataFrame, "pd.Series[int]", Path]:
-    """The attributes (0 or 1, in alphabetical order) and split of every image, and their folder."""
+    """The sorted attributes (0 or 1) and the split of every image, and the folder of the images."""
     spec = DATASETS["celeba"]
     found = obtain(spec.files, instructions=spec.instructions)
     folder, attributes, partition = found.values()
@@ -77,12 +77,12 @@ def read_listing() -> tuple[pd.DataFrame, "pd.Series[int]", Path]:
         listing = attributes.name
         raise DataError(f"{partition} should contain 0, 1 or 2 for each image of {listing}.")
     if missing := sorted({*values.index} - available):
-        raise DataError(f"{folder / missing[0]} is missing, but is in the lists.")
+        raise DataError(f"{folder / missing[0]} is listed but missing.")
     return (values[sorted(values)] == 1).astype(np.int64), joined["part"], folder
 
 
 def _read_images(paths: list[Path], part: str) -> NDArray[np.uint8]:
-    """The images (N, 3, 64, 64), from the cache if they are there."""
+    """Read or load from the cache the images (N, 3, 64, 64)."""
 
     def decode_all() -> NDArray[np.uint8]:
         pixels = np.empty((len(paths), 3, SIDE, SIDE), np.uint8)

@@ -1,4 +1,4 @@
-"""Finding, downloading and checking the files of data sets, through pooch."""
+"""Find, download and check the files of data sets with pooch."""
 
 import gzip
 import hashlib
@@ -27,18 +27,18 @@ T = TypeVar("T")
 
 
 def search_folders() -> tuple[Path, ...]:
-    """The folders that are searched, in this order: the one DRPM_DATA names, the user's cache."""
+    """The folders to search, in order: DRPM_DATA, if set, and the user's cache."""
     named = os.environ.get("DRPM_DATA")
     cache = Path(pooch.os_cache("drpm"))
     return (Path(named).expanduser(), cache) if named else (cache,)
 
 
 def writable_folder() -> Path:
-    """The first of the searched folders that can be written; it is created if missing."""
+    """The first writable search folder; created if missing."""
     for folder in search_folders():
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            # Permissions do not tell on network and read-only mounts.
+            # Permission bits are unreliable on network mounts.
             with tempfile.TemporaryFile(dir=folder):
                 return folder
     tried = " and ".join(map(str, search_folders()))
@@ -46,10 +46,9 @@ def writable_folder() -> Path:
 
 
 def cached_array(start: str, identity: str, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-    """An array that is computed once and then read from a data folder.
+    """Compute an array once and then load it from a data folder.
 
-    Its path begins with ``start``, such as "celeba/cache/train", and has a hash of the identity of
-    what it was computed from.
+    Its path is ``start``, such as "celeba/cache/train", and a hash of its inputs, ``identity``.
     """
     name = f"{start}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.npy"
     for folder in search_folders():
@@ -68,9 +67,9 @@ def cached_array(start: str, identity: str, compute: Callable[[], NDArray[Any]])
 
 
 def find(file: RemoteFile) -> Path | None:
-    """Where a file lies, or None; for an archive, the folder that holds all of its members.
+    """Local path of a file, or None; for an archive, the folder with all of its members.
 
-    A file served as .gz may also lie there uncompressed, without that suffix.
+    A .gz file may also be stored uncompressed, without the suffix.
     """
     for folder in search_folders():
         path = folder / file.path
@@ -85,9 +84,9 @@ def find(file: RemoteFile) -> Path | None:
 
 
 def obtain(files: Sequence[RemoteFile], *, instructions: str = "") -> dict[str, Path]:
-    """Where :func:`find` finds each file of a data set, after downloading what is missing.
+    """Local paths of the files of a data set, after downloading missing ones.
 
-    The instructions say where to get files that cannot be downloaded, and end the error message.
+    ``instructions`` for manual downloads end the error message.
     """
     failure = "Files are missing"
     for file in files:
@@ -96,7 +95,7 @@ def obtain(files: Sequence[RemoteFile], *, instructions: str = "") -> dict[str, 
                 download(file)
             except DataError as error:
                 failure = str(error).rstrip(".")
-                break  # without a network every further file would wait for its timeout
+                break  # without a network, each file would wait for a timeout
     paths = {file.path: path for file in files if (path := find(file)) is not None}
     if missing := [file.path for file in files if file.path not in paths]:
         message = f"{failure}; {destination(missing)}"
@@ -105,20 +104,20 @@ def obtain(files: Sequence[RemoteFile], *, instructions: str = "") -> dict[str, 
 
 
 def destination(missing: Sequence[str]) -> str:
-    """Where missing files belong, as a part of an error message."""
+    """Where to put missing files, as a part of an error message."""
     places = " or ".join(map(str, search_folders()))
     variable = "" if "DRPM_DATA" in os.environ else ", or in the folder given by DRPM_DATA"
     return f"put {', '.join(missing)} under {places}{variable}"
 
 
 def download(file: RemoteFile) -> None:
-    """Download a file from the first of its URLs that serves it, and extract its members."""
+    """Download a file from its first working URL, and extract its members."""
     import requests
 
     pooch.get_logger().setLevel(logging.WARNING)
     bar = sys.stderr.isatty() and find_spec("tqdm") is not None
     downloader = pooch.HTTPDownloader(progressbar=bar, timeout=30)
-    # An archive that was put into a data folder by hand is not downloaded again.
+    # Do not download an archive again that is in a data folder.
     there = [folder for folder in search_folders() if (folder / file.path).is_file()]
     path = (there[0] if there else writable_folder()) / file.path
     failures = []
@@ -143,7 +142,7 @@ def download(file: RemoteFile) -> None:
 
 
 def _extract(archive: Path, target: Path, members: list[str]) -> None:
-    """Extract files of an archive, each of which appears only when it is complete."""
+    """Extract files of an archive, each atomically."""
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target) as folder:
         pooch.Untar(members, extract_dir=folder)(str(archive), "download", None)
@@ -163,7 +162,7 @@ class FileReport(NamedTuple):
 
 
 def check(file: RemoteFile) -> FileReport:
-    """Compare a file with its hash, where one is known."""
+    """Verify the hash of a file, if known."""
     path = find(file)
     if path is None:
         return FileReport(file, None, "missing")
@@ -177,7 +176,7 @@ def check(file: RemoteFile) -> FileReport:
 
 
 def _damage(path: Path, file: RemoteFile) -> str:
-    """What is wrong with a file, such as "has a different hash"; empty if nothing."""
+    """The fault of a file, such as "has a different hash"; empty if valid."""
     algorithm, _, expected = (file.known_hash or file.content_sha256 or "").rpartition(":")
     if not expected:
         return ""
@@ -197,7 +196,7 @@ def open_content(path: Path) -> BufferedIOBase:
 
 
 def track(items: Iterable[T], description: str, total: int) -> Iterable[T]:
-    """Iterate with a progress bar on the error stream, if that is a terminal."""
+    """Iterate with a progress bar on stderr, if it is a terminal."""
     from rich.console import Console
     from rich.progress import track as rich_track
 

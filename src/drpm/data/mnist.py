@@ -1,7 +1,4 @@
-"""Images of digits: scikit-learn's, those of MNIST, one or more in an image, and Fashion-MNIST.
-
-The files of MNIST and Fashion-MNIST are gzipped idx files of 28x28 gray images and their labels.
-"""
+"""scikit-learn's digits, MNIST, Fashion-MNIST, and images of several MNIST digits."""
 
 import math
 from pathlib import Path
@@ -34,15 +31,15 @@ Digits = tuple[Tensor, Tensor]  # images (N, 28, 28) of bytes and labels (N,)
 def load_digits() -> Dataset:
     """1,442 training and 355 test images, (1, 8, 8) in [0, 1]; the target ``label``.
 
-    The data has no official split; we use a fixed one: every fifth image of each digit, in
-    scikit-learn's order, is a test image.
+    Every fifth image of each digit, in scikit-learn's order, is a test image, since there is no
+    official split.
     """
     from sklearn import datasets
 
     digits = datasets.load_digits()
     images = torch.from_numpy(digits.images.astype(np.float32) / 16).unsqueeze(1)
     labels = torch.from_numpy(digits.target.astype(np.int64))
-    # Counted per digit: the data begins with digits in a fixed cycle.
+    # Count per digit, because the data starts with digits in a fixed cycle.
     of_digit = labels.unsqueeze(1) == torch.arange(len(CLASSES))
     is_test = (of_digit.cumsum(0) * of_digit).sum(1) % 5 == 0
     whole = Split(images, {"label": labels})
@@ -72,17 +69,17 @@ def load_multimnist(
 ) -> Dataset:
     """Two digits in one image (1, 28, 28), one of them noisy; the targets ``left`` and ``right``.
 
-    Each digit of MNIST is the left one of one image, on a canvas of 36x36 pixels at rows and
-    columns 0 to 27; a random partner lies at rows and columns 6 to 33. Where they overlap the
-    brighter pixel is taken. The canvas is then resized to 28x28. Pixels are normalized with mean
-    0.1307 and standard deviation 0.3081.
+    Each digit of MNIST is the left one of one image, at rows and columns 0 to 27 of a canvas of
+    36x36 pixels; a random partner is at rows and columns 6 to 33. Overlaps take the brighter pixel.
+    The canvas is resized to 28x28, and pixels are normalized with mean 0.1307 and standard
+    deviation 0.3081.
 
     Args:
         seed: Seed of the partners and the noise.
-        noise: The probability that a pixel of the right digit is dropped, before the digits are
-            merged. With one seed, pixels dropped at a ratio are also dropped at every larger one.
-        num_train: How many of the 60,000 training images to make; by default all.
-        num_test: How many of the 10,000 test images to make; by default all.
+        noise: The probability that a pixel of the right digit is dropped before merging. Pixels
+            dropped at a ratio are also dropped at larger ones.
+        num_train: The number of training images; by default all 60,000.
+        num_test: The number of test images; by default all 10,000.
     """
     train, test = (
         _pair_up(source, seed, part, noise, (num_train, num_test)[part])
@@ -101,7 +98,7 @@ def _pair_up(source: Digits, seed: int, part: int, noise: float, limit: int | No
         name = ("num_train", "num_test")[part]
         raise DataError(f"{name} must be from 1 to {available:,}, but got {count:,}.")
     generator, noise_generator = _generators(seed, part)
-    # All partners are drawn, so that fewer images are the first of all.
+    # Draw all partners, so that fewer images are the first ones.
     partners = torch.randint(available, (available,), generator=generator)[:count]
     inputs = torch.empty(count, 1, _SIDE, _SIDE)
     chunks = (x.split(_CHUNK) for x in (digits[:count], partners, inputs))
@@ -125,18 +122,17 @@ def load_mosaic(
 ) -> Dataset:
     """A grid of small digits in one image; the targets ``task_00``, ``task_01``, ...
 
-    A benchmark for many tasks of known difficulty. Every tile holds a random digit of MNIST,
-    reduced to 14x14 pixels; each of its pixels is set to zero with the tile's noise ratio, from
-    :func:`noise_ratios`. Tasks are numbered row by row in a grid that is as near to a square as
-    possible; places left over in the last row are black. Images are (1, 14 rows, 14 columns) in
-    [0, 1]: 9 KiB at 10 tasks, 32 KiB at 40.
+    A benchmark for many tasks of known difficulty. Every tile has a random digit of MNIST, reduced
+    to 14x14 pixels, each of which is set to zero with the tile's noise ratio, from
+    :func:`noise_ratios`. Tasks are numbered row by row in a nearly square grid; unused tiles are
+    black. Images are (1, 14 rows, 14 columns) in [0, 1]: 9 KiB at 10 tasks, 32 KiB at 40.
 
     Args:
-        seed: Seed of the digits and the noise; the noise ratios depend on ``num_tasks`` alone.
+        seed: Seed of the digits and the noise; the noise ratios depend only on ``num_tasks``.
         num_tasks: The number of tiles.
-        num_train: The number of training images, made of MNIST's training digits.
-        num_test: The number of test images, made of MNIST's test digits.
-        binary: Whether the tasks are to tell even digits from odd ones.
+        num_train: The number of training images, from MNIST's training digits.
+        num_test: The number of test images, from MNIST's test digits.
+        binary: Whether to predict the parity of each digit.
     """
     names, ratios = task_names(num_tasks), torch.tensor(noise_ratios(num_tasks))
     splits = []
@@ -158,7 +154,7 @@ def _lay_tiles(
     num_tasks = len(ratios)
     columns = math.isqrt(num_tasks - 1) + 1
     rows = math.ceil(num_tasks / columns)
-    # Half the sides: the mean of each 2x2 pixels, rounded to a byte.
+    # Downsample: the mean of each 2x2 pixels, rounded to a byte.
     quads = images.view(-1, _TILE, 2, _TILE, 2).sum(dim=(2, 4), dtype=torch.int16)
     small = quads.add_(2).div_(4, rounding_mode="floor").byte()
     chosen = torch.randint(len(images), (count, num_tasks), generator=generators[0])
@@ -183,8 +179,8 @@ def noise_ratios(num_tasks: int) -> tuple[float, ...]:
     r"""The probability that a pixel is dropped, for each task of a mosaic.
 
     The ratios are :math:`0.9\, r_k / (n_T - 1)`, where :math:`r_k` is the rank of the fractional
-    part of :math:`k \varphi` among those of all tasks and :math:`\varphi` is the golden ratio: a
-    fixed shuffle with easy and hard tasks among any few neighbors.
+    part of :math:`k \varphi` and :math:`\varphi` the golden ratio: a fixed shuffle that mixes easy
+    and hard tasks.
 
     Example:
         >>> [round(ratio, 2) for ratio in noise_ratios(4)]
@@ -220,13 +216,12 @@ def read_digits(name: str = "mnist") -> list[Digits]:
 def read_idx(path: Path, *shape: int) -> NDArray[np.uint8]:
     """The bytes (N, *shape) in an idx file, gzipped or not.
 
-    The file starts with 00 00 08 and the number of dimensions, then each dimension as a big-endian
-    32-bit integer.
+    The header is 00 00 08, the number of dimensions, and each as a big-endian 32-bit integer.
     """
     try:
         with open_content(path) as file:
             content = file.read()
-    except Exception as error:  # of the disk, or of gzip
+    except Exception as error:  # from the disk or gzip
         raise DataError(f"{path} cannot be read ({reason(error)}).") from error
     start = 8 + 4 * len(shape)
     count, rest = divmod(len(content) - start, math.prod(shape))

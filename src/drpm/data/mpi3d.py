@@ -16,7 +16,7 @@ from drpm.data.catalogue import DATASETS, RemoteFile
 from drpm.data.files import obtain
 from drpm.data.types import DataError, Dataset, Split, reason
 
-# In the order in which the images are numbered: the last factor changes fastest.
+# In the order of the images: the last factor changes fastest.
 FACTORS: Mapping[str, tuple[str, ...]] = {
     "object_color": ("white", "green", "red", "blue", "brown", "olive"),
     "object_shape": ("cone", "cube", "cylinder", "hexagonal", "pyramid", "sphere"),
@@ -35,7 +35,7 @@ Variant = Literal["toy", "realistic", "real"]
 
 
 def check_factors(factors: Tensor) -> None:
-    """Refuse what is not integers (..., 7) within the sizes of the factors."""
+    """Raise unless factors are integers (..., 7) within their sizes."""
     kind, shape = factors.dtype, tuple(factors.shape)
     is_integer = not (kind.is_floating_point or kind.is_complex or kind == torch.bool)
     if not is_integer or shape[-1:] != (len(FACTOR_SIZES),):
@@ -93,14 +93,14 @@ def open_images(variant: Variant = "toy") -> NDArray[np.uint8]:
     """All images (1,036,800, 64, 64, 3) as bytes, memory-mapped; downloaded if not on disk."""
     (file,) = DATASETS["mpi3d"].files
     if variant != "toy":
-        # The second mirror served damaged photographs for a time, and these have no known hash.
+        # The second mirror has served damaged photographs, which have no published hash.
         urls = file.urls[:1] if variant == "real" else file.urls
         served = tuple(url.replace("toy", variant) for url in urls)
         file = RemoteFile(f"mpi3d/mpi3d_{variant}.npz", served)
     (path,) = obtain([file]).values()
     try:
         pixels = _map_images(path)
-    except Exception as error:  # numpy and zipfile raise many kinds on damaged files
+    except Exception as error:  # damaged files raise many types
         raise DataError(f"{path} cannot be read ({reason(error)}).") from error
     expected = (NUM_IMAGES, 64, 64, 3)
     if pixels.shape != expected or pixels.dtype != np.uint8:
@@ -112,7 +112,7 @@ def open_images(variant: Variant = "toy") -> NDArray[np.uint8]:
 
 
 def _map_images(path: Path) -> NDArray[Any]:
-    """Memory-map the array ``images`` of an npz file; one that is compressed is read whole."""
+    """Memory-map the array ``images`` of an npz file, or load it if it is compressed."""
     with path.open("rb") as file, zipfile.ZipFile(file) as archive:
         member = archive.getinfo("images.npy")
         if member.compress_type != zipfile.ZIP_STORED:
@@ -135,14 +135,11 @@ def load(
     num_train: int = 10_000,
     num_test: int = 5_000,
 ) -> Dataset:
-    """Images (3, 64, 64) in [0, 1] sampled without replacement; the targets are the factors.
-
-    All 1,036,800 images would take 51 GB as floats: :func:`open_images` reads any of them.
-    """
+    """Images (3, 64, 64) in [0, 1] sampled without replacement; the targets are the factors."""
     pixels = open_images(variant)
 
     def split(indices: Tensor) -> Split:
-        ordered, order = indices.sort()  # to read the disk from front to back
+        ordered, order = indices.sort()  # for sequential reads
         images = torch.from_numpy(pixels[ordered.numpy()]).permute(0, 3, 1, 2)[order.argsort()]
         return Split(images.float().div_(255), factor_targets(factors_of(indices)))
 

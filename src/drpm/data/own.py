@@ -20,7 +20,7 @@ IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 
 _INPUTS = ("inputs", "x", "X", "data", "images")
 _LABELS = ("label", "labels", "y", "Y", "target", "targets")
-_MISSING = ["?", "-", "na", "none", "NONE", "NAN", "NaT"]  # in CSV files, besides those of pandas
+_MISSING = ["?", "-", "na", "none", "NONE", "NAN", "NaT"]  # in addition to those of pandas
 
 
 def load(
@@ -37,10 +37,10 @@ def load(
     Args:
         path: .npy, .npz, .csv, .parquet, or a folder of images.
         for_prediction: Whether the data is input for a trained model.
-        label_column: For tables: the target; by default ``label`` if there is such a column.
-        header: For CSV files: whether the first line names the columns.
+        label_column: For tables: the target; by default ``label`` if that column exists.
+        header: For CSV files: whether the first line has the column names.
         image_size: For folders: the height and width to resize to.
-        standardize: Of tables: whether every column is centered and divided by its scale.
+        standardize: For tables: whether to center each column and divide it by its scale.
     """
     if not path.exists():
         raise DataError(f"{path} does not exist.")
@@ -68,11 +68,11 @@ def load(
 
 
 def read_csv(path: Path, *, header: bool = True) -> pd.DataFrame:
-    """The columns of a CSV file as texts; without a header, which names them, they are numbered."""
+    """The columns of a CSV file as strings; numbered without a header."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             first = next(filter(str.strip, file), "")
-        # As texts, which Python converts to the nearest double; pandas can be off by one bit.
+        # As strings, because Python converts them exactly and pandas does not.
         frame = pd.read_csv(
             path,
             sep=max(",;\t", key=first.count),
@@ -112,7 +112,7 @@ def read_parquet(path: Path) -> pd.DataFrame:
         raise DataError(
             f"{path} needs the package pyarrow to be read: install it with pip install pyarrow."
         ) from error
-    except Exception as error:  # pyarrow's own errors, which cannot be named without pyarrow
+    except Exception as error:  # including errors of pyarrow, which may not be installed
         raise DataError(f"{path} cannot be read as Parquet ({reason(error)}).") from error
 
 
@@ -123,12 +123,12 @@ def table(
     standardize: bool | None = True,
     num_train: int | None = None,
 ) -> Dataset:
-    """A data set from named columns of numbers, or texts of numbers; errors name the source.
+    """A data set from named columns of numbers or strings of numbers; errors name the source.
 
     Args:
-        standardize: If False, columns keep their values, with mean 0 and divisor 1. If None, for
-            prediction: in double precision, without labels, and one row is enough.
-        num_train: How many rows come before the test split; None if there is none.
+        standardize: If False, columns are not scaled. If None, for prediction: not scaled, in
+            double precision and without labels.
+        num_train: The number of rows before the test split; None for no test split.
     """
     frame = pd.DataFrame(columns)
     if label_column is not None and label_column not in frame:
@@ -163,14 +163,14 @@ def table(
     if standardize is None:
         return labeled(source, torch.from_numpy(numbers), None, num_train, columns=names)
     train = numbers[:num_train]
-    # Rounding leaves a constant column a deviation that is tiny beside its values.
+    # By rounding, constant columns may have a tiny deviation.
     is_constant = (np.ptp(train, axis=0) <= 1e-12 * largest) | (train.std(0) == 0)
     _refuse(source, "the same value in every row", names, is_constant)
     mean, std = np.zeros(len(names)), np.ones(len(names))
     if standardize:
         mean, std = train.mean(0), column_scales(torch.from_numpy(train)).numpy()
     inputs = torch.from_numpy(((numbers - mean) / std).astype(np.float32))
-    # In double precision: float32 would round a time stamp to minutes.
+    # In double precision: float32 would round time stamps to minutes.
     scales = {"mean": torch.from_numpy(mean), "std": torch.from_numpy(std)}
     labels = None if target is None else frame[target]
     return labeled(source, inputs, labels, num_train, columns=names, preprocessing=scales)
@@ -183,7 +183,7 @@ def labeled(
     num_train: int | None = None,
     **facts: Any,
 ) -> Dataset:
-    """A data set from inputs (N, ...) and labels (N,); whole numbers and texts are classes."""
+    """A data set from inputs (N, ...) and labels (N,); integers and strings are classes."""
     targets, classes = {}, {}
     if labels is not None:
         name = str(labels.name)
@@ -206,7 +206,7 @@ def labeled(
 
 
 def _convert(column: "pd.Series[Any]") -> tuple[NDArray[np.float64], str | None]:
-    """A column as numbers, NaN where a value is missing, and its first value that is neither."""
+    """A column as numbers, NaN for missing values, and the first non-numeric value."""
     values = column.to_numpy()
     if values.dtype.kind in "biufOU":
         with suppress(TypeError, ValueError), np.errstate(over="ignore"):
@@ -222,26 +222,26 @@ def _refuse(source: str, fault: str, names: Sequence[str], is_bad: Any) -> None:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first names, and how many there are besides."""
+    """The first five names and the number of others."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of an npy or npz file by name; a single one is called ``inputs``."""
+    """The arrays of an npz file by name, or of an npy file as ``inputs``."""
     try:
-        # Opened here, because numpy leaves a damaged file open.
+        # Opened here, because numpy does not close a damaged file.
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return {"inputs": loaded}
             with loaded:
                 return {name: np.asarray(loaded[name]) for name in loaded.files}
-    except Exception as error:  # numpy and zipfile raise many kinds on damaged files
+    except Exception as error:  # damaged files raise many types
         raise DataError(f"{path} cannot be read ({reason(error)}).") from error
 
 
 def _load_arrays(path: Path, standardize: bool | None) -> Dataset:
-    """A table or images: one array, inputs and labels by their usual names, or two splits."""
+    """A table or images from one array, from inputs and labels, or from two splits of both."""
     source, arrays = str(path), read_arrays(path)
     if {"x_train", "y_train", "x_test", "y_test"} <= arrays.keys():
         inputs, labels = ([arrays[f"{x}_{part}"] for part in ("train", "test")] for x in "xy")
@@ -285,8 +285,7 @@ def image_tensor(source: str, array: NDArray[Any]) -> Tensor:
         )
     if array.dtype == np.uint8:
         return torch.from_numpy(np.ascontiguousarray(array)).float().div_(255)
-    # A NaN is not between the two.
-    if array.dtype.kind not in "bf" or not (array.min() >= 0 and array.max() <= 1):
+    if array.dtype.kind not in "bf" or not (array.min() >= 0 and array.max() <= 1):  # or NaN
         raise DataError(
             f"{source} should contain images of bytes or of numbers from 0 to 1, but contains "
             f"{array.dtype} from {array.min()} to {array.max()}."
@@ -295,10 +294,7 @@ def image_tensor(source: str, array: NDArray[Any]) -> Tensor:
 
 
 def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -> Dataset:
-    """Images (channels, H, W) in [0, 1]: one channel if all of them are gray, else three.
-
-    Subfolders, if there are any, are the classes.
-    """
+    """Images (channels, H, W) in [0, 1], gray if all are; subfolders, if any, are the classes."""
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     if size is not None and min(size) < 1:
         raise DataError(f"image_size must be one or two integers above 0, not {image_size}.")
@@ -323,7 +319,7 @@ def load_folder(folder: Path, image_size: int | tuple[int, int] | None = None) -
 
 
 def image_paths(folder: Path) -> list[Path]:
-    """The files that :func:`load_folder` reads, in its order."""
+    """The files of :func:`load_folder`, in order."""
     for pattern in ("*", "*/*"):
         found = sorted(folder.glob(pattern))
         images = [x for x in found if x.suffix.lower() in IMAGE_SUFFIXES and x.name[0] != "."]
@@ -339,7 +335,7 @@ def decode(path: Path, size: tuple[int, int] | None = None) -> NDArray[np.float3
 
     try:
         with Image.open(path) as image:
-            if image.mode.startswith(("I", "F")):  # deeper than 8 bits: Pillow would clip at 255
+            if image.mode.startswith(("I", "F")):  # over 8 bits, which Pillow would clip to 255
                 values = np.asarray(image)
                 if image.mode == "F" or values.min() < 0 or values.max() > 65535:
                     raise ValueError("it should have 8 or 16 bits per pixel")
@@ -350,5 +346,5 @@ def decode(path: Path, size: tuple[int, int] | None = None) -> NDArray[np.float3
                 decoded = decoded.resize(size[::-1], Image.Resampling.BILINEAR)
             pixels = (np.asarray(decoded, np.float32) / np.float32(most)).clip(0, 1)
             return np.atleast_3d(pixels).transpose(2, 0, 1)
-    except Exception as error:  # pillow's decoders raise many kinds on damaged files
+    except Exception as error:  # damaged files raise many types
         raise DataError(f"{path} cannot be read as an image ({reason(error)}).") from error

@@ -42,8 +42,8 @@ def load(
 
     Args:
         device: Where features are computed.
-        representation: "features", (F,) from a pretrained network, computed once and cached beside
-            the data; or "images", (3, 96, 96) in [0, 1].
+        representation: "features", (F,) from a pretrained network, computed once and cached; or
+            "images", (3, 96, 96) in [0, 1].
         network: "resnet50" (2,048 features), or a network of your own.
     """
     (folder,) = (path / "stl10_binary" for path in obtain(DATASETS["stl10"].files).values())
@@ -66,7 +66,7 @@ def load(
 
 
 def read_part(images: Path, numbers: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The images (N, 3, 96, 96), memory-mapped, and the labels, from 0 to 9, of binary files."""
+    """The images (N, 3, 96, 96), memory-mapped, and the labels (0 to 9) of binary files."""
     size, each = images.stat().st_size, math.prod(_SHAPE)
     if size == 0 or size % each:
         raise DataError(f"{images} should contain images of {each:,} bytes, but has {size:,}.")
@@ -90,8 +90,7 @@ def resnet50(device: Device) -> Network:
         state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
         model = models.resnet50()
         model.load_state_dict(state)
-    # A torchvision built for another torch fails with whatever its libraries raise.
-    except Exception as error:
+    except Exception as error:  # a torchvision for another torch raises many types
         raise DataError(
             f"The pretrained network is not available ({reason(error)}): install torchvision with "
             "pip install 'drpm[vision]'."

@@ -21,7 +21,7 @@ class Split:
 
     Args:
         inputs: (N, ...) float32. Images are (N, channels, height, width) with values in [0, 1]
-            unless the data set says otherwise; tables are (N, columns), standardized.
+            by default; tables are (N, columns), standardized.
         targets: By name, (N,) int64 for classes and (N, ...) float for numbers.
     """
 
@@ -58,8 +58,8 @@ class Dataset:
         test: The test split; the same object as ``train`` if the data has no split.
         classes: The class names of each target that has classes.
         columns: The column names of a table.
-        preprocessing: The constants that were applied to the inputs, such as the ``mean`` and
-            ``std`` of each column, by :func:`column_scales`.
+        preprocessing: Constants applied to the inputs, such as the ``mean`` and ``std`` of each
+            column, by :func:`column_scales`.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Dataset:
 
 
 def class_target(data: Dataset) -> str | None:
-    """The target with the class of an example: ``label``, or else the first that has classes."""
+    """The class target: ``label``, or else the first target with classes."""
     return "label" if "label" in data.classes else next(iter(data.classes), None)
 
 
@@ -98,7 +98,7 @@ def class_names(data: Dataset) -> tuple[str, ...]:
 
 
 def with_test_part(data: Dataset) -> Dataset:
-    """The same data; if it has no test split, always the same fifth becomes one."""
+    """Hold out a fixed fifth if there is no test split."""
     if data.train is not data.test:
         return data
     whole = data.train
@@ -114,11 +114,10 @@ def split_rows(count: int) -> tuple[Tensor, Tensor]:
 
 
 def column_scales(rows: Tensor) -> Tensor:
-    """The scale (d,) of every column of a table (n, d), by which it is divided.
+    """Per-column scale (d,) for standardization of a table (n, d).
 
-    It is the fourth root of a third of the fourth central moment: the standard deviation of a
-    normal column, less if the column has two groups, more if few of its values are large. Divided
-    by its standard deviation, such a column would count as much as all others.
+    The fourth root of a third of the fourth central moment. For a normal column it is the standard
+    deviation; columns with two groups get more weight, columns with few large values less.
     """
     centered = rows - rows.mean(0)
     deviation = centered.square().mean(0).sqrt()
@@ -126,10 +125,7 @@ def column_scales(rows: Tensor) -> Tensor:
 
 
 def scale_of(data: Dataset) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """The mean that was subtracted from every number of an input, and its divisor.
-
-    Both are flat, in double precision and on the CPU; None if the data is not standardized.
-    """
+    """The shift and scale of flat inputs, float64 on the CPU; None if data is not standardized."""
     mean, std = data.preprocessing.get("mean"), data.preprocessing.get("std")
     if mean is None or std is None:
         return None, None
@@ -138,7 +134,7 @@ def scale_of(data: Dataset) -> tuple[Tensor, Tensor] | tuple[None, None]:
 
 
 def scale_shapes(tensors: Mapping[str, Tensor], columns: int) -> dict[str, tuple[int, ...]]:
-    """The shapes of ``shift`` and ``scale`` among the tensors of a model that has either."""
+    """The expected shapes of ``shift`` and ``scale``, if a model has either."""
     either = "shift" in tensors or "scale" in tensors
     return {"shift": (columns,), "scale": (columns,)} if either else {}
 
@@ -150,11 +146,7 @@ def scaled_rows(
     shift: Tensor | None,
     scale: Tensor | None,
 ) -> Tensor:
-    """Rows (n, d) as a model was trained on them, in double precision on the CPU.
-
-    The data is (n, d), or (n, ...) with inputs of the shape; shift and scale are those of
-    :func:`scale_of`, and errors name the data.
-    """
+    """Flatten and standardize data (n, d) or (n, *shape), in double precision on the CPU."""
     if isinstance(data, Tensor | np.ndarray) and "complex" in str(data.dtype):
         raise ValueError(f"{name} must be real numbers, but got complex ones.")
     if isinstance(data, Tensor):
@@ -182,7 +174,7 @@ def fingerprint(data: Dataset) -> str:
 
 
 def fingerprint_tensors(named: Iterable[tuple[str, Tensor]]) -> str:
-    """The SHA-256 of tensors, their names, types and shapes."""
+    """The SHA-256 of tensors with their names, types and shapes."""
     digest = hashlib.sha256()
     for name, tensor in named:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

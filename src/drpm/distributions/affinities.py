@@ -1,4 +1,4 @@
-"""Partitions in which every subset has its own scores of the elements, and their relaxation."""
+"""Partitions with separate scores of the elements for every subset, and their relaxation."""
 
 import torch
 from torch import Tensor
@@ -24,19 +24,19 @@ from drpm.relaxation.operators import order_descending, straight_through
 
 
 class AffinityPartition(PartitionLaw):
-    r"""Distribution over partitions in which subset k chooses by its own affinities.
+    r"""Distribution over partitions in which each subset has its own affinities.
 
-    Sample the sizes. Then, one after another, subset k takes the first :math:`n_k` elements of a
-    Plackett-Luce order of the elements that are left, with the scores :math:`e^{a_{ki}}`; the last
-    subset takes the rest:
+    Sample the sizes. Then, in sequence, subset k takes the first :math:`n_k` elements of a
+    Plackett-Luce order of the remaining elements with scores :math:`e^{a_{ki}}`; the last subset
+    takes the rest:
 
     .. math:: p(Y) = p(n_1, \dots, n_K) \prod_k \int_0^1 \prod_{i \in S_k}
               \bigl(1 - u^{\exp(a_{ki}) / \Lambda_k}\bigr)\, du
 
     .. math:: \Lambda_k = \sum_{i \in S_{k+1} \cup \dots \cup S_K} e^{a_{ki}}
 
-    With equal rows it is :class:`RandomPartition`. The order of the subsets matters: the first
-    chooses first, and the affinities of the last have no effect.
+    With equal rows this is :class:`RandomPartition`. The order of the subsets matters: the first
+    one chooses first, and the affinities of the last one have no effect.
 
     Args:
         log_affinities: a, one row for each subset, shape (..., K, n).
@@ -103,7 +103,7 @@ class AffinityPartition(PartitionLaw):
         return self.fill_parts(sizes, noisy_scores(self.log_affinities, shape, generator))
 
     def fill_parts(self, sizes: Tensor, scores: Tensor) -> Parts:
-        """The partition if each subset takes its best of what is left, by scores (..., K, n)."""
+        """The partition if each subset in turn takes its best remaining elements, by scores."""
         return fill(sizes, order_by_rows(sizes, scores), self.dtype)
 
     @property
@@ -120,9 +120,9 @@ class AffinityPartition(PartitionLaw):
 
     @property
     def greedy(self) -> Tensor:
-        """The most likely sizes, filled subset by subset with the largest affinities of the rest.
+        """The most likely sizes, filled in sequence with the largest remaining affinities.
 
-        It need not be the most likely partition.
+        This need not be the most likely partition.
         """
         with torch.no_grad():
             return self.fill_parts(self.sizes.most_likely_sizes(), self.log_affinities).Y
@@ -132,7 +132,7 @@ class AffinityPartition(PartitionLaw):
         return plackett_luce_integral.block_log_probs(rows, value).sum(-1)
 
     def order_log_prob(self, value: Tensor, order: Tensor) -> Tensor:
-        # At every rank, subset k chooses among all elements from there on, by its own row.
+        # At every rank, subset k chooses among all later elements by its own row.
         batch = torch.broadcast_shapes(value.shape[:-2], order.shape[:-1], self.batch_shape)
         index = order[..., None, :].expand(*batch, *self.event_shape)
         rows = self.log_affinities.double().expand(*batch, *self.event_shape).gather(-1, index)
@@ -149,17 +149,17 @@ class AffinityPartition(PartitionLaw):
     def marginals(
         self, num_samples: int = 1000, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """An estimate from samples of the probability that an element is in a subset, (..., K, n).
+        """A Monte Carlo estimate of the probability that an element is in a subset, (..., K, n).
 
-        With 1,000 samples its standard error is at most 0.016. It has no gradients; use
-        :func:`score_function_loss` for those of an expectation.
+        The standard error is at most 0.016 with 1,000 samples. For gradients of expectations, use
+        :func:`score_function_loss`.
         """
         sums = [draw.Y.double().sum(0) for draw in self.draws(num_samples, generator)]
         return (torch.stack(sums).sum(0) / num_samples).to(self.dtype)
 
 
 def order_by_rows(sizes: Tensor, scores: Tensor) -> Tensor:
-    """The element at every rank if each subset takes its best of what is left, int64 (..., n)."""
+    """The element at every rank, int64 (..., n); each subset takes its best remaining elements."""
     n = scores.shape[-1]
     *orders, last = order_descending(scores.detach()).unbind(-2)
     rank = torch.zeros_like(last)  # counted from 1, and 0 where an element is left
@@ -176,21 +176,18 @@ def order_by_rows(sizes: Tensor, scores: Tensor) -> Tensor:
 class RelaxedAffinityPartition(RelaxedPartitionLaw):
     r"""Partitions by affinities, with reparameterized gradients in affinities and weights.
 
-    Add Gumbel noise :math:`g_{ki}` to the log-affinities. One after another, the subsets take
-    shares of what the earlier ones left of every element:
+    Add Gumbel noise :math:`g_{ki}` to the log-affinities. In sequence, the subsets take shares of
+    the remainder of every element:
 
     .. math:: Y_{ki} = w_{ki}\, \sigma\bigl((a_{ki} + g_{ki} - t_k) / \tau\bigr),
               \qquad w_{ki} = 1 - \sum_{j < k} Y_{ji}
 
-    with the threshold :math:`t_k` at which the shares sum to the relaxed size, and the last subset
-    takes the rest. So rows sum to the sizes, and columns to one. Hard samples have exactly the
-    distribution of :class:`AffinityPartition`, at any temperature, and the gradients of the soft
-    ones.
+    where the threshold :math:`t_k` makes the shares sum to the relaxed size; the last subset takes
+    the rest. Rows sum to the sizes, and columns to one. Hard samples have exactly the distribution
+    of :class:`AffinityPartition`, at any temperature, and the gradients of the soft samples.
 
-    Which elements a subset takes depends on a threshold alone, and not on their order: this soft
-    top-k needs no relaxed sort, and takes time and memory linear in n. What a subset takes is
-    missing from the later ones, so the gradient of an affinity reaches all subsets that compete
-    for the element.
+    This soft top-k needs no relaxed sort: time and memory are linear in n. The gradient of an
+    affinity reaches all subsets that compete for the element.
 
     Args:
         temperature: Positive; lower values make soft partitions closer to hard ones.

@@ -26,9 +26,7 @@ LawType = TypeVar("LawType", bound="Law")
 class Law(Distribution, ABC):
     """Base class of all distributions: validates arguments and samples from a generator.
 
-    ``torch.distributions`` validates in the constructor of the base class, with a message of
-    several lines; laws here check their own arguments first, and only keep the switch.
-
+    Subclasses validate their own arguments, with shorter messages than ``torch.distributions``.
     Only ``validate_args=False`` disables the checks. The global default is ignored, because
     ``torch.compile`` sets it to False for the rest of the process.
     """
@@ -65,8 +63,8 @@ class Law(Distribution, ABC):
             return self._draw(torch.Size(sample_shape), generator)
 
     def expand(self: LawType, batch_shape: Size, _instance: Any = None) -> LawType:
-        """A copy whose laws, and whose tensors that begin with the batch shape, are expanded."""
-        # Torch's own `_get_checked_instance` makes it in a way that not every compiler can follow.
+        """Expand all components to a batch shape."""
+        # Torch's `_get_checked_instance` is not supported by every version of the compiler.
         new: LawType = type(self).__new__(type(self)) if _instance is None else _instance
         shape, dims = torch.Size(batch_shape), len(self.batch_shape)
         for name, value in vars(self).items():
@@ -80,14 +78,14 @@ class Law(Distribution, ABC):
         return new
 
     def broadcast(self: LawType, batch_shape: torch.Size) -> LawType:
-        """This law if it has the batch shape, and otherwise an expanded copy."""
+        """This law if it has the batch shape, else an expanded copy."""
         return self if self.batch_shape == batch_shape else self.expand(batch_shape)
 
     def _inside(self, value: Tensor) -> tuple[Tensor, Tensor | None]:
         """Check events. The second result is None if they were checked and are in the support.
 
-        Otherwise it is the mask of those that do, and the first has zeros in place of the others,
-        so that an event outside the support cannot spoil the gradients of the rest.
+        Otherwise it is the mask of those that are, and the first has zeros in place of the others,
+        to keep NaN out of the gradients.
         """
         require_event("value", value, self.event_shape, self.batch_shape)
         inside: Tensor = self.support.check(value)  # type: ignore[union-attr]
@@ -113,7 +111,7 @@ class SizeLaw(Law):
     """A distribution over the sizes of K subsets of ``total_count`` elements.
 
     To define a new one, subclass :class:`EnumeratedSizeLaw` or, if the support is too large to
-    list, this class with ``support``, ``entropy`` and the methods below. Pass it to
+    enumerate, this class with ``support``, ``entropy`` and the methods below. Pass it to
     :meth:`drpm.RandomPartition.from_laws`.
     """
 
@@ -138,17 +136,14 @@ class SizeLaw(Law):
 
     @abstractmethod
     def boundary_survival(self) -> Tensor:
-        """(..., K - 1, n): the probability of every rank to be in one of the first k subsets.
-
-        The first row is for k = 1, the last one for k = K - 1.
-        """
+        """(..., K - 1, n): the probability that a rank is in the first k subsets, k = 1..K - 1."""
 
     @abstractmethod
     def best_sizes(self, block_log_probs: Tensor) -> Tensor:
-        """The sizes that maximize the log-probability of a sorted partition, (..., K) in float64.
+        """The sizes of the most likely sorted partition, (..., K) in float64.
 
-        It is the log-probability of the sizes plus the sum over the subsets of
-        ``block_log_probs[..., u, v]``, where a subset takes the ranks u to v - 1 (from 0).
+        They maximize their log-probability plus the sum over the subsets of
+        ``block_log_probs[..., u, v]``, for a subset with the ranks u to v - 1 (from 0).
         """
 
 
@@ -156,11 +151,10 @@ class EnumeratedSizeLaw(SizeLaw):
     """A size distribution with an enumerated support: a subclass defines only its mass.
 
     The subclass sets ``total_count``, ``capacities`` (..., K) and, unless it is 0, ``minimum``,
-    calls the constructor of the base class, and defines ``dtype`` and :meth:`log_mass`. Tensors
-    that it keeps begin with the batch shape. Everything else is computed from the support, of at
-    most 10,000,000 sizes. Capacities must be the same throughout the batch, and not be computed
-    from parameters, which ``torch.vmap`` may hide. ``Multinomial`` in ``tests/conformance.py`` is
-    an example.
+    calls the constructor of the base class, and defines ``dtype`` and :meth:`log_mass`. Tensor
+    attributes must start with the batch shape. Everything else is computed from the support, of at
+    most 10,000,000 sizes. Capacities must be equal throughout the batch and independent of
+    parameters. ``Multinomial`` in ``tests/conformance.py`` is an example.
     """
 
     has_enumerate_support = True
@@ -169,12 +163,9 @@ class EnumeratedSizeLaw(SizeLaw):
 
     @abstractmethod
     def log_mass(self, sizes: Tensor) -> Tensor:
-        """Unnormalized log-probability of sizes (..., K) in the support, finite, in float64.
+        """Unnormalized, finite log-probability of sizes (..., K) in the support, both float64.
 
         The additive constant may differ between the members of a batch.
-
-        Args:
-            sizes: In float64.
         """
 
     @constraints.dependent_property(is_discrete=True, event_dim=1)
@@ -186,7 +177,7 @@ class EnumeratedSizeLaw(SizeLaw):
         return self._enumerated(expand=expand).to(self.dtype)
 
     def _enumerated(self, *, expand: bool) -> Tensor:
-        """The support in float64, whatever the parameters' type."""
+        """The support in float64."""
         low = torch.full_like(self.capacities, self.minimum)
         return enumerate_sizes(self.total_count, self.capacities, low, expand=expand)
 
@@ -252,7 +243,7 @@ def _pick(listed: Tensor, index: Tensor) -> Tensor:
 
 
 def enumerate_sizes(total: int, capacities: Tensor, minimum: Tensor, *, expand: bool) -> Tensor:
-    """All sizes (S, ..., K) that sum to a total, between limits (..., K), in float64."""
+    """All sizes (S, ..., K) within limits (..., K) that sum to a total, in float64."""
     groups = capacities.shape[-1]
     ends = torch.stack([minimum, capacities]).double().reshape(2, -1, groups)
     if ends.shape[1] == 0:  # an empty batch
@@ -309,7 +300,7 @@ class OrderLaw(Law):
 
     @abstractmethod
     def most_likely_within(self, members: Tensor) -> Tensor:
-        """The most likely order that fills the blocks of (..., K, n) one after the other."""
+        """The most likely order that fills the blocks of (..., K, n) in sequence."""
 
 
 class RelaxedLaw(Law):
@@ -355,9 +346,8 @@ class RelaxedLaw(Law):
     def mode(self) -> Tensor:
         """The most likely sizes and the sorted order, without noise and with gradients.
 
-        A partition is filled with these, which is the paper's deterministic partition; by
-        affinities, each subset takes its best of the elements that are left. The most likely
-        partition may be another one.
+        Partitions are filled with these, as in the paper; by affinities, each subset takes its best
+        remaining elements. This need not be the most likely partition.
         """
         return self._relax(torch.Size(), None, noise=False)
 
@@ -372,7 +362,7 @@ class RelaxedLaw(Law):
 
 
 def temperature_tensor(temperature: Any, like: Tensor, *, check: bool) -> Tensor:
-    """A temperature in the place of a parameter, in a type that does not round it to zero."""
+    """The temperature as a tensor, at least float32."""
     dtype = torch.promote_types(like.dtype, torch.float32)
     if isinstance(temperature, Tensor):
         require_floating("temperature", temperature)
@@ -385,5 +375,5 @@ def temperature_tensor(temperature: Any, like: Tensor, *, check: bool) -> Tensor
                 )
         return temperature.to(dtype=dtype, device=like.device)
     require_positive("temperature", temperature)
-    # Filled on the device: nothing to copy, nothing to wait for.
+    # Filled on the device, without a copy.
     return torch.full((), float(temperature), dtype=dtype, device=like.device)

@@ -23,7 +23,7 @@ class PlackettLuce(OrderLaw):
 
     .. math:: p(\pi) = \prod_{r=1}^n \frac{s_{\pi_r}}{\sum_{q \ge r} s_{\pi_q}}
 
-    Adding Gumbel noise to the log-scores and sorting them in descending order samples an order.
+    To sample, sort log-scores with Gumbel noise in descending order.
 
     References:
         Luce, "Individual choice behavior", 1959. Plackett, "The analysis of permutations", 1975.
@@ -90,7 +90,7 @@ class PlackettLuce(OrderLaw):
 
 
 def order_within(members: Tensor, scores: Tensor) -> Tensor:
-    """Blocks (..., K, n) one after the other, and the elements of each by descending score."""
+    """The elements of blocks (..., K, n) in sequence, within each by descending score."""
     by_score = torch.argsort(scores, dim=-1, descending=True, stable=True)
     block, by_score = torch.broadcast_tensors(members.argmax(-2), by_score)
     by_block = torch.argsort(block.gather(-1, by_score), dim=-1, stable=True)
@@ -105,7 +105,7 @@ def noisy_scores(
     *,
     noise: bool = True,
 ) -> Tensor:
-    """Log-scores with Gumbel noise, in float64: ties are as rare as they should be."""
+    """Log-scores with Gumbel noise, in float64 to avoid ties."""
     scores = log_scores.double().expand(shape + log_scores.shape)
     return scores + gumbel_like(scores, generator) if noise else scores
 
@@ -152,8 +152,8 @@ def subset_permutation_log_prob(
             "subset_order must contain distinct elements that no earlier subset has taken, "
             f"but got {index.flatten(0, -2)[0].tolist() if index.dim() > 1 else index.tolist()}."
         )
-    # To the subset's own elements still to come, add everything that is left for later subsets;
-    # where nothing is, a stand-in keeps the gradient of the unused branch finite.
+    # The remaining elements: those of the subset and of later subsets. If there are no later ones,
+    # a placeholder keeps the gradient of the unused branch finite.
     remaining = drawn.flip(-1).logcumsumexp(-1).flip(-1)
     nothing_left = used.all(-1, keepdim=True)
     rest = torch.where(used & ~nothing_left, -torch.inf, scores).logsumexp(-1, keepdim=True)
@@ -164,8 +164,8 @@ def subset_permutation_log_prob(
 def best_order_log_prob(log_scores: Tensor) -> Tensor:
     r"""The log-probability of the most likely order of (..., n) scores, with first derivatives.
 
-    The sum of :math:`s_r - c_r` over ranks, with c the log-sum of the scores from a rank on. Its
-    slope in s_r is 1 less the sum of :math:`e^{s_r - c_q}` over the ranks q up to r.
+    This is the sum of :math:`s_r - c_r` over ranks, with :math:`c_r` the log-sum of the scores from
+    rank r. Its derivative in :math:`s_r` is :math:`1 - \sum_{q \le r} e^{s_r - c_q}`.
     """
     scores = log_scores.double()
     if scores.shape[-1] > _PAIRED_UP_TO:
@@ -179,7 +179,7 @@ def best_order_log_prob(log_scores: Tensor) -> Tensor:
     return best.to(log_scores.dtype)
 
 
-# Running sums are slow in compiled code: up to here all pairs are quicker there.
+# Up to here, all pairs are faster than cumulative sums in compiled code.
 _PAIRED_UP_TO = 512
 
 

@@ -45,11 +45,10 @@ class Parts(NamedTuple):
 
 
 def leave_one_out_surrogate(costs: Tensor, log_probs: Tensor) -> Tensor:
-    """The mean cost over the first dimension, with an unbiased gradient attached.
+    """The mean cost over the first dimension, with an unbiased score-function gradient.
 
-    The log-probability of each sample is weighted by the difference between its cost and the mean
-    cost of the other samples; this baseline is independent of the sample, so the gradient remains
-    unbiased.
+    The log-probability of each sample is weighted by its cost minus the mean cost of the other
+    samples, a baseline that is independent of the sample.
     """
     draws = costs.shape[0]
     others = (costs.sum(0) - costs) / (draws - 1) if draws > 1 else torch.zeros_like(costs)
@@ -90,7 +89,7 @@ def score_function_loss(
         True
     """
     shape = (require_count("num_samples", num_samples),)
-    # Laws of torch itself take no generator.
+    # Torch's own distributions take no generator.
     draws = law.sample(shape) if generator is None else law.sample(shape, generator=generator)
     costs = cost(draws)
     expected = torch.Size([num_samples]) + law.batch_shape
@@ -104,7 +103,7 @@ def score_function_loss(
 
 
 def fill(sizes: Tensor, order: Tensor, dtype: torch.dtype) -> Parts:
-    """The partition whose subsets, of whole sizes (..., K), take the elements in their order."""
+    """The partition that fills subsets of integer sizes (..., K) in a given order."""
     stops = sizes.double().cumsum(-1)[..., :-1, None]
     ranks = torch.arange(order.shape[-1], dtype=stops.dtype, device=order.device)
     at_rank = (ranks >= stops).sum(-2)
@@ -143,7 +142,7 @@ class PartitionLaw(Law):
 
     @abstractmethod
     def best_order_log_prob(self, value: Tensor) -> Tensor:
-        """No less than the log-probability of any order that fills the subsets of Y, float64."""
+        """Upper bound on the log-probability of an order that fills the subsets of Y, float64."""
 
     @constraints.dependent_property(is_discrete=True, event_dim=2)
     def support(self) -> Assignment:
@@ -160,7 +159,7 @@ class PartitionLaw(Law):
         return self.sizes.capacities  # type: ignore[attr-defined, no-any-return]
 
     def draws(self, num_samples: int, generator: torch.Generator | None) -> Iterator[Parts]:
-        """``num_samples`` draws along a leading dimension, some of them at a time."""
+        """``num_samples`` draws along a leading dimension, in chunks."""
         entries = max(1, self.batch_shape.numel() * self.event_shape.numel())
         size = max(1, _DRAW_BUDGET // entries)
         for start in range(0, require_count("num_samples", num_samples), size):
@@ -208,7 +207,7 @@ class PartitionLaw(Law):
         return Bounds(self._masked(lower, inside), self._masked(upper, inside))
 
     def _check_order(self, value: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
-        """An order that fills the subsets of ``value``, and where it really does."""
+        """Check an order; return it and a mask of compatible orders."""
         require_event("order", order, self.event_shape[1:], self.batch_shape)
         require_indices("order", order, self.event_shape[1])
         batch = require_broadcast("value and order", value.shape[:-2], order.shape[:-1])
@@ -225,9 +224,9 @@ class PartitionLaw(Law):
     def entropy(
         self, num_samples: int = 1000, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """The entropy: exact for the sizes, estimated from ``num_samples`` samples for the order.
+        """The entropy: exact for the sizes, a Monte Carlo estimate for the order.
 
-        The gradient is also unbiased: it includes the score-function term.
+        Gradients are unbiased: they include the score-function term.
         """
         costs, log_probs = [], []
         for draw in self.draws(num_samples, generator):
@@ -241,7 +240,7 @@ class PartitionLaw(Law):
 class RandomPartition(PartitionLaw):
     r"""Distribution over the partitions of n elements into at most K subsets.
 
-    Sample the sizes, sample an order, and fill the subsets one after another:
+    Sample the sizes, sample an order, and fill the subsets in sequence:
 
     .. math:: p(Y) = p(n_1, \dots, n_K) \sum_{\pi \in \Pi_Y} p(\pi)
 
@@ -432,15 +431,14 @@ def partition_kl(
             log_fill = p.fill_log_prob(draw.Y)
             costs.append(log_fill - q.fill_log_prob(draw.Y))
         else:
-            # The bound depends on the very order that was drawn, so the score function must too.
+            # The bound depends on the drawn order, so the score function must be that of the order.
             log_fill = p.order_log_prob(draw.Y, draw.order)
             counts = torch.lgamma(draw.sizes + 1).sum(-1)
             best = p.best_order_log_prob(draw.Y)
             costs.append(counts + best - q.order_log_prob(draw.Y, draw.order))
         log_probs.append(p.size_log_prob(draw.Y) + log_fill)
     orders = leave_one_out_surrogate(torch.cat(costs), torch.cat(log_probs))
-    # Torch remembers which function it found; whatever was compiled before that, or before it finds
-    # another, would be compiled again.
+    # Torch caches the lookup, and each change of its cache would recompile callers.
     known = all(isinstance(law.sizes, FisherHypergeometric) for law in (p, q))
     between: Callable[..., Tensor] = sizes_kl if known else kl_divergence
     sizes = between(p.sizes, q.sizes).double()

@@ -1,16 +1,15 @@
-r"""Plackett-Luce as a race of exponential clocks.
+r"""Plackett-Luce by exponential arrival times.
 
-Element i arrives at an exponential time with rate s_i, and the order of arrival follows the
-Plackett-Luce law. A block S comes in ahead of a later set with score sum :math:`\Lambda` with
-probability
+If element i arrives at an exponential time with rate s_i, the order of arrival follows the
+Plackett-Luce law. A block S precedes a later set with score sum :math:`\Lambda` with probability
 
 .. math:: \int_0^1 \prod_{i \in S} (1 - u^{s_i / \Lambda}) \, du
           = \int e^{x - e^x} \prod_{i \in S} (1 - e^{-e^{x + a_i}}) \, dx,
           \qquad a_i = \log s_i - \log \Lambda,
 
 where u is the probability that nothing of the later set has arrived yet. The right-hand integrand
-is log-concave and analytic in x, so a trapezoid rule over the stretch that carries its mass
-converges geometrically: the sum over all |S|! inner orders costs O(|S|).
+is log-concave and analytic in x, so a trapezoid rule over the interval with its mass converges
+geometrically: the sum over all |S|! inner orders costs O(|S|).
 """
 
 import math
@@ -23,24 +22,24 @@ from torch import Tensor
 
 from drpm.relaxation.operators import Operation, apply
 
-# The integrand is cut where it has fallen by 32 nats (1e-14). Left of its peak it falls at least
-# as fast as e^x, right of it as exp(-e^x): the stretch is at most some 40 units long, and a step
-# of a third leaves an aliasing error of exp(-2 pi (pi / 2) / (1 / 3)) = 1e-13.
+# The integrand is truncated where it has fallen by 32 nats (1e-14). Left of its peak it falls at
+# least as fast as e^x, right of it as exp(-e^x): the interval has at most some 40 units, and a step
+# of 1/3 has an aliasing error of exp(-2 pi (pi / 2) / (1 / 3)) = 1e-13.
 _FALL = 32.0
 _NODES = 120
 _SEARCH_CELLS = 12
 _SEARCH_ROUNDS = 3
 
-# Elements are visited in chunks of (elements x nodes) that stay in the cache of a core, or fill a
-# GPU, so that memory stays linear in n.
+# Elements are processed in chunks of (elements x nodes) that fit into a core's cache, or fill a
+# GPU; memory is linear in n.
 _CHUNK_CPU = 1 << 18
 _CHUNK_CUDA = 1 << 25
 
 
 def log_arrived(y: Tensor) -> Tensor:
     """log(1 - exp(-exp(y))), the log-probability that a unit-rate arrival time is less than e^y."""
-    # Below -36 the exponential is the identity to float64 precision, and would underflow later;
-    # above 6.5 (a rate of 665) the result is 0 to the last bit, and the gradient would overflow.
+    # Below -36 the result is y in float64; above 6.5 (a rate of 665) it is 0, and the gradient
+    # would overflow.
     rate = torch.exp(y.clamp(-36.0, 6.5))
     return torch.where(y < -36, y, torch.log(-torch.expm1(-rate)))
 
@@ -52,7 +51,7 @@ def _arrived_slope(y: Tensor) -> Tensor:
 
 
 class _Integrands(NamedTuple):
-    """Blocks of elements, each against what comes after it."""
+    """Blocks of elements, each with the elements after it."""
 
     edges: Tensor  # (..., n) a_i
     block: Tensor  # (..., n) the index of the block an element belongs to
@@ -76,7 +75,7 @@ class _Integrands(NamedTuple):
         return out
 
     def differentiable_slopes(self, nodes: Tensor) -> Tensor:
-        """:meth:`slopes` with a graph of its own, in one piece: memory is n x Q here."""
+        """:meth:`slopes` with gradients, without chunks: memory is n x Q."""
         arguments = self._arguments(nodes, slice(None))
         log_integrand = nodes - nodes.exp() + self.members @ log_arrived(arguments)
         weights = _rows(torch.softmax(log_integrand, -1), self.block)
@@ -100,13 +99,13 @@ def _rows(table: Tensor, index: Tensor) -> Tensor:
 
 
 def _place_nodes(integrands: _Integrands) -> tuple[Tensor, Tensor]:
-    """Nodes (..., K, Q) over the stretch of every block's integrand, and their distance."""
+    """Nodes (..., K, Q) for every block's integrand, and their distance."""
     counts = integrands.members.sum(-1)
     kind: Any = {"dtype": counts.dtype, "device": counts.device}
     fractions = torch.linspace(0, 1, _SEARCH_CELLS + 1, **kind)
 
     def search(lower: Tensor, upper: Tensor, before: Any) -> Tensor:
-        """The point where a predicate that holds on the left turns false."""
+        """The point where a predicate becomes false, from left to right."""
         for _ in range(_SEARCH_ROUNDS):
             step = (upper - lower) / _SEARCH_CELLS
             grid = lower[..., None] + (upper - lower)[..., None] * fractions
@@ -131,7 +130,7 @@ def _place_nodes(integrands: _Integrands) -> tuple[Tensor, Tensor]:
 
 
 class _LogIntegral(Operation):
-    """log of the integral, block by block, and its closed-form gradient in the edges."""
+    """The log of the integral of every block, and its closed-form gradient in the edges."""
 
     @staticmethod
     def forward(edges: Tensor, block: Tensor, members: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -146,7 +145,7 @@ class _LogIntegral(Operation):
         edges, block, members = inputs
         _, nodes, weights = output
         ctx.mark_non_differentiable(nodes, weights)
-        # The members are K times as large as the block indices that they can be had from.
+        # Members are K times as large as the block indices, so they are recomputed.
         ctx.groups = members.shape[-2]
         ctx.save_for_backward(edges, block, nodes, weights)
 
@@ -162,10 +161,10 @@ class _LogIntegral(Operation):
 
 
 def block_log_probs(log_scores: Tensor, members: Tensor) -> Tensor:
-    """The log-probability that every block comes in before all later ones, (..., K).
+    """The log-probability that each block precedes all later ones, (..., K).
 
-    Every block races by its own scores (..., K, n), or all by the same (..., 1, n). Members
-    (..., K, n) have one-hot columns; blocks may be empty.
+    Scores are separate for each block, (..., K, n), or shared, (..., 1, n). Members (..., K, n)
+    have one-hot columns; blocks may be empty.
     """
     members = members.to(log_scores.dtype)
     batch = torch.broadcast_shapes(log_scores.shape[:-2], members.shape[:-2])
@@ -173,8 +172,8 @@ def block_log_probs(log_scores: Tensor, members: Tensor) -> Tensor:
     block = members.argmax(-2)
     index = torch.arange(members.shape[-2], device=members.device)[:, None]
     later = block[..., None, :] > index
-    # Nothing comes after the last block, and an empty one has nothing to wait for. A finite
-    # stand-in keeps the gradient of logsumexp defined.
+    # The last block and empty blocks have probability one; a finite placeholder keeps the gradient
+    # of logsumexp defined.
     certain = (members.sum(-1) == 0) | ~later.any(-1)
     behind = torch.where(later, log_scores, -torch.inf)
     behind = torch.logsumexp(torch.where(certain[..., None], 0.0, behind), -1)
@@ -184,8 +183,7 @@ def block_log_probs(log_scores: Tensor, members: Tensor) -> Tensor:
     return torch.where(certain, 0.0, value)
 
 
-# Torch's compiler does not map custom functions; what it takes as it is, torch.func does.
-torch.compiler.allow_in_graph(block_log_probs)
+torch.compiler.allow_in_graph(block_log_probs)  # for torch.func.vmap; see `operators.in_graph`
 
 
 def sorted_block_log_probs(log_scores: Tensor) -> Tensor:
@@ -202,7 +200,7 @@ def sorted_block_log_probs(log_scores: Tensor) -> Tensor:
     nodes = torch.arange(-_FALL - 3, math.log1p(n) + 4.5, step, **kind)
     later = log_scores.flip(-1).logcumsumexp(-1).flip(-1)
     columns = []
-    for v in range(n + 1):  # against nothing, a block is certain, as an empty one is
+    for v in range(n + 1):  # without later elements, or if empty, a block has probability one
         found = log_scores.new_zeros(*log_scores.shape[:-1], v + 1)
         if 0 < v < n:
             edges = log_scores[..., :v] - later[..., v : v + 1]
@@ -213,9 +211,9 @@ def sorted_block_log_probs(log_scores: Tensor) -> Tensor:
     return torch.stack(columns, -1)
 
 
-# The number of arrivals stays within 8.5 deviations + 16 of its mean but for 1e-16 of its mass
-# (Bennett's inequality), and 64 frequencies reach the point where its characteristic function has
-# fallen by e^-40, or the end of the period.
+# The number of arrivals is within 8.5 deviations + 16 of its mean with probability 1 - 1e-16
+# (Bennett's inequality), and 64 frequencies suffice for its characteristic function to fall by
+# e^-40, or cover the period.
 _RANK_DEVIATIONS = 8.5
 _RANK_MARGIN = 16
 _RANK_NODES = 64
@@ -223,15 +221,15 @@ _RANK_CHUNK = 1 << 21
 
 
 def rank_expectations(log_scores: Tensor, values: Tensor) -> Tensor:
-    r"""The expectation of functions of an element's rank, exactly, in :math:`O(n^{1.5})`.
+    r"""The exact expectations of functions of each element's rank, in :math:`O(n^{1.5})`.
 
-    Given that element i arrives at time t, the number of others before it is Poisson-binomial.
-    Its expectation is taken through the characteristic function, with element i's factor divided
-    out, and then integrated over the logarithm of the arrival time. From the values of K functions
-    at ranks 1..n, (..., K, n), to their expectations for every element, (..., K, n).
+    Given that element i arrives at time t, the number of earlier elements is Poisson-binomial.
+    Expectations are computed from the characteristic function without the factor of element i, and
+    integrated over the logarithm of the arrival time. Maps the values of K functions at ranks 1..n,
+    (..., K, n), to expectations for every element, (..., K, n).
     """
     batch = torch.broadcast_shapes(log_scores.shape[:-1], values.shape[:-2])
-    # A common factor of the scores changes no rank; without it all members share one clock.
+    # Normalize the scores, which does not change ranks, to share one time grid.
     log_scores = log_scores - torch.logsumexp(log_scores.detach(), -1, keepdim=True)
     log_scores = log_scores.expand(*batch, log_scores.shape[-1])
     values = values.expand(*batch, *values.shape[-2:])
@@ -240,7 +238,7 @@ def rank_expectations(log_scores: Tensor, values: Tensor) -> Tensor:
 
 
 class _RankExpectations(Operation):
-    """The integral over arrival times, some of them at a time, in both directions."""
+    """The integral over arrival times, forward and backward in chunks."""
 
     @staticmethod
     def forward(log_scores: Tensor, values: Tensor) -> Tensor:
@@ -259,7 +257,7 @@ class _RankExpectations(Operation):
 
 
 class _RankGradients(Operation):
-    """The backward pass as a function of its own, so that it maps over batches as well."""
+    """The backward pass as a separate function, to support vmap."""
 
     @staticmethod
     def forward(log_scores: Tensor, values: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -279,10 +277,10 @@ class _RankGradients(Operation):
 
 
 def _rank_integral(log_scores: Tensor, values: Tensor, times: Tensor, steps: Tensor) -> Tensor:
-    """What the arrival times (T,) contribute to the expectations."""
+    """The contribution of arrival times (T,) to the expectations."""
     n, groups = log_scores.shape[-1], values.shape[-2]
     log_rate = log_scores[..., None, :] + times[:, None]  # (..., T, n)
-    rate = log_rate.clamp_max(50.0).exp()  # e^50 is as good as infinite, and has a gradient
+    rate = log_rate.clamp_max(50.0).exp()  # avoids overflow
     waiting, arrived = torch.exp(-rate), -torch.expm1(-rate)
     density = (log_rate - rate).exp() * steps[:, None]
     frequencies = _frequencies(arrived.detach(), waiting.detach())
@@ -292,18 +290,18 @@ def _rank_integral(log_scores: Tensor, values: Tensor, times: Tensor, steps: Ten
     spectrum = nearby.to(frequencies.kernel.dtype) @ frequencies.kernel  # (..., T, K, Q)
     factor = waiting[..., None] + arrived[..., None] * frequencies.turn[..., None, :]
     everyone = torch.exp(torch.log(factor).sum(-2, keepdim=True))  # (..., T, 1, Q)
-    # The function of the others is everyone's over one's own.
+    # The characteristic function of the others: that of all divided by the element's own.
     mean = (1 / factor) @ (everyone * spectrum).mT  # (..., T, n, K)
     return (mean.real * density[..., None]).sum(-3).mT
 
 
 def _rank_reach(n: int) -> int:
-    """How many ranks a window of arrivals may span."""
+    """The largest number of ranks in a window of arrivals."""
     return 2 * math.ceil(_RANK_DEVIATIONS * math.sqrt(n) / 2 + _RANK_MARGIN) + 1
 
 
 def _arrival_chunks(log_scores: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The arrival grid in pieces of bounded size; nothing for an empty batch."""
+    """The arrival grid in chunks of bounded size; empty for an empty batch."""
     if log_scores.numel() == 0:
         return
     n = log_scores.shape[-1]
@@ -314,12 +312,12 @@ def _arrival_chunks(log_scores: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _arrival_grid(log_scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Points in log-time that integrate every element's arrival, and their weights."""
-    # The number of arrivals passes a given rank within at least 1.24 / sqrt(n) units of log-time,
-    # as a deviation; 0.7 of that leaves an error of exp(-2 pi^2 / 0.49) = 1e-18.
+    """Points in log-time to integrate over every element's arrival, and their weights."""
+    # The log-time at which a given rank is reached has a deviation of at least 1.24 / sqrt(n); a
+    # step of 0.7 of that has an error of exp(-2 pi^2 / 0.49) = 1e-18.
     step = min(0.25, 0.85 / math.sqrt(log_scores.shape[-1]))
-    # Before anything is likely to have arrived the density alone changes, as e^x; there log-time
-    # runs away exponentially, and 40 units of it cost no more than 4.
+    # Before the first arrivals only the density changes, as e^x: with exponentially growing steps,
+    # 40 units of log-time cost as much as 4.
     early = -float(torch.logsumexp(log_scores, -1).max()) - 4
     late = -float(log_scores.min()) + 4.5
     plain = torch.arange(early - 3.7, late, step, dtype=log_scores.dtype, device=log_scores.device)

@@ -35,7 +35,7 @@ from drpm.relaxation.operators import (
     straight_through,
 )
 
-_LARGEST = 1e30  # far from overflow in float32 even when summed over all elements
+_LARGEST = 1e30  # sums over all elements do not overflow in float32
 
 
 def tempered(scores: Tensor, temperature: Tensor, *, event_dims: int = 1) -> Tensor:
@@ -49,14 +49,14 @@ def tempered(scores: Tensor, temperature: Tensor, *, event_dims: int = 1) -> Ten
 
 
 class SizeDraw(NamedTuple):
-    """Sizes as integers, and the soft positions of the boundaries between them."""
+    """Integer sizes, and soft boundaries between them."""
 
     hard: Tensor  # (..., K) float64
-    survival: Tensor  # (..., K - 1, n) float64: how far rank r lies in the first k subsets
+    survival: Tensor  # (..., K - 1, n) float64: the share of rank r in the first k subsets
 
     @property
     def soft(self) -> Tensor:
-        """(..., K): sizes that are not negative and sum to n."""
+        """(..., K): non-negative sizes that sum to n."""
         n = self.survival.shape[-1]
         stops = self.survival.sum(-1)
         first = torch.zeros_like(self.hard[..., :1])
@@ -75,7 +75,7 @@ def draw_softly(
     n, groups = law.total_count, law.event_shape[0]
     full = shape + law.batch_shape if noise else law.batch_shape
     if groups == 1:
-        # Nothing depends on the weight of the only group, but a gradient may be requested.
+        # Constant, but connected to the weight, whose gradient may be requested.
         nothing = (law.log_weights.double() * 0).expand(*full, 1)
         return SizeDraw(nothing.detach() + n, nothing[..., None].expand(*full, 1, n)[..., :0, :])
     temperature, gumbel = temperature.double(), None
@@ -103,11 +103,10 @@ class _WithSizes(RelaxedLaw):
 class RelaxedFisherHypergeometric(_WithSizes):
     r"""Sizes with reparameterized gradients: Gumbel-softmax on every exact conditional.
 
-    Group after group, Gumbel noise is added to :math:`\log p(n_k \mid n_{<k})` and the result
-    divided by the temperature. The largest entry is an exact draw; the softmax is its relaxation,
-    and the soft boundary after group k is the sum of the soft sizes up to k, as a convolution of
-    their distributions. For n beyond a hundred or so, soft sizes are restricted to a window that
-    contains all but 1e-19 of the probability, also at temperatures far above one.
+    For each group in turn, Gumbel noise is added to :math:`\log p(n_k \mid n_{<k})`, and the result
+    is divided by the temperature. The argmax is an exact draw and the softmax its relaxation; the
+    soft boundary after group k is the convolution of the soft sizes up to k. For n above about 100,
+    soft sizes are restricted to a window with all but 1e-19 of the probability.
 
     References:
         Sutter et al., "Learning group importance using the differentiable hypergeometric
@@ -184,8 +183,8 @@ class RelaxedFisherHypergeometric(_WithSizes):
 class RelaxedPlackettLuce(RelaxedLaw):
     """Permutation matrices with reparameterized gradients: Gumbel noise and a relaxed sort.
 
-    Row r of a sample marks the element at rank r. A sample is a full n x n matrix; for partitions
-    use :class:`RelaxedRandomPartition`, which never builds one.
+    Row r of a sample marks the element at rank r. Samples are n x n matrices; for partitions use
+    :class:`RelaxedRandomPartition`, which does not build them.
 
     References:
         Grover et al., "Stochastic optimization of sorting networks via continuous relaxations",
@@ -306,8 +305,8 @@ class RelaxedPartitionLaw(_WithSizes):
 class RelaxedRandomPartition(RelaxedPartitionLaw):
     r"""Partitions with reparameterized gradients in scores and weights.
 
-    Relaxed sizes determine the ranks of every subset (:math:`\alpha`), a relaxed sort the element
-    at every rank (P), and :math:`Y = \alpha P`. Hard samples have exactly the distribution of
+    :math:`Y = \alpha P`, where relaxed sizes give the ranks of every subset, :math:`\alpha`, and a
+    relaxed sort the element at every rank, P. Hard samples have exactly the distribution of
     :class:`RandomPartition`, at any temperature. Memory is linear in n: P is computed in blocks
     around its diagonal, and recomputed in the backward pass.
 
@@ -379,7 +378,7 @@ class RelaxedRandomPartition(RelaxedPartitionLaw):
 
     def _fill(self, sizes: SizeDraw, scores: Tensor) -> tuple[Tensor, Tensor]:
         order = order_descending(scores.detach())
-        # alpha: how far every rank belongs to every subset; columns sum to one.
+        # alpha: the share of every rank in every subset; columns sum to one.
         windows = window_differences(sizes.survival)
         if self.hard == "sizes":
             ranks = torch.arange(self.event_shape[1], device=order.device)
@@ -391,7 +390,7 @@ class RelaxedRandomPartition(RelaxedPartitionLaw):
 
             whole = sizes.hard if self.hard is True else None
             return fill_fused(windows, ratio, order, whole).to(self.dtype), order
-        # Differences of rounded numbers may fall below zero by a rounding error.
+        # Rounding may give small negative differences.
         windows = windows.clamp_min(0).to(self.dtype)
         hard = None
         if self.hard is True:

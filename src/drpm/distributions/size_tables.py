@@ -1,16 +1,16 @@
-r"""Tables of suffix sums, from which sizes are drawn.
+r"""Tables of suffix sums, to sample sizes.
 
 Fisher's noncentral hypergeometric distribution is the law of independent binomials
 :math:`B_k \sim \mathrm{Bin}(m_k, \sigma(\log\omega_k + t))` given that they sum to n, for any tilt
-t. With the tilt at which n is the mean of the sum, the suffix sums :math:`B_k + \dots + B_K` have
-probabilities of ordinary magnitude around their means. They are computed by positive convolutions
-in float64, which keep their relative precision far into the tails, unlike Fourier transforms.
+t. If t makes n the mean of the sum, the suffix sums :math:`B_k + \dots + B_K` have probabilities of
+moderate magnitude around their means. They are computed by positive convolutions in float64, which
+keep their relative precision in the tails, unlike Fourier transforms.
 
 With limits on the sizes the binomials are truncated. Multiplied by s!, their masses are still
 log-concave, and so are those of their sums: given the total, a suffix sum has no heavier tails
 around its mean than a binomial of n trials, and the same windows suffice.
 
-All functions take any leading dimensions, and the groups in the last one.
+All functions accept leading dimensions; groups are in the last dimension.
 """
 
 import math
@@ -37,15 +37,14 @@ from drpm.relaxation.operators import (
     apply,
     in_graph,
     is_transformed,
-    needs_plain,
+    needs_double_backward,
     plain_gradients,
     straight_through,
 )
 
 _TINY = 1e-300
 
-# Added to values of generating functions, so that none of them is zero.
-_NEARLY_ZERO = 1e-30
+_NEARLY_ZERO = 1e-30  # keeps values of generating functions from being zero
 _ROUNDING = 37.0  # minus the logarithm of a rounding error
 
 
@@ -53,17 +52,14 @@ _ROUNDING = 37.0  # minus the logarithm of a rounding error
 
 
 def is_listed(total: int, groups: int) -> bool:
-    """Whether the sizes are so few that they are listed.
-
-    A relaxed draw of 64 partitions of 10 elements is 9 times as fast this way as with tables.
-    """
+    """Whether to list all sizes: 9 times as fast as tables for 64 partitions of 10 elements."""
     return groups == 2 and window_width(total) == total + 1
 
 
 def list_pair(total: int, log_weights: Tensor, urn: Urn | None = None) -> Tensor:
-    """Log-masses (..., n + 1), not normalized, of two groups by the size of the first.
+    """Unnormalized log-masses (..., n + 1) of two groups by the size of the first.
 
-    Without an urn, each has n places.
+    Without an urn, both capacities are n.
     """
     first = torch.arange(total + 1, dtype=log_weights.dtype, device=log_weights.device)
     sizes = torch.stack([first, total - first])
@@ -80,7 +76,7 @@ def list_pair(total: int, log_weights: Tensor, urn: Urn | None = None) -> Tensor
 
 
 def pair_mode(log_masses: Tensor) -> Tensor:
-    """The most likely sizes; of two equally likely ones, those with the larger first group."""
+    """The most likely sizes; ties go to the larger first group."""
     second = log_masses.detach().flip(-1).argmax(-1, keepdim=True)
     return _pair_sizes(log_masses, log_masses.shape[-1] - 1 - second)
 
@@ -106,18 +102,18 @@ def _pair_sizes(log_masses: Tensor, first: Tensor) -> Tensor:
 class SuffixTables(NamedTuple):
     r"""Windowed tables of the suffix sums of K >= 2 groups.
 
-    Axis -2 runs over the K - 1 boundaries between groups k and k + 1 (k = 1..K-1); axis -1 over
-    the window of totals that groups k + 1..K may hold, ``first[k] + 0, 1, ..., W - 1``. Before
-    the first group the window ends at the total.
+    Dimension -2 is the boundary between groups k and k + 1 (k = 1..K-1), dimension -1 the window of
+    totals of groups k + 1..K, ``first[k] + 0, 1, ..., W - 1``. Before the first group the window
+    ends at the total.
     """
 
     first: Tensor  # (..., K - 1) the first total of each window
-    shift: Tensor  # (..., K) from the window behind every group to the one before it
+    shift: Tensor  # (..., K) from the window after every group to the one before it
     sizes: Tensor  # (..., K, 2 W - 1) the sizes of every group that lead from window to window
     log_steps: Tensor  # (..., K, 2 W - 1) their log-masses, without gradient
     log_weights: Tensor  # (..., K)
     log_suffix: Tensor  # (..., K - 1, W) log-mass of groups k + 1..K together
-    log_scale: Tensor  # (...) what the tilt and the binomials contribute to log P_0
+    log_scale: Tensor  # (...) the contribution of tilt and binomials to log P_0
     total: int
 
     @property
@@ -136,13 +132,13 @@ class SuffixTables(NamedTuple):
 
     def draw(self, noise: Tensor) -> Tensor:
         """Sizes (..., K), by the Gumbel trick at every boundary in turn."""
-        # Not as a decorator: torch's compiler cannot follow one on a method of a named tuple.
+        # Not a decorator, which torch's compiler does not support on named tuples.
         with torch.no_grad():
-            before, behind, _ = self._walk(noise)
-            return before - F.pad(behind, (0, 1))
+            before, after, _ = self._sample_path(noise)
+            return before - F.pad(after, (0, 1))
 
-    def _walk(self, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What is left before every group (..., K) and behind all but the last, and the logits."""
+    def _sample_path(self, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Remaining totals before and after each group, (..., K) and (..., K - 1), and logits."""
         reverse = torch.arange(self.width - 1, -1, -1, device=noise.device)
         position = torch.full((*noise.shape[:-2], 1), self.width - 1, device=noise.device)
         positions, found = [], []
@@ -152,32 +148,32 @@ class SuffixTables(NamedTuple):
             position = logits.argmax(-1, keepdim=True)
             positions.append(position)
             found.append(logits)
-        behind = self.first + torch.cat(positions, -1)
-        return F.pad(behind, (1, 0), value=float(self.total)), behind, torch.stack(found, -2)
+        after = self.first + torch.cat(positions, -1)
+        return F.pad(after, (1, 0), value=float(self.total)), after, torch.stack(found, -2)
 
     def relax(self, noise: Tensor, temperature: Tensor) -> SoftSizes:
-        """A draw with Gumbel noise (..., K - 1, W) as soft sizes: a softmax at every boundary."""
+        """Soft sizes with Gumbel noise (..., K - 1, W): a softmax at every boundary."""
         with torch.no_grad():
-            before, behind, logits = self._walk(noise)
+            before, after, logits = self._sample_path(noise)
             sizes = before[..., :-1, None] - self.remaining()
             index = sizes.long().clamp(0, self.total)
         growth = self.growth[..., :-1, None]
         slopes = sizes * growth + (self.log_suffix - self.log_suffix.detach())
         soft = torch.softmax((logits + slopes) / temperature[..., None, None], -1)
         probs = soft.new_zeros(*soft.shape[:-1], self.total + 1).scatter_add(-1, index, soft)
-        return SoftSizes(before - F.pad(behind, (0, 1)), probs)
+        return SoftSizes(before - F.pad(after, (0, 1)), probs)
 
     def log_normalizer(self) -> Tensor:
-        """log P_0: from the total, every size of the first group leads into its window."""
+        """log P_0, summed over the sizes of the first group."""
         ahead = slice(self.width - 1, None)
         sizes, steps = self.sizes[..., 0, ahead], self.log_steps[..., 0, ahead]
         first = (steps + sizes * self.growth[..., :1]).flip(-1)
         return self.log_scale + torch.logsumexp(first + self.log_suffix[..., 0, :], -1)
 
     def _log_prefix(self) -> Tensor:
-        """(..., K - 1, W): log-mass of groups 1..k together taking what a window leaves.
+        """(..., K - 1, W): log-mass of groups 1..k with the totals outside of a window.
 
-        In reverse order of the groups, these are suffix sums of what has been taken.
+        These are suffix sums in reverse order of the groups.
         """
         steps, shift = self.log_steps.exp().flip(-2), self.shift.flip(-1)
         found: Tensor = _log_suffix(self.log_weights.flip(-1), steps, shift)[0]
@@ -188,18 +184,18 @@ class SuffixTables(NamedTuple):
         return torch.softmax(self._log_prefix() + self.log_suffix, -1)
 
     def mean(self) -> Tensor:
-        """(..., K): what is left before every group on average, less what is left behind it."""
-        behind = (self.boundary_probs() * self.remaining()).sum(-1)
-        return F.pad(behind, (1, 0), value=float(self.total)) - F.pad(behind, (0, 1))
+        """(..., K): the difference of the mean remaining totals before and after each group."""
+        after = (self.boundary_probs() * self.remaining()).sum(-1)
+        return F.pad(after, (1, 0), value=float(self.total)) - F.pad(after, (0, 1))
 
     def marginals(self) -> list[tuple[Tensor, Tensor]]:
-        """Every group's sizes and their probabilities, each over a window of its own."""
+        """The sizes of each group, in its own window, and their probabilities."""
         prefix, suffix = self._log_prefix().exp().unbind(-2), self.log_suffix.exp().unbind(-2)
         ends, remaining = self.boundary_probs(), self.remaining()
         steps = (self.log_steps + self.sizes * self.growth[..., None]).exp()
         marginals = [(self.total - remaining[..., 0, :], ends[..., 0, :])]
         for k in range(1, len(suffix)):
-            # All pairs of totals before and behind the group, added up by their difference.
+            # Sum over pairs of totals before and after the group by their difference.
             padded = F.pad(suffix[k], (self.width - 1, self.width - 1))
             pairs = padded.unfold(-1, self.width, 1) @ prefix[k - 1][..., None]
             joint = steps[..., k, :] * pairs.squeeze(-1).flip(-1)
@@ -222,11 +218,11 @@ def suffix_tables(urn: Urn) -> SuffixTables:
             tilted = tilt(urn)
             logits = weights + tilted[..., None]
             means = capacities * torch.sigmoid(logits)
-            # softplus, which torch itself cuts short beyond 20
+            # softplus, without torch's threshold of 20
             normalizer = -capacities * F.logsigmoid(-logits)
         center = means.flip(-1).cumsum(-1).flip(-1)[..., 1:]
         first = (center.round() - (width - 1) // 2).clamp(0, n + 1 - width)
-        # From the full total, through the windows, to nothing behind the last group.
+        # From the total, through the windows, to zero after the last group.
         start = (urn.total + 1 - width).expand(first.shape[:-1])[..., None]
         shift = torch.cat([start, first], -1) - F.pad(first, (0, 1))
         offsets = torch.arange(2 * width - 1, dtype=first.dtype, device=first.device) - (width - 1)
@@ -242,7 +238,7 @@ def suffix_tables(urn: Urn) -> SuffixTables:
             binomials = torch.where(possible, binomials, IMPOSSIBLE)
         log_steps = sizes * logits[..., None] - normalizer[..., None] + binomials
         log_scale = normalizer.sum(-1) - urn.total * tilted
-    # Conditional on the total, neither the tilt nor the normalizers matter, nor their gradients.
+    # Conditional on the total, tilt and normalizers cancel, so they need no gradients.
     log_suffix, _ = _log_suffix(weights, log_steps.exp(), shift)
     return SuffixTables(first, shift, sizes, log_steps, weights, log_suffix, log_scale, n)
 
@@ -250,9 +246,8 @@ def suffix_tables(urn: Urn) -> SuffixTables:
 class _LogSuffix(Operation):
     """Log-masses (..., K - 1, W) of suffix sums from the masses (..., K, 2 W - 1) of all steps.
 
-    The derivative of a step's log-mass in the group's log-weight is its size, which is a
-    difference of totals. So the gradient needs no more than the totals' own weights in the
-    backward pass, and no gradient of a step table.
+    The derivative of a step's log-mass in the group's log-weight is its size, a difference of
+    totals. The backward pass therefore needs only the weights of the totals.
     """
 
     @staticmethod
@@ -269,7 +264,7 @@ class _LogSuffix(Operation):
     def backward(ctx: Any, grad: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         log_weights, steps, shift, masses = ctx.saved_tensors
         width = grad.shape[-1]
-        if needs_plain(grad):
+        if needs_double_backward(grad):
 
             def plain(log_weights: Tensor) -> Tensor:
                 offsets = torch.arange(2 * width - 1, device=grad.device) - (width - 1)
@@ -285,7 +280,7 @@ class _LogSuffix(Operation):
 
 
 class _SuffixGradients(Operation):
-    """The backward pass as a function of its own, so that it refuses to be differentiated."""
+    """The backward pass as a separate function that raises if it is differentiated."""
 
     @staticmethod
     def forward(*inputs: Tensor) -> Tensor:
@@ -306,11 +301,11 @@ def _suffix_gradients(steps: Tensor, shift: Tensor, masses: Tensor, grad: Tensor
     running = [pulls[0]]
     for step, pull in zip(steps[..., 1:-1, :].unbind(-2), pulls[1:], strict=True):
         running.append(pull + _correlate(step, running[-1]).flip(-1))
-    weights = torch.stack(running, -2) * masses  # of the totals, later groups' pulls included
+    weights = torch.stack(running, -2) * masses  # of the totals, including later groups' pulls
     position = torch.arange(grad.shape[-1], dtype=grad.dtype, device=grad.device)
-    ahead, behind = weights, (weights - grad)[..., 1:, :]
+    ahead, after = weights, (weights - grad)[..., 1:, :]
     sums = shift[..., 1:] * ahead.sum(-1) + (ahead * position).sum(-1)
-    return F.pad(sums - F.pad((behind * position).sum(-1), (0, 1)), (1, 0))
+    return F.pad(sums - F.pad((after * position).sum(-1), (0, 1)), (1, 0))
 
 
 _log_suffix = in_graph(_LogSuffix)
@@ -319,7 +314,7 @@ _log_suffix = in_graph(_LogSuffix)
 def _suffix_masses(steps: Tensor) -> Tensor:
     """(..., K - 1, W): the masses of groups k..K together, for k = 2..K.
 
-    Group after group from the last one, T'[r] = sum over c of step[r - c + W - 1] T[c].
+    From the last group backwards, T'[r] = sum over c of step[r - c + W - 1] T[c].
     """
     masses = [steps[..., -1, (steps.shape[-1] - 1) // 2 :]]
     for step in reversed(steps[..., 1:-1, :].unbind(-2)):
@@ -331,7 +326,7 @@ def _correlate(steps: Tensor, vector: Tensor) -> Tensor:
     """The sum over c of ``steps[r + c] vector[c]``, for (..., 2 W - 1) and (..., W)."""
     width = vector.shape[-1]
     if steps.requires_grad:
-        # The gradient of a view of windows cannot be mapped.
+        # vmap does not support the gradient of `unfold`.
         count = torch.arange(width, device=steps.device)
         windows = steps[..., count[:, None] + count]
     else:
@@ -346,10 +341,7 @@ def _safe_log(mass: Tensor) -> Tensor:
 
 
 def mean(urn: Urn) -> Mean:
-    """The exact mean of every group's size, and the normalizer, in O(K) whatever n.
-
-    With limits the binomials are truncated and have no closed form: the time is O(K n).
-    """
+    """The exact mean of every group's size, and the normalizer, in O(K); with limits, O(K n)."""
     if not _has_tables(urn):
         return invert(urn)
     tables = suffix_tables(urn)
@@ -357,12 +349,12 @@ def mean(urn: Urn) -> Mean:
 
 
 def log_normalizer(urn: Urn) -> Tensor:
-    r""":math:`\log [x^n] \prod_k (1 + \omega_k x)^{m_k}`, where limits truncate the factors."""
+    r""":math:`\log [x^n] \prod_k (1 + \omega_k x)^{m_k}`, with factors truncated by limits."""
     return suffix_tables(urn).log_normalizer() if _has_tables(urn) else invert(urn).log_normalizer
 
 
 def _has_tables(urn: Urn) -> bool:
-    """Whether limits matter: the only group takes everything."""
+    """Whether there are limits and more than one group."""
     return urn.limits is not None and urn.log_weights.shape[-1] > 1
 
 
@@ -372,20 +364,20 @@ def _has_tables(urn: Urn) -> bool:
 def boundary_survival(probs: Tensor) -> Tensor:
     r"""(..., j, n): the probability that the sum of the first k sizes exceeds a rank.
 
-    The generating function of a sum is the product of those of its terms. Fourier transforms
-    evaluate them on a circle, and invert the product. With p nodes on a radius r, masses beyond n
-    are counted r^p times where they do not belong, and rounding errors up to r^-n times:
-    3 (n + 1) nodes keep both near 1e-12. Sizes are independent, with ``probs`` (..., j, n + 1).
+    Sizes are independent, with ``probs`` (..., j, n + 1). The generating function of a sum is the
+    product of those of its terms, evaluated and inverted by Fourier transforms. With p nodes on a
+    circle of radius r, masses beyond n alias with a factor r^p and rounding errors grow by r^-n:
+    3 (n + 1) nodes keep both near 1e-12.
     """
     laws = probs
     if probs.shape[-2] > 1 and probs.numel() > 0:
         nodes, scale = _fft_nodes(probs)
         values = torch.fft.rfft(probs * scale, nodes) + _NEARLY_ZERO
-        # A running product, whose gradient torch computes without reading the values.
+        # A cumulative product whose gradient does not synchronize.
         products = values.log().cumsum(-2).exp()
         laws = torch.fft.irfft(products, nodes)[..., : probs.shape[-1]] / scale
     survival = 1 - laws[..., :-1].cumsum(-1)
-    # The clamp only undoes rounding, so it does not stop the gradient.
+    # The clamp removes rounding errors and must not stop the gradient.
     return straight_through(survival.detach().clamp(0, 1), survival)
 
 
@@ -395,7 +387,7 @@ def _fft_nodes(probs: Tensor) -> tuple[int, Tensor]:
     whole = count * n + 1
     nodes = min(whole, 3 * (n + 1))
     step = 1 << max(0, nodes.bit_length() - 4)
-    nodes = -(-nodes // step) * step  # a power of two times 8 to 16, which transforms are fast at
+    nodes = -(-nodes // step) * step  # a power of two times 8 to 16, for fast transforms
     fall = 0.0 if nodes >= whole else _ROUNDING / (nodes + n)
     powers = torch.arange(n + 1, dtype=probs.dtype, device=probs.device)
     return nodes, torch.exp(-fall * powers)

@@ -2,12 +2,12 @@ r"""Urns: groups with weights, capacities and limits; their normalizer, mean and
 
 :math:`P_0 = [x^n] \prod_k (1 + \omega_k x)^{m_k}` is, up to a factor, the probability that tilted
 binomials (:mod:`drpm.distributions.size_tables`) sum to n. A periodic trapezoid rule inverts the
-characteristic function of their sum; its error is the mass of the sum one period away, so some
-thirty nodes reach float64 precision for any n.
+characteristic function of their sum; its error is the mass of the sum one period away, so about
+thirty nodes give float64 precision for any n.
 
-The log-mass of sizes is a sum of concave functions, one of each group, so the best way to place c
-elements in some groups takes the c largest of their increments
-:math:`\log\omega_j + \log\frac{m_j - s}{s + 1}`, from size s to s + 1.
+The log-mass of sizes is a sum of concave functions of each group's size, so the best c elements for
+some groups are the c largest increments :math:`\log\omega_j + \log\frac{m_j - s}{s + 1}` from size
+s to s + 1.
 """
 
 import math
@@ -21,45 +21,45 @@ from torch import Tensor
 
 from drpm.distributions.validation import can_check_values, describe, require_broadcast
 
-# A log-probability of zero that survives subtraction and division, the same in every float type.
+# The logarithm of zero, finite for subtraction and division, exact in every float type.
 IMPOSSIBLE = -(2.0**100)
 _STIRLING_FROM = 32.0
-_FEW_MASSES = 1 << 14  # of truncated binomials, which are tilted at several points at once
+_FEW_MASSES = 1 << 14  # up to here, truncated binomials are tilted at several points at once
 
 # The sum's mass beyond 9 deviations + 20 is below 1e-17 of its mass at the mean (Bennett's
-# inequality for sums of indicators); 32 nodes reach the point where the characteristic function
-# has fallen by e^-40, or the end of the period, whichever comes first.
+# inequality); 32 nodes suffice for the characteristic function to fall by e^-40, or cover the
+# period.
 _NODES = 32
 _DEVIATIONS = 9.0
 _MARGIN = 20.0
 _WIDEST_BRACKET = 2048.0  # twice 45 and the logarithm of any number
 _MOST_RANKED = 1 << 23  # increments that are sorted at once
 
-# Half-width of a window of totals, in units of the largest possible deviation sqrt(n)/2, plus a
-# margin for small n where tails are heavier than Gaussian. The mass outside is below 1e-19.
+# Half-width of a window of totals in units of the largest deviation, sqrt(n)/2, plus a margin for
+# the heavier tails of small n. The mass outside is below 1e-19.
 _WINDOW_DEVIATIONS = 9.5
 _WINDOW_MARGIN = 24
 
 
 class Limits(NamedTuple):
-    """The smallest and the largest size of every group that occur in the support."""
+    """The smallest and the largest size of every group in the support."""
 
     low: Tensor  # (..., K) float64
     high: Tensor  # (..., K) float64
 
 
 class Urn(NamedTuple):
-    """Groups that share some elements: what the distribution of their sizes depends on."""
+    """Groups that share some elements: the parameters of the distribution of their sizes."""
 
-    total: Tensor  # the number of elements, () or one for every member of the batch
-    largest: int  # no less than any total
+    total: Tensor  # the number of elements, () or of the batch shape
+    largest: int  # an upper bound on the totals
     log_weights: Tensor  # (..., K) float64
     capacities: Tensor  # (..., K) float64
     limits: Limits | None = None
     unbounded: bool = False  # every capacity is the total
 
-    def behind(self, group: int, total: Tensor) -> "Urn":
-        """The urn of a group and all later ones, with what is left for them."""
+    def from_group(self, group: int, total: Tensor) -> "Urn":
+        """The urn of a group and all later ones, with their total."""
         shape = self.log_weights.shape
         parts = [self.log_weights, self.capacities, *(self.limits or ())]
         weights, capacities, *limits = (x.expand(shape)[..., group:] for x in parts)
@@ -70,23 +70,23 @@ class SoftSizes(NamedTuple):
     """Sizes as integers and as distributions over 0..n."""
 
     hard: Tensor  # (..., K)
-    probs: Tensor  # (..., K - 1, n + 1) of every size but the last
+    probs: Tensor  # (..., K - 1, n + 1) of all sizes except the last
 
 
 class Mean(NamedTuple):
-    """The mean of every group's size, and the normalizer, which comes with it."""
+    """The mean of every group's size, and the normalizer."""
 
     log_normalizer: Tensor  # (...)
     mean: Tensor  # (..., K)
 
 
 def half_window(total: int) -> int:
-    """How far from its mean a sum of sizes may lie: about 5 sqrt(n), at most n."""
+    """The largest distance of a sum of sizes from its mean: about 5 sqrt(n), at most n."""
     return min(total, math.ceil(_WINDOW_DEVIATIONS * math.sqrt(total) / 2) + _WINDOW_MARGIN)
 
 
 def window_width(total: int) -> int:
-    """How many totals a table holds: all of them for small n, about 10 sqrt(n) for large."""
+    """The number of totals in a table: all for small n, about 10 sqrt(n) for large n."""
     return min(total + 1, 2 * half_window(total) + 1)
 
 
@@ -132,7 +132,7 @@ def resolve_limits(
 
 
 def attained(total: int, low: Tensor, high: Tensor) -> Limits:
-    """Limits (..., K) without the sizes that the limits of the other groups rule out."""
+    """Tighten limits (..., K) by those of the other groups."""
     most_left = total - (low.sum(-1, keepdim=True) - low)
     least_left = total - (high.sum(-1, keepdim=True) - high)
     return Limits(torch.maximum(low, least_left), torch.minimum(high, most_left))
@@ -192,8 +192,8 @@ def log_binomial(capacities: Tensor, sizes: Tensor) -> Tensor:
     inside = (sizes >= 0) & (sizes <= capacities)
     n = torch.where(inside, sizes, 0.0)
     rest = capacities - n + 1
-    # log (m! / (m - n)!) as a difference of two log-factorials loses all digits when m is much
-    # larger than n; as a difference of Stirling's series none.
+    # For m much larger than n, log (m! / (m - n)!) cancels as a difference of log-factorials, but
+    # not as a difference of Stirling's series.
     few = torch.lgamma(capacities + 1) - torch.lgamma(rest)
     wide = rest.clamp_min(_STIRLING_FROM)
     many = n * torch.log(wide + n) + (wide - 0.5) * torch.log1p(n / wide) - n
@@ -202,7 +202,7 @@ def log_binomial(capacities: Tensor, sizes: Tensor) -> Tensor:
 
 
 def _stirling_tail(x: Tensor) -> Tensor:
-    """What Stirling's formula leaves out of log Gamma(x), to 1e-16 from x = 32 on."""
+    """The error of Stirling's formula for log Gamma(x), to 1e-16 for x >= 32."""
     inverse = 1 / x
     square = inverse * inverse
     return inverse * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square / 1680)))
@@ -220,14 +220,14 @@ def look_up(log_binomials: Tensor, sizes: Tensor) -> Tensor:
 def search_tilt(
     urn: Urn, sizes: Callable[[Tensor], Tensor], *, digits: int, cells: int = 256
 ) -> tuple[Tensor, Tensor]:
-    """A tilt at which sizes sum to at most the total, and a distance to one that gives more.
+    """The lower end and the width of an interval of tilts at which sizes reach the total.
 
-    ``sizes`` maps the logits (..., C, K) of C tilts to sizes that grow with them. The distance is
-    ``2^digits`` times shorter than the first bracket. ``cells`` tilts are tried at once: few large
-    operations instead of many small ones, unless K is large.
+    ``sizes`` maps the logits (..., C, K) of C tilts to sizes, monotonically. The interval is
+    ``2^digits`` times shorter than the first one. ``cells`` tilts are evaluated at once, for few
+    large operations, unless K is large.
     """
     groups = urn.log_weights.shape[-1]
-    if urn.unbounded and urn.limits is None:  # the group of the largest weight can take everything
+    if urn.unbounded and urn.limits is None:  # the group of the largest weight has enough capacity
         threshold = -urn.log_weights.amax(-1)
         margin = torch.log1p(groups * urn.total) + 45
     else:
@@ -245,10 +245,10 @@ def search_tilt(
 
 
 def _threshold(urn: Urn) -> Tensor:
-    """A tilt around which the total is reached, however far apart the weights are.
+    """A tilt near which the total is reached, for any weights.
 
-    Filled in descending order of their weights, some group is the one in which the total is
-    reached. Far below its own threshold all groups before it are too few; far above, enough.
+    It is the threshold of the group in which the total is reached if groups are filled in
+    descending order of their weights.
     """
     total, room = urn.total, urn.capacities
     if urn.limits is not None:
@@ -262,9 +262,9 @@ def _threshold(urn: Urn) -> Tensor:
 
 @torch.no_grad()
 def tilt(urn: Urn) -> Tensor:
-    r"""The t at which :math:`\sum_k m_k \sigma(\log\omega_k + t)` equals the total, nearly.
+    r"""The t at which :math:`\sum_k m_k \sigma(\log\omega_k + t)` is about the total.
 
-    Any t gives exact results; one within a deviation of the mean gives well-conditioned ones.
+    Results are exact for any t, and well-conditioned within a deviation of the mean.
     """
     room = urn.capacities[..., None, :]
     lower, width = search_tilt(urn, lambda logits: room * torch.sigmoid(logits), digits=16)
@@ -272,7 +272,7 @@ def tilt(urn: Urn) -> Tensor:
 
 
 class Truncated(NamedTuple):
-    """Binomials that are truncated to limits, and tilted."""
+    """Truncated and tilted binomials."""
 
     shift: Tensor  # (...) the tilt
     means: Tensor  # (..., K)
@@ -281,7 +281,7 @@ class Truncated(NamedTuple):
 
 @torch.no_grad()
 def truncate(urn: Urn, limits: Limits) -> Truncated:
-    """Truncate the binomials, and tilt them until their means sum to the total, nearly."""
+    """Truncate the binomials, and tilt them so that their means sum to about the total."""
     weights = urn.log_weights
     sizes = torch.arange(urn.largest + 1, dtype=weights.dtype, device=weights.device)
     possible = (sizes >= limits.low[..., None]) & (sizes <= limits.high[..., None])
@@ -305,7 +305,7 @@ def invert(urn: Urn) -> Mean:
     total, log_weights, capacities = urn.total, urn.log_weights, urn.capacities
     shift = tilt(urn)
     logit = log_weights + shift[..., None]
-    # Work with whichever of success and failure is the rarer, so that nothing rounds to one.
+    # Use the rarer of success and failure, so that no probability rounds to one.
     mostly_in = logit.detach() > 0
     rare = torch.sigmoid(torch.where(mostly_in, -logit, logit))
     prob = torch.where(mostly_in, 1 - rare, rare)
@@ -328,7 +328,7 @@ def invert(urn: Urn) -> Mean:
     rare_ = rare[..., None]
     turn = torch.atan2(rare_ * sine, 1 - rare_ + rare_ * cosine)
     turn = torch.where(mostly_in[..., None], -turn, turn)
-    surplus = (capacities * mostly_in).sum(-1) - total  # whole, so the large phases cancel exactly
+    surplus = (capacities * mostly_in).sum(-1) - total  # integer, so large phases cancel exactly
     phase = (capacities[..., None] * turn).sum(-2) + surplus[..., None] * angle
     magnitude = weight * torch.exp((capacities[..., None] * log_modulus).sum(-2))
     log_scale = (
@@ -351,22 +351,22 @@ def invert(urn: Urn) -> Mean:
 
 @torch.no_grad()
 def mode(urn: Urn) -> Tensor:
-    """The most likely sizes: a common threshold of all increments is a tilt of the binomials."""
+    """The most likely sizes, by a common threshold of all increments, which is a tilt."""
     limits, log_weights, capacities = urn.limits, urn.log_weights, urn.capacities
 
     def modes(logits: Tensor, room: Tensor, *ends: Tensor) -> Tensor:
         found = torch.minimum(((room + 1) * torch.sigmoid(logits)).floor(), room)
         return found.clamp(*ends) if ends else found
 
-    # One group's increments, from size s on, lie at least log((s + 2) / (s + 1)) apart. In a
-    # shorter interval of tilts there is at most one of each group.
+    # Increments of a group from size s are at least log((s + 2) / (s + 1)) apart, so a shorter
+    # interval of tilts has at most one of each group.
     digits = math.ceil(math.log2(_WIDEST_BRACKET * (urn.largest + 2)))
     given = (capacities, *(limits or ()))
     wide = [x[..., None, :] for x in given]
     lower, _ = search_tilt(urn, lambda logits: modes(logits, *wide), digits=digits)
     sizes = modes(log_weights + lower[..., None], *given)
-    # What is missing goes, one each, to the groups whose next increment is the largest; what is
-    # too much (a group on the threshold, by rounding) leaves those whose last was the smallest.
+    # Missing elements go to the groups with the largest next increments, one each; excess elements
+    # (by rounding at the threshold) are taken from those with the smallest last increments.
     missing = (urn.total - sizes.sum(-1))[..., None]
     gained = torch.log((capacities - sizes) / (sizes + 1)) + log_weights
     lost = torch.log((capacities - sizes + 1) / sizes) + log_weights
@@ -383,8 +383,8 @@ def _rank(values: Tensor) -> Tensor:
 def soft_mode(urn: Urn, temperature: Tensor) -> SoftSizes:
     r"""The most likely sizes (..., K), K >= 2, with distributions around them.
 
-    The logits of size s of group k are the log-mass of the best sizes that continue those of the
-    groups before it with s. All of them are sums of increments between those sizes and the mode.
+    The logit of size s of group k is the log-mass of the best sizes given s and the modes of
+    earlier groups: a sum of increments from the mode.
     """
     sizes, half = mode(urn), half_window(urn.largest)
     offset = torch.arange(-half, half + 1, dtype=sizes.dtype, device=sizes.device)
@@ -393,7 +393,7 @@ def soft_mode(urn: Urn, temperature: Tensor) -> SoftSizes:
         order = _later_increments(gains, half)
     later = gains.flatten(-2).gather(-1, order.flatten(-2)).unflatten(-1, order.shape[-2:])
     own = gains[..., :-1, :]
-    # One element more in group k is one less in later groups, and the other way round.
+    # One more element in group k is one less in later groups, and vice versa.
     more = (own[..., half:] - later[..., :half].flip(-1)).cumsum(-1)
     fewer = (later[..., half:] - own[..., :half].flip(-1)).cumsum(-1)
     logits = torch.cat([fewer.flip(-1), torch.zeros_like(more[..., :1]), more], -1)
@@ -404,7 +404,7 @@ def soft_mode(urn: Urn, temperature: Tensor) -> SoftSizes:
 
 
 def _increments(sizes: Tensor, urn: Urn) -> Tensor:
-    """What one more element adds to the log-mass, at sizes (..., K, S); they descend along S."""
+    """The increments of the log-mass by one element at sizes (..., K, S), descending along S."""
     room = urn.capacities[..., None] - sizes
     gains = urn.log_weights[..., None] + torch.log(room.clamp_min(1) / (sizes + 1).clamp_min(1))
     more, some = room > 0, sizes >= 0
@@ -414,14 +414,13 @@ def _increments(sizes: Tensor, urn: Urn) -> Tensor:
 
 
 def _later_increments(gains: Tensor, half: int) -> Tensor:
-    """(..., K - 1, 2 half): which increments of the groups behind every boundary come next.
+    """(..., K - 1, 2 half): the indices of the increments ``gains`` after every boundary.
 
-    In descending order; the first half are those that the mode has taken, the others it has not.
-    Of equal increments those of earlier groups come first. ``gains`` is (..., K, 2 half).
+    In descending order, ties by group; the first half are part of the mode, the others are not.
     """
     groups, width = gains.shape[-2:]
     group = torch.arange(groups, device=gains.device)
-    # Increments of groups before a boundary go to the far ends of its list.
+    # Move increments of groups before a boundary to the ends of its list.
     ends = gains.new_full((width,), -2 * IMPOSSIBLE)
     ends[half:] = 2 * IMPOSSIBLE
     middle = slice((groups - 1) * half, (groups + 1) * half)

@@ -59,8 +59,8 @@ class FisherHypergeometric(SizeLaw):
             weight. It is biased and depends on the order of the groups.
         minimum: The smallest size of every group, a whole number or a tensor (..., K); needs
             ``method="exact"``.
-        maximum: The largest, likewise. Unlike capacities, it leaves the probabilities of the sizes
-            it allows in proportion.
+        maximum: The largest size, likewise. Unlike capacities, it only truncates and keeps the
+            ratios of probabilities.
 
     Example:
         >>> law = FisherHypergeometric(4, torch.tensor([0.0, 1.0]))
@@ -127,11 +127,7 @@ class FisherHypergeometric(SizeLaw):
 
     @property
     def _urn(self) -> Urn:
-        """In float64 whatever the parameters' type.
-
-        The logarithm of a factorial of some thousands has no digits left after the point in
-        float32.
-        """
+        """In float64: the logarithm of a large factorial loses all decimals in float32."""
         weights, n = self.log_weights.double(), self.total_count
         total = weights.new_full((), float(n))
         limits = Limits(self._low, self._high) if self._limited else None
@@ -146,7 +142,7 @@ class FisherHypergeometric(SizeLaw):
 
     @property
     def _pair(self) -> Tensor | None:
-        """All sizes of two groups, where these are few."""
+        """The log-masses of all sizes of two groups, if there are few."""
         if not size_tables.is_listed(self.total_count, self.event_shape[0]):
             return None
         urn = self._urn
@@ -154,7 +150,7 @@ class FisherHypergeometric(SizeLaw):
         return size_tables.list_pair(self.total_count, urn.log_weights, None if plain else urn)
 
     def relax(self, noise: Tensor | None, temperature: Tensor) -> SoftSizes:
-        """A draw with Gumbel noise (..., K - 1, W), or the mode, as soft sizes (K >= 2)."""
+        """Soft sizes with Gumbel noise (..., K - 1, W), or of the mode; for K >= 2."""
         if (pair := self._pair) is not None:
             return size_tables.relax_pair(pair, noise, temperature)
         if noise is None:
@@ -162,7 +158,7 @@ class FisherHypergeometric(SizeLaw):
         return size_tables.suffix_tables(self._urn).relax(noise, temperature)
 
     def exact_mean(self) -> Mean:
-        """The mean in float64, whatever the parameters' type, and log P_0 with it."""
+        """The mean and log P_0 in float64."""
         return size_tables.mean(self._urn)
 
     @property
@@ -192,7 +188,7 @@ class FisherHypergeometric(SizeLaw):
         return self.most_likely_sizes().to(self.dtype)
 
     def most_likely_sizes(self) -> Tensor:
-        """The mode in float64, whatever the parameters' type."""
+        """The mode in float64."""
         self._refuse_merged("mode")
         if (pair := self._pair) is not None:
             return size_tables.pair_mode(pair)
@@ -217,9 +213,8 @@ class FisherHypergeometric(SizeLaw):
     def _exact_conditionals(self, sizes: Tensor) -> Tensor:
         urn = self._urn
         remaining = urn.total - sizes.cumsum(-1) + sizes
-        # The groups from k on are an urn of their own.
         suffixes = [
-            size_tables.log_normalizer(urn.behind(k, remaining[..., k]))
+            size_tables.log_normalizer(urn.from_group(k, remaining[..., k]))
             for k in range(sizes.shape[-1])
         ]
         suffix = torch.stack(suffixes, -1)
@@ -227,12 +222,12 @@ class FisherHypergeometric(SizeLaw):
         return log_binomial(urn.capacities, sizes) + sizes * urn.log_weights + after - suffix
 
     def _merged_urn(self) -> tuple[Tensor, Tensor]:
-        """(..., K - 1, 2): log-weights and capacities of a group and of all later ones merged."""
+        """(..., K - 1, 2): log-weights and capacities of a group and of the merged later ones."""
         weights, capacities = self.log_weights.double(), self._capacities
         later = capacities.flip(-1).cumsum(-1).flip(-1)[..., 1:]
         counts = torch.where(capacities > 0, capacities.log(), IMPOSSIBLE)
         weighted = (weights + counts).flip(-1).logcumsumexp(-1).flip(-1)[..., 1:]
-        # Merged groups without a single place have no mean weight, and need none.
+        # Merged groups without capacity have no mean weight.
         merged = torch.where(later > 0, weighted - later.log(), 0.0)
         return (
             torch.stack([weights[..., :-1], merged], -1),
@@ -264,7 +259,7 @@ class FisherHypergeometric(SizeLaw):
     def _draw_flat(
         self, count: int, tables: SuffixTables | None, generator: torch.Generator | None
     ) -> Tensor:
-        """Group after group from the conditionals, each by the Gumbel trick."""
+        """Sample sequentially from the conditionals by the Gumbel trick."""
         full = torch.full(
             (count, *self.batch_shape),
             float(self.total_count),
@@ -301,7 +296,7 @@ class FisherHypergeometric(SizeLaw):
     def expected_log_binomials(self, capacities: Tensor) -> Tensor:
         r"""(..., K): :math:`E \log\binom{m_k}{n_k}` under this law, for any capacities m, float64.
 
-        Sizes beyond ``capacities`` count as 0; the caller checks whether they are possible.
+        Sizes above ``capacities`` count as 0; the caller checks their support.
         """
         means = [
             (probs * log_binomial(capacities[..., k, None], sizes)).sum(-1)
@@ -328,10 +323,10 @@ class FisherHypergeometric(SizeLaw):
             return ranks.new_zeros(*self.batch_shape, 0, n)
         self._refuse_merged("boundary_survival")
         tables = size_tables.suffix_tables(self._urn)
-        # Rank r lies before boundary k if fewer than n - r elements remain behind it.
-        behind = tables.boundary_probs().cumsum(-1)
+        # Rank r is before boundary k if fewer than n - r elements remain after it.
+        after = tables.boundary_probs().cumsum(-1)
         position = (n - 1 - ranks - tables.first[..., None]).long()
-        inside = behind.gather(-1, position.clamp(0, tables.width - 1))
+        inside = after.gather(-1, position.clamp(0, tables.width - 1))
         return torch.where(position < 0, 0.0, torch.where(position >= tables.width, 1.0, inside))
 
     def best_sizes(self, block_log_probs: Tensor) -> Tensor:
@@ -361,8 +356,8 @@ class FisherHypergeometric(SizeLaw):
 def sizes_kl(p: FisherHypergeometric, q: FisherHypergeometric) -> Tensor:
     """The exact divergence of two size laws.
 
-    With equal capacities and limits the family is exponential and means suffice; otherwise the
-    binomial coefficients are averaged over the marginals. Infinite where p allows what q does not.
+    With equal capacities and limits this needs only means (an exponential family); otherwise the
+    binomial coefficients are averaged over the marginals. Infinite if q excludes sizes of p.
     """
     if p.event_shape != q.event_shape:
         raise ValueError(
@@ -395,7 +390,7 @@ def _same_binomials(p: FisherHypergeometric, q: FisherHypergeometric) -> bool:
     own, other = ((x._capacities, x._low, x._high) for x in (p, q))
     if all(can_check_values(x) for x in own + other):
         return all(bool((x == y).all()) for x, y in zip(own, other, strict=True))
-    # Where no values can be read, the tensors must be the same objects.
+    # If values cannot be read, the tensors must be the same objects.
     given = zip(p._given, q._given, strict=True)
     return all(x is y or (type(x) is type(y) is int and x == y) for x, y in given)
 

@@ -15,10 +15,7 @@ from drpm.relaxation.operators import is_transformed
 
 
 def can_check_values(tensor: Tensor) -> bool:
-    """Whether values may be read on the host.
-
-    Not while compiling, nor while a GPU's work is recorded, nor inside ``torch.func``.
-    """
+    """Whether values may be read: not in ``torch.func``, compilation or CUDA graph capture."""
     if torch.compiler.is_compiling():
         return False
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -55,7 +52,7 @@ def require_vector(name: str, value: Any, entry: str) -> Tensor:
 
 
 def require_finite(name: str, value: Tensor) -> None:
-    # The largest magnitude is finite where all entries are: one pass, one number to wait for.
+    # By the largest magnitude, for one pass and one synchronization.
     if not can_check_values(value) or value.numel() == 0:
         return
     if not math.isfinite(torch.linalg.vector_norm(value.detach(), math.inf).item()):
@@ -76,7 +73,7 @@ def require_positive(name: str, value: Any) -> None:
 
 
 def require_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    # `1 == True`, so the type has to match as well.
+    # Compare types, because `1 == True`.
     if not any(type(value) is type(choice) and value == choice for choice in choices):
         listed = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"{name} must be one of {listed}, but got {value!r}.")
@@ -85,7 +82,7 @@ def require_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
 def require_broadcast(what: str, *shapes: torch.Size) -> torch.Size:
     largest = max(shapes, key=len)
     if all(shape in (largest, torch.Size()) for shape in shapes):
-        return largest  # nearly always; torch's own answer takes as long as a small kernel
+        return largest  # torch's function takes as long as a small kernel
     try:
         return torch.Size(torch.broadcast_shapes(*shapes))
     except RuntimeError:
@@ -98,7 +95,7 @@ def require_broadcast(what: str, *shapes: torch.Size) -> torch.Size:
 def require_event(
     name: str, value: Any, event_shape: torch.Size, batch_shape: torch.Size
 ) -> Tensor:
-    """A tensor whose last dimensions are the event and whose leading ones broadcast."""
+    """A tensor with the event shape and broadcastable leading dimensions."""
     if not isinstance(value, Tensor):
         raise ValueError(f"{name} must be a tensor, but got {describe(value)}.")
     dims = len(event_shape)
@@ -135,7 +132,7 @@ def require_indices(name: str, value: Any, count: int) -> Tensor:
 
 
 class _Finite(constraints.Constraint):
-    """Real numbers without infinities, which torch's ``real`` accepts."""
+    """Finite real numbers; torch's ``real`` accepts infinities."""
 
     def check(self, value: Tensor) -> Tensor:
         return torch.isfinite(value)

@@ -24,8 +24,7 @@ class FactorsConfig:
     Args:
         method: How shared dimensions are found. ``drpm``: by a random partition; ``hg``: their
             number from a hypergeometric distribution, then the most similar ones; ``ada``: those
-            in the lower half of the range of divergences; ``label``: all but one, given by a
-            label.
+            in the lower half of the range of divergences; ``label``: all except a labeled one.
         averaging: How the two posteriors of a shared dimension are averaged. ``group``: mean of
             the means and of the variances; ``multi-level``: mean weighted by precision.
         objective: ``bounds``: for ``drpm`` the paper's bounds on the probability of a partition,
@@ -33,14 +32,14 @@ class FactorsConfig:
             ``exact``: the probability of the partition itself.
         latent: Number of latent dimensions.
         shared_divergence: How often the KL divergence of a shared dimension counts for a pair.
-            ``once``: it is one code for both views, as in the paper's formula; ``twice``: once for
-            each view, as in Locatello et al. (2020). Only ``once`` rewards sharing.
+            ``once``: as one code for both views, as in the paper's formula; ``twice``: for each
+            view, as in Locatello et al. (2020). Only ``once`` rewards sharing.
         beta: Weight of the KL divergence of the codes.
         gamma: Weight of the divergence of the sizes, for ``drpm`` and ``hg``.
         delta: Weight of the divergence of the order, for ``drpm``.
         smallest_divergence: For ``drpm``: added to all divergences between views, in nats, before
-            the logarithm. Without it, as in the paper, the order term is as large for codes that
-            carry almost no information as for others, and some runs do not learn.
+            the logarithm. Without it, as in the paper, the order term does not vanish for codes
+            without information, and some runs do not learn.
         draws: Number of partitions sampled to estimate the exact divergence of a pair.
         prior_log_weights: Log-weights of independent and shared dimensions in the prior.
         temperature: Temperature of the relaxation, at the start and at the end of training.
@@ -112,7 +111,7 @@ class FactorsJob(Job):
     test_pairs: Annotated[int, Field(ge=100)] | None = option(
         None, "Number of test pairs; not for your own pairs.", shown="10000 on a GPU, else 2000"
     )
-    # None is random, so that settings of runs are what they were before there was a choice.
+    # None means random and keeps the settings of earlier runs unchanged.
     which: Literal["fixed", "random"] | None = option(
         None,
         "Which factors pairs share: random (new ones for every pair) or fixed (the first of color, "

@@ -1,4 +1,4 @@
-"""Shared factors as an experiment: training, evaluation and figures of a model."""
+"""Shared factors as an experiment: training, evaluation and figures."""
 
 import copy
 import warnings
@@ -71,7 +71,7 @@ def fit_factors(
         factor_objective,
         config,
         folder,
-        # Pairs are drawn; of this column only the length is used.
+        # Only the length of this column is used, since pairs are sampled.
         {"pair": torch.zeros(config.steps_per_epoch * config.training.batch_size)},
         fingerprint=pairs.fingerprint,
         device=device,
@@ -82,7 +82,7 @@ def fit_factors(
 
 
 def check_pairs(pairs: Pairs, config: FactorsConfig) -> None:
-    """Refuse pairs that a model cannot be trained on."""
+    """Raise if a model cannot be trained on the pairs."""
     if isinstance(pairs, OwnPairs) and config.method == "label":
         raise ConfigError("method must not be 'label' for pairs without labels.")
     with torch.device("meta"):
@@ -136,7 +136,7 @@ class Factors(Experiment[FactorsJob, Pairs, FactorVAE]):
         self, job: FactorsJob, model: FactorVAE, data: Pairs, run: RunFolder, progress: object
     ) -> Evaluation:
         model.save(run.model_dir)
-        run.take_metrics([run.path / "training"])
+        run.copy_stage_metrics([run.path / "training"])
         if isinstance(data, OwnPairs):
             batch = {"first": data.first, "second": data.second}
             described: dict[str, Any] = {"name": job.data, "pairs": len(data.names)}
@@ -156,7 +156,7 @@ class Factors(Experiment[FactorsJob, Pairs, FactorVAE]):
             table.insert(0, "shared", table.sum(axis=1))
             run.write_atomic("pairs.csv", table.to_csv(index_label="pair", lineterminator="\n"))
         else:
-            # Averaged as the model does it, which need not be the plain mean of both codes.
+            # The model's averages, which may differ from the mean of both codes.
             known = batch["factors"], batch["is_shared"]
             metrics = evaluate_pairs(found.averaged, found.mask, *known)._asdict()
             scores = metrics.pop("by_factor")
@@ -178,8 +178,8 @@ class Factors(Experiment[FactorsJob, Pairs, FactorVAE]):
 class PairScores(NamedTuple):
     """Scores of a model on test pairs.
 
-    Accuracies are adjusted and balanced (1 is perfect, 0 is chance) and averaged over the factors
-    that have pairs to learn them from and to test them on; None if there are none.
+    Accuracies are adjusted, balanced (1 is perfect, 0 is chance) and averaged over the factors that
+    have training and test pairs; None if there are none.
     """
 
     shared_accuracy: float | None  # of shared factors, predicted from the shared dimensions
@@ -195,13 +195,11 @@ class Evidence(NamedTuple):
     """Means over pairs, in nats.
 
     Args:
-        pair_evidence: Lower bound on the log-probability of both images together: the parts of
-            both views are summed, and a shared dimension, one code for both, counts once. If a
-            fixed rule chooses the shared dimensions, these are taken as given.
+        pair_evidence: Lower bound on the log-probability of both images: the sum over both views,
+            in which a shared dimension counts once. Dimensions chosen by a fixed rule are given.
         reconstruction: Negative log-likelihood of an image given its code, averaged over views.
         latent_divergence: KL divergence of the codes from their prior, averaged over views.
-        partition_divergence: KL divergence of the shared dimensions, their number and choice, from
-            their prior; 0 for a fixed rule.
+        partition_divergence: KL divergence of the partition from its prior; 0 for a fixed rule.
     """
 
     pair_evidence: float
@@ -213,10 +211,10 @@ class Evidence(NamedTuple):
 def evaluate_pairs(codes: Any, mask: Any, factors: Any, is_shared: Any) -> PairScores:
     """Evaluate the shared dimensions of pairs against the true factors.
 
-    Linear classifiers predict each factor from the shared part, the mean of both images' codes
-    with zeros in the independent dimensions, and from the independent part, the first image's code
-    with zeros in the shared dimensions; separately for the pairs that share the factor and for the
-    others. They are trained on the first two thirds of the pairs and tested on the others.
+    Linear classifiers predict each factor from the shared part (the mean of both codes, with zeros
+    in the independent dimensions) and from the independent part (the first code, with zeros in the
+    shared dimensions), separately for pairs that share the factor and for others. They are trained
+    on the first two thirds of the pairs and tested on the others.
 
     Args:
         codes: Posterior means of both images of each pair, (P, 2, d).
@@ -258,7 +256,7 @@ def evaluate_pairs(codes: Any, mask: Any, factors: Any, is_shared: Any) -> PairS
 def _accuracies(
     inputs: NDArray[Any], factors: NDArray[Any], counts: NDArray[np.bool_]
 ) -> list[float | None]:
-    """Of every factor, learned and tested on the pairs (P, F) that count for it."""
+    """Balanced accuracy of each factor on the selected pairs (P, F)."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import balanced_accuracy_score
 
@@ -269,7 +267,7 @@ def _accuracies(
         if min(len(np.unique(values[fitted])), len(np.unique(values[tested]))) < 2:
             scores.append(None)
             continue
-        # Unscaled: standardized, empty dimensions would weigh as much as the others.
+        # Not standardized, since that would scale up unused dimensions.
         classifier = LogisticRegression(max_iter=1000)
         predicted = classifier.fit(inputs[fitted], values[fitted]).predict(inputs[tested])
         with warnings.catch_warnings():
@@ -291,16 +289,16 @@ def estimate_evidence(
 ) -> Evidence:
     """A lower bound on the log-probability of pairs, computed without labels.
 
-    All weights are 1 and the probability of a partition is exact, regardless of the training
-    settings, so models of one method with different weights can be compared. Do not compare
-    methods if one of them has a fixed rule, whose partition costs nothing.
+    All weights are 1 and partition probabilities are exact, whatever the training settings, to
+    compare models of one method with different weights. Do not compare methods if one of them has
+    a fixed rule, whose partition costs nothing.
 
     Args:
         model: The model.
         first: (P, C, H, W), values in [0, 1]; held-out pairs.
         second: The same.
         label: (P,), a factor that differs, for the method ``label``.
-        seed: Random seed of the partitions and codes, one sample of each per pair.
+        seed: Random seed of the partition and codes sampled for each pair.
     """
     model = copy.deepcopy(model)
     model.aggregation.config = replace(model.config, gamma=1.0, delta=1.0, objective="exact")
@@ -308,7 +306,7 @@ def estimate_evidence(
     generator = torch.Generator(temperature.device).manual_seed(seed)
     found = []
     for batch in model.batches(first, second, label):
-        # Sampled, since the bound is an expectation over partitions.
+        # The bound is an expectation over partitions.
         _, aggregated, shared = model.compare(batch, temperature, generator)
         errors = model.errors(batch, aggregated.sample((), generator)).mean(0)
         latent = standard_divergence(aggregated)
@@ -322,10 +320,7 @@ def estimate_evidence(
 
 
 def measure_usage(found: SharedFactors) -> dict[str, float]:
-    """The number of dimensions in use, and how many of these, at a cost, a pair shares on average.
-
-    The codes of a dimension in use have a variance above 0.1; under the prior it is 1.
-    """
+    """The number of active dimensions (variance of codes above 0.1), and the mean number shared."""
     in_use = found.codes.flatten(0, 1).var(0) > 0.1
     return {
         "used_dimensions": float(in_use.sum()),

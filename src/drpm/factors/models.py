@@ -1,4 +1,4 @@
-"""The variational autoencoder of pairs, its objective, and the methods: what two views share."""
+"""The variational autoencoder of pairs, its objective, and methods to find shared dimensions."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -64,7 +64,7 @@ class ConvolutionalAutoencoder(nn.Module):
         for inputs, outputs in pairwise((*widths[:0:-1], colors)):
             back += [nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1), nn.ReLU()]
         self.decoder = nn.Sequential(*back[:-1])
-        # As in the reference; with torch's smaller numbers, codes stay empty for long.
+        # As in the reference; with torch's smaller weights, codes stay unused for long.
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
                 nn.init.xavier_uniform_(module.weight)
@@ -72,7 +72,7 @@ class ConvolutionalAutoencoder(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def posterior(self, images: Tensor) -> Posterior:
-        # Pairs are drawn in float32, whatever the precision of the model.
+        # Pairs are float32, also for float64 models.
         flat = images.flatten(0, -4).to(self.heads.weight.dtype)
         if flat.is_cuda:
             flat = flat.contiguous(memory_format=torch.channels_last)
@@ -97,7 +97,7 @@ class _FlattenPixels(nn.Module):
         return features.permute(0, 2, 3, 1).flatten(1)
 
 
-# Which latent dimensions two views share. A new method is one class with one function.
+# Methods to find shared latent dimensions: one class each.
 
 
 class AggregationInput(NamedTuple):
@@ -107,7 +107,7 @@ class AggregationInput(NamedTuple):
     batch: Batch  # the pairs, and their labels if there are any
     temperature: Tensor  # of the relaxation
     generator: Generator | None
-    noise: bool  # whether to sample; if not, the mode is taken
+    noise: bool  # whether to sample or to use the mode
 
 
 class Shared(NamedTuple):
@@ -118,7 +118,7 @@ class Shared(NamedTuple):
 
 
 class Aggregation(nn.Module):
-    """A method of finding the shared dimensions: from an input to what is shared."""
+    """Base class of methods to find the shared dimensions."""
 
     def __init__(self, config: FactorsConfig) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Aggregation(nn.Module):
 
 
 class LabelAggregation(Aggregation):
-    """A label names a factor that differs: that dimension is independent, all others are shared.
+    """The dimension given by a label is independent, all others are shared.
 
     References:
         Bouchacourt et al., "Multi-level variational autoencoder", 2018. Hosoya, "Group-based
@@ -140,7 +140,7 @@ class LabelAggregation(Aggregation):
 
 
 class AdaptiveAggregation(Aggregation):
-    """Shared dimensions differ less than the midpoint of a pair's divergences, or not at all.
+    """Dimensions with divergences below the midpoint of a pair's range are shared.
 
     References:
         Locatello et al., 2020.
@@ -179,7 +179,7 @@ class _LearnedCount(Aggregation):
 
 
 class HypergeometricAggregation(_LearnedCount):
-    """A random number of dimensions is shared, those of the smallest divergences.
+    """A random number of dimensions with the smallest divergences is shared.
 
     References:
         Sutter et al., "Learning group importance using the differentiable hypergeometric
@@ -206,7 +206,7 @@ class HypergeometricAggregation(_LearnedCount):
 
 
 class PartitionAggregation(_LearnedCount):
-    """A random partition with divergences as scores: those that differ most are independent."""
+    """A random partition with divergences as scores; the largest are independent."""
 
     def forward(self, given: AggregationInput) -> Shared:
         config, log_weights = self.config, self.weights(given.divergence)
@@ -249,7 +249,7 @@ class SharedFactors(NamedTuple):
         number: (P,), the number of latent dimensions that the images of a pair share.
         mask: (P, l), 1 for shared dimensions, else 0.
         codes: (P, 2, l), the posterior means of each image.
-        averaged: (P, 2, l), the same with shared dimensions averaged, as the decoder sees them.
+        averaged: (P, 2, l), the same with shared dimensions averaged, the input of the decoder.
     """
 
     number: Tensor
@@ -280,7 +280,7 @@ class FactorVAE(nn.Module):
         *,
         noise: bool = True,
     ) -> tuple[Posterior, Posterior, Shared]:
-        """Posteriors (2, B, l) of the views, the same with shared parts averaged, and these."""
+        """Posteriors (2, B, l) of the views, averaged posteriors, and the shared dimensions."""
         posterior = self.autoencoder.posterior(torch.stack([batch["first"], batch["second"]]))
         one, other = (Posterior(*(x[view] for x in posterior)) for view in range(2))
         divergence = symmetric_divergence(one, other)
@@ -302,7 +302,7 @@ class FactorVAE(nn.Module):
     def batches(
         self, first: Tensor, second: Tensor, label: Tensor | None = None
     ) -> Iterator[dict[str, Tensor]]:
-        """Checked pairs in batches on the model's device, as :meth:`share` takes them."""
+        """Validate pairs, as for :meth:`share`, and move them in batches to the model's device."""
         require_views(first, second)
         if first.shape[1:] != self.shape:
             raise ValueError(
@@ -383,7 +383,7 @@ def average(one: Posterior, other: Posterior, kind: Averaging) -> Posterior:
     if kind == "group":
         mean = 0.5 * (one.mean + other.mean)
         return Posterior(mean, variances.mean(0).log())
-    # The product of both Gaussians with twice its variance, so that equal views stay unchanged.
+    # The product of both Gaussians with twice its variance, which keeps equal views unchanged.
     total = variances.sum(0)
     mean = (one.mean * variances[1] + other.mean * variances[0]) / total
     return Posterior(mean, (2 * variances.prod(0) / total).log())

@@ -1,6 +1,6 @@
-"""Pairs of images that share some of their generative factors: drawn from a world, or given.
+"""Pairs of images that share some generative factors: sampled from a world, or given.
 
-Shapes do not depend on values, and nothing is read back from a device: steps can be captured.
+Sampling does not synchronize with the device, so that steps can be captured.
 """
 
 import re
@@ -18,6 +18,7 @@ from torch.nn.functional import interpolate
 from drpm.data import arm, mpi3d, own
 from drpm.data.types import DataError, Device, fingerprint_tensors
 from drpm.distributions.validation import describe
+from drpm.training.config import require_unit_interval
 from drpm.training.program import Batch
 
 MIXED_COUNTS: Final = (0, 1, 3, 5)
@@ -67,8 +68,7 @@ def arm_world(
 ) -> World:
     """Every image of the data set `arm`.
 
-    With all 40 angles these are 1,036,800 images, 12.7 GB of bytes, for a GPU. On a CPU use two to
-    eight angles.
+    With all 40 angles these are 1,036,800 images (12.7 GB), for a GPU. On a CPU use 2 to 8 angles.
 
     Args:
         device: Where the images are rendered and stored.
@@ -106,7 +106,7 @@ def _world(
     angles: int,
     device: torch.device,
 ) -> World:
-    """A world of the images that ``make`` returns for factors (N, F); the last two are angles."""
+    """A world of the images of ``make`` for factors (N, F), of which the last two are angles."""
     every = all_sizes[-1]
     if angles not in range(2, every + 1):
         raise ValueError(f"angles must be an integer from 2 to {every}, but got {angles!r}.")
@@ -126,12 +126,12 @@ def _world(
 class PairSampler:
     """Samples pairs of images that share factors: the ``augment`` of a training program.
 
-    The first image's values of the factors are uniform. A pair shares a given number of factors;
-    the second image's values of the others are uniform among those that differ.
+    The first image's factors are uniform. A pair shares a given number of factors; the second
+    image's other factors are uniform among values that differ.
 
-    It returns as many pairs as the batch has rows: "first" and "second" are the images
-    (B, C, H, W), "factors" their values (B, 2, F), "is_shared" (B, F) is true where these are
-    equal, and "label" (B,) is a random factor that differs, 0 if none does.
+    It returns one pair per row of the batch: "first" and "second" are the images (B, C, H, W),
+    "factors" their values (B, 2, F), "is_shared" (B, F) is true where these are equal, and "label"
+    (B,) is a random factor that differs, or 0.
 
     Args:
         world: The images.
@@ -155,12 +155,12 @@ class PairSampler:
             )
         if which not in ("fixed", "random"):
             raise ValueError(f"which must be 'fixed' or 'random', but got {which!r}.")
-        # One random integer per pair, whose digits are the values of the first image, the steps
-        # to those of the second, and the choice of a count.
+        # One random integer per pair: its mixed-radix digits are the values of the first image, the
+        # steps to those of the second, and the choice of a count.
         radices = (*world.sizes, *(size - 1 for size in world.sizes), len(self.counts))
         strides = [prod(radices[place + 1 :]) for place in range(len(radices))]
         self._total = prod(radices)
-        # Made once: a copy from the CPU at every call could not be captured.
+        # Created once, because copies from the CPU cannot be captured.
         self._radices, self._strides, self._sizes, self._counts = (
             torch.tensor(x, device=device) for x in (radices, strides, world.sizes, self.counts)
         )
@@ -174,8 +174,8 @@ class PairSampler:
         digits = (number[..., None] // self._strides) % self._radices
         first, steps, option = digits.split([width, width, 1], dim=-1)
         count = self._counts[option.squeeze(-1)]
-        # In a random permutation the places of the smallest n_s numbers are a random subset, and
-        # the largest of the other numbers is at a random one of the other places.
+        # The positions of the smallest n_s numbers of a random permutation are a random subset, and
+        # the position of its largest other number is a random other position.
         permutation = torch.rand(rows, width, **place).argsort(-1)
         ranks = self._places if self.which == "fixed" else permutation
         is_shared = ranks < count[:, None]
@@ -245,7 +245,7 @@ Pairs = PairSampler | OwnPairs
 
 
 def require_views(first: Any, second: Any) -> None:
-    """Refuse views that are not images (P, C, H, W) of one shape with values in [0, 1]."""
+    """Raise unless views are images (P, C, H, W) of one shape with values in [0, 1]."""
     views = {"first": first, "second": second}
     if (
         not all(isinstance(x, Tensor) and x.is_floating_point() for x in views.values())
@@ -258,12 +258,7 @@ def require_views(first: Any, second: Any) -> None:
             f"(P, C, H, W), but got {describe(first)} and {describe(second)}."
         )
     for name, images in views.items():
-        # Written so that NaN is refused.
-        if not ((images >= 0) & (images <= 1)).all():
-            raise ValueError(
-                f"{name} must have values from 0 to 1, but got values from {images.min():g} to "
-                f"{images.max():g}."
-            )
+        require_unit_interval(name, images)
 
 
 def load_pairs(path: str | Path, image_size: int | tuple[int, int] | None = None) -> OwnPairs:

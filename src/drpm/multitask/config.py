@@ -32,9 +32,8 @@ class NetworkConfig:
         width: Neurons of the last shared layer, which tasks share.
         head: Hidden neurons of the head of each task; 0 for a single linear layer.
         dropout: Dropout probability of the hidden neurons of heads and of channels. ``lenet``:
-            those of the second convolution, one mask for a whole batch. ``residual``: those
-            between the convolutions of a block, as ``torch.nn.Dropout2d``; only here values are
-            rescaled.
+            those of the second convolution, with one mask per batch. ``residual``: those between
+            the convolutions of a block, by ``torch.nn.Dropout2d`` (the only one with rescaling).
     """
 
     encoder: Literal["lenet", "residual"] = "lenet"
@@ -59,19 +58,19 @@ class MultitaskConfig:
             of the tasks combined at the shared layer, by ``weighting``.
         partition: For ``drpm``. ``sample``: predicted for each sample by a second encoder;
             ``network``: one for all samples.
-        affinities: For ``drpm``: whether each task has its own scores of the neurons; by default
-            no, as in the paper.
-        common: For ``drpm``: whether there is one more subset, of neurons that all tasks see; by
-            default no, as in the paper.
-        clip: For ``drpm``: whether soft masks are clipped to [0, 1]; by default no.
+        affinities: For ``drpm``: whether each task has its own scores of the neurons; not by
+            default, as in the paper.
+        common: For ``drpm``: whether to add a subset of neurons that all tasks use; not by default,
+            as in the paper.
+        clip: For ``drpm``: whether to clip soft masks to [0, 1]; not by default.
         task_order: For ``drpm``. ``given``: the first task has the first subset of the partition;
-            ``reversed``: the last; ``shuffled``: a random one. The first and the last of several
-            subsets have sharper masks. The common subset is always the last.
+            ``reversed``: the last; ``shuffled``: a random one. The first and the last subset have
+            sharper masks. The common subset is always the last.
         weighting: For ``gradient``: one of TorchJD's weightings.
         task_weights: One for each task, in any scale; empty for equal weights.
-        size_penalty: For ``drpm``: weight of the penalty on unequal sizes. None: one over the
-            number of neurons, as in the paper, for more than two tasks, because otherwise one of
-            them takes all neurons at the start, and 0 for two.
+        size_penalty: For ``drpm``: weight of the penalty on unequal sizes. None: 0 for two tasks
+            and otherwise one over the number of neurons, as in the paper, which prevents that one
+            task takes all neurons.
         temperature: Temperature of the partition, at the start and at the end of training.
         evaluate_every: Epochs between evaluations on the test split.
         train_examples: Use only the first training examples; None for all.
@@ -82,7 +81,7 @@ class MultitaskConfig:
 
     method: Method = "drpm"
     partition: Literal["sample", "network"] = "sample"
-    # None and not False, so that earlier settings keep their digests.
+    # None instead of False keeps the digests of earlier settings.
     affinities: bool | None = None
     common: bool | None = None
     clip: bool | None = None
@@ -104,7 +103,7 @@ class MultitaskConfig:
     def __post_init__(self) -> None:
         check_setting(self.training, "devices", "1 for this model", lambda count: count == 1)
         if self.method == "gradient":
-            # Its backward pass reads values, which neither a graph nor a compiler can.
+            # Its backward pass reads values and can be neither captured nor compiled.
             steps = "'auto' or 'eager' for the method 'gradient'"
             check_setting(self.training, "step", steps, lambda step: step in ("auto", "eager"))
         if self.method != "drpm":

@@ -1,4 +1,4 @@
-"""Multitask learning as an experiment: training and evaluation of a network."""
+"""Multitask learning as an experiment: training and evaluation."""
 
 import copy
 import warnings
@@ -79,7 +79,7 @@ def fit_multitask(
     """
     check_multitask(data, config)
     network = make_network(data, config)
-    # Not the mean and standard deviation of pixels, which may differ between devices.
+    # Without the mean and standard deviation of pixels, whose rounding depends on the device.
     names = ("images", "targets", "test_images", "test_targets")
     fit_model(
         network,
@@ -106,7 +106,7 @@ def make_network(data: TaskData, config: MultitaskConfig) -> MultitaskNetwork:
 
 
 def check_multitask(data: TaskData, config: MultitaskConfig) -> None:
-    """Refuse settings that do not fit the data, before anything is written."""
+    """Raise if settings do not fit the data, before anything is written."""
     if config.method == "gradient":
         find_weighting(config.weighting)
     width, tasks = config.network.width, len(data.tasks)
@@ -127,7 +127,7 @@ def _evaluate_before_epoch(network: MultitaskNetwork, data: TaskData) -> BeforeE
         (run,) = runs
         if epoch == 0 or epoch % network.config.evaluate_every:
             return
-        # A run that was interrupted right here has logged this epoch already.
+        # An interrupted run may have logged this epoch already.
         if any("test_accuracy" in record and record["epoch"] == epoch for record in run.metrics()):
             return
         spare.load_state_dict(program.model_state())
@@ -183,7 +183,7 @@ class Multitask(Experiment[MultitaskJob, TaskData, MultitaskNetwork]):
         progress: ProgressFactory,
     ) -> Evaluation:
         model.save(run.model_dir)
-        run.take_metrics([run.path / "training"])
+        run.copy_stage_metrics([run.path / "training"])
         # With the precision of training.
         with matmul_precision(job.multitask.training.matmul):
             scores = model.score(data.test_images, data.test_targets)
@@ -227,7 +227,7 @@ class Multitask(Experiment[MultitaskJob, TaskData, MultitaskNetwork]):
 
 
 def collect_metrics(data: TaskData, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """All metrics of a run: of its last record, and of the first with the best mean accuracy."""
+    """The metrics of a run: of its last record and of the first with the best mean accuracy."""
     from scipy.stats import ConstantInputWarning, spearmanr
 
     best, last = max(records, key=lambda record: record["test_accuracy"]), records[-1]
@@ -246,7 +246,7 @@ def collect_metrics(data: TaskData, records: Sequence[Mapping[str, Any]]) -> dic
 
 
 def task_table(data: TaskData, metrics: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """A row for each task and the common subset: from the heading of a column to its metric."""
+    """A row for each task and the common subset, which maps column headings to metrics."""
     names = (*data.tasks, COMMON)
     shown = {x: metric for x, metric in _COLUMNS.items() if f"{metric}_{names[0]}" in metrics}
     return {
@@ -258,7 +258,7 @@ def task_table(data: TaskData, metrics: Mapping[str, Any]) -> dict[str, dict[str
 def figure_data(
     data: TaskData, scores: TaskScores, records: Sequence[Mapping[str, Any]] = ()
 ) -> bytes:
-    """All figures of the last scores, and of the records of scores during training."""
+    """All figures of the final scores and of the scores during training."""
     tasks = data.labels()
     title = "Accuracy of each task"
     specs = [_images(data), _bars("accuracy", "accuracy", scores.accuracies, tasks, title)]
@@ -269,7 +269,7 @@ def figure_data(
         title = f"Neurons of each task, out of {scores.shares.shape[-1]}"
         specs.append(_bars(name, "neurons", scores.sizes, subsets, title))
         shown, rows = scores.shares[[*subsets], :_MAX_NEURONS].numpy(), [*subsets.values()]
-        # By the task that has a neuron most often.
+        # Sort neurons by their most frequent task.
         order = np.lexsort((-shown.max(0), shown.argmax(0)))
         title, names = "Assignment of neurons to tasks", [*map(str, order)]
         about = (

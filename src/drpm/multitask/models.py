@@ -1,4 +1,4 @@
-"""Images with several tasks, and the network that they share: objective, predictions, scores."""
+"""Images with several tasks, and their shared network: objective, predictions, scores."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from drpm.multitask.networks import METHODS, TaskHeads, build_encoder
 from drpm.nn import TaskSplit, size_penalty
 from drpm.training import config as configs
 from drpm.training.checkpoint import described, load_model, load_modules, save_model
-from drpm.training.config import require_classes
+from drpm.training.config import require_classes, require_unit_interval
 from drpm.training.devices import seeded
 from drpm.training.errors import ConfigError
 from drpm.training.program import Batch
@@ -62,10 +62,7 @@ class TaskData:
         return tuple(self.classes)
 
     def labels(self, *, common: bool = False) -> dict[int, str]:
-        """From the index of each task to its display name, ordered by noise ratio, if known.
-
-        A common subset comes first, so that it is shown whatever the number of tasks.
-        """
+        """Maps task indices to display names, by noise ratio; the common subset comes first."""
         first = {len(self.tasks): COMMON} if common else {}
         if not self.noise_ratios:
             return first | dict(enumerate(self.tasks))
@@ -78,8 +75,8 @@ def read_tasks(
 ) -> TaskData:
     """The tasks of a data set of images: one for each target that has classes.
 
-    Pixels are normalized as the data set says, or else by the mean and standard deviation of each
-    channel of the training split.
+    Pixels are normalized by the constants of the data set, or else by the mean and standard
+    deviation of each channel of the training split.
 
     Args:
         data: The data set. Its inputs are bytes, or floats in [0, 1] before normalization; its
@@ -114,7 +111,7 @@ def read_tasks(
 def _read(
     data: Dataset, part: str, examples: int | None, mean: Tensor, std: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The first images of a part, before normalization, and their classes (N, T)."""
+    """The first images of a split, before normalization, and their classes (N, T)."""
     split: Split = getattr(data, part)
     name = f"{part}.inputs before normalization"
     images = [
@@ -130,7 +127,7 @@ def _read(
 
 
 def as_bytes(name: str, images: Any, shape: Sequence[int]) -> Tensor:
-    """Images (N, C, H, W) as bytes, from bytes or from floats in [0, 1]; others are refused."""
+    """Convert images (N, C, H, W), bytes or floats in [0, 1], to bytes; raise for others."""
     if (
         not isinstance(images, Tensor)
         or not (images.dtype == torch.uint8 or images.is_floating_point())
@@ -143,12 +140,7 @@ def as_bytes(name: str, images: Any, shape: Sequence[int]) -> Tensor:
         )
     if images.dtype == torch.uint8:
         return images
-    low, high = images.min().item(), images.max().item()
-    # Written so that NaN is refused.
-    if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):
-        raise ConfigError(
-            f"{name} must lie in [0, 1], but got values from {low:.4g} to {high:.4g}."
-        )
+    require_unit_interval(name, images, tolerance=_ROUNDING)
     return (255 * images).round_().clamp_(0, 255).to(torch.uint8)
 
 
@@ -219,7 +211,7 @@ class MultitaskNetwork(nn.Module):
     def forward(
         self, images: Tensor, temperature: Tensor, generator: Generator | None = None
     ) -> tuple[Tensor, TaskSplit]:
-        """The logits of every task, (T, B, classes), and what each sees, for bytes (B, C, H, W)."""
+        """The logits (T, B, classes) and the task split, from byte images (B, C, H, W)."""
         pixels = (images.to(self.mean.dtype) / 255 - self.mean) / self.std
         features = self.encoder(pixels, generator)
         second = self.method.encoder
@@ -245,8 +237,7 @@ class MultitaskNetwork(nn.Module):
         return {task: each[:, :count] for (task, count), each in named}
 
     def sizes(self, images: Tensor) -> Tensor:
-        """The number of neurons of each task for every image, (N, T), and then of the common ones
-        if there are any, (N, T + 1)."""
+        """The number of neurons of each task for every image, (N, T); common ones last, if any."""
         if self.config.method != "drpm":
             raise ValueError(
                 f"sizes needs a network with the method 'drpm', but got "
@@ -301,7 +292,7 @@ def multitask_objective(
     each = F.cross_entropy(logits.flatten(0, 1), targets, reduction="none")
     losses = each.unflatten(0, logits.shape[:2]).mean(1)  # of every task
     terms = {}
-    if len(model.tasks) <= 4:  # more curves would fill the page
+    if len(model.tasks) <= 4:  # limits the number of curves
         terms = {f"loss_{task}": x for task, x in zip(model.tasks, losses.detach(), strict=True)}
     loss = model.method.weigh(losses).sum()
     if weight := model.method.size_penalty:

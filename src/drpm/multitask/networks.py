@@ -1,4 +1,4 @@
-"""The shared encoders, the heads of all tasks, and the methods: how tasks share a network."""
+"""The shared encoders, the heads of all tasks, and the methods to share a network."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -17,7 +17,7 @@ from drpm.training.errors import ConfigError
 
 
 def drop(values: Tensor, rate: float, shape: Sequence[int], generator: Generator | None) -> Tensor:
-    """Dropout without rescaling, by a mask of some shape that is broadcast."""
+    """Dropout without rescaling, by a broadcast mask of a given shape."""
     uniform = torch.rand(shape, dtype=values.dtype, device=values.device, generator=generator)
     return values * (uniform >= rate)
 
@@ -32,7 +32,7 @@ class LeNetEncoder(nn.Module):
     def __init__(self, shape: tuple[int, ...], network: NetworkConfig) -> None:
         super().__init__()
         colors, *sides = shape
-        # A convolution takes a border of two pixels away, and pooling halves what is left.
+        # A convolution removes a border of two pixels, and pooling halves the sides.
         left = [((side - 4) // 2 - 4) // 2 for side in sides]
         if min(left) < 1:
             raise ConfigError(
@@ -138,14 +138,14 @@ class TaskHeads(nn.Module):
 
 
 def _linear(inputs: int, outputs: int, tasks: Sequence[int]) -> tuple[nn.Parameter, nn.Parameter]:
-    """Weights (T, outputs, inputs) and biases (T, 1, outputs), initialized as torch's layers."""
+    """Weights (T, outputs, inputs) and biases (T, 1, outputs), initialized like ``nn.Linear``."""
     layers = [nn.Linear(inputs, outputs) for _ in tasks]
     weights = torch.stack([layer.weight.detach() for layer in layers])
     biases = torch.stack([layer.bias.detach() for layer in layers])
     return nn.Parameter(weights), nn.Parameter(biases.unsqueeze(1))
 
 
-# A method overrides what every task sees of the features, or how their losses are weighted.
+# A method overrides the features of each task, or the weights of their losses.
 
 
 class UniformScaling(nn.Module):
@@ -161,14 +161,14 @@ class UniformScaling(nn.Module):
     def __init__(self, shape: tuple[int, ...], num_tasks: int, config: MultitaskConfig) -> None:
         super().__init__()
         self.config, self.num_tasks = config, num_tasks
-        self.encoder: nn.Module | None = None  # a second one, for the method alone
+        self.encoder: nn.Module | None = None  # a second encoder, only for the method
         expected = f"{num_tasks} numbers, one for each task, or none"
         check_setting(config, "task_weights", expected, lambda x: len(x) in (0, num_tasks))
         weights = torch.tensor(config.task_weights or (1.0,) * num_tasks)
         self.register_buffer("task_weights", weights / weights.sum(), persistent=False)
 
     def share(self, features: Tensor, context: Tensor | None, temperature: Tensor) -> TaskSplit:
-        """What each task sees of features (B, n), given those of its own encoder, if any."""
+        """The features of each task, from features (B, n) and those of its own encoder, if any."""
         copies = features.expand(self.num_tasks, *features.shape)
         sizes = copies.new_full((len(features), self.num_tasks), features.shape[-1])
         return TaskSplit(copies, copies.new_ones(()).expand_as(copies), sizes)
@@ -195,18 +195,18 @@ class UncertaintyWeighting(UniformScaling):
 
 
 class GradientCombination(UniformScaling):
-    """All tasks use all neurons; their gradients are combined at the shared features."""
+    """All tasks use all neurons; gradients are combined at the shared features."""
 
     def share(self, features: Tensor, context: Tensor | None, temperature: Tensor) -> TaskSplit:
         split = super().share(features, context, temperature)
         if not self.training:
             return split
         weighting = find_weighting(self.config.weighting)
-        return split._replace(features=apply(Fork, features, self.num_tasks, weighting))
+        return split._replace(features=apply(CombineGradients, features, self.num_tasks, weighting))
 
 
 class NeuronPartition(UniformScaling):
-    """DRPM-MTL: a partition without noise, in a relaxed order, gives each task its own neurons."""
+    """DRPM-MTL: a noise-free partition with a relaxed order gives each task its own neurons."""
 
     subsets: Tensor | None
 
@@ -267,11 +267,11 @@ def find_weighting(name: Weighting) -> nn.Module:
     return weighting
 
 
-class Fork(torch.autograd.Function):
-    """A copy of the features for each task, (T, ...), whose gradients are combined to one.
+class CombineGradients(torch.autograd.Function):
+    """A copy of the features for each task, (T, ...), with combined gradients.
 
-    TorchJD's weights average, for losses that are averaged already: combined gradients are
-    multiplied by T, so that they are as large as those of ULS.
+    Losses and TorchJD's weights are both averages, so gradients are multiplied by T, to be as large
+    as those of ULS.
     """
 
     @staticmethod
@@ -281,7 +281,7 @@ class Fork(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor, None, None]:
-        # In float64, since weightings test linear dependence.
+        # In float64, because weightings test for linear dependence.
         rows = gradients.flatten(1).double()
         weights = len(gradients) * ctx.weighting(rows @ rows.T).to(gradients.dtype)
         return torch.tensordot(weights, gradients, 1), None, None

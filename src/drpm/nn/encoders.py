@@ -38,8 +38,8 @@ def symmetric_divergence(p: Posterior, q: Posterior) -> Tensor:
         tensor([2.])
     """
     gap = (p.mean - q.mean).square()
-    # Two terms that are never negative: the sum of both divergences as they are usually written
-    # cancels where they are small, and the logarithm of what is left has a ruined gradient.
+    # As two non-negative terms: the usual form cancels for small divergences, which breaks the
+    # gradient of their logarithm.
     apart = torch.sinh(0.5 * (p.log_variance - q.log_variance)).square()
     return apart + 0.25 * gap * ((-p.log_variance).exp() + (-q.log_variance).exp())
 

@@ -21,12 +21,11 @@ class PartitionHead(nn.Module):
 
     Args:
         in_features: The number of features, in the last dimension; None to learn one distribution
-            that depends on no features.
+            without features.
         num_elements: n, the number of elements of the partition.
         num_subsets: K, the number of subsets.
-        affinities: Whether every subset has its own scores of the elements. Then the distribution
-            is a :class:`drpm.RelaxedAffinityPartition`, else a
-            :class:`drpm.RelaxedRandomPartition`.
+        affinities: Whether every subset has its own scores of the elements, in a
+            :class:`drpm.RelaxedAffinityPartition`; else :class:`drpm.RelaxedRandomPartition`.
         hard: ``True``: one-hot columns with straight-through gradients; ``False``: soft;
             ``"sizes"``: integer sizes, soft order.
         temperature: Default temperature of the relaxation. It is a buffer: change it with
@@ -62,7 +61,7 @@ class PartitionHead(nn.Module):
         self.log_scores: Any
         self.log_weights: Any
         if in_features is None:
-            # About the spread of the scores of an untrained linear layer.
+            # Similar to the scores of an untrained linear layer.
             self.log_scores = nn.Parameter(0.3 * torch.randn(self.shape))
             self.log_weights = nn.Parameter(torch.zeros(num_subsets))
         else:
@@ -98,16 +97,16 @@ class PartitionHead(nn.Module):
 
 
 class TaskSplit(NamedTuple):
-    """The features that each task sees.
+    """The features of each task.
 
     Args:
         features: (T, ..., n), the masked features.
-        masks: (T, ..., n), the share of each neuron that a task sees: 0 or 1 for a hard partition,
-            with the common neurons if there are any. Without affinities, soft masks sum to the size
-            of a task, but over the tasks they may sum to more or less than 1.
+        masks: (T, ..., n), the share of each neuron for a task, including common neurons: 0 or 1
+            for a hard partition. Without affinities, soft masks sum to the size of a task, but over
+            the tasks they may not sum to 1.
         sizes: (..., T), the number of neurons of each task alone, at least in single precision;
             with common neurons (..., T + 1), their number last.
-        common: (..., n), the share of each neuron that all tasks see, if there is a common subset.
+        common: (..., n), the share of each neuron in the common subset, if any.
     """
 
     features: Tensor
@@ -119,12 +118,12 @@ class TaskSplit(NamedTuple):
 class TaskPartition(nn.Module):
     """Learns a partition of the neurons of a layer among tasks.
 
-    Every task sees a copy of the features in which other tasks' neurons are attenuated (with
-    ``hard=True``: zero). Which neurons a task has, and how many, is learned by the tasks' losses.
+    Each task gets a copy of the features in which other tasks' neurons are attenuated (with
+    ``hard=True``: zero). The neurons of each task and their number are learned from the losses.
 
-    The order of three or more tasks matters: NeuralSort, which relaxes the order of the neurons, is
-    sharper at the ends of the order than in the middle, so the first and the last task have sharper
-    masks. With ``affinities`` it hardly does without a common subset: see ``docs/multitask.md``.
+    The order of three or more tasks matters: NeuralSort is sharper at the ends of the order than in
+    the middle, so the first and the last task have sharper masks. With ``affinities`` and without a
+    common subset the effect is small: see ``docs/multitask.md``.
 
     Args:
         num_features: n, the number of neurons; at least one for each task.
@@ -132,17 +131,16 @@ class TaskPartition(nn.Module):
         in_features: If given, the partition is predicted for every sample from a context of this
             size; else one partition is learned for all samples.
         affinities: Whether each task has its own scores of the neurons. By default, as in the
-            paper, a neuron has one score, and tasks take neurons in the order of the scores.
-        common: Whether there is one more subset, of neurons that all tasks see. It comes last in
-            the partition.
-        sampled: Whether to sample partitions in training mode. By default, as in the paper, and
-            always in evaluation mode, the mode is used. With ``in_features`` a partition is
-            sampled for every sample, without it one for each call.
+            paper, each neuron has one score, and tasks take neurons by descending score.
+        common: Whether to add a last subset of neurons that all tasks use.
+        sampled: Whether to sample partitions in training mode (one per sample with ``in_features``,
+            else one per call). By default, as in the paper, and in evaluation mode, the mode is
+            used.
         hard: ``"sizes"``: integer sizes and a soft order, as in the paper; ``True``: every neuron
             belongs to one task or to all; ``False``: soft.
         clip: Whether to clip soft masks to [0, 1], as in the authors' code.
-        temperature: Default temperature of the relaxation. It can be changed at any time; the
-            paper lowers it from 1 to 0.5.
+        temperature: Default temperature of the relaxation; settable. The paper lowers it from 1 to
+            0.5.
 
     Example:
         >>> layer = TaskPartition(num_features=50, num_tasks=2)
@@ -249,8 +247,7 @@ class TaskPartition(nn.Module):
 
     @torch.no_grad()
     def sizes(self, context: Tensor | None = None) -> Tensor:
-        """The number of neurons of each task alone, without noise, and of the common ones if there
-        are any: (..., T) or (..., T + 1)."""
+        """The number of neurons of each task without noise, (..., T); common ones last, if any."""
         _require_features("context", context, self.law.in_features)
         sizes: Tensor = self.law(context).rsample_parts(noise="none").sizes
         return sizes
@@ -264,8 +261,7 @@ class TaskPartition(nn.Module):
 def size_penalty(sizes: Tensor) -> Tensor:
     """log of the product of all sizes' factorials, (...): smallest for equal sizes.
 
-    This is the paper's regularizer for many tasks; its weight there is one over the number of
-    neurons.
+    The paper's regularizer for many tasks, weighted by one over the number of neurons.
 
     Args:
         sizes: (..., T), as returned by :meth:`TaskPartition.split`.
@@ -278,7 +274,7 @@ def size_penalty(sizes: Tensor) -> Tensor:
 
 
 def _require_features(name: str, value: Any, count: int | None) -> None:
-    """A floating tensor with so many entries in its last dimension, or nothing without a count."""
+    """Raise unless a floating tensor has ``count`` entries in its last dimension; None for None."""
     if count is None:
         if value is not None:
             raise ValueError(
@@ -295,7 +291,7 @@ def _require_features(name: str, value: Any, count: int | None) -> None:
 
 
 def _positive(temperature: Any) -> float:
-    """A temperature, which may come as a tensor of one entry."""
+    """Validate a temperature, a number or a tensor with one entry."""
     is_single = isinstance(temperature, Tensor) and temperature.numel() == 1
     single = is_single or isinstance(temperature, np.generic)
     given = temperature.item() if single else temperature

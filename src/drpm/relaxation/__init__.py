@@ -1,1 +1,1 @@
-"""Tensor operators behind the relaxed laws; no distribution is known here."""
+"""Tensor operators of the relaxed distributions."""

@@ -1,25 +1,23 @@
-r"""Filling subsets softly: from a relaxed order, or each by its own scores of the elements.
+r"""Filling subsets softly, from a relaxed order or by separate scores of each subset.
 
-:func:`fill_softly` is Y = alpha P, without keeping the order's matrix. alpha (..., K, n) says which
-subset takes which rank, P (..., n, n) which element stands at which rank. With the elements sorted,
-each row of P is concentrated around its own rank:
+:func:`fill_softly` is Y = alpha P, without storing P: alpha (..., K, n) assigns ranks to subsets, P
+(..., n, n) elements to ranks. In sorted order, each row of P is concentrated around its own rank:
 
 * NeuralSort: the log-weight of the element p ranks away falls by :math:`\Delta_q (2|q - r| + 1)`
   at each step, with :math:`\Delta` the gaps of the sorted scores;
 * SoftSort: by the distance of the sorted scores.
 
-So Y is computed in blocks of rows, each over the columns that carry weight, and the blocks are
-computed again in the backward pass: memory is linear in n.
+Y is therefore computed in blocks of rows, over the columns with non-negligible weights, and the
+blocks are recomputed in the backward pass: memory is linear in n.
 
-:func:`fill_by_rows_softly` is a soft top-k. The shares that a subset of size m takes of elements
-with weights w maximize :math:`\sum_i w_i (y_i x_i + H(y_i))`, with H the entropy of a coin, under
+:func:`fill_by_rows_softly` is a soft top-k. The shares of a subset of size m in elements with
+weights w maximize :math:`\sum_i w_i (y_i x_i + H(y_i))`, with the binary entropy H, under
 :math:`\sum_i w_i y_i = m`:
 
 .. math:: y_i = \sigma(x_i - t)
 
-with the threshold t at which they sum to m. There is one such t, found by a search that narrows an
-interval, and two steps of Newton's method, which also carry the derivatives: at the root, a step
-has the slope of the implicit function after one, and its curvature after two.
+with the unique threshold t at which they sum to m. It is found by interval search and two Newton
+steps, which also provide first (one step) and second (two steps) derivatives of t.
 """
 
 import functools
@@ -43,16 +41,15 @@ from drpm.relaxation.operators import (
     straight_through,
 )
 
-# Up to this many matrix entries (batch x n x n) the whole of P is the quickest; it is also the path
-# with static shapes, which compiles and captures.
+# Up to this many entries (batch x n x n) a dense P is fastest; its static shapes can be compiled
+# and captured.
 _DENSE_LIMIT_CPU = 1 << 19
 _DENSE_LIMIT_CUDA = 1 << 23
 _ROWS = 128
 _BLOCK_BUDGET_CPU = 1 << 20
 _BLOCK_BUDGET_CUDA = 1 << 26
 
-# The sums over ranks are one program's work in a kernel, so there is a longest order it can hold.
-_LONGEST = 8192
+_LONGEST = 8192  # ranks that one program of a kernel can sum over
 _MOST_GROUPS = 64
 
 
@@ -65,7 +62,7 @@ def can_fuse(alpha: Tensor, scores: Tensor, sort: str) -> bool:
         and 2 <= scores.shape[-1] <= _LONGEST
         and alpha.numel() > 0
         and scores.numel() > 0
-        and not torch.compiler.is_compiling()  # a compiler fuses the plain version by itself
+        and not torch.compiler.is_compiling()  # the compiler fuses the plain version
         and not is_transformed(alpha)
         and not is_transformed(scores)
         and has_triton()
@@ -78,7 +75,7 @@ def has_triton() -> bool:
     try:
         from triton.runtime import driver
 
-        driver.active.get_current_device()  # builds its connection to the device
+        driver.active.get_current_device()  # compiles the driver
     except ImportError:
         return False
     except Exception as error:
@@ -100,18 +97,18 @@ def fill_softly(
     order: Tensor | None = None,
     hard: Tensor | None = None,
 ) -> Tensor:
-    """Y = alpha P for a relaxed sort of ``scores``, or a hard Y with the gradient of that one.
+    """Y = alpha P for a relaxed sort of ``scores``, or ``hard`` with its gradient.
 
-    alpha (..., K, n) weighs every rank in every subset. The scores (..., n) are noisy and divided
-    by the temperature; their descending order is computed if it is not given. Sinkhorn's sort
-    couples all rows and always builds the matrix.
+    alpha (..., K, n) has the weight of every rank in every subset. The scores (..., n) are divided
+    by the temperature; their descending order is computed if not given. Sinkhorn's sort always
+    builds the matrix.
     """
     n = scores.shape[-1]
     batch = scores.shape[:-1]
     if batch != alpha.shape[:-2]:
         batch = torch.broadcast_shapes(alpha.shape[:-2], batch)
     limit = _DENSE_LIMIT_CUDA if scores.is_cuda else _DENSE_LIMIT_CPU
-    # Half precision would lose the order itself; mixed precision must not slip into the products.
+    # At least float32, since half precision would lose the order; for the same reason no autocast.
     alpha = alpha.to(torch.promote_types(alpha.dtype, torch.float32))
     with torch.autocast(scores.device.type, enabled=False):
         if batch.numel() * n * n <= limit or sort == "sinkhorn":
@@ -143,9 +140,9 @@ class _Fill(Operation):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        """Made of differentiable operations, for second derivatives."""
+        """With differentiable operations, for second derivatives."""
         alpha, scores, order = ctx.saved_tensors
-        # Autocast may be on where backward is called, and would mix types.
+        # Autocast may be enabled here and would mix types.
         with torch.autocast(grad.device.type, enabled=False):
             ranked = scores.gather(-1, order)
             distance = _distances(ranked, ctx.sort)
@@ -171,10 +168,10 @@ def _to_elements(values: Tensor, order: Tensor) -> Tensor:
 
 
 class _Block(NamedTuple):
-    """Some row blocks of P at once: which rows, and the columns that carry their weight."""
+    """Several row blocks of P: their rows, and the columns with non-negligible weights."""
 
     batch: Tensor  # (m,) the batch entry of every block
-    rows: Tensor  # (m, R) ranks; the last rank again where a final block is short
+    rows: Tensor  # (m, R) ranks; short final blocks repeat the last rank
     columns: Tensor  # (m, W)
     real: Tensor  # (m, R) whether a row exists
 
@@ -185,9 +182,9 @@ class _Block(NamedTuple):
 
 
 def _last_within(ranked: Tensor, distance: Tensor, rows: Tensor, sort: str, side: int) -> Tensor:
-    """The furthest rank on one side of each row whose weight is not negligible, by bisection."""
+    """The furthest rank on one side of each row with non-negligible weight, by bisection."""
     n = ranked.shape[-1]
-    # The entries left out of a row sum to less than a rounding error.
+    # Negligible entries of a row sum to less than a rounding error.
     fall = math.log(n) + 42
 
     def negligible(columns: Tensor) -> Tensor:
@@ -209,12 +206,12 @@ def _last_within(ranked: Tensor, distance: Tensor, rows: Tensor, sort: str, side
 
 
 def _blocks(ranked: Tensor, distance: Tensor, sort: str) -> Iterator[_Block]:
-    """Blocks of rows with the columns they need, grouped to the size of the machine."""
+    """Blocks of rows with their columns, grouped up to a memory budget."""
     entries, n = ranked.shape
     starts = torch.arange(0, n, _ROWS, device=ranked.device)
     top = starts.expand(entries, -1)
     bottom = (top + _ROWS - 1).clamp_max(n - 1)
-    # The reach of rows grows monotonically with the rank, so a block's ends bound all of it.
+    # Column ranges are monotonic in the rank, so the first and last row bound a block's range.
     low = _last_within(ranked, distance, top, sort, side=-1).flatten()
     high = _last_within(ranked, distance, bottom, sort, side=1).flatten()
     widths = (high - low + 1).tolist()
@@ -246,7 +243,7 @@ class _Weights(NamedTuple):
 def _weights(
     block: _Block, ranked: Tensor, distance: Tensor, sort: str, dtype: torch.dtype
 ) -> _Weights:
-    """The rows' softmax. Large terms cancel in float64 before the rest goes on in ``dtype``."""
+    """The softmax of the rows. Large terms cancel in float64; the rest is computed in ``dtype``."""
     entry = block.batch[:, None]
     column_scores = ranked[entry, block.columns]
     if sort == "softsort":
@@ -277,7 +274,7 @@ def _fill_streamed(alpha: Tensor, ranked: Tensor, distance: Tensor, sort: str) -
 def _streamed_gradients(
     alpha: Tensor, ranked: Tensor, distance: Tensor, grad: Tensor, sort: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of Y's inputs, block by block; the blocks' weights are computed again."""
+    """The gradients of Y's inputs, block by block, with recomputed weights."""
     groups, n = alpha.shape[-2:]
     a, g = alpha.reshape(-1, groups, n), grad.reshape(-1, groups, n)
     s, d = ranked.reshape(-1, n), distance.reshape(-1, n)
@@ -309,7 +306,7 @@ def _streamed_gradients(
 
 
 class _StreamedGradients(Operation):
-    """The backward pass as a function of its own, so that it maps over batches as well."""
+    """The backward pass as a separate function, to support vmap."""
 
     forward = staticmethod(_streamed_gradients)
 
@@ -335,27 +332,24 @@ def _add(target: Tensor, block: _Block, positions: Tensor, values: Tensor) -> No
 
 # --- by rows ---------------------------------------------------------------------------------
 
-# The interval is as long as the range of the scores, and 16^6 cells divide it. From there Newton's
-# method doubles the digits at every step. Wider ranges are scaled down to this one, at which the
-# scores of a row are all but hard.
+# The initial interval is the range of the scores, divided into 16^6 cells; each Newton step then
+# doubles the digits. Wider ranges are scaled down to this one, where the shares are almost hard.
 _CELLS = 16
 _ROUNDS = 6
 _STEPS = 2
 _WIDEST = 1e7
-# Nothing is taken whole or left whole, so that a threshold exists.
-_MARGIN = 1e-12
-# Where no score is within some 200 of the threshold, sizes have no gradient.
-_FLATTEST = 1e-100
+_MARGIN = 1e-12  # keeps the share of a subset in (0, 1), so that a threshold exists
+_FLATTEST = 1e-100  # smaller slopes give no gradient in the sizes
 
 
 def fill_by_rows_softly(sizes: Tensor, scores: Tensor) -> Tensor:
-    """Y (..., K, n) if each subset in turn takes soft shares of what is left; columns sum to one.
+    """Y (..., K, n) if subsets take soft shares of the remainder in sequence; columns sum to one.
 
     Sizes (..., K) sum to n. Scores are divided by the temperature, in float64.
     """
     *rows, last = scores.unbind(-2)
-    # In logarithms, small shares keep their gradients. Nothing depends on the scores of the last
-    # subset or on its size, but gradients may be requested.
+    # Logarithms keep the gradients of small shares. The zero connects the scores and the size of
+    # the last subset, whose gradients may be requested.
     log_left = 0 * (last + sizes[..., -1:])
     log_shares = []
     for row, size in zip(rows, sizes.unbind(-1), strict=False):
@@ -368,17 +362,17 @@ def fill_by_rows_softly(sizes: Tensor, scores: Tensor) -> Tensor:
 
 
 def _log_sigmoid(x: Tensor) -> Tensor:
-    # Torch's own wakes all threads even for a few elements.
+    # Torch's logsigmoid starts all threads even for a few elements.
     return -F.softplus(-x, threshold=50.0)
 
 
 def _threshold(scores: Tensor, log_left: Tensor, size: Tensor) -> Tensor:
-    """The t at which the shares that are taken sum to the size, (...)."""
+    """The t at which the shares sum to the size, (...)."""
     x, left = scores.detach(), log_left.detach().exp()
     total = left.sum(-1)
     share = (size.detach() / total).clamp(_MARGIN, 1 - _MARGIN)
     size = straight_through(share * total, size)
-    # Between the thresholds that would do if all scores were the smallest, or the largest.
+    # Between the thresholds for equal scores at the smallest and at the largest score.
     lower, step = x.amin(-1) - torch.logit(share), x.amax(-1) - x.amin(-1)
     points = torch.arange(1, _CELLS, dtype=x.dtype, device=x.device)
     for _ in range(_ROUNDS):
@@ -392,7 +386,7 @@ def _threshold(scores: Tensor, log_left: Tensor, size: Tensor) -> Tensor:
         log_taken = log_left + _log_sigmoid(gap)
         slope = (log_taken + _log_sigmoid(-gap)).exp().sum(-1).clamp_min(_FLATTEST)
         excess = log_taken.exp().sum(-1) - size
-        # Where the slope is so small that a step is long, the excess is a rounding error.
+        # If the slope is so small that a step is long, the excess is a rounding error.
         noise = torch.where(excess.abs() > slope, excess, 0.0).detach()
         threshold = threshold + (excess - noise) / slope
     return threshold

@@ -4,9 +4,9 @@ In rank order the log-weight of rank q in row r, relative to the row's largest, 
 
 .. math:: (n - 1 - 2r) (s_q - s_r) - (D_q - D_r)
 
-with s the sorted scores and D the sums of their distances to all others. It is formed in float64,
-where large terms cancel, and goes on in float32. Every kernel computes the entries it needs, also
-in the backward pass, so memory is linear in n.
+with s the sorted scores and D the sums of their distances to all others. Its large terms cancel in
+float64; the rest is float32. Every kernel computes the entries it needs, also in the backward pass,
+so memory is linear in n.
 
 Shapes: windows (A, K, n), scores and orders (S, A, n): S draws share a batch of windows.
 :func:`drpm.relaxation.filling.can_fuse` says where this applies.
@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from drpm.relaxation.filling import fill_softly
-from drpm.relaxation.operators import apply, needs_plain, plain_gradients
+from drpm.relaxation.operators import apply, needs_double_backward, plain_gradients
 
 _PROGRAMS = 256  # keep every processor of a large GPU busy
 _COUNTS = ["fillings", "elements", "groups"]  # one program for all of their values
@@ -52,7 +52,7 @@ def _raised(ranked, distances, base, r, q, elements):
     slope = (elements - 1 - 2 * r).to(tl.float64)
     fall = slope[:, None] * (score[None, :] - row_score[:, None])
     fall -= distance[None, :] - row_distance[:, None]
-    # A row's own rank weighs most; among ties, rounding may say otherwise.
+    # A row's own rank has the largest weight; for ties, rounding may differ.
     fall = tl.minimum(fall, 0.0)
     inside = (r < elements)[:, None] & (q < elements)[None, :]
     return tl.where(inside, tl.exp(fall.to(tl.float32)), 0.0)
@@ -87,7 +87,7 @@ def fill_kernel(
     OTHER: tl.constexpr,
     OWN: tl.constexpr,
 ):
-    """Some ranks' columns of Y, written to the places of their elements."""
+    """Columns of Y for a block of ranks, written to the positions of their elements."""
     draw = tl.program_id(0).to(tl.int64)
     base = draw * elements
     q = tl.program_id(1) * OWN + tl.arange(0, OWN)
@@ -100,7 +100,7 @@ def fill_kernel(
         weights = _raised(ranked, distances, base, r, q, elements) / normalizer[:, None]
         here = (k < groups)[:, None] & (r < elements)[None, :]
         alpha = tl.load(window + k[:, None] * elements + r[None, :], mask=here, other=0.0)
-        alpha = tl.maximum(alpha, 0.0)  # differences of rounded numbers may fall below
+        alpha = tl.maximum(alpha, 0.0)  # may be negative by rounding
         total += tl.dot(alpha, weights, input_precision="ieee")
     element = tl.load(order + base + q, mask=q < elements, other=0)
     target = filled + draw * groups * elements + k[:, None] * elements + element[None, :]
@@ -111,7 +111,7 @@ def fill_kernel(
 def hard_fill_kernel(
     sizes, order, filled, fillings, elements, groups, KB: tl.constexpr, OWN: tl.constexpr
 ):
-    """One-hot columns: some ranks' elements in the subsets that whole sizes give them."""
+    """One-hot columns of Y for a block of ranks, by integer sizes."""
     draw = tl.program_id(0).to(tl.int64)
     q = tl.program_id(1) * OWN + tl.arange(0, OWN)
     k = tl.arange(0, KB)
@@ -142,7 +142,7 @@ def windows_gradient_kernel(
     OWN: tl.constexpr,
     OTHER: tl.constexpr,
 ):
-    """Some rows: their sums, their windows' gradient, and the mean pull on their entries."""
+    """For a block of rows: their sums, the gradient of the windows, and the mean pull."""
     draw = tl.program_id(0).to(tl.int64)
     base = draw * elements
     r = tl.program_id(1) * OWN + tl.arange(0, OWN)
@@ -186,7 +186,7 @@ def scores_gradient_kernel(
     OTHER: tl.constexpr,
     OWN: tl.constexpr,
 ):
-    """Some ranks: the softmax's gradient in their scores and distances."""
+    """For a block of ranks: the softmax's gradient in their scores and distances."""
     draw = tl.program_id(0).to(tl.int64)
     base = draw * elements
     q = tl.program_id(1) * OWN + tl.arange(0, OWN)
@@ -220,7 +220,7 @@ def scores_gradient_kernel(
 def rank_gradient_kernel(
     order, ranked_grad, distances_grad, scores_grad, elements, BLOCK: tl.constexpr
 ):
-    """Back through the sums of distances, to the places of the elements."""
+    """Backward through the sums of distances, to the positions of the elements."""
     base = tl.program_id(0).to(tl.int64) * elements
     q = tl.arange(0, BLOCK)
     inside = q < elements
@@ -246,13 +246,13 @@ def fill_fused(alpha: Tensor, scores: Tensor, order: Tensor, sizes: Tensor | Non
     if sizes is not None:
         sizes = sizes.expand(*shared, groups).reshape(-1, groups).contiguous()
     scores, order = (x.expand(*batch, n).reshape(-1, many, n).contiguous() for x in (scores, order))
-    with torch.cuda.device_of(scores):  # whichever device is the current one
+    with torch.cuda.device_of(scores):
         filled: Tensor = apply(_FusedFill, windows.float().contiguous(), scores, order, sizes)
     return filled.reshape(*batch, groups, n)
 
 
 def _tile(draws: int, n: int, groups: int) -> dict[str, int]:
-    """How much of the order's matrix a program makes at once; a product needs 16 of everything.
+    """The tile of the matrix per program; products need at least 16 of each dimension.
 
     The best of 27 settings on an H200: thin tiles for one long order, square ones for many.
     """
@@ -278,7 +278,7 @@ class _FusedFill(torch.autograd.Function):
         filled = windows.new_empty(draws, many, groups, n)
         tile, counts = _tile(draws * many, n, groups), (many, n, groups)
         grid = (draws * many, -(-n // tile["OWN"]))
-        if sizes is not None:  # the soft values are needed backwards only
+        if sizes is not None:  # soft values are only needed in the backward pass
             hard_fill_kernel[grid](sizes, order, filled, *counts, tile["KB"], tile["OWN"])
             return filled
         ranked = _ranked(scores, order)
@@ -294,7 +294,7 @@ class _FusedFill(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         windows, scores, order = ctx.saved_tensors
-        if needs_plain(grad):
+        if needs_double_backward(grad):
 
             def plain(windows: Tensor, scores: Tensor) -> Tensor:
                 soft = fill_softly(windows, scores.clamp(-1e30, 1e30), "neuralsort")

@@ -1,8 +1,8 @@
 r"""Gumbel noise, discrete values with continuous gradients, and relaxed sorts.
 
 Row r of a relaxed permutation matrix is the (soft) choice of the element at rank r, in descending
-order. All sorts take scores already divided by the temperature, and n x n memory;
-:mod:`drpm.relaxation.filling` avoids that.
+order. Scores are already divided by the temperature. Sorts need n x n memory;
+:mod:`drpm.relaxation.filling` does not.
 """
 
 import inspect
@@ -14,25 +14,23 @@ from torch import Tensor
 
 SINKHORN_ROUNDS = 20
 
-# Up to here it is quicker, in compiled code on a GPU, to count how many are ahead of each.
+# Up to here, ranks by counting are faster than a sort in compiled code on a GPU.
 _COUNTED_UP_TO = 512
 
 
 def gumbel_like(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Standard Gumbel noise with the shape, type and device of a tensor.
 
-    Drawn in float64 and only then cast: float32 has too few distinct uniform numbers for a
-    million elements without ties.
+    Drawn in float64 and then cast: float32 uniform numbers would have ties for a million elements.
     """
     noise = torch.rand(like.shape, dtype=torch.float64, device=like.device, generator=generator)
     return noise.clamp_min_(1e-300).log_().neg_().log_().neg_().to(like.dtype)
 
 
 def apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
-    """Call a custom function; torch leaves its ``apply`` without types.
+    """Call a custom function, with a cached signature.
 
-    At every call torch asks for the signature of ``forward``, and inspecting a function takes
-    longer than many a kernel: it is inspected once.
+    Torch inspects the signature of ``forward`` at every call, which takes longer than many kernels.
     """
     if torch.compiler.is_compiling():
         return function.apply(*inputs)
@@ -42,9 +40,8 @@ def apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
     try:
         return function.apply(*inputs)
     except NotImplementedError as error:
-        # Torch says "You must implement the jvp function for custom autograd.Function to use it
-        # with forward mode AD." A `jvp` of ours that said better would keep the compiler from
-        # following the function.
+        # Torch: "You must implement the jvp function for custom autograd.Function to use it with
+        # forward mode AD." With a `jvp` that raises, the compiler could not trace the function.
         if "jvp function" not in str(error):
             raise
         raise NotImplementedError(
@@ -54,16 +51,16 @@ def apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
 
 
 class Operation(torch.autograd.Function):
-    """A custom function of tensors with any leading dimensions, over which torch.func maps it."""
+    """A custom function of tensors with leading dimensions, which supports ``torch.func.vmap``."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """By default, nothing is kept for the backward pass."""
+        """By default, save nothing for the backward pass."""
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Any, Any]:
         def leading(value: Any, dim: int | None) -> Any:
-            """The mapped dimension first, where a batch is expected."""
+            """Move the mapped dimension to the front."""
             if not isinstance(value, Tensor):
                 return value
             whole = (info.batch_size, *value.shape)
@@ -74,9 +71,9 @@ class Operation(torch.autograd.Function):
 
 
 def in_graph(operation: type[Operation]) -> Callable[..., Any]:
-    """An operation as a function that a compiler takes as it is.
+    """An operation as a function wrapped with ``allow_in_graph``.
 
-    Torch's compiler does not map custom functions; what it takes as it is, torch.func does.
+    Torch's compiler does not support vmap over custom functions, but torch.func does.
     """
 
     def call(*inputs: Any) -> Any:
@@ -87,17 +84,17 @@ def in_graph(operation: type[Operation]) -> Callable[..., Any]:
 
 
 def is_transformed(tensor: Tensor) -> bool:
-    """Whether a tensor stands for others inside a ``torch.func`` transform."""
+    """Whether a tensor is wrapped by a ``torch.func`` transform."""
     if torch.compiler.is_compiling():
-        return False  # a compiler sees through transforms
+        return False  # the compiler traces through transforms
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
-def needs_plain(grad: Tensor) -> bool:
-    """Whether a backward pass has to be made of plain operations.
+def needs_double_backward(grad: Tensor) -> bool:
+    """Whether a backward pass must use plain operations.
 
-    This is the case where its own derivatives are requested, and for ``is_grads_batched``, whose
-    tensors no custom function can look into.
+    It must for double backward, and for ``is_grads_batched``, which custom functions do not
+    support.
     """
     if torch._C._functorch.is_legacy_batchedtensor(grad):
         return True
@@ -117,11 +114,10 @@ def plain_gradients(
 
 
 def materialize(tensor: Tensor) -> Tensor:
-    """The same tensor, whose entries a compiler computes once.
+    """Make a compiler compute a tensor only once.
 
-    A compiler that fuses an operation into the next repeats it for every use of its result. Where
-    all pairs of n entries are formed, that is n times, noise and logarithms included: ten times
-    what a step of clustering costs otherwise.
+    Fused operations are repeated for every use of their result: n times for pairs of n entries,
+    including noise and logarithms, which makes a step of clustering ten times slower.
     """
     value: Tensor = _materialize(tensor)
     return value
@@ -158,7 +154,7 @@ def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
 
 
 class _StraightThrough(Operation):
-    """In this form a compiler leaves out what is soft where only its gradient is needed."""
+    """Lets a compiler omit soft values if only their gradient is needed."""
 
     @staticmethod
     def forward(hard: Tensor, soft: Tensor) -> Tensor:
@@ -184,7 +180,7 @@ class Sorted(NamedTuple):
 
 
 def sort_descending(scores: Tensor) -> Sorted:
-    """Sort; equal scores stay in the order of their elements."""
+    """Stable sort in descending order."""
     if counted(scores):
         return sort_by_counting(scores)
     ranked, order = scores.sort(dim=-1, descending=True, stable=True)
@@ -202,13 +198,13 @@ def order_descending(scores: Tensor) -> Tensor:
 
 
 def counted(scores: Tensor) -> bool:
-    """Whether scores are sorted by counting here."""
+    """Whether to sort by counting."""
     on_gpu = scores.is_cuda and torch.compiler.is_compiling()
     return on_gpu and scores.shape[-1] <= _COUNTED_UP_TO
 
 
 def sort_by_counting(scores: Tensor) -> Sorted:
-    """The same from all n^2 comparisons, which a compiler makes one kernel of."""
+    """:func:`sort_descending` by n^2 comparisons, which a compiler fuses to one kernel."""
     element = torch.arange(scores.shape[-1], device=scores.device)
     own, other = scores.detach()[..., :, None], scores.detach()[..., None, :]
     earlier = element[None, :] < element[:, None]
@@ -218,11 +214,11 @@ def sort_by_counting(scores: Tensor) -> Sorted:
 
 
 def permuted(values: Tensor, order: Tensor, ranks: Tensor) -> Tensor:
-    """Values in another order, whose inverse is ``ranks``.
+    """Permute values by ``order``, whose inverse is ``ranks``.
 
-    In compiled code the gradient is read through the inverse. Left to torch it is written through
-    the order, into zeros; and what torch 2.13 and earlier compile for a CPU may read the zeros
-    before that, so that the gradient is silently lost.
+    In compiled code the gradient is gathered by the inverse. Torch's own gradient is a scatter into
+    zeros, which code compiled for a CPU by torch 2.13 and earlier may read too early: the gradient
+    would be silently lost.
     """
     if torch.compiler.is_compiling():
         found: Tensor = _permuted(values, order, ranks)
@@ -249,7 +245,7 @@ _permuted = in_graph(_Permuted)
 
 
 def distance_sums(ranked: Tensor) -> Tensor:
-    """Sum of distances to all others, for scores in descending order, from one cumulative sum."""
+    """Sums of distances to all others, for sorted scores, by one cumulative sum."""
     running = ranked.cumsum(-1)
     return 2 * running + (neural_sort_slope(ranked) - 1) * ranked - running[..., -1:]
 
@@ -274,7 +270,7 @@ def neural_sort_logits(scores: Tensor, dtype: torch.dtype | None = None) -> Tens
     dtype, wide = dtype or scores.dtype, scores.double()
     slope = neural_sort_slope(wide)
     if counted(wide):
-        # All distances are one kernel more, where a sort and the way back from it are several.
+        # All distances are one additional kernel; sorting and unsorting are several.
         wide = materialize(wide)
         distance = (wide[..., :, None] - wide[..., None, :]).abs().sum(-1)
         logits = slope[:, None] * wide[..., None, :] - distance[..., None, :]
@@ -308,7 +304,7 @@ def sinkhorn_sort(scores: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Doubly stochastic, by Sinkhorn's alternating normalization.
 
     The logits are NeuralSort's: their column term is the optimal potential of the hard sort, so
-    few rounds suffice at low temperatures. Columns come last, and sum to one exactly.
+    few rounds suffice at low temperatures. Columns are normalized last and sum to one exactly.
     """
     logits = neural_sort_logits(scores, dtype)
     for _ in range(SINKHORN_ROUNDS):
@@ -317,7 +313,7 @@ def sinkhorn_sort(scores: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return logits.exp()
 
 
-# From scores, and the type of the matrix if it is another one than theirs.
+# Functions of scores and, optionally, the type of the matrix.
 SORTS: dict[str, Callable[..., Tensor]] = {
     "neuralsort": neural_sort,
     "softsort": soft_sort,

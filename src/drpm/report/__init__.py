@@ -1,1 +1,1 @@
-"""Reports, made from finished runs alone: the page of a run, and of several."""
+"""Reports of finished runs: the page of a run, and the page of several runs."""

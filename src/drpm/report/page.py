@@ -1,7 +1,7 @@
-"""Pages of finished runs, as self-contained HTML files: of one run, and of several.
+"""Self-contained HTML pages of one or several finished runs.
 
-That of a run shows the figures of :mod:`drpm.report.plots`, training curves, the clusters of a
-clustering, and of ``result.json`` the ``metrics``, ``method`` (the name of their column),
+The page of a run shows the figures of :mod:`drpm.report.plots`, training curves, the clusters of a
+clustering and, from ``result.json``, ``metrics``, ``method`` (the name of their column),
 ``comparison`` (metrics of other methods), ``names`` (headings of metrics), ``tables`` (title -> row
 -> column -> metric), ``title``, ``choice`` and ``limits`` (with a ``sentence`` each), ``about`` (a
 paragraph), ``data`` (a table), ``command`` and ``stacked`` (the seeds trained together).
@@ -33,23 +33,23 @@ from drpm.training.config import flatten
 from drpm.training.errors import RunError
 from drpm.training.runs import ARRAYS, FIGURES, LABELS, PAGE, RESULT, RunFolder
 
-# What reading a damaged file raises.
+# Raised for damaged files.
 _DAMAGE: Final = (AttributeError, IndexError, KeyError, TypeError, UndefinedError, ValueError)
 _NOT_METRICS: Final = ["epoch", "step", "wall_time"]
 _NOT_SETTINGS: Final = ("seed", "device", "fingerprint")
 _FOUND: Final = 6  # figures at the top of the page
-_PICTURES: Final = 6_000_000  # bytes of those of all runs together
-_WIDTH: Final = 1000  # or height of the map, in units of its own
+_PICTURES: Final = 6_000_000  # total bytes of the pictures of all runs
+_WIDTH: Final = 1000  # larger side of the map, in its own units
 _COLUMNS: Final = 12  # of a table, shown for a point
 _APART: Final = 3  # columns that describe a cluster
 
 
 def write_page(folder: Path | str, title: str | None = None) -> Path:
-    """Writes the page of a finished run, ``index.html`` in its folder, and its figures.
+    """Write the page of a finished run, ``index.html`` in its folder, and its figures.
 
     Args:
         folder: The folder of the run.
-        title: The title of a run whose result has none; the name of the folder by default.
+        title: The title if the result has none; by default the name of the folder.
 
     Returns:
         The path of the page.
@@ -78,11 +78,11 @@ def write_page(folder: Path | str, title: str | None = None) -> Path:
 
 
 def training_curves(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Series]]:
-    """The metrics of ``metrics.jsonl`` over epochs or steps, stage by stage."""
+    """The metrics of ``metrics.jsonl`` over epochs or steps, by stage."""
     frame = pd.DataFrame([{"stage": "", **record} for record in records])
     curves = {}
     for stage, rows in frame.groupby("stage", sort=False) if records else ():
-        # Means over few steps, at a checkpoint or an interruption, would look like dips.
+        # Drop means over few steps, at checkpoints or interruptions, which look like dips.
         if "loss" in rows:
             ends = rows.loc[rows["loss"].notna(), "step"]
             lengths = ends.diff().fillna(ends)
@@ -97,7 +97,7 @@ def training_curves(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Seri
 
 
 def describe_clusters(folder: Path, arrays: Arrays) -> dict[str, Any]:
-    """What the page shows of a clustering: ``found``, ``clusters`` and ``map``; or nothing."""
+    """The template values of a clustering: ``found``, ``clusters`` and ``map``; else empty."""
     if "sizes" not in arrays:
         return {}
     clusters, sizes = arrays["latent_clusters"], arrays["sizes"]
@@ -122,14 +122,11 @@ def describe_clusters(folder: Path, arrays: Arrays) -> dict[str, Any]:
 
 
 def distinguishing_columns(arrays: Arrays) -> list[list[str]]:
-    """The columns in which the mean of each cluster differs most from that of the others.
-
-    Differences are in standard deviations of the column.
-    """
+    """The columns in which the mean of each cluster differs most, in standard deviations."""
     sizes, means = arrays["sizes"][:, None], arrays["column_means"]
     sums, others = sizes * means, sizes.sum() - sizes
     rest = (sums.sum(0) - sums) / np.maximum(others, 1)
-    # A cluster that is empty, or the only one, does not differ.
+    # Empty and single clusters have no difference.
     differences = np.where(sizes * others > 0, _in_deviations(arrays, means - rest), 0)
     names, overall = names_of(arrays, "column_names", means.shape[1]), sums.sum(0) / sizes.sum()
     return [
@@ -149,10 +146,10 @@ def _in_deviations(arrays: Arrays, values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _code_map(arrays: Arrays, labels: pd.DataFrame) -> dict[str, Any]:
-    """Points in the plane with their groups, and the details shown for each."""
+    """Points in the plane with their groups and details."""
     examples = arrays.get("examples", np.empty((len(arrays["latent"]), 0)))
     count, codes = len(examples), np.nan_to_num(arrays["latent"]) * (1, -1)
-    # The units of an embedding mean nothing; equal distances must look equal.
+    # One scale for both axes, since an embedding has no units.
     places = codes[:count] * _WIDTH / max(np.ptp(codes[:count], axis=0).max(), 1e-9)
     points = pd.DataFrame(places.round().astype(int), columns=["x", "y"])
     facts = labels.drop(columns="split").rename(columns={"index": "example"})[:count]
@@ -168,7 +165,7 @@ def _code_map(arrays: Arrays, labels: pd.DataFrame) -> dict[str, Any]:
         shown = np.sort(np.argsort(-spread, kind="stable")[:_COLUMNS])
         columns = np.array(names_of(arrays, "column_names", len(spread)))[shown]
         facts = pd.concat([facts, pd.DataFrame(examples[:, shown], columns=columns)], axis=1)
-    # In a random but fixed order, so that no group lies on top because it comes last.
+    # In a fixed random order, so that no group covers the others.
     order = np.random.default_rng(0).permutation(count)
     by_kind = {kind: points.groupby(kind)[["x", "y"]].median().round() for kind in names}
     return {
@@ -192,14 +189,14 @@ def _sprite(pixels: NDArray[np.float32]) -> dict[str, Any]:
 
 
 def write_overview(folders: Sequence[Path], out: Path) -> dict[str, str]:
-    """Writes one page of several finished runs: scores, means over seeds, and pictures.
+    """Write one page of several finished runs: scores, means over seeds, and pictures.
 
     Args:
         folders: The folders of runs, or of runs ``seed-...``.
         out: The file to write.
 
     Returns:
-        The reason for each folder that cannot be read; it is an error if none can.
+        The reason for each folder that cannot be read; raises if none can be read.
     """
     runs, faults = [], {}
     for folder in folders:
@@ -237,7 +234,7 @@ def write_overview(folders: Sequence[Path], out: Path) -> dict[str, str]:
 
 
 def _read_run(folder: Path, start: Path) -> dict[str, Any]:
-    """What the page of several runs shows of one of them."""
+    """The template values of one of several runs."""
     run = RunFolder.open_finished(folder)
     result, arrays, specs = run.result(), plots.read_arrays(folder), []
     if clustering := describe_clusters(folder, arrays):
@@ -263,12 +260,12 @@ def _read_run(folder: Path, start: Path) -> dict[str, Any]:
 
 
 def _draw_png(spec: FigureSpec) -> bytes:
-    """A figure without its title, which the page has as text."""
+    """A figure without its title, which is text on the page."""
     return plots.png(plots.draw(spec._replace(title="")))
 
 
 def _named_metrics(result: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics that are not in the tables of a result, by their headings and in their order."""
+    """The metrics that are not in the tables of a result, by heading, in the order of headings."""
     tables = result.get("tables", {}).values()
     used = {metric for rows in tables for row in rows.values() for metric in row.values()}
     names = result.get("names", {})
@@ -278,7 +275,7 @@ def _named_metrics(result: Mapping[str, Any], metrics: Mapping[str, Any]) -> dic
 
 def _render(template: str, **values: Any) -> str:
     """A page from a template."""
-    # Names of data sets, files and settings may contain anything: none of them is markup.
+    # Escaped, since names of data sets, files and settings may contain markup.
     options: dict[str, Any] = {"autoescape": True, "trim_blocks": True, "lstrip_blocks": True}
     environment = Environment(loader=PackageLoader("drpm.report"), **options)
     environment.filters |= {
@@ -288,7 +285,7 @@ def _render(template: str, **values: Any) -> str:
         "base64": lambda content: base64.b64encode(content).decode(),
         "width": lambda png: round(0.7 * int.from_bytes(png[16:20], "big")),
     }
-    # Of all scripts only this one runs, whatever a name in the page may hold.
+    # The content security policy allows only this script.
     script = environment.get_template("page.js").render()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     values |= {"script": script, "digest": digest, "colors": plots.COLORS}
@@ -307,7 +304,7 @@ def _render_run(run: RunFolder, title: str, clustering: Mapping[str, Any], **sho
     return _render(
         "page.html",
         title=result.get("title", title),
-        # Methods in rows, which can be sorted; metrics in rows if there is only one method.
+        # Methods in sortable rows; metrics in rows for a single method.
         scores={x: {name: values.get(name) for name in names} for x, values in methods.items()}
         if len(methods) > 1
         else {name: {method: value} for name, value in own.items()},

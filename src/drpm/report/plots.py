@@ -1,11 +1,11 @@
-"""Figures of a run: their data, ``arrays.npz`` in its folder, and the functions that draw them.
+"""Figures of a run: their data, ``arrays.npz`` in its folder, and functions to draw them.
 
-A run describes its figures with :func:`pack_figures`; the values of each are an array
-``KIND__NAME``, beside the names along its two dimensions, ``title__NAME`` and ``about__NAME``.
+Runs store figures with :func:`pack_figures`: the values in an array ``KIND__NAME``, the names along
+its two dimensions, ``title__NAME`` and ``about__NAME``.
 
 A clustering stores other arrays: ``samples`` (K, m, *shape) of each cluster, ``partition_points``
 of one sampled partition, ``latent`` (N, 2) points in the plane, ``confusion`` (L, K), ``sizes``
-(K,), and ``choice`` (4, C) of numbers of clusters and three figures of each. The page also uses
+(K,), and ``choice`` (4, C) of numbers of clusters and three criteria. The page also uses
 ``examples`` (M, *shape), the first of these points as images or rows, and for tables
 ``column_means`` (K, D) of the clusters and ``column_deviations`` (D,) of the data.
 """
@@ -37,16 +37,16 @@ _NAMES: Final = {
 
 Arrays = Mapping[str, NDArray[Any]]
 
-NARROW: Final = 5.0  # inches, of figures in documents, which must be readable on phones
+NARROW: Final = 5.0  # inches, of figures in documents, readable on phones
 
-# The first ten are distinct for color-blind readers too (https://arxiv.org/abs/2107.02270).
+# The first ten are color-blind safe (https://arxiv.org/abs/2107.02270).
 COLORS: Final = (
     *("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6", "#a96b59", "#e76300"),
     *("#b9ac70", "#717581", "#92dadd", "#1f486d", "#805507", "#5f1001", "#4a5251"),
     *("#42175b", "#55362d", "#743200", "#5d5638", "#393b41", "#496d6f"),
 )
 
-_FEW: Final = 6  # clusters whose images are in strips
+_FEW: Final = 6  # up to this many clusters, images are in strips
 _CELL: Final = 0.55  # inches, of a matrix
 _CHARACTER: Final = 0.078  # inches, the width of a character
 _MAX_NAMES: Final = 20  # of a legend
@@ -65,7 +65,7 @@ _STYLE: Final[Any] = {
 
 
 class FigureSpec(NamedTuple):
-    """A figure: the function that draws it, and names along both dimensions of its values."""
+    """A figure: the kind, which selects the drawing function, its values and their names."""
 
     kind: str
     name: str
@@ -74,7 +74,7 @@ class FigureSpec(NamedTuple):
     columns: Sequence[str]
     title: str
     about: str = ""
-    width: float = 9.0  # inches, beside the names of the rows
+    width: float = 9.0  # inches, without the names of the rows
 
 
 def pack_arrays(arrays: Mapping[str, Any]) -> bytes:
@@ -85,7 +85,7 @@ def pack_arrays(arrays: Mapping[str, Any]) -> bytes:
 
 
 def pack_figures(specs: Iterable[FigureSpec]) -> bytes:
-    """The content of an ``arrays.npz`` with figures that a run describes."""
+    """The content of an ``arrays.npz`` with figures."""
     arrays: dict[str, NDArray[Any]] = {}
     for kind, name, values, rows, columns, title, about, _ in specs:
         names = dict(zip(_NAMES[kind], (rows, columns), strict=True))
@@ -101,7 +101,7 @@ def image_bytes(images: Any) -> NDArray[np.uint8]:
 
 
 def read_arrays(folder: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a run's folder, none of them unpickled; nothing where there is no file."""
+    """The arrays of a run's folder, without pickle; empty if there is no file."""
     path = folder / ARRAYS
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
@@ -126,13 +126,13 @@ def figure_specs(arrays: Arrays) -> list[FigureSpec]:
 
 
 def names_of(arrays: Arrays, key: str, count: int = 0) -> tuple[str, ...]:
-    """Names that a run stores, without control characters; numbers where it has none."""
+    """Names stored by a run, without control characters; by default numbers."""
     names = map(str, arrays.get(key, range(count)))
     return tuple("".join(filter(str.isprintable, name)) for name in names)
 
 
 def _in_strips(spec: FigureSpec) -> FigureSpec:
-    """Few rows of images, in strips of 16; longer ones would be too small on a phone."""
+    """Split few rows of images into strips of 16, to be readable on phones."""
     if spec.kind != "grid" or len(spec.rows) > _FEW:
         return spec
     strips = [np.split(row, range(16, len(row), 16)) for row in spec.values]
@@ -170,7 +170,7 @@ def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
         sizes, counts = arrays["sizes"], arrays.get("confusion")
         order = np.arange(len(sizes))
         if counts is not None:
-            # By the label that each has most: its color is often that of the label.
+            # Sort clusters by their most common label.
             order = np.argsort(counts.argmax(0), kind="stable")
             shares = counts[:, order] / np.maximum(counts.sum(1, keepdims=True), 1)
             labels = names_of(arrays, "label_names")
@@ -181,7 +181,7 @@ def _cluster_specs(arrays: Arrays) -> Iterator[FigureSpec]:
 
 
 class Series(NamedTuple):
-    """Means and deviations over seeds at some places ``x``, all of shape (P,)."""
+    """Means and deviations over seeds at positions ``x``, all of shape (P,)."""
 
     name: str
     x: NDArray[np.float64]
@@ -190,24 +190,24 @@ class Series(NamedTuple):
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as a PNG file, the same bytes for the same figure."""
+    """The figure as a PNG file, reproducible to the byte."""
     content = BytesIO()
     with warnings.catch_warnings():
-        # Characters that the font lacks are drawn as boxes; the page has them in its text.
+        # Characters missing from the font are drawn as boxes; they are also in the page's text.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         figure.savefig(content, dpi=150, bbox_inches="tight", metadata={"Software": None})
     return content.getvalue()
 
 
 def draw(spec: FigureSpec) -> Figure:
-    """Draws a figure that a run describes."""
+    """Draw a figure."""
     with rc_context(_STYLE):
         figure: Figure = globals()[f"_draw_{spec.kind}"](spec)
     return figure
 
 
 def draw_stored(run: str, name: str, results: Path, images: int | None = None) -> Figure:
-    """Draws a narrow figure of a run in a folder of results, with so many images in a row."""
+    """Draw a narrow figure of a run in a folder of results, with at most ``images`` per row."""
     (spec,) = (x for x in figure_specs(read_arrays(results / run)) if x.name == name)
     values = spec.values if images is None else [row[:images] for row in spec.values]
     columns = spec.columns if len(spec.columns) <= _MAX_NAMES else ()
@@ -216,7 +216,7 @@ def draw_stored(run: str, name: str, results: Path, images: int | None = None) -
 
 
 def _one_axes(spec: FigureSpec, width: float, height: float) -> tuple[Figure, Axes]:
-    """Axes of a size in inches; :func:`png` adds room for names and title outside of them."""
+    """Axes of a size in inches; :func:`png` adds space for names and title."""
     figure, frameon = Figure(figsize=(width, height)), spec.kind == "bars"
     axes = figure.add_axes((0, 0, 1, 1), title=fill(spec.title, 52), frameon=frameon)
     axes.tick_params(length=2 * frameon, labeltop=not frameon, labelbottom=frameon)
@@ -224,7 +224,7 @@ def _one_axes(spec: FigureSpec, width: float, height: float) -> tuple[Figure, Ax
 
 
 def _set_names(axis: Axis, places: NDArray[Any], names: Sequence[str], room: float) -> None:
-    """Writes names at an axis, those of columns turned if they are wider than room in inches."""
+    """Set tick labels; those of columns are rotated if they are wider than ``room`` in inches."""
     clipped = [name if len(name) <= 20 else f"{name[:19]}…" for name in names]
     is_turned = isinstance(axis, XAxis) and _CHARACTER * max(map(len, names), default=0) > room
     size = min(9.5, max(3.0, 60 * room))
@@ -240,7 +240,7 @@ def to_pixels(images: NDArray[Any]) -> NDArray[Any]:
 
 
 def tile(rows: Sequence[NDArray[Any]], gap: int = 0) -> NDArray[Any]:
-    """One image of rows of images (C, H, W, channels); rows may differ in length."""
+    """Tile rows of images (C, H, W, channels) to one image; rows may differ in length."""
     across, (height, width, channels) = max(1, *map(len, rows)), rows[0].shape[1:]
     canvas = np.ones((len(rows), height + gap, across, width + gap, channels), np.float32)
     for place, row in zip(canvas, rows, strict=True):
@@ -250,7 +250,7 @@ def tile(rows: Sequence[NDArray[Any]], gap: int = 0) -> NDArray[Any]:
 
 
 def _draw_grid(spec: FigureSpec) -> Figure:
-    """Images: for each row (C, H, W) or (C, channels, H, W); rows may differ in length."""
+    """Rows of images (C, H, W) or (C, channels, H, W); rows may differ in length."""
     pixels = to_pixels(np.concatenate(list(spec.values)))
     lengths = [len(row) for row in spec.values]
     across, down, (height, width) = max(1, *lengths), len(lengths), pixels.shape[1:3]
@@ -288,7 +288,7 @@ def _draw_matrix(spec: FigureSpec, texts: NDArray[Any] | None = None) -> Figure:
 
 
 def _draw_profiles(spec: FigureSpec) -> Figure:
-    """A matrix of columns with different units; its colors compare within a column."""
+    """A matrix whose columns have different units; colors are scaled by column."""
     values, spread = spec.values, spec.values.std(0)
     scaled = (values - values.mean(0)) / np.where(spread > 0, spread, 1)
     return _draw_matrix(spec._replace(values=scaled), _texts(values))
@@ -339,7 +339,8 @@ def series_panels(
 ) -> Figure:
     """Panels of series: lines, or points side by side, with error bars of one deviation.
 
-    A name looks the same in all panels; the first panel has all names. The height is of a panel.
+    Names have the same style in all panels; the first panel has all names. ``height`` is that of a
+    panel.
     """
     columns = min(len(panels), int(width / 3))  # a panel has 3 inches or more
     down = -(-len(panels) // columns)
@@ -352,7 +353,7 @@ def series_panels(
             room = 0.0 if is_line else 0.8 * np.ptp(x) / max(6, len(x)) / len(names)
             number = names.index(name)
             shift, color = room * (number - (len(names) - 1) / 2), COLORS[number % len(COLORS)]
-            every = -(-len(x) // 25) if is_line else 1  # one of so many points is marked
+            every = -(-len(x) // 25) if is_line else 1  # distance of marked points
             style = "-" if len(names) == 1 < every else _MARKERS[number % 10] + "-" * is_line
             line: Any = {"fmt": style, "markersize": 3.5, "elinewidth": 0.8, "label": name}
             axes.errorbar(x + shift, mean, deviation, color=color, markevery=every, **line)
@@ -372,7 +373,7 @@ def series_panels(
 
 
 def format_value(value: Any, digits: int = 4) -> str:
-    """Formats one value of a table, numbers with so many digits."""
+    """Format a value of a table, numbers with ``digits`` significant digits."""
     if isinstance(value, list):
         return ", ".join(map(format_value, value))
     if value is None or value != value:

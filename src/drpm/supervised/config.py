@@ -18,12 +18,11 @@ class SupervisedConfig:
     Args:
         hidden: Widths of the fully connected layers, with ReLU between them.
         scale: Distance between the log-scores of neighboring classes.
-        smoothing: Weight of a uniform distribution mixed into the predicted probabilities. It
-            bounds the loss of a misplaced element.
+        smoothing: Weight of a uniform distribution in the predicted probabilities. It bounds the
+            loss of a misplaced element.
         size_weights: Candidate weights of the size term. The one with the best F1 score on the
             held-out part of the training set is kept.
-        held_out: Fraction of the training set on which candidates are compared. Nothing is held
-            out for a single candidate.
+        held_out: Fraction of the training set to compare candidates, if there are several.
         temperature: Temperature of the relaxation (classes, sizes and order) at the start and at
             the end of training.
         prediction_temperature: Temperature of an element's class at prediction.

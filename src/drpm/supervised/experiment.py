@@ -51,9 +51,9 @@ class LabeledData(NamedTuple):
 
 
 def find_classes(dataset: Dataset, target: str | None = None) -> LabeledData:
-    """The target to learn, by default ``label`` or else the first that has classes.
+    """Choose the target, by default ``label`` or else the first target with classes.
 
-    A fifth of the data becomes the test part if there is none.
+    Holds out a fifth of the data if there is no test split.
     """
     parts = (dataset.train, dataset.test)
     known = [name for name in dataset.classes if all(name in part.targets for part in parts)]
@@ -109,11 +109,11 @@ class Supervised(Experiment[SupervisedJob, LabeledData, TrainedPartitioner]):
         found = {name: fitted.evaluate(*part) for name, part in data.parts.items()}
         labels = label_table(found, data, file_names(job.data, trained_on + len(data.dataset.test)))
         if len(fitted.shape) == 1:
-            # The saved model takes rows of a table as they are in its file.
+            # The saved model takes unscaled rows of a table.
             fitted.shift, fitted.scale = scale_of(data.dataset)
         fitted.save(run.model_dir)
         run.write_atomic(LABELS, labels)
-        run.take_metrics([model.folder])
+        run.copy_stage_metrics([model.folder])
         scores = [{"size_weight": x, "seed": job.seed, "f1": f1} for x, f1 in model.f1.items()]
         selection = {"size_weight": model.size_weight, "held_out": model.held_out}
         facts = {
@@ -138,7 +138,7 @@ class Supervised(Experiment[SupervisedJob, LabeledData, TrainedPartitioner]):
 def label_table(
     found: Mapping[str, EvaluatedBatches], data: LabeledData, files: Sequence[str]
 ) -> str:
-    """The class and the predicted subset of every element, and of an image its file, as CSV."""
+    """The class and the predicted subset of every element as CSV, with the file names of images."""
     names, tables = np.array(data.names), []
     counts = [len(part.order) for part in found.values()]
     rows = split_rows(sum(counts)) if data.is_split else map(torch.arange, counts)
@@ -152,7 +152,7 @@ def label_table(
         }
         tables.append(pd.DataFrame(columns).sort_values("index"))
     table = pd.concat(tables)
-    if data.is_split:  # parts of one file come in the order of the file
+    if data.is_split:  # restore the order of the file
         table = table.sort_values("index")
         if files:
             table["file"] = files

@@ -26,7 +26,7 @@ from drpm.training.program import Batch
 
 Data = Tensor | NDArray[Any]
 
-# The same test batches for every model and seed, and the same held-out examples.
+# Test batches and held-out examples are the same for every model and seed.
 _BATCHES_SEED = 1_000_000
 _SPLIT_SEED = 2_000_000
 
@@ -74,17 +74,17 @@ class EvaluatedBatches(NamedTuple):
 
 
 class Partitioner(nn.Module):
-    r"""From a batch of n rows to the distribution of its partition into K classes.
+    r"""Maps a batch of n rows to the distribution of its partition into K classes.
 
-    The paper takes scores and weights from its clustering, where they have no gradient: scores fall
-    with the index of the nearest cluster, an argmin, and weights are mean responsibilities. Here
-    the argmin is relaxed too. With :math:`p_i` the softmax of a row's logits at a temperature,
+    In the paper's clustering, scores and weights have no gradient: scores decrease with the index
+    of the nearest cluster, an argmin, and weights are mean responsibilities. Here the argmin is
+    relaxed too. With :math:`p_i` the softmax of a row's logits at a temperature,
 
     .. math:: \log s_i = u \Bigl(K - \sum_k k\, p_{ik}\Bigr), \quad
         \omega_k = \frac{\bar p_k}{1 - \bar p_k}, \quad \bar p_k = \frac1n \sum_i p_{ik}
 
-    A row whose class is certain has the paper's score. Weights are odds, because then the mean size
-    of a subset is the expected number :math:`n \bar p_k` of its members, up to a small error; with
+    If the class of a row is certain, its score is that of the paper. With odds as weights, the mean
+    size of a subset is about the expected number :math:`n \bar p_k` of its members; with
     :math:`\omega = \bar p` the sizes would be more similar.
 
     Args:
@@ -94,7 +94,7 @@ class Partitioner(nn.Module):
 
     Attributes:
         shift: (d,) on the CPU, subtracted from elements before prediction; None by default.
-        scale: (d,) on the CPU, by which they are then divided.
+        scale: (d,) on the CPU, the divisor after that.
     """
 
     def __init__(self, shape: Sequence[int], classes: int, config: SupervisedConfig) -> None:
@@ -108,11 +108,11 @@ class Partitioner(nn.Module):
     def law(
         self, rows: Tensor, temperature: Tensor | float, hard: bool | str = True
     ) -> RelaxedRandomPartition:
-        """The distribution of a batch's partition (n, d), for training with hard ``"sizes"``."""
+        """The distribution of the partition of a batch (n, d); training uses hard ``"sizes"``."""
         probs = (self.network(rows) / temperature).softmax(-1)
         index = torch.arange(self.classes, dtype=probs.dtype, device=probs.device)
         log_scores = self.config.scale * (self.classes - (probs * index).sum(-1))
-        # Classes without members, and with all of them, would have infinite weights.
+        # Clamped, because empty and full classes would have infinite weights.
         shares = probs.mean(-2).clamp(1e-6, 1 - 1e-6)
         return RelaxedRandomPartition(
             temperature, log_scores, torch.logit(shares), hard=hard, validate_args=False
@@ -123,9 +123,8 @@ class Partitioner(nn.Module):
         """Partition a batch: the most likely sizes, filled in the most likely order.
 
         Args:
-            elements: ``(n, *shape)`` or flattened: rows of a table as in its file, images as
-                :func:`drpm.data.load` returns them. The subset of an element depends on the whole
-                batch.
+            elements: ``(n, *shape)`` or flattened: unscaled rows of a table, or images as returned
+                by :func:`drpm.data.load`. Predictions depend on the whole batch.
         """
         rows = scaled_rows("elements", elements, self.shape, self.shift, self.scale)
         if len(self.shape) > 1 and not as_tensor(elements).is_floating_point():
@@ -188,7 +187,7 @@ class SupervisedObjective:
         parts = law.rsample_parts(noise="none")
         subsets = torch.arange(model.classes, device=batch["labels"].device)
         truth = (subsets[:, None] == batch["labels"]).to(parts.Y.dtype)
-        # Columns of a relaxed sort need not sum to one: an element may even be at no rank.
+        # Columns of a relaxed sort need not sum to one and may even be zero.
         probs = (parts.Y * truth).sum(-2) / parts.Y.sum(-2).clamp_min(1e-6)
         smoothing = model.config.smoothing
         assignment = -((1 - smoothing) * probs + smoothing / model.classes).log().mean(-1)
@@ -208,7 +207,7 @@ def load_partitioner(folder: Path | str, device: torch.device | str = "cpu") -> 
 
 
 class TrainedPartitioner(NamedTuple):
-    """A trained model, and how the weight of its size term was chosen."""
+    """A trained model, and the choice of the weight of its size term."""
 
     model: Partitioner  # with the best weight
     folder: Path  # of its training
@@ -248,7 +247,7 @@ def fit_partitioner(
     digest = cache(lambda: fingerprint_tensors([("rows", rows), ("labels", labels.long())]))
     models, f1 = {}, {}
     for weight in config.size_weights:
-        with seeded(config.training.seed):  # all candidates start alike
+        with seeded(config.training.seed):  # the same for all candidates
             model = Partitioner(elements.shape[1:], classes, config).to(device)
         run = fit_model(
             model,
@@ -278,7 +277,7 @@ def split(count: int, config: SupervisedConfig) -> tuple[Tensor, Tensor]:
 
 
 def check_labels(elements: Tensor, labels: Tensor, classes: int) -> None:
-    """Refuse elements that are not floating-point numbers or do not have one class each."""
+    """Raise unless elements are floating-point numbers with one class each."""
     if len(elements) < 2:
         raise ConfigError(f"elements must be at least 2, but got {len(elements)}.")
     if not elements.is_floating_point():
@@ -287,5 +286,5 @@ def check_labels(elements: Tensor, labels: Tensor, classes: int) -> None:
 
 
 def as_tensor(data: Data) -> Tensor:
-    """Data as a tensor; arrays are copied, because they may be read-only."""
+    """Data as a tensor; arrays are copied, since they may be read-only."""
     return data if isinstance(data, Tensor) else torch.tensor(data)

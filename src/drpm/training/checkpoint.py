@@ -1,7 +1,7 @@
 """Checkpoints and models on disk: safetensors and JSON, no pickle.
 
-A checkpoint is one safetensors file that appears in a single rename once its bytes are on the disk,
-after which the one before it is removed. Its name holds the step and a checksum of its content.
+A checkpoint is one safetensors file, written atomically; then the previous one is removed. Its name
+has the step and a checksum of its content.
 """
 
 import hashlib
@@ -24,17 +24,17 @@ MODEL_FILE: Final = "model.json"
 _SUFFIX: Final = ".safetensors"
 _CHECKPOINTS: Final = f"step-*{_SUFFIX}"
 
-# What reading a damaged file, or building a model from a damaged description, raises.
+# Raised for damaged files and model descriptions.
 _DAMAGE: Final = (
     *(AttributeError, LookupError, RuntimeError, SafetensorError, TypeError, ValueError),
 )
 
-# Everything that the next training step depends on, by name.
+# The state of a training, by name.
 State: TypeAlias = dict[str, Tensor]
 
 
 class Checkpoint(NamedTuple):
-    """A saved state, the step after which it was saved, and the names of the stacked runs."""
+    """A saved state, its step, and the names of the stacked runs."""
 
     state: State
     step: int
@@ -49,8 +49,8 @@ class Model(NamedTuple):
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Replace a file as a whole: at any instant readers find the old content or the new one."""
-    # The process id keeps two writers of one file from sharing a temporary file.
+    """Replace a file atomically: readers find the old content or the new."""
+    # With the process id, so that two writers do not share a temporary file.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -64,7 +64,7 @@ def write_atomic(path: Path, data: bytes) -> None:
         raise
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:
-        # Makes the rename survive a power failure; some network file systems cannot do this.
+        # Makes the rename durable; not supported by some network file systems.
         with suppress(OSError):
             os.fsync(descriptor)
     finally:
@@ -76,7 +76,7 @@ def _checksum(data: bytes) -> str:
 
 
 def _to_bytes(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
-    # Copies, because safetensors refuses tensors that share memory.
+    # Copies, because safetensors rejects tensors that share memory.
     own = {
         name: x.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for name, x in tensors.items()
@@ -85,7 +85,7 @@ def _to_bytes(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = N
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file whose name ends with its checksum."""
+    """Read tensors and verify the checksum in the file's name."""
     data = path.read_bytes()
     if path.stem.rpartition("-")[2] != _checksum(data):
         raise RunError(f"{path.name} does not match its checksum")
@@ -93,11 +93,11 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def save_state(folder: Path, state: State, step: int, runs: Sequence[str] = (".",)) -> None:
-    """Save the state of stacked runs after a step, and remove the checkpoint before it."""
+    """Save the state of one or more stacked runs, and remove the previous checkpoint."""
     data = _to_bytes(state, {"runs": json.dumps(runs)})
     path = folder / f"step-{step:06d}-{_checksum(data)}{_SUFFIX}"
     folder.mkdir(parents=True, exist_ok=True)
-    # What a killed process left may be what fills the disk.
+    # Free the disk space of files left by a killed process.
     for leftover in folder.glob(".*.tmp"):
         leftover.unlink(missing_ok=True)
     write_atomic(path, data)
@@ -107,7 +107,7 @@ def save_state(folder: Path, state: State, step: int, runs: Sequence[str] = ("."
 
 
 def load_latest(folder: Path) -> Checkpoint | None:
-    """The checkpoint of the latest step, or None if there is none."""
+    """The latest checkpoint, or None."""
     steps = {int(path.name.split("-")[1]): path for path in folder.glob(_CHECKPOINTS)}
     if not steps:
         return None
@@ -122,13 +122,12 @@ def load_latest(folder: Path) -> Checkpoint | None:
 
 
 def save_model(folder: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
-    """Save a model's tensors, as of ``state_dict()``, and what is needed to build it again.
+    """Save a model's tensors, such as its ``state_dict()``, and a description to rebuild it.
 
-    The description is what JSON can hold; tuples come back as lists.
+    The description must be valid JSON; tuples become lists.
     """
     data = _to_bytes(tensors)
-    # The name follows from the content, so that new tensors never replace those which the old
-    # description names.
+    # With a checksum in the name, new tensors never replace those of the old description.
     name = f"model-{_checksum(data)}{_SUFFIX}"
     document = {"tensors": name, "description": description}
     text = json.dumps(document, allow_nan=False, indent=1) + "\n"
@@ -141,7 +140,7 @@ def save_model(folder: Path, tensors: Mapping[str, Tensor], description: Mapping
 
 
 def load_model(folder: Path | str, kind: str | None = None) -> Model:
-    """Read what :func:`save_model` wrote, without pickle; another ``kind`` of model is refused."""
+    """Load a model saved by :func:`save_model`, without pickle; raise if the kind differs."""
     folder = Path(folder)
     if not (folder / MODEL_FILE).is_file():
         raise RunError(f"{folder} contains no model: {MODEL_FILE} is missing.")
@@ -159,7 +158,7 @@ def load_model(folder: Path | str, kind: str | None = None) -> Model:
 
 @contextmanager
 def described(folder: Path | str) -> Iterator[None]:
-    """Within the block, a model is built as its description says; errors name the folder."""
+    """Convert errors while building a model from its description to RunErrors."""
     try:
         yield
     except _DAMAGE as error:
@@ -173,10 +172,10 @@ def load_modules(
     modules: Mapping[str, nn.Module],
     others: Mapping[str, tuple[int, ...]] | None = None,
 ) -> None:
-    """Load tensors from :func:`load_model` into modules; refuse tensors that do not fit.
+    """Load tensors from :func:`load_model` into modules; raise if names or shapes differ.
 
-    The modules are named by the prefix of their tensors' names, such as ``"head."`` or ``""``;
-    ``others`` are the shapes of tensors that belong to no module.
+    ``modules`` maps prefixes of tensor names, such as ``"head."`` or ``""``, to modules; ``others``
+    are the shapes of tensors outside of modules.
     """
     with described(folder):
         model = {name: torch.empty(shape, device="meta") for name, shape in (others or {}).items()}

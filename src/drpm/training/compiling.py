@@ -1,4 +1,4 @@
-"""Faster training steps: compiled by torch, and replayed as a CUDA graph."""
+"""Training steps compiled by torch or captured as a CUDA graph."""
 
 import inspect
 import logging
@@ -15,22 +15,22 @@ from drpm.training.program import Program
 logger = logging.getLogger(__name__)
 
 BACKEND: Final = "inductor"
-# Gradients of padded products are slices, which fused optimizers refuse.
+# Gradients of padded products are slices, which fused optimizers reject.
 _OPTIONS: Final[dict[str, Any]] = {"shape_padding": False}
 _WARM_UPS: Final = 3
 
 
 def compile_step(program: Program, backend: str | Callable[..., Any] = BACKEND) -> bool:
-    """Compile a program's step and return True, or log in one line why that is not possible.
+    """Compile a program's step and return True, or log the reason and return False.
 
-    One step is taken to test the compiled form, and undone.
+    Takes one compiled step as a test and undoes it.
     """
     before = _snapshot(program)
     groups = program.optimizer.param_groups
     settings = [dict(group) for group in groups]
     parts = _parts(program)
     for name, plain in parts.items():
-        # A graph break splits one run's step; in stacked runs all of it would stay uncompiled.
+        # A graph break splits a single run's step, but would leave all of a stacked one uncompiled.
         whole = name == "_find_gradients"
         options = _OPTIONS if whole and backend == BACKEND else None
         kind: dict[str, Any] = {"backend": backend, "fullgraph": whole, "options": options}
@@ -44,7 +44,7 @@ def compile_step(program: Program, backend: str | Callable[..., Any] = BACKEND) 
         cause = getattr(error, "inner_exception", error)
         if memory_refusal(cause) is not None:
             raise cause from None
-        # An error of the objective itself is raised again by the uncompiled step.
+        # Errors of the objective itself are raised again by the uncompiled step.
         for name, plain in parts.items():
             setattr(program, name, plain)
         for group, was in zip(groups, settings, strict=True):
@@ -57,7 +57,7 @@ def compile_step(program: Program, backend: str | Callable[..., Any] = BACKEND) 
 
 
 def _with_own_code(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function with its own code object, since torch limits compilations per code."""
+    """Wrap a function in its own code object, since torch limits compilations per code object."""
 
     def call(*arguments: Any) -> Any:
         return plain(*arguments)
@@ -67,7 +67,7 @@ def _with_own_code(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _parts(program: Program) -> dict[str, Callable[..., Any]]:
-    """The methods of a program that are compiled, by name."""
+    """The methods of a program to compile, by name."""
     parts: dict[str, Callable[..., Any]] = {}
     if program.is_stacked:
         parts["_find_gradients"] = torch.no_grad()(program._find_gradients)
@@ -77,10 +77,10 @@ def _parts(program: Program) -> dict[str, Callable[..., Any]]:
         parts["schedule_values"] = program.schedule_values
     groups = program.optimizer.param_groups
     if any(group.get("fused") for group in groups) and "capturable" in groups[0]:
-        # The fused kernel uses blocks of 65,536 numbers, which leaves most of a GPU idle.
+        # The fused kernel uses blocks of 65,536 numbers and leaves most of a GPU idle.
         for group in groups:
             group.update(fused=False, foreach=True, capturable=True)
-        # Under their decorators all optimizers share code, which torch compiles a few times only.
+        # Unwrapped: the decorator's code is shared by all optimizers and soon reaches the limit.
         step, optimizer = inspect.unwrap(type(program.optimizer).step), program.optimizer
         parts["update"] = torch.no_grad()(lambda: step(optimizer))
     return parts
@@ -88,17 +88,17 @@ def _parts(program: Program) -> dict[str, Callable[..., Any]]:
 
 @final
 class CapturedStep:
-    """A program's step, captured once and replayed without the overhead of Python.
+    """A program's step, captured once and replayed without Python overhead.
 
-    The tensors of a step keep their memory; what changes between replays (batch order, counters,
-    learning rate) is changed in place. Capturing does not change the program.
+    Tensors keep their memory: batch order, counters and learning rate are changed in place.
+    Capturing does not change the program.
     """
 
     def __init__(self, program: Program) -> None:
         self._graph = torch.cuda.CUDAGraph()
         self._graph.register_generator_state(program.generator)
         before = _snapshot(program)
-        # Warm-up and capture share a stream: gradients keep the stream of their first use.
+        # Warm-up and capture use one stream, since gradients keep the stream of their first use.
         stream = torch.cuda.Stream(program.device)
         stream.wait_stream(torch.cuda.current_stream(program.device))
         with torch.cuda.stream(stream):
@@ -108,7 +108,7 @@ class CapturedStep:
                 program.load_state(before)
             groups = [group for group in program.optimizer.param_groups if "capturable" in group]
             before_capture = [group["capturable"] for group in groups]
-            # Neither during the warm-up nor later, where it would warn.
+            # Only while capturing, since it warns otherwise.
             for group in groups:
                 group["capturable"] = True
             try:

@@ -1,7 +1,7 @@
 """Configuration: frozen dataclasses checked by pydantic, read from TOML and overridden by name.
 
-A setting is named by its path, as in ``training.epochs``. Invalid input is refused in one sentence
-with the setting, what was expected, what was given and, for a misspelt name, the nearest valid one.
+A setting is named by its path, as in ``training.epochs``. Error messages have the setting, the
+expected and the given value and, for a misspelt name, the nearest valid one.
 """
 
 import dataclasses
@@ -34,17 +34,16 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 
-# TOML has no null. This text stands for it, in files and on the command line.
+# For None in files and on the command line, since TOML has no null.
 NONE: Final = "none"
-# Named configurations, one TOML file each. The second word of a name, as in ``fast-cluster`` and
-# ``paper-cluster-mnist``, is its command.
+# One TOML file each. The second word of a name, as in ``paper-cluster-mnist``, is its command.
 PRESETS: Final = resources.files("drpm") / "presets"
 SUFFIX: Final = ".toml"
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def settings(cls: type[C]) -> type[C]:
-    """Make a class a frozen dataclass whose fields are checked, all with a default."""
+    """Make a class a frozen, validated dataclass; all fields need a default."""
     options = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
     checked: Any = pydantic_dataclass(frozen=True, config=options)(cls)
     construct = checked.__init__
@@ -62,16 +61,16 @@ def settings(cls: type[C]) -> type[C]:
 
 
 def _plain(value: Any) -> Any:
-    """Lists as tuples, and NumPy's numbers as Python's own."""
+    """Convert lists to tuples and NumPy scalars to Python numbers."""
     if isinstance(value, tuple | list):
         return tuple(map(_plain, value))
-    # Asked by name, because importing NumPy takes a while and ``--help`` should not.
+    # By name, because importing NumPy would slow down ``--help``.
     is_number = type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
     return value.item() if is_number else value
 
 
 def check_setting(config: Any, name: str, expected: str, holds: Callable[[Any], object]) -> None:
-    """Refuse a setting unless ``holds(value)``; ``expected`` are the words after "must be"."""
+    """Raise unless ``holds(value)``; ``expected`` follows "must be" in the message."""
     value = getattr(config, name)
     if not holds(value):
         raise ConfigError(f"{name} must be {expected}, but got {value!r}.")
@@ -140,7 +139,7 @@ class TrainingConfig:
 
 
 def require_classes(name: str, labels: "Tensor", examples: int, classes: int) -> None:
-    """Refuse labels that are not one class for each example, from 0 to ``classes - 1``."""
+    """Raise unless labels are one class per example, from 0 to ``classes - 1``."""
     if labels.shape != (examples,) or labels.is_floating_point() or labels.is_complex():
         raise ConfigError(
             f"{name} must be integers of shape ({examples},), but got "
@@ -155,15 +154,26 @@ def require_classes(name: str, labels: "Tensor", examples: int, classes: int) ->
         )
 
 
+def require_unit_interval(
+    name: str, values: "Tensor", condition: str = "", tolerance: float = 0.0
+) -> None:
+    """Raise unless all values lie in [0, 1]; ``condition`` ends the requirement in the message."""
+    low, high = values.min().item(), values.max().item()
+    if not (low >= -tolerance and high <= 1 + tolerance):  # also for NaN
+        raise ConfigError(
+            f"{name} must lie in [0, 1]{condition}, but got values from {low:g} to {high:g}."
+        )
+
+
 def build(cls: type[C], mapping: Mapping[str, Any], base: C | None = None) -> C:
-    """A configuration from nested dictionaries; others are those of ``base``, or the defaults."""
+    """A configuration from nested dictionaries; other settings are from ``base`` or defaults."""
     known: Any = cls() if base is None else base
     values = dataclasses.asdict(known)
     return _validate(cls, _merge(values, mapping, [*dict(flatten(values))]), strict=True)
 
 
 def override(config: C, assignments: Sequence[str]) -> C:
-    """The configuration with some settings replaced, each as ``name=value``; the last one wins."""
+    """Replace settings of a configuration by ``name=value`` assignments; the last one wins."""
     values = dataclasses.asdict(config)  # type: ignore[call-overload]
     known = dict(flatten(values))
     for assignment in assignments:
@@ -182,10 +192,10 @@ def override(config: C, assignments: Sequence[str]) -> C:
 
 
 def dumps(config: Any) -> str:
-    """A configuration, or a mapping, as TOML, from which :func:`loads` makes the same one.
+    """A configuration or a mapping as TOML, for :func:`loads`.
 
-    Settings that are None are left out, as None is the default of every setting that may be None.
-    The text identifies finished studies, so its form must not change with the version of a library.
+    None is omitted, since it is the default of every optional setting. The text identifies finished
+    studies, so it must not depend on the version of a library.
     """
     mapping = config if isinstance(config, Mapping) else dataclasses.asdict(config)
     tables = {"": mapping}
@@ -195,7 +205,7 @@ def dumps(config: Any) -> str:
         text += f"\n[{path}]\n" if path else ""
         for name, value in table.items():
             if value is not None and not isinstance(value, Mapping):
-                # Such values are written alike in JSON and TOML, except for one character.
+                # JSON and TOML differ in only one character here.
                 line = f"{name} = {json.dumps(value, ensure_ascii=False, allow_nan=False)}\n"
                 text += line.replace("\x7f", "\\u007f")
     return text
@@ -219,17 +229,16 @@ def read_mapping(path: Path | str) -> dict[str, Any]:
 
 
 def preset_names(command: str | None = None) -> list[str]:
-    """The names of all presets, or of those for a command, in alphabetical order."""
+    """The sorted names of all presets, or of those for a command."""
     files = (entry.name for entry in PRESETS.iterdir())
     names = sorted(name.removesuffix(SUFFIX) for name in files if name.endswith(SUFFIX))
     return [name for name in names if command in (None, *name.split("-")[1:2])]
 
 
 def load_preset(cls: type[C], name: str, *, command: str | None = None) -> C:
-    """The configuration of one of :func:`preset_names`, with the defaults of its class."""
+    """Load a preset; other settings have their defaults."""
     known = preset_names(command)
-    # Only a listed name is opened, so that a name with slashes leads nowhere.
-    if name not in known:
+    if name not in known:  # also rejects names with slashes
         kind = "a preset" if command is None else f"a preset of drpm {command}"
         raise ConfigError(f"{name!r} is not {kind}; {suggest(name, known)}")
     try:
@@ -240,7 +249,7 @@ def load_preset(cls: type[C], name: str, *, command: str | None = None) -> C:
 
 def _validate(cls: type[C], values: dict[str, Any], *, strict: bool) -> C:
     try:
-        # From JSON, because there lists become tuples and tables dataclasses in strict mode too.
+        # JSON mode converts lists to tuples and tables to dataclasses even in strict mode.
         return TypeAdapter(cls).validate_json(json.dumps(values, default=str), strict=strict)
     except ValidationError as error:
         raise ConfigError(_sentence(error)) from None
@@ -256,7 +265,7 @@ def _parse(text: str) -> dict[str, Any]:
 def _merge(
     known: dict[str, Any], given: Any, names: Sequence[str], path: str = ""
 ) -> dict[str, Any]:
-    """The values of a configuration with those of a mapping in their place."""
+    """Override the values of a configuration by those of a mapping."""
     if not isinstance(given, Mapping):
         where = path.removesuffix(".") or "The configuration"
         raise ConfigError(f"{where} must be a table of settings, but got {given!r}.")
@@ -287,7 +296,7 @@ def names(config: Any) -> list[str]:
 
 
 def suggest(name: str, known: Sequence[str]) -> str:
-    """The end of a sentence about an unknown name: the nearest known ones, or all of them."""
+    """The nearest known names, or all of them, to end an error message about an unknown name."""
     if meant := difflib.get_close_matches(name, known):
         return f"did you mean {' or '.join(map(repr, meant))}?"
     return f"there are {', '.join(map(repr, known)) or 'none'}."
@@ -295,7 +304,7 @@ def suggest(name: str, known: Sequence[str]) -> str:
 
 def _suggest_setting(path: str, key: str, names: Sequence[str]) -> str:
     siblings = [name for name in names if name.rpartition(".")[0] == path[:-1]]
-    # The same table first, and of several tables the first one.
+    # Prefer names in the same table, then in the first table.
     leaves = {name.rpartition(".")[2]: name for name in (*reversed(names), *siblings)}
     if meant := difflib.get_close_matches(key, leaves, n=1):
         return f"did you mean {leaves[meant[0]]}?"
@@ -303,7 +312,7 @@ def _suggest_setting(path: str, key: str, names: Sequence[str]) -> str:
 
 
 def _sentence(invalid: ValidationError) -> str:
-    """The first error that pydantic found, in one sentence."""
+    """The first pydantic error as one sentence."""
     error = invalid.errors()[0]
     kind, value = error["type"], error["input"]
     name = re.sub(r"\.(\d+)", r"[\1]", ".".join(map(str, error["loc"])))

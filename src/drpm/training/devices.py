@@ -1,7 +1,7 @@
-"""Where a run computes: one device, or one of several processes with a device each.
+"""The device of a run, or of one of several processes.
 
-Torch's matmul precision and the generator of compiled steps and of dropout belong to the whole
-process, so one thread trains at a time. Processes train side by side.
+Torch's matmul precision and default generator are global, so only one thread of a process trains at
+a time.
 """
 
 import atexit
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @final
 class Devices:
-    """The device of this process, and the connection to other processes, if there are any."""
+    """The device of this process, and the connection to other processes, if any."""
 
     def __init__(self, device: torch.device | str = "cpu", fabric: "Fabric | None" = None) -> None:
         self.device = torch.device(device)
@@ -40,11 +40,11 @@ class Devices:
         """Whether this is the process that writes files."""
 
     def share(self, module: nn.Module) -> Callable[..., Any]:
-        """The module's forward pass; its gradients are averaged over all processes."""
+        """The module, with gradients averaged over all processes."""
         return module if self._fabric is None else self._fabric.setup_module(module)
 
     def gather(self, value: T) -> list[T]:
-        """The values of all processes in the order of their ranks; tensors are on the CPU."""
+        """The values of all processes by rank; tensors must be on the CPU."""
         values = [value] * self.count
         if self.count > 1:
             dist.all_gather_object(values, value)
@@ -57,10 +57,10 @@ class Devices:
 
 
 def connect(config: TrainingConfig) -> Devices:
-    """The devices that a configuration asks for.
+    """The devices of a configuration.
 
-    With several, this starts the other processes by running the same command again, unless
-    ``torchrun`` has started them already. Call it before anything is written.
+    For several devices, this starts the other processes by running the same command again, unless
+    ``torchrun`` has started them. Call it before anything is written.
     """
     started = int(os.environ.get("WORLD_SIZE", "1"))
     here = int(os.environ.get("LOCAL_WORLD_SIZE", started)) if started > 1 else config.devices
@@ -80,7 +80,7 @@ def connect(config: TrainingConfig) -> Devices:
             "Several devices need the package lightning, which is not installed; "
             "install it with: pip install 'drpm[distributed]'."
         ) from error
-    # Lightning logs a banner on the error stream, between the lines of the run.
+    # Lightning logs a banner to stderr.
     for name in ("lightning.fabric", "lightning.pytorch"):
         logging.getLogger(name).setLevel(logging.WARNING)
     nodes = max(1, started // here)
@@ -91,15 +91,15 @@ def connect(config: TrainingConfig) -> Devices:
 
 
 def _leave() -> None:
-    """Close the connection. Its threads may crash a process that ends while they run."""
-    # Shared modules hold the connection too, and are in reference cycles.
+    """Close the connection, since its threads may crash an exiting process."""
+    # Shared modules also hold the connection, in reference cycles.
     gc.collect()
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def _find(name: str, count: int) -> torch.device:
-    """The device of a name; refused if the machine lacks it, or ``count`` of its kind."""
+    """The device of a name; raise if the machine lacks it, or ``count`` of its kind."""
     cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         name = "cuda" if cards else "cpu"
@@ -113,16 +113,15 @@ def _find(name: str, count: int) -> torch.device:
         raise ConfigError(f"device must be 'cuda' if devices is {count}, but got {name!r}.")
     if count > cards:
         raise ConfigError(f"devices must be at most {cards}, the GPUs here, but got {count}.")
-    # With its number, so that the devices of tensors compare equal to it.
+    # With an index, so that it equals the devices of tensors.
     return torch.device(kind, int(number) if number else torch.cuda.current_device())
 
 
-# Held by the thread that trains. A CUDA graph cannot be captured while another thread uses the
-# device.
+# Held while training. A CUDA graph cannot be captured while another thread uses the device.
 TRAINING_LOCK: Final = threading.RLock()
 
 
-# Functions that take a generator in every supported version of torch.
+# Functions that accept a generator in every supported version of torch.
 _DRAWS: Final = frozenset(
     getattr(owner, name)
     for owner, names in {
@@ -135,10 +134,10 @@ _DRAWS: Final = frozenset(
 
 
 class seeded(TorchFunctionMode):
-    """Within the block, draw a model's initial values from a generator of this thread's own.
+    """Initialize modules as after ``torch.manual_seed(seed)``, from a thread-local generator.
 
-    They are those after ``torch.manual_seed(seed)``. Other functions, such as dropout and
-    ``torch.rand_like``, draw from torch's default generator as usual.
+    Functions without a ``generator`` argument, such as dropout and ``torch.rand_like``, use the
+    default generator.
     """
 
     def __init__(self, seed: int) -> None:
@@ -156,14 +155,14 @@ class seeded(TorchFunctionMode):
 
 @contextmanager
 def matmul_precision(precision: Literal["highest", "high"]) -> Iterator[None]:
-    """Within the block, compute float32 products on a GPU in float32, or in TF32 for ``high``.
+    """Compute float32 products on a GPU in float32, or in TF32 for ``high``.
 
-    Precisions that the user has set for single operations stay as they are.
+    Precisions set by the user for single operations are kept.
     """
     cudnn: Any = torch.backends.cudnn
     try:
         before = torch.get_float32_matmul_precision(), cudnn.allow_tf32
-    except RuntimeError:  # torch's newer interface, which cannot be mixed with this one
+    except RuntimeError:  # torch's newer interface is in use and cannot be mixed with this one
         yield
         return
     torch.set_float32_matmul_precision(precision)

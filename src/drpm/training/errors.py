@@ -3,13 +3,13 @@
 import errno
 from typing import Final
 
-# The exit code of a process that was ended by a signal is this plus the signal's number.
+# Added to the signal's number, the exit code of a process stopped by a signal.
 SIGNAL_EXIT: Final = 128
 
-# The end of a sentence about a run that cannot be resumed.
+# Ends messages about runs that cannot be resumed.
 START_OVER: Final = "choose another folder, or overwrite it (on the command line --overwrite)"
 
-# How torch and the libraries below it report a lack of memory.
+# Parts of out-of-memory messages of torch and its libraries.
 _NO_MEMORY: Final = ("out of memory", "allocate memory", "alloc_failed", "allocation_failed")
 
 
@@ -18,7 +18,7 @@ class ConfigError(ValueError):
 
 
 class RunError(RuntimeError):
-    """A run that cannot start or be resumed: the folder or file, and why."""
+    """A run that cannot start or resume: the folder or file, and the reason."""
 
 
 class Interrupted(Exception):
@@ -30,9 +30,9 @@ class Interrupted(Exception):
 
 
 def memory_refusal(error: BaseException) -> str | None:
-    """The message of an error, in a line, if it is a lack of memory; else None."""
+    """The first line of an out-of-memory error; None for other errors."""
     words = str(error).strip()
-    # Torch has a class of its own for this on CUDA alone.
+    # Torch has an own class for this only on CUDA.
     known = any(x in words.lower() for x in _NO_MEMORY) and isinstance(error, RuntimeError)
     full = isinstance(error, OSError) and error.errno == errno.ENOMEM
     if not (known or full or isinstance(error, MemoryError)):
@@ -43,7 +43,7 @@ def memory_refusal(error: BaseException) -> str | None:
 
 
 def sentence(error: BaseException) -> str:
-    """An error in one sentence; its type is named unless it is one of this package's own."""
+    """An error in one sentence, with its type unless it is an error of this package."""
     text = str(error).strip().partition("\n")[0].strip()
     if not isinstance(error, RunError | ValueError) or not text:
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""The training loop: the same for every model, data set and objective."""
+"""The training loop of all models."""
 
 import math
 import os
@@ -30,13 +30,12 @@ if TYPE_CHECKING:
 # On a CUDA device "auto" compiles runs of at least this many steps: compiling takes up to a minute
 # and saves up to 1.2 ms a step.
 WORTH_COMPILING: Final = 30_000
-# Lines of progress go to log files, where more would be noise.
-_SECONDS_PER_LINE: Final = 10.0
+_SECONDS_PER_LINE: Final = 10.0  # of progress in log files
 
 
 @final
 class TrainingProgress:
-    """Steps, loss, steps per second and time left: a bar on a terminal, lines elsewhere."""
+    """Steps, loss, steps per second and time left: a progress bar, or lines without a terminal."""
 
     def __init__(self, console: "Console | None" = None) -> None:
         from rich.console import Console
@@ -78,8 +77,8 @@ class TrainingProgress:
 
 
 @contextmanager
-def note_signals() -> Iterator[list[int]]:
-    """Within the block, add SIGINT and SIGTERM to the list, so that a step can finish.
+def defer_signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM in the list, so that a step can finish.
 
     A second signal of the same kind has its default effect.
     """
@@ -93,7 +92,7 @@ def note_signals() -> Iterator[list[int]]:
     # Only the main thread can have handlers.
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, signal.SIGTERM):
-            # None is a handler that Python did not set and cannot restore.
+            # None: a handler that was not set by Python and cannot be restored.
             if signal.getsignal(number) is not None:
                 previous[number] = signal.signal(number, note)
     try:
@@ -104,13 +103,13 @@ def note_signals() -> Iterator[list[int]]:
 
 
 ProgressFactory = Callable[[str], TrainingProgress | None]
-"""From the name of a stage to its progress display."""
+"""Maps the name of a stage to its progress display."""
 
 BeforeEpoch = Callable[[Program, Sequence[RunFolder], int], None]
-"""Called with the program, the folders of its runs, and the number of an epoch, from 0 on.
+"""Called with the program, its run folders and the epoch (from 0).
 
-It may change the model in place, as a function of the model and the number alone: a resumed run
-calls it again.
+May change the model in place, but only depending on the model and the epoch: a resumed run calls it
+again.
 """
 
 
@@ -123,9 +122,9 @@ def train(
 ) -> None:
     """Train from the last checkpoint, if any, to the last epoch; save the models, finish the runs.
 
-    There is one folder for each run; the first one holds the checkpoint. They are locked and other
-    threads wait meanwhile; the progress display must not wait for another thread that trains. With
-    several devices all processes call this; the first one writes and shows progress.
+    Each run has a folder; the first one has the checkpoint. Holds the run locks and the training
+    lock, so ``progress`` must not wait for another training thread. With several devices all
+    processes call this; the first one writes and shows progress.
 
     Raises:
         Interrupted: On SIGINT or SIGTERM, after the step is finished and saved.
@@ -152,7 +151,7 @@ def _resume(program: Program, runs: Sequence[RunFolder]) -> int:
     if saved is None:
         program.noise.manual_seed(program.seed)
         return 0
-    # The models of a stack are in the checkpoint of its first run.
+    # Stacked runs share the checkpoint of the first run.
     if saved.runs != _names(runs):
         raise RunError(
             f"The run in {runs[0].path} was started together with the runs {saved.runs} and cannot "
@@ -184,7 +183,7 @@ def _take_steps(
         if progress is not None:
             progress.start(total, step)
             stack.callback(progress.stop)
-        signals = stack.enter_context(note_signals())
+        signals = stack.enter_context(defer_signals())
         while step < total:
             if step % per_epoch == 0:
                 program.set_learning_rate(learning_rate(config, step // per_epoch))
@@ -199,7 +198,7 @@ def _take_steps(
             due = save or step % config.log_every == 0 or step % per_epoch == 0
             number = signals[0] if signals else None  # read once per step
             if devices.count > 1:
-                # A signal to any process stops all of them, at the next report.
+                # A signal to any process stops all processes at the next report.
                 number = (max(devices.gather(number or 0)) or None) if due else None
             if due or number is not None:
                 readings = program.readings()
@@ -224,15 +223,15 @@ def _take_steps(
 
 
 def _prepare(program: Program, steps: int) -> Callable[[], None]:
-    """The step in the configured form, of which so many are left."""
+    """The step function for the configured mode; ``steps`` remain."""
     one_card = program.device.type == "cuda" and program.devices.count == 1
-    way: str = program.config.step
-    if way == "auto":
+    mode: str = program.config.step
+    if mode == "auto":
         long = steps >= WORTH_COMPILING
-        way = "eager" if not one_card else "compile" if long else "graph"
-    if way == "compile":
+        mode = "eager" if not one_card else "compile" if long else "graph"
+    if mode == "compile":
         compile_step(program)
-    if way == "graph" or (way == "compile" and one_card):
+    if mode == "graph" or (mode == "compile" and one_card):
         return CapturedStep(program)
     return program.step
 
@@ -243,14 +242,14 @@ def _require_finite(readings: Readings, step: int) -> None:
         return
     row = int(broken.any(2).any(1).nonzero()[0])
     names = [name for name, bad in zip(readings.names, broken[row], strict=True) if bad.any()]
-    # The loss is the sum of the others.
+    # The loss is the sum of the other terms.
     terms = ", ".join(repr(name) for name in names if name != "loss") or "'loss'"
     first = step - len(broken) + row + 1
     raise RunError(f"Loss terms were not finite at step {first}: {terms}.")
 
 
 def _save(program: Program, runs: Sequence[RunFolder], step: int) -> None:
-    # A gradient can be infinite although the loss is not.
+    # A gradient can be infinite with a finite loss.
     for name, tensor in program.tensors().items():
         if not torch.isfinite(tensor).all():
             raise RunError(f"The parameter {name!r} was not finite after step {step}.")
@@ -265,12 +264,12 @@ def learning_rate(config: TrainingConfig, epoch: int) -> float:
 
 
 def _open_events(runs: Sequence[RunFolder], step: int) -> list[Any]:
-    """TensorBoard writers for all runs; none if ``tensorboard`` is not installed."""
+    """TensorBoard writers of all runs; empty if ``tensorboard`` is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return []
-    # Later events are of a process that was killed.
+    # Purge later events, written by a killed process.
     return [SummaryWriter(run.path / EVENTS, purge_step=step + 1) for run in runs]
 
 
@@ -290,10 +289,10 @@ def train_stage(
     """Train models, or load them if their runs are finished.
 
     Args:
-        stage: The name of this training for the progress display.
-        models: One model, or several to be trained together; they are trained in place.
+        stage: The name in the progress display.
+        models: One or more models, trained together and in place.
         runs: The run of every model.
-        options: Like the others, arguments of :class:`~drpm.training.program.Program`.
+        options: Further arguments of :class:`~drpm.training.program.Program`.
     """
     if not all(run.status == "finished" for run in runs):
         program = Program(models, objective, data, config, devices=devices, **options)
@@ -316,12 +315,11 @@ def fit_model(
     is_eager: bool = False,
     **options: Any,
 ) -> RunFolder:
-    """Train one model with the settings of an application, or resume; others are refused.
+    """Train or resume one model of an application; raise if settings or data differ.
 
-    Other data, by their fingerprint, are refused too, unless the folder is itself a run, whose
-    settings identify the data: on another device the data may differ in the last digit. The
-    settings have ``training`` and ``temperature``, the numbers from which and to which it is
-    annealed; an eager objective can be neither compiled nor captured.
+    The fingerprint of the data is not compared if the folder is itself a run, whose settings
+    identify the data, because rounding may differ between devices. ``config`` has ``training`` and
+    ``temperature`` (start, end); ``is_eager`` disables compilation and graph capture.
     """
     text, training, devices = dumps(config), config.training, Devices(device)
     if not (Path(folder) / CONFIG).exists():

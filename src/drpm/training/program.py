@@ -1,4 +1,4 @@
-"""One training step and all state that it changes."""
+"""A training step and its state."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,29 +19,28 @@ Terms = Mapping[str, Tensor]
 
 
 Objective = Callable[[Any, Batch, Mapping[str, Tensor], torch.Generator | None], Terms]
-"""From the model, a batch, the schedules' values and a generator to named scalars.
+"""Maps the model, a batch, the schedules' values and a generator to named scalars.
 
-``"loss"`` is minimized and the others are logged. The generator is the source of all noise; None
-stands for the default generator of the device, which dropout uses in any case. Both are part of a
-checkpoint.
+``"loss"`` is minimized, the others are logged. All noise is drawn from the generator; None means
+the default generator of the device, which dropout always uses. Checkpoints have both.
 """
 
 Augmentation = Callable[[Batch, torch.Generator | None], Batch]
 
 Schedule = Callable[[Tensor], Tensor]
-"""A scalar, such as a temperature, from the number of earlier steps; both float64 tensors."""
+"""Maps the number of earlier steps to a scalar, such as a temperature; both float64 tensors."""
 
 
 @final
 @dataclass(frozen=True)
 class ExponentialSchedule:
-    r"""From one positive number to another by a constant factor a step, and constant after that.
+    r"""Exponential decay or growth from ``start`` to ``end`` over ``steps``, then constant.
 
     .. math:: \tau_t = \max(\tau_{final},\, \tau_{init} \, e^{-r t}), \qquad
         r = -\frac{\log \tau_{final} - \log \tau_{init}}{steps}
 
-    with the minimum in place of the maximum where the numbers rise. ``start`` is
-    :math:`\tau_{init}` and ``end`` is :math:`\tau_{final}`.
+    with the minimum instead of the maximum for growth; ``start`` is :math:`\tau_{init}`, ``end``
+    :math:`\tau_{final}`.
 
     Example:
         >>> ExponentialSchedule(start=1.0, end=0.25, steps=100)(torch.tensor(50.0))
@@ -59,10 +58,9 @@ class ExponentialSchedule:
 
 
 class LossModule(nn.Module):
-    """A model and its objective as one module, whose forward pass returns the loss terms.
+    """A model and its objective as one module that returns the loss terms.
 
-    So ``functional_call`` and DistributedDataParallel reach every method of the model that the
-    objective calls.
+    ``functional_call`` and DistributedDataParallel then cover every method the objective calls.
     """
 
     def __init__(
@@ -82,18 +80,18 @@ class LossModule(nn.Module):
         if self.augment is not None:
             batch = self.augment(batch, generator)
         terms = self.objective(self.model, batch, schedule, generator)
-        # Only the loss is differentiated; compiled, gradients of the others would be zeros.
+        # Only the loss is differentiated; otherwise compiled code would compute zero gradients.
         return {name: x if name == "loss" else x.detach() for name, x in terms.items()}
 
 
 def make_optimizer(
     parameters: Sequence[Tensor], config: TrainingConfig, device: torch.device
 ) -> torch.optim.Optimizer:
-    """The configured optimizer; on CUDA in a form that a CUDA graph can replay."""
-    # On the CPU a loop over the parameters is as fast.
+    """The configured optimizer; on CUDA, compatible with CUDA graphs."""
+    # On the CPU, foreach is no faster.
     common: dict[str, Any] = {"lr": config.learning_rate, "foreach": False}
     if device.type == "cuda":
-        # A learning rate on the device can change between replays of one graph.
+        # As a tensor, the learning rate can change between replays of a graph.
         common = {"lr": torch.tensor(config.learning_rate, device=device), "fused": True}
     common["weight_decay"] = config.weight_decay
     if config.optimizer == "sgd":
@@ -110,28 +108,28 @@ class Readings(NamedTuple):
 
 
 def count_steps(examples: int, config: TrainingConfig, devices: int = 1) -> int:
-    """The number of steps of an epoch of so many examples, which some devices share."""
+    """The number of steps per epoch."""
     batches = examples / (min(config.batch_size, examples) * devices)
     return max(1, math.floor(batches) if config.drop_last else math.ceil(batches))
 
 
 @final
 class Program:
-    """One model in training, or several stacked models with their own batches and noise.
+    """Trains one model, or several stacked models with their own batches and noise.
 
-    Runs that differ only in their seed apply the same operations to tensors of the same shapes.
-    ``torch.func.vmap`` stacks them along a leading dimension S, so that they need as many kernel
-    launches as one run, which is most of the cost of a small model on a GPU. A step changes tensors
-    in place and reads none back, as a CUDA graph requires; :meth:`state` is all that it depends on.
+    Runs that differ only in their seed are stacked along a leading dimension S by
+    ``torch.func.vmap``. They then need as many kernel launches as one run, which dominate the cost
+    of small models on a GPU. A step changes tensors in place and never synchronizes, as a CUDA
+    graph requires; it depends only on :meth:`state`.
 
     Args:
         models: A model, or S models of one architecture, each initialized from its own seed.
-            Parameters that do not require gradients stay fixed.
-        objective: What is minimized; it sees one model and one batch.
-        data: Tensors of examples, all of equal length, that all runs share.
+            Parameters that do not require gradients are not trained.
+        objective: The objective of one model and one batch.
+        data: Tensors of examples of equal length, shared by all runs.
         config: Training settings; its seed determines batches and noise.
-        run_data: Tensors of examples with a leading dimension of S, for data that differ by run.
-        schedules: Schedules by the names that the objective looks up.
+        run_data: Tensors (S, N, ...) of examples that differ by run.
+        schedules: Schedules by name.
         augment: Applied to each run's batch before the objective.
         devices: Where to train; by default the CPU. Stacked runs share one device.
     """
@@ -169,7 +167,7 @@ class Program:
         self.examples = next(iter(lengths.values()))
         self.batch_size = min(config.batch_size, self.examples)
         self.steps_per_epoch = count_steps(self.examples, config, self.devices.count)
-        # Processes differ in their noise, by so much that neighboring seeds do not share it.
+        # Each process has its own noise; the large stride keeps it distinct from nearby seeds.
         self.seed = config.seed + 1_000_003 * self.devices.rank
         self.generator = torch.Generator(self.device).manual_seed(self.seed)
         # Steps since the start, and since the start of the epoch.
@@ -177,11 +175,11 @@ class Program:
         self.noise = torch.default_generator
         if self.device.type == "cuda":
             self.noise = torch.cuda.default_generators[self._counters.device.index]
-        """Torch's own generator of the device, which dropout and compiled steps use."""
+        """Torch's default generator of the device, used by dropout and compiled steps."""
         self.step_count, self._cursor = self._counters[0], self._counters[1:]
         shape = (self.width, self.batch_size) if self.is_stacked else (self.batch_size,)
         self.order = self._counters.new_zeros(self.steps_per_epoch, *shape)
-        # The terms of every step of the epoch; allocated when the first step names them.
+        # The terms of every step of the epoch, allocated by the first step.
         self._terms: list[str] = []
         self._history: Tensor | None = None
         self._read = 0
@@ -189,13 +187,13 @@ class Program:
         if config.precision == "64-true":
             models = [model.double() for model in models]
         self.model = models[0]
-        """The model; of a stack only its structure is used, not its tensors."""
+        """The model; for stacked runs only its structure is used."""
         self._fixed: dict[str, Tensor] = {}
         named = self.model.named_parameters()
         self._trained: dict[str, Tensor] = {name: p for name, p in named if p.requires_grad}
         if self.is_stacked:
             parameters, buffers = stack_module_state(models)
-            # Buffers as well: batch norm changes its statistics in place.
+            # Also buffers: batch norm updates its statistics in place.
             stacked = {name: x.detach().clone() for name, x in (parameters | buffers).items()}
             self._fixed = {name: x for name, x in stacked.items() if name not in self._trained}
             self._trained = {name: stacked[name].requires_grad_() for name in self._trained}
@@ -207,7 +205,7 @@ class Program:
         )
 
     def _adapt(self, tensor: Tensor) -> Tensor:
-        """The tensor on the device; floats in float64 if the precision is ``64-true``."""
+        """Move a tensor to the device; floats to float64 if the precision is ``64-true``."""
         double = self.config.precision == "64-true" and tensor.is_floating_point()
         return tensor.to(self.device, torch.float64 if double else tensor.dtype)
 
@@ -223,10 +221,10 @@ class Program:
         return {name: tensors[name][run].detach() for name in self.model.state_dict()}
 
     def shuffle(self) -> None:
-        """Start an epoch with a new permutation of the examples, one for each run.
+        """Start an epoch with a new permutation of the examples for each run.
 
-        A last batch that would be short is filled up from the start of the permutation. With
-        several devices all processes call this, and each takes its share of every step.
+        The last batch is padded from the start. With several devices all processes call this, and
+        each takes its share of every step.
         """
         steps, count, rank = self.steps_per_epoch, self.devices.count, self.devices.rank
         needed = steps * count * self.batch_size
@@ -240,7 +238,7 @@ class Program:
         self.rewind()
 
     def rewind(self) -> None:
-        """Return to the first batch of the epoch; after the last one there is no next batch."""
+        """Return to the first batch of the epoch."""
         self._cursor.zero_()
         self._read = 0
 
@@ -273,7 +271,7 @@ class Program:
         if self.is_stacked:
             gradients, terms = self._find_gradients(batch, schedule)
             for name, parameter in self._trained.items():
-                # Compiled gradients are views, whose bases would slow down compiling the optimizer.
+                # Compiled gradients are views; their bases would slow down compiling the optimizer.
                 parameter.grad = gradients[name].detach()
         else:
             self.optimizer.zero_grad()
@@ -321,7 +319,7 @@ class Program:
         return Readings(self._terms, values.reshape(len(values), len(self._terms), -1))
 
     def state(self) -> State:
-        """Everything that the next step depends on; all processes call this together."""
+        """The complete state; all processes must call this together."""
         own = {
             "generator": self.generator.get_state(),
             "noise": self.noise.get_state(),
@@ -335,10 +333,7 @@ class Program:
         return {**state, "counters": self._counters}
 
     def load_state(self, state: State) -> None:
-        """Restore what :meth:`state` returned; the learning rate is set by the loop.
-
-        Tensors are changed in place, since a captured graph refers to their memory.
-        """
+        """Restore :meth:`state`, in place for captured graphs; the loop sets the learning rate."""
         started = sum(name.startswith("ranks.") and name.endswith(".order") for name in state)
         before = f"{tuple(state['ranks.0.order'].shape)} on {started}"
         now = f"{tuple(self.order.shape)} on {self.devices.count}"

@@ -41,8 +41,7 @@ DIRTY: Final = "-dirty"
 # The setting that holds the content hash of the data.
 FINGERPRINT: Final = "fingerprint"
 
-# What overwriting removes, the result first: a half-removed run must not look finished. The
-# configuration is replaced last.
+# Removed by overwriting, the result first, so that a half-removed run does not look finished.
 _CONTENTS: Final = (RESULT, MODEL, CHECKPOINTS, METRICS, FIGURES, EVENTS, ARRAYS, PAGE)
 
 
@@ -50,7 +49,7 @@ _CONTENTS: Final = (RESULT, MODEL, CHECKPOINTS, METRICS, FIGURES, EVENTS, ARRAYS
 class RunFolder:
     """The folder of one run; use :meth:`open` or :func:`open_run`.
 
-    A process that writes holds :meth:`lock`; reading needs no lock.
+    Hold :meth:`lock` to write; reading needs no lock.
     """
 
     def __init__(self, path: Path) -> None:
@@ -85,7 +84,7 @@ class RunFolder:
         return self._inside(MODEL)
 
     def _inside(self, relative: Path | str) -> Path:
-        """The path of a file of this run; refuse one that leads out of the folder."""
+        """The path of a file of this run; raise if it is outside the folder."""
         root = self.path.resolve()
         target = (root / relative).resolve()  # follows symbolic links
         if target == root or not target.is_relative_to(root):
@@ -106,7 +105,7 @@ class RunFolder:
 
     @property
     def wall_time(self) -> float:
-        """Seconds spent on this run, including those before an interruption."""
+        """Seconds spent on this run, including before interruptions."""
         return self._before + time.monotonic() - self._start
 
     def config_text(self) -> str:
@@ -120,7 +119,7 @@ class RunFolder:
             raise RunError(f"The file {self.path / RESULT} is not a readable result.") from error
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All records, in order, without a last line that is incomplete."""
+        """All records, in order, without an incomplete last line."""
         records: list[dict[str, Any]] = []
         with suppress(FileNotFoundError, ValueError):
             for line in (self.path / METRICS).read_bytes().splitlines():
@@ -129,7 +128,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep others from writing this run within the block, or until this process is killed."""
+        """Hold an exclusive lock on the run folder."""
         with open(self.path / LOCK, "a+", encoding="utf-8", errors="replace") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -146,7 +145,7 @@ class RunFolder:
                 file.truncate(0)
                 file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
                 file.flush()
-                # Nobody else writes, so these are of a process that was killed.
+                # Left by a killed process, since no other process writes.
                 for leftover in self.path.glob(".*.tmp"):
                     _remove(leftover)
             times = [record["wall_time"] for record in self.metrics() if "wall_time" in record]
@@ -154,7 +153,7 @@ class RunFolder:
             yield
 
     def _make_room(self, outputs: Sequence[str]) -> None:
-        """Remove a run that is there; refuse a folder with anything else."""
+        """Remove an existing run; raise if the folder holds other files."""
         others = sorted(entry.name for entry in self.path.iterdir() if entry.name != LOCK)
         if others and CONFIG not in others:
             raise RunError(
@@ -164,28 +163,27 @@ class RunFolder:
         for name in (*_CONTENTS, *outputs):
             entry = self.path / name
             if entry.exists() or entry.is_symlink():
-                # Renamed first: half of a finished stage would look like all of it.
+                # Rename first: a half-removed stage would look finished.
                 _remove(entry.rename(self.path / f".{name}.tmp"))
 
     def write_atomic(self, relative: Path | str, content: bytes | str) -> Path:
-        """Write a file of this run as a whole, text in UTF-8; missing folders are created."""
+        """Write a file of this run atomically; text as UTF-8. Creates missing folders."""
         target = self._inside(relative)
         target.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(target, content.encode() if isinstance(content, str) else content)
         return target
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Append a line to the metrics, with ``wall_time``; numbers that are not finite are null.
+        """Append a line to the metrics, with ``wall_time``; NaN and infinity become null.
 
-        Log what belongs to a step before its checkpoint is saved, so that a resumed run has it
-        exactly once.
+        Log before saving the step's checkpoint, so that a resumed run has each line once.
         """
         line = json.dumps(_plain({**record, "wall_time": round(self.wall_time, 3)}))
         with open(self._inside(METRICS), "a", encoding="utf-8") as file:
             file.write(line + "\n")
 
-    def take_metrics(self, stages: Sequence[Path]) -> None:
-        """Copy the metrics of stages to the run; if there are several, records name their stage."""
+    def copy_stage_metrics(self, stages: Sequence[Path]) -> None:
+        """Copy the metrics of stages to the run; records name their stage if there are several."""
         records, total = [], 0.0
         for stage in stages:
             before = total
@@ -194,11 +192,11 @@ class RunFolder:
                 named = {"stage": stage.name} if len(stages) > 1 else {}
                 records.append({**record, **named, "wall_time": round(total, 3)})
         self._write_metrics(records)
-        # Only the stages know the time before an interruption.
+        # Stages also count the time before interruptions.
         self._before += max(0.0, total - self.wall_time)
 
     def truncate_metrics(self, step: int) -> None:
-        """Drop the metrics after the step of a checkpoint, and a line that is incomplete."""
+        """Drop metrics after a step, and an incomplete last line."""
         if (self.path / METRICS).exists():
             self._write_metrics(takewhile(lambda x: x.get("step", 0) <= step, self.metrics()))
 
@@ -214,10 +212,10 @@ class RunFolder:
         facts: Mapping[str, Any] | None = None,
         wall_time: float | None = None,
     ) -> None:
-        """Write the result, after which the run is finished.
+        """Write the result, which marks the run as finished.
 
-        The seed is by default ``seed`` or ``training.seed`` of the configuration, the wall time
-        the seconds spent on this folder; ``facts`` are further entries, such as the command.
+        By default the seed is ``seed`` or ``training.seed`` of the configuration, and the wall time
+        that of this folder. ``facts``: additional entries, such as the command.
         """
         import drpm
 
@@ -252,11 +250,10 @@ def open_run(
     outputs: Sequence[str] = (),
     devices: Devices | None = None,
 ) -> RunFolder:
-    """The run in a folder, which is created if there is none; other settings are refused.
+    """Open or create the run in a folder; raise if its settings differ.
 
-    The text has all settings that the run depends on, as TOML. To overwrite is to remove a run that
-    is there, with its ``outputs`` besides the files of every run. With several devices all
-    processes call this, and the first one creates the folder.
+    ``text``: all settings of the run, as TOML. ``overwrite`` removes an existing run and its
+    ``outputs``. With several devices all processes call this, and the first one creates the folder.
     """
     run, devices = RunFolder(path), devices or Devices()
     if devices.is_first and (overwrite or not (path / CONFIG).exists()):
@@ -273,7 +270,7 @@ def open_run(
 
 
 def _first_difference(before: str, now: str) -> str | None:
-    """The first setting in which two configurations differ, in words."""
+    """Describe the first setting in which two configurations differ."""
     try:
         old, new = (
             {name: x for name, x in flatten(tomllib.loads(text)) if not isinstance(x, dict)}
@@ -284,7 +281,7 @@ def _first_difference(before: str, now: str) -> str | None:
     changed = [name for name in (*old, *new) if old.get(name) != new.get(name)]
     if changed == [FINGERPRINT] * len(changed):
         return "the data have changed" if changed else None
-    # Another setting may be the reason why the data differ.
+    # The data may differ because of another setting: report that one.
     name = next(name for name in changed if name != FINGERPRINT)
     was, is_now = (repr(x[name]) if name in x else "unset" for x in (old, new))
     return f"{name} was {was} and is now {is_now}"
@@ -299,10 +296,10 @@ def _remove(path: Path) -> None:
 
 @functools.cache
 def git_revision(folder: Path = Path(__file__).parents[1]) -> str | None:
-    """The commit of this code, marked if it has uncommitted changes; None if it is not tracked."""
+    """The commit of this code, marked if there are uncommitted changes; None if untracked."""
 
     def git(*arguments: str) -> str:
-        # Optional locks could disturb a commit in progress.
+        # Without optional locks, to not disturb a commit in progress.
         command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
         return answer.stdout.strip()
@@ -316,5 +313,5 @@ def git_revision(folder: Path = Path(__file__).parents[1]) -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold: tensors and arrays as numbers and lists, no NaN and no infinity."""
+    """Convert tensors and arrays to JSON types; NaN and infinity become null."""
     return json.loads(to_json(value, inf_nan_mode="null", fallback=lambda x: x.tolist()))

@@ -1,4 +1,4 @@
-"""Sweeps: the runs behind a table or a figure, one after the other or several at once."""
+"""Sweeps: the runs of a table or a figure, in sequence or in parallel."""
 
 import json
 import multiprocessing
@@ -22,24 +22,22 @@ from drpm.training.checkpoint import write_atomic
 from drpm.training.config import TrainingConfig
 from drpm.training.devices import connect
 from drpm.training.errors import ConfigError, Interrupted, RunError, sentence
-from drpm.training.loop import note_signals
+from drpm.training.loop import defer_signals
 from drpm.training.runs import RunFolder
 
 SWEEP: Final = "sweep.json"
 ATTEMPTS: Final = 2
-# Seconds from one look at the signals to the next.
-_POLL: Final = 0.5
-# Seconds that a process whose sweep was killed has to save its run.
-_GRACE: Final = 30.0
+_POLL: Final = 0.5  # seconds between checks for signals
+_GRACE: Final = 30.0  # seconds to save a run whose sweep was killed
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One run of a sweep: its folder, relative to that of the sweep, and what is called there.
+    """One run of a sweep: its folder, relative to that of the sweep, and its job.
 
-    The job, ``package.module:function``, is called as ``job(folder, **arguments)`` in a process of
-    its own. It starts or resumes the run in that folder and ends with :meth:`RunFolder.finish`. A
-    device that was chosen for the sweep is another argument, ``device``.
+    The job, ``package.module:function``, is called as ``job(folder, **arguments)`` in a separate
+    process. It starts or resumes the run in that folder and calls :meth:`RunFolder.finish`. The
+    device of the sweep, if any, is passed as ``device``.
     """
 
     folder: str
@@ -49,7 +47,7 @@ class SweepRun:
 
 @dataclass(frozen=True)
 class RunState:
-    """The state of a run of a sweep; ``skipped`` was finished before."""
+    """The state of a run of a sweep; ``skipped``: finished before."""
 
     folder: str
     state: Literal["waiting", "running", "finished", "skipped", "failed"]
@@ -71,21 +69,19 @@ def run_sweep(
     """Run all unfinished runs of a sweep; return the state of every run.
 
     Args:
-        runs: The runs, in the order in which they are started.
-        out: The folder of the run folders; all nodes of a cluster share it under the same path.
-        backend: ``local`` for processes of this machine, ``ray`` for a cluster.
-        workers: The number of runs at once; 0 for one per core, or all that the cluster has room
-            for.
+        runs: The runs, in starting order.
+        out: The folder of the run folders; on a cluster, the same path on all nodes.
+        backend: ``local`` for processes on this machine, ``ray`` for a cluster.
+        workers: The number of parallel runs; 0 for one per core, or as many as fit on the cluster.
         address: The Ray cluster; None for that of the environment, or one on this machine.
         gpus: The GPUs of each run on the cluster; None for 1 if the cluster has GPUs.
         device: The device of the runs; None for that of each run.
-        progress: Called at every change with a run and the number of those that are settled.
+        progress: Called at every change with a run and the number of completed runs.
 
     Raises:
-        Interrupted: On SIGINT or SIGTERM, which are passed on to the runs, so that they save a
-            checkpoint.
+        Interrupted: On SIGINT or SIGTERM, after the runs have saved a checkpoint.
     """
-    if workers < 0:  # no run would ever start
+    if workers < 0:
         raise ConfigError(f"workers must be at least 0, but got {workers}.")
     if backend == "local" and (address is not None or gpus is not None):
         raise ConfigError("address and gpus are for the backend 'ray', but it is 'local'.")
@@ -93,7 +89,7 @@ def run_sweep(
         config = TrainingConfig(device=device)
         if backend == "local":
             connect(config)
-    out = Path(out).absolute()  # because workers may have another working directory
+    out = Path(out).absolute()  # workers may have another working directory
     _record(runs, out)
     waiting = deque(run for run in runs if not _is_finished(out, run.folder))
     states = {run.folder: RunState(run.folder, "skipped") for run in runs}
@@ -112,7 +108,7 @@ def run_sweep(
     pool: LocalProcesses | RayTasks = (
         RayTasks(workers, address, gpus) if backend == "ray" else LocalProcesses(workers)
     )
-    with closing(pool), note_signals() as signals:
+    with closing(pool), defer_signals() as signals:
         while running or (waiting and not signals):
             while waiting and not signals and len(running) < pool.size:
                 run = waiting.popleft()
@@ -142,7 +138,7 @@ def run_sweep(
 
 
 def _record(runs: Sequence[SweepRun], out: Path) -> None:
-    """Record the arguments of all runs; refuse a folder with runs of other arguments."""
+    """Record the arguments of all runs; raise if started runs have other arguments."""
     path = out / SWEEP
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -167,18 +163,17 @@ def _is_finished(out: Path, folder: str) -> bool:
 
 
 def error_file(out: Path, folder: str) -> Path:
-    """Where the traceback of a failed run is."""
+    """The file with the traceback of a failed run."""
     return out / "errors" / f"{folder}.txt"
 
 
 def execute(out: Path, folder: str, job: str, arguments: Mapping[str, Any]) -> str:
-    """Attempt one run in a worker, whatever its job raises; return why it is not finished."""
+    """Attempt one run in a worker; return the reason if it did not finish."""
     try:
-        # Another process may have finished it in the meantime.
-        if not _is_finished(out, folder):
+        if not _is_finished(out, folder):  # by another process
             resolve_name(job)(out / folder, **arguments)
     except BaseException as error:
-        # SystemExit and KeyboardInterrupt too, which end the run and not the worker.
+        # Including SystemExit and KeyboardInterrupt, which must not end the worker.
         with suppress(OSError):
             path = error_file(out, folder)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -189,10 +184,11 @@ def execute(out: Path, folder: str, job: str, arguments: Mapping[str, Any]) -> s
 
 @final
 class LocalProcesses:
-    """A new process for every call, so that one that crashes affects no other."""
+    """A new process for every call, so that crashes are isolated."""
 
     def __init__(self, workers: int) -> None:
-        cores = import_module("joblib").cpu_count()
+        affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
+        cores = len(affinity(0)) if affinity else os.cpu_count() or 1
         self.size = workers or cores
         self._others = {*multiprocessing.active_children()}
         shared = self.size > 1 and "OMP_NUM_THREADS" not in os.environ
@@ -207,14 +203,14 @@ class LocalProcesses:
         return future
 
     def interrupt(self) -> None:
-        """Ask the calls in progress to save their runs and to end."""
-        # SIGTERM, even if the terminal has sent SIGINT to the processes as well: a second signal
-        # of the same kind would not let them finish their step.
+        """Tell running calls to save and stop."""
+        # SIGTERM, since the terminal may have sent SIGINT already: a second signal of the same kind
+        # would kill the processes within a step.
         for process in {*multiprocessing.active_children()} - self._others:
             process.terminate()
 
     def close(self) -> None:
-        """End everything, including calls in progress."""
+        """Kill running calls."""
         for process in {*multiprocessing.active_children()} - self._others:
             process.kill()
 
@@ -226,7 +222,7 @@ def _start_worker(threads: int | None) -> None:
 
 
 def _end_with_parent() -> None:
-    """Stop this process when the sweep that started it has been killed."""
+    """Stop this process when the process of the sweep ends."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -249,7 +245,7 @@ class RayTasks:
                 "The backend 'ray' needs the package ray, which is not installed; "
                 "install it with: pip install 'drpm[ray]'."
             ) from error
-        # A cluster that is started here does not report its usage.
+        # Applies to a cluster started here.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             self._ray.init(address=address, log_to_driver=False, logging_level="WARNING")
@@ -259,7 +255,7 @@ class RayTasks:
             ) from error
         if gpus is None:
             gpus = 1.0 if self._ray.cluster_resources().get("GPU", 0) else 0.0
-        # The sweep itself retries. A process for each call, because a failure can leave a CUDA
+        # The sweep retries by itself. One process per call, because a failure can leave a CUDA
         # context unusable.
         options = {"num_cpus": 1, "num_gpus": gpus, "max_retries": 0, "max_calls": 1}
         self._remote = self._ray.remote(scheduling_strategy="SPREAD", **options)(execute)
@@ -270,7 +266,7 @@ class RayTasks:
         return self._tasks[-1].future()  # type: ignore[no-any-return]
 
     def interrupt(self) -> None:
-        # Raises KeyboardInterrupt in a task, or notes it where a step has to be finished first.
+        # Raises KeyboardInterrupt in a task, unless `defer_signals` collects it.
         for task in self._tasks:
             self._ray.cancel(task, force=False)
 
