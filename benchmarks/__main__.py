@@ -1,6 +1,6 @@
 """The benchmark program: ``python -m benchmarks``, or ``drpm bench``."""
 
-import argparse
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,49 +18,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # All applications are imported only for this.
         from benchmarks import steps
 
-        tables = steps.run(options.device, path, options.models, quick=options.quick)
+        tables = steps.run(options, path)
     else:
-        tables = laws.run(
-            options.device,
-            path,
-            operations=options.operations,
-            sizes=options.sizes,
-            groups=options.groups,
-            quick=options.quick,
-        )
+        tables = laws.run(options, path)
     console = Console()
     for table in tables:
         console.print(table)
     console.print(str(path), highlight=False, soft_wrap=True)
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks",
-        description="Measure time and peak memory of the distributions against a dense textbook "
-        "implementation, or the time of training steps.",
-    )
-    parser.add_argument(
-        "--device",
-        type=_device,
-        default="cuda" if torch.cuda.is_available() else "cpu",
-        help="device (default: cuda if available, else cpu)",
-    )
+def _parse(arguments: Sequence[str] | None) -> Namespace:
+    text = "Measure time and memory of the distributions, or the time of training steps."
+    parser = ArgumentParser("python -m benchmarks", description=text)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    text = "device (default: cuda if available, else cpu)"
+    parser.add_argument("--device", type=_device, default=device, help=text)
     parser.add_argument("--training", action="store_true", help="measure training steps instead")
     parser.add_argument("--quick", action="store_true", help="small sizes, to test the program")
     parser.add_argument("--sizes", type=_whole_numbers, help="element counts such as 64,256")
-    parser.add_argument(
-        "--groups",
-        type=_whole_numbers,
-        help="group counts: the first at every size, the others at one size (default: 10,2,100)",
-    )
-    parser.add_argument(
-        "--operations",
-        nargs="+",
-        choices=laws.OPERATIONS,
-        default=list(laws.OPERATIONS),
-        help="operations to measure (default: all)",
-    )
+    text = "group counts: the first at every size, the others at one size (default: 10,2,100)"
+    parser.add_argument("--groups", type=_whole_numbers, help=text)
+    names = list(laws.OPERATIONS)
+    text = "operations to measure (default: all)"
+    parser.add_argument("--operations", nargs="+", choices=names, default=names, help=text)
     parser.add_argument("--models", nargs="+", help="models to measure (default: all)")
     parser.add_argument("--out", type=_folder, default="out/bench", help="folder for the JSON file")
     return parser.parse_args(arguments)
@@ -70,16 +50,14 @@ def _device(text: str) -> str:
     try:
         torch.zeros((), device=text)
     except (RuntimeError, AssertionError) as error:
-        raise argparse.ArgumentTypeError(f"torch has no device {text!r} here") from error
+        raise ArgumentTypeError(f"torch has no device {text!r} here") from error
     return text
 
 
 def _whole_numbers(text: str) -> list[int]:
     parts = text.split(",")
     if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise argparse.ArgumentTypeError(
-            f"expected positive integers separated by commas, got {text!r}"
-        )
+        raise ArgumentTypeError(f"expected positive integers separated by commas, got {text!r}")
     return [int(part) for part in parts]
 
 
@@ -89,9 +67,8 @@ def _folder(text: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise argparse.ArgumentTypeError(
-            f"the folder {text!r} cannot be created ({error.strerror})"
-        ) from error
+        complaint = f"the folder {text!r} cannot be created ({error.strerror})"
+        raise ArgumentTypeError(complaint) from error
     return folder
 
 

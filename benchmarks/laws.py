@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import platform
 import statistics
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -30,8 +31,7 @@ import drpm
 from benchmarks import textbook
 from drpm.training.runs import git_revision
 
-# The highest temperature of the usual schedules, which is the most expensive one.
-TEMPERATURE = 1.0
+TEMPERATURE = 1.0  # the highest of the usual schedules, which is the most expensive one
 
 OPERATIONS = {
     "sample": "sample",
@@ -83,46 +83,34 @@ class Measurement:
     failure: str | None = None
 
 
-def run(
-    device: str,
-    path: Path,
-    *,
-    operations: Sequence[str],
-    sizes: Sequence[int] | None,
-    groups: Sequence[int] | None,
-    quick: bool,
-) -> Iterator[Table]:
+def run(options: Namespace, path: Path) -> Iterator[Table]:
     """Measure all cases, write them to a file after each, and return a table per operation."""
-    document: dict[str, Any] = {"device": device, "environment": describe_environment(device)}
+    document: dict[str, Any] = {"device": options.device}
+    document["environment"] = describe_environment(options.device)
     measurements: list[Measurement] = []
-    for case in plan(device, operations, sizes, groups, quick):
+    for case in plan(options):
         reason = reason_to_skip(case)
         measurements.append(Measurement(case, failure=reason) if reason else measure(case))
         document["measurements"] = [asdict(measurement) for measurement in measurements]
         path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    return (make_table(operation, measurements) for operation in operations)
+    return (make_table(operation, measurements) for operation in options.operations)
 
 
-def plan(
-    device: str,
-    operations: Sequence[str],
-    sizes: Sequence[int] | None = None,
-    groups: Sequence[int] | None = None,
-    quick: bool = False,
-) -> Iterator[Case]:
+def plan(options: Namespace) -> Iterator[Case]:
     """All cases, in order."""
-    groups = groups or ((3,) if quick else GROUPS)
-    kind = torch.device(device).type
-    for operation in operations:
+    groups = options.groups or ((3,) if options.quick else GROUPS)
+    kind = torch.device(options.device).type
+    for operation in options.operations:
         large = (LARGE_SIZES[kind],) if operation in LARGE_OPERATIONS else ()
-        chosen = sorted(sizes or (QUICK_SIZES if quick else (*SIZES[kind], *large)))
+        usual = QUICK_SIZES if options.quick else (*SIZES[kind], *large)
+        chosen = sorted(options.sizes or usual)
         middle = max((size for size in chosen if size <= GROUPS_SIZE), default=chosen[0])
         shapes = [(size, groups[0]) for size in chosen]
         if operation != "sort_grad":
             shapes += [(middle, number) for number in sorted(groups[1:])]
         for implementation in (DRPM, rival(operation)):
             for num_elements, num_groups in shapes:
-                yield Case(operation, implementation, num_elements, num_groups, device)
+                yield Case(operation, implementation, num_elements, num_groups, options.device)
 
 
 def rival(operation: str) -> str:
@@ -241,11 +229,7 @@ def _timed(case: Case, run: Callable[[], object], peak_bytes: int) -> Measuremen
 
 
 def _peak_memory() -> int:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return 0  # on other systems than Linux
+    return int(_field("/proc/self/status", "VmHWM", "0").split()[0]) * 1024
 
 
 def make_table(operation: str, measurements: Sequence[Measurement]) -> Table:
@@ -278,9 +262,10 @@ def _cells(measurement: Measurement) -> tuple[str, str]:
 
 def describe_environment(device: str) -> dict[str, Any]:
     is_cuda = torch.device(device).type == "cuda"
+    processor = _field("/proc/cpuinfo", "model name", platform.processor())
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "device_name": torch.cuda.get_device_name(device) if is_cuda else _processor_name(),
+        "device_name": torch.cuda.get_device_name(device) if is_cuda else processor,
         "system": f"{platform.system()} {platform.machine()}",
         "cpu_count": os.cpu_count(),
         "load_average": os.getloadavg()[0],
@@ -293,12 +278,12 @@ def describe_environment(device: str) -> dict[str, Any]:
     }
 
 
-def _processor_name() -> str:
+def _field(path: str, name: str, default: str) -> str:
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
+        for line in Path(path).read_text().splitlines():
+            if line.startswith(name):
                 return line.partition(":")[2].strip()
-    return platform.processor()
+    return default  # on other systems than Linux
 
 
 def format_seconds(seconds: float) -> str:

@@ -43,15 +43,12 @@ def draw_with_gradient() -> None:
     (sample * torch.randn(10, 256)).sum().backward()
 
 
-def main(arguments: list[str]) -> None:
-    if arguments:
-        from drpm.cli import app
+def run_command() -> None:
+    from drpm.cli import app
 
-        modules = executed(lambda: app(arguments, standalone_mode=False))
-    else:
-        modules = executed(draw_with_gradient)
-    print(*modules, f"{len(modules)} modules", sep="\n")
+    app(sys.argv[1:], standalone_mode=False)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    modules = executed(run_command if sys.argv[1:] else draw_with_gradient)
+    print(*modules, f"{len(modules)} modules", sep="\n")

@@ -7,6 +7,7 @@ also measured with five stacked seeds.
 import json
 import statistics
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,10 +38,8 @@ from drpm.training.program import Augmentation, Batch, Objective, Program, Sched
 
 BATCH_SIZE = 256
 PAIRS = 64  # in a batch
-STACKED = 5
-REPEATS = 5
-# Of the arm; the number of angles does not affect the time.
-ANGLES, IMAGE_SIZE = 4, 64
+STACKED, REPEATS = 5, 5
+ANGLES, IMAGE_SIZE = 4, 64  # of the arm; the number of angles does not affect the time
 FEATURES = 2000  # the width of the encoder of DRPM-VC
 TASKS = 2
 TEMPERATURE: dict[str, Schedule] = {"temperature": programs.ExponentialSchedule(1.0, 0.5, 1000)}
@@ -172,65 +171,49 @@ def seconds_per_step(program: Program) -> float:
     """The median over some epochs, after one to warm up."""
     on_cuda = program.device.type == "cuda"
     step = program.step
+    wait = torch.cuda.synchronize if on_cuda else lambda: None
     if on_cuda:
         if not compile_step(program):
             raise RuntimeError("The step was not compiled; see above.")
         step = CapturedStep(program)  # type: ignore[assignment]
     times = []
     for _ in range(REPEATS + 1):
-        if on_cuda:
-            torch.cuda.synchronize()
+        wait()
         start = time.perf_counter()
         program.shuffle()
         for _ in range(program.steps_per_epoch):
             step()
-        if on_cuda:
-            torch.cuda.synchronize()
+        wait()
         times.append((time.perf_counter() - start) / program.steps_per_epoch)
     return statistics.median(times[1:])
 
 
-def run(device: str, path: Path, models: Sequence[str] | None, *, quick: bool) -> Iterator[Table]:
+def run(options: Namespace, path: Path) -> Iterator[Table]:
     """Measure the steps of all models, write them to a file after each, and return a table."""
+    device = options.device
     on_cuda = torch.device(device).type == "cuda"
-    steps = 1 if quick else 200 if on_cuda else 10
+    steps = 1 if options.quick else 200 if on_cuda else 10
     document: dict[str, Any] = {"environment": describe_environment(device), "steps": []}
-    for name in models or SUBJECTS:
+    for name in options.models or SUBJECTS:
         subject = SUBJECTS[name]
         with matmul_precision("high"):
             alone = seconds_per_step(make_program(subject, None, device, steps))
-            stacked = None
-            if subject.stacked:
-                stacked = seconds_per_step(make_program(subject, STACKED, device, steps))
-        document["steps"].append(
-            {
-                "model": name,
-                "step": "compile" if on_cuda else "eager",
-                "matmul": "high",
-                "batch_size": min(subject.batch_size, BATCH_SIZE),
-                "alone": alone,
-                "stacked": stacked,
-                "ratio": None if stacked is None else stacked / alone,
-            }
-        )
+            several = make_program(subject, STACKED, device, steps) if subject.stacked else None
+            stacked = seconds_per_step(several) if several else None
+        found = {"model": name, "step": "compile" if on_cuda else "eager", "matmul": "high"}
+        found |= {"batch_size": min(subject.batch_size, BATCH_SIZE), "alone": alone}
+        found |= {"stacked": stacked, "ratio": stacked / alone if stacked else None}
+        document["steps"].append(found)
         path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     yield make_table(document["steps"])
 
 
 def make_table(steps: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(title="One training step")
-    for heading in ("model", "batch", "step"):
-        table.add_column(heading)
-    for heading in ("one run", f"{STACKED} stacked runs", "ratio"):
+    for heading in ("model", "batch", "step", "one run", f"{STACKED} stacked runs", "ratio"):
         table.add_column(heading, justify="right")
     for step in steps:
-        stacked, ratio = step["stacked"], step["ratio"]
-        table.add_row(
-            step["model"],
-            str(step["batch_size"]),
-            step["step"],
-            format_seconds(step["alone"]),
-            "" if stacked is None else format_seconds(stacked),
-            "" if ratio is None else f"{ratio:.2f}",
-        )
+        times = [format_seconds(x) if x else "" for x in (step["alone"], step["stacked"])]
+        ratio = "" if step["ratio"] is None else f"{step['ratio']:.2f}"
+        table.add_row(step["model"], str(step["batch_size"]), step["step"], *times, ratio)
     return table
