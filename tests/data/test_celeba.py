@@ -68,5 +68,5 @@ def test_images_that_are_wrong_are_named(celeba: Path) -> None:
         load("celeba", num_tasks=3)
     assert not list(celeba.rglob("*.npy"))
     image.unlink()
-    with pytest.raises(DataError, match=r"000002\.jpg is missing, but is in the lists"):
+    with pytest.raises(DataError, match=r"000002\.jpg is listed but missing"):
         load("celeba", num_tasks=3)
