@@ -100,7 +100,7 @@ def test_check_accepts_what_is_right(folder: Path) -> None:
     result = run("check", "celeba")
     assert f"{folder / 'celeba' / 'img_align_celeba'}\tpresent" in result.stdout
     (folder / "celeba" / "img_align_celeba" / "000003.jpg").unlink()
-    assert "000003.jpg is missing" in refused("check", "celeba")
+    assert "000003.jpg is listed but missing" in refused("check", "celeba")
 
 
 def test_show_writes_a_picture() -> None:
