@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -100,6 +101,25 @@ def test_the_program_at_the_front() -> None:
     names: dict[str, Any] = {}
     exec(compile(text, "README.md", "exec"), names)
     assert np.bincount(names["model"].labels_).min() >= 20
+
+
+def test_the_commands_at_the_front() -> None:
+    """One after the other, with a short training, on a small table and a few images."""
+    random = np.random.default_rng(0)
+    for name in ("measurements.csv", "new.csv"):
+        np.savetxt(name, random.normal(size=(100, 3)), delimiter=",", header="a,b,c", comments="")
+    Path("folder/of/images").mkdir(parents=True)
+    for i, pixels in enumerate(random.integers(256, size=(40, 8, 8), dtype=np.uint8)):
+        Image.fromarray(pixels).save(f"folder/of/images/{i}.png")
+    short = ["--set=training.epochs=1", "--set=pretraining.training.epochs=1", "--device=cpu"]
+    for line in next(x for x in blocks(ROOT / "README.md", "") if "measurements" in x).splitlines():
+        words = shlex.split(line, comments=True)[1:]
+        done = CliRunner().invoke(app, [*words, *(short if words[0] == "cluster" else [])])
+        assert done.exit_code == 0, done.output
+    for name in ("choose/index.html", "limits/labels.csv", "images/model/model.json"):
+        assert (Path("out") / name).exists()
+    assert len(Path("new-labels.csv").read_text().splitlines()) == 101
+    assert Path("comparison.html").exists()
 
 
 def test_programs_of_data() -> None:
