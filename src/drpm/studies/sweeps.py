@@ -117,7 +117,8 @@ def starts() -> Iterator[SweepRun]:
         yield from clusterings(data, data, ["contrastive-head"], seeds=range(14))
 
 
-TABLES = ("iris", "wine", "breast-cancer", "digits", "unequal-blobs", "stretched-blobs")
+BLOBS = ("balanced-blobs", "unequal-blobs", "stretched-blobs")
+TABLES = ("iris", "wine", "breast-cancer", "digits", *BLOBS)
 
 
 def tables(*, limits: bool = False) -> Iterator[SweepRun]:

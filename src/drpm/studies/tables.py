@@ -27,8 +27,8 @@ SLACK: Final = 2
 
 def load_table(name: str, seed: int) -> tuple[Array, Array]:
     """Rows and their classes: drawn with the seed, or a table that comes with scikit-learn."""
-    if name == "unequal-blobs":
-        sizes = [400, 200, 80, 20]
+    if name in ("balanced-blobs", "unequal-blobs"):
+        sizes = [100] * 4 if name == "balanced-blobs" else [400, 200, 80, 20]
         X, y = datasets.make_blobs(sizes, 5, cluster_std=1.5, center_box=(-5, 5), random_state=seed)
         return X, y
     if name == "stretched-blobs":
