@@ -62,13 +62,8 @@ def draw(per_sample: bool = False) -> Figure:
     axes[0].plot(torch.stack(sizes).numpy(), label=["digit", "zero"])
     axes[0].set(xlabel="epoch", ylabel="neurons")
     axes[0].legend()
-<<<<<<< HEAD
-    found = masks[:, masks[0].argsort(descending=True)]
-    axes[1].imshow(found.numpy(), cmap="Blues", vmin=0, vmax=1, aspect="auto")
-=======
     found = masks[:, masks[0].argsort(descending=True)].numpy()
     axes[1].imshow(found, cmap="Blues", vmin=0, vmax=1, aspect="auto")
->>>>>>> heads/site
     axes[1].set(yticks=[0, 1], yticklabels=["digit", "zero"], xlabel="neuron, sorted")
     pairs = (("digit", digit, labels), ("zero", zero, zeros))
     for (name, logits, truth), size in zip(pairs, masks.sum(1), strict=True):
