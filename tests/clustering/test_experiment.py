@@ -257,6 +257,7 @@ def test_a_study_is_resumed(
     resumed = RunFolder.open(first.with_name("seed-3")).result()
     assert resumed["stacked"] == [0, 3]
     assert resumed["command"][:3] == ["drpm", "cluster", "digits"]
+    assert resumed["command"][-2:] == ["--device", "cpu"]
     # As without an interruption and a shared pretraining, to the last bit.
     assert study(tmp_path / "alone", "-vade")["metrics"] == result["metrics"]
     found = models(tmp_path / "shared" / "study-vade")
